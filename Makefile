@@ -1,0 +1,115 @@
+# The whole toolbox. `make` alone lists it; CI runs exactly `make test`.
+# Needs python3.11, make and bash; everything else is installed into .venv, pinned by hash.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+# The oldest supported Python is the one we develop on; the others run the tests only.
+PYTHON_VERSION := 3.11
+OTHER_VERSIONS := 3.12 3.13
+UV_VERSION := 0.13.7
+
+# Test processes; ARGS goes to pytest: make check ARGS="-k cancel -x"
+JOBS ?= 2
+ARGS ?=
+
+# What happens to be set in the caller's shell must not change what is tested.
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
+export PIP_NO_INPUT := 1
+
+BIN := .venv/bin
+READY := .venv/.ready
+PYTEST := $(BIN)/python -m pytest
+
+# Held to 95 % of lines and branches by `make coverage`.
+COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors.py
+
+.PHONY: help setup check test fix lint types imports tests others examples coverage \
+        simulate mutants bench docs pins clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with the pinned packages (the other targets do it too)
+
+check: lint types imports ## the fast loop: lint, types, imports, tests that are not slow
+	$(PYTEST) -n $(JOBS) -m "not slow" $(ARGS)
+
+test: lint types imports tests examples others ## everything CI runs, on every Python found here
+	@echo "make test: PASSED. Python $(PYTHON_VERSION) with every gate; the others as listed above."
+
+fix: $(READY) ## mend and format what a machine can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+lint: $(READY) ## ruff: rules and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(READY) ## mypy, strict
+	$(BIN)/mypy
+
+imports: $(READY) ## import contracts: who may see whom
+	$(BIN)/lint-imports --no-logo
+
+tests: $(READY) ## all tests on Python 3.11, slow ones and gates included
+	$(PYTEST) -n $(JOBS) $(ARGS)
+
+# `once` marks the simulator and mutant gates: they test logic, not the interpreter.
+others: $(READY) ## the tests on each other Python that is installed
+	$(BIN)/python tools/other_pythons.py $(OTHER_VERSIONS) -- -n $(JOBS) -m "not once" $(ARGS)
+
+# In page order, so without shuffling. Pages without a Python block have nothing to run, and
+# pytest calls that a failure; hence the look before.
+examples: $(READY) ## run the Python blocks in the docs
+	@pages=$$(find docs README.md -name '*.md' -not -path 'docs/adr/*' 2>/dev/null \
+	    -exec grep -l '^```python' {} + || true); \
+	if [ -n "$$pages" ]; then $(PYTEST) -p no:randomly $$pages; \
+	else echo "examples: no Python blocks in the docs yet"; fi
+
+coverage: $(READY) ## core, codec, ports and errors must be covered to 95 %
+	$(BIN)/coverage run -m pytest -m "not once" $(ARGS)
+	$(BIN)/coverage report --include='$(COVERED)' --fail-under=95
+
+simulate: $(READY) ## 100,000 random schedules with crashes, zombies and lost replies
+	$(BIN)/python -m midrun.testing.simulate --schedules 100000
+
+mutants: $(READY) ## plant every known fault and see that it is found
+	$(BIN)/python -m midrun.testing.mutants
+
+bench: $(READY) ## what it costs, against the raw limit
+	$(BIN)/python -m bench
+
+docs: $(READY) ## draw docs/concepts/phases.md from the transition table
+	mkdir -p docs/concepts
+	$(BIN)/python tools/draw_table.py
+
+# Keeps what is pinned unless it must move; `make pins UPGRADE=--upgrade` takes the newest.
+UPGRADE ?=
+pins: ## recompile requirements/dev.txt from dev.in
+	@test -x .venv-pins/bin/uv || { \
+	    python=$$(tools/find-python $(PYTHON_VERSION)) \
+	        || { echo "*** no Python $(PYTHON_VERSION) that runs was found" >&2; exit 1; }; \
+	    "$$python" -m venv --clear .venv-pins; \
+	    .venv-pins/bin/pip install -qq uv==$(UV_VERSION); }
+	.venv-pins/bin/uv pip compile --quiet --no-config --universal \
+	    --python-version $(PYTHON_VERSION) --generate-hashes --no-header --no-emit-index-url \
+	    --no-emit-find-links $(UPGRADE) requirements/dev.in --output-file requirements/dev.txt
+
+clean: ## remove environments and caches
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+
+# Reinstalled only when the pins or the package's own metadata changed.
+INSTALLED_FROM := requirements/dev.txt pyproject.toml tools/make-venv
+
+$(READY): $(INSTALLED_FROM)
+	@tools/make-venv $(PYTHON_VERSION) .venv
+	@touch $@
+
+.venv-%/.ready: $(INSTALLED_FROM)
+	@tools/make-venv $* .venv-$*
+	@touch $@

@@ -1,0 +1,1 @@
+"""Benchmarks: what midrun costs, measured against the raw limit in the same run."""

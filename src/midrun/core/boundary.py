@@ -1,0 +1,186 @@
+"""The boundary: what is taken up between two steps, before anything else may start.
+
+`crossing` is one pure function behind two things: `plan` orders `Advance` when it is not
+empty, and `decide` answers `Advanced` with it. In this order: instructions, asks that must be
+opened, messages, the way back from a side question, and the stop condition.
+"""
+
+from collections.abc import Iterator
+
+from midrun.core import words
+from midrun.core.cleanup import hopeless, remaining
+from midrun.core.entries import (
+    AskClosed,
+    AskOpened,
+    CallSealed,
+    CapReached,
+    EndReached,
+    Entry,
+    FramePushed,
+    FrameReconstructed,
+    FrameResumed,
+    MessageTaken,
+    RedirectApplied,
+    UndoGaveUp,
+)
+from midrun.core.folds.asks import SEALED_BECAUSE
+from midrun.core.folds.calls import args_hash
+from midrun.core.ids import AskId, FrameId, Micros
+from midrun.core.state import Call, Pending, Stage, State
+from midrun.core.stops import Stop, cap_of, completes, met
+from midrun.core.values import Phase
+
+
+def crossing(state: State, now: Micros) -> tuple[Entry, ...]:
+    """Return what the boundary brings; empty when the run is not at one, or nothing waits."""
+    if state.phase is Phase.CANCELLING:
+        return tuple(_given_up(state))
+    if state.phase is not Phase.RUNNING or state.error is not None:
+        return ()
+    if state.wheel:
+        return tuple(_asks(state))
+    if state.redirects:
+        return () if state.in_flight else tuple(_redirected(state))
+    if asks := tuple(_asks(state)):
+        return asks
+    if state.in_flight or _startable(state):
+        return ()
+    if taken := _message(state, now):
+        return (taken,)
+    if state.open:
+        return ()
+    if state.answer is not None and state.frames:
+        return (way_back(state, now),)
+    return _stopped(state)
+
+
+def _startable(state: State) -> bool:
+    return any(not state.waits(state.calls[n - 1]) for n in state.open)
+
+
+def _redirected(state: State) -> Iterator[Entry]:
+    """The new course: what had not started will not start, and nobody decides about it."""
+    yield from close_asks(state, "superseded")
+    asking = {state.asks[n - 1].call for n in state.open_asks}
+    for number in state.open:
+        call = state.calls[number - 1]
+        if call.id not in asking or call.stage is not Stage.ASKING:
+            yield CallSealed(call=call.id, why=SEALED_BECAUSE["superseded"])
+    minus = words.upcoming(state)
+    for waiting in state.redirects:
+        plus = words.line(waiting.text)
+        yield RedirectApplied(redirect=waiting.seq, minus=minus, plus=plus)
+
+
+def close_asks(state: State, why: str, by: str = "") -> Iterator[AskClosed]:
+    """Close every open ask: nobody decides them any more."""
+    for number in state.open_asks:
+        yield AskClosed(ask=state.asks[number - 1].id, why=why, by=by)  # type: ignore[arg-type]  # callers name the reason
+
+
+def _asks(state: State) -> Iterator[AskOpened]:
+    """Open the asks that calls need before they may go on: approvals, and unsure outcomes."""
+    count = len(state.asks)
+    asked = {state.asks[n - 1].call for n in state.open_asks}
+    for number in state.open:
+        call = state.calls[number - 1]
+        if call.id in asked:
+            continue
+        if needs_approval(call):
+            count += 1
+            yield _approval(call, AskId(f"a{count}"))
+        elif call.unsure and not call.error and not call.traits.check:
+            count += 1
+            yield AskOpened(
+                ask=AskId(f"a{count}"),
+                ask_kind="unsure",
+                call=call.id,
+                question=f"Nobody knows whether {call.use.tool} took effect. Did it?",
+                data=call.use.args,
+            )
+
+
+def needs_approval(call: Call) -> bool:
+    """Tell whether a person must let the call be made first."""
+    return call.stage is Stage.PROPOSED and bool(call.traits.approve) and call.approval is None
+
+
+def _approval(call: Call, ask: AskId) -> AskOpened:
+    return AskOpened(
+        ask=ask,
+        ask_kind="approval",
+        call=call.id,
+        question=f"Let the agent call {call.use.tool}?",
+        data=call.use.args,
+        blocking=call.traits.approve == "block",
+        audience=call.traits.audience,
+        four_eyes=call.traits.four_eyes,
+        args_hash=args_hash(call.use.args),
+    )
+
+
+def _message(state: State, now: Micros) -> Entry | None:
+    """Take up the first message whose turn it is.
+
+    With an answer at hand nothing has to be suspended. Mid-chain, a frame is pushed, unless
+    the stack is full: then the message waits until a frame closes.
+    """
+    at_hand = state.answer is not None and not state.open
+    for waiting in state.pending:
+        if waiting.kind != "message" or waiting.due is not None:
+            continue
+        if at_hand and (waiting.urgency != "later" or not state.frames):
+            return MessageTaken(message=waiting.seq)
+        full = len(state.frames) >= state.started.frame_depth
+        if not at_hand and waiting.urgency != "later" and not full:
+            return _frame(state, waiting, now)
+    return None
+
+
+def _frame(state: State, waiting: Pending, now: Micros) -> FramePushed:
+    done, total = words.progress(state.plan)
+    return FramePushed(
+        frame=FrameId(f"f{state.frames_pushed + 1}"),
+        message=waiting.seq,
+        goal=words.goal(state),
+        done=done if total else state.meter.steps,
+        total=total,
+        next=words.upcoming(state),
+        expires=Micros(now + state.started.frame_ttl),
+    )
+
+
+def way_back(state: State, now: Micros, by: str = "") -> FrameResumed | FrameReconstructed:
+    """Return to the thought on top of the stack, honestly if it was held for too long."""
+    frame = state.frames[-1]
+    if now >= frame.expires:
+        return FrameReconstructed(frame=frame.id, words=words.reconstruction(frame), by=by)
+    return FrameResumed(frame=frame.id, words=words.back_to(frame), by=by)
+
+
+def _stopped(state: State) -> tuple[Entry, ...]:
+    """Pause at a cap, or end, when the stop condition is met before a new step."""
+    if state.answer is not None:
+        return tuple(_given_up(state))
+    hit = met(state.stop, state.meter)
+    return () if hit is None else (stopped_by(hit),)
+
+
+def stopped_by(hit: Stop) -> CapReached | EndReached:
+    """Return what meeting `hit` means: a pause at a cap, or the end."""
+    if completes(hit):
+        return EndReached(stop=str(hit))
+    return CapReached(stop=str(hit), cap=cap_of(hit))
+
+
+def _given_up(state: State) -> Iterator[UndoGaveUp]:
+    """Before an end: list what will not be tried again, once it is its turn."""
+    if state.in_flight or state.cleaning:
+        return
+    for call, action in remaining(state):
+        why = call.cleanup(action).error
+        if hopeless(call, action):
+            why = "it may not have happened, and its undo needs to know"
+        elif call.cleanup(action).attempts < state.started.undo_attempts:
+            return
+        yield UndoGaveUp(call=call.id, action=action, error=why)

@@ -1,0 +1,76 @@
+"""`decide`: what an input means now. Total: it accepts, calls it done, or refuses by name.
+
+The table speaks first; a ruling adds what the table cannot know. A request id is applied at
+most once: a repeat hears what the first one was told, from whatever process it comes.
+"""
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from midrun.core.controls import Control, Resume, Wish
+from midrun.core.entries import RequestNoted
+from midrun.core.evidence import Fenced
+from midrun.core.ids import Micros
+from midrun.core.rulings import asks, calls, ends, steering, thought
+from midrun.core.rulings.asked import asked, digest
+from midrun.core.state import State
+from midrun.core.table import ACCEPTS, Input
+from midrun.core.values import Phase
+from midrun.core.verdicts import Accepted, Already, Refused, Rulings, Verdict
+
+RULINGS: Final[Rulings] = {
+    **steering.RULINGS,
+    **asks.RULINGS,
+    **thought.RULINGS,
+    **calls.RULINGS,
+    **ends.RULINGS,
+}
+
+
+def decide(state: State, given: Input, now: Micros) -> Verdict:
+    """Return what `given` means for a run in `state`, as entries, a no-op or a refusal.
+
+    The entries must be appended after exactly `state.seq`, all or none. `now` is the store's
+    time: the core has no clock.
+    """
+    if isinstance(given, Wish):
+        return _asked_for(state, given, now)
+    if isinstance(given, Fenced) and (given.epoch != state.epoch or not state.leased):
+        reason = "fenced" if given.epoch != state.epoch else "lease_lost"
+        return Refused(reason=reason, seq=state.since, by=state.since_by)
+    return _ruled(state, given, now)
+
+
+def _asked_for(state: State, control: Control, now: Micros) -> Verdict:
+    """Apply a request id at most once, and keep what it was told."""
+    if not control.request:
+        return _ruled(state, control, now)
+    heard = state.heard.get(control.request)
+    if heard is None:
+        verdict = _ruled(state, control, now)
+        if isinstance(verdict, Accepted):
+            return verdict
+        name = verdict.name if isinstance(verdict, Already) else verdict.reason
+        refused = isinstance(verdict, Refused)
+        note = RequestNoted(verdict=name, refused=refused, **asked(control))
+        return replace(verdict, entries=(note,))
+    if heard.digest != digest(control):
+        return Refused(reason="request_id_reused", seq=heard.seq)
+    if heard.refused:
+        return Refused(reason=heard.verdict, seq=heard.seq)
+    return Already(name=heard.verdict or "duplicate_request", seq=heard.seq)
+
+
+def _ruled(state: State, given: Input, now: Micros) -> Verdict:
+    """Ask the table, then the ruling."""
+    cell = ACCEPTS[type(given)][state.phase]
+    if cell.to:
+        return RULINGS[type(given)](state, given, now)
+    if cell.refused:
+        return Refused(reason=cell.refused, seq=state.since, by=state.since_by)
+    if isinstance(given, Resume) and given.instruction:
+        # Nobody's words are lost in a no-op: the sender may send them as a redirect.
+        return Refused(reason="not_paused", seq=state.since, by=state.since_by)
+    since = state.cancel.by if state.cancel and state.phase is Phase.CANCELLING else ""
+    return Already(name=cell.already, seq=state.since, by=since or state.since_by)

@@ -1,0 +1,1 @@
+"""The entries, by subject; `midrun.core.entries` has them all in one place."""

@@ -1,0 +1,37 @@
+"""Asks: where a run needs a person."""
+
+from typing import Literal
+
+from midrun.core.facts.base import Asked, Fact
+from midrun.core.ids import AskId, CallId, Micros
+from midrun.core.values import AskKind, Decision, Json
+
+
+class AskOpened(Fact, kw_only=True):
+    """A person is needed: a question, an approval, an unsure call, or a child's ask."""
+
+    ask: AskId
+    ask_kind: AskKind
+    call: CallId
+    question: str = ""
+    data: Json = None
+    blocking: bool = True
+    audience: str = ""
+    four_eyes: bool = False
+    args_hash: str = ""
+    expires: Micros | None = None
+
+
+class AskAnswered(Asked, kw_only=True):
+    """Somebody decided. The first decision counts, and it is this one."""
+
+    ask: AskId
+    decision: Decision
+    args_hash: str = ""
+
+
+class AskClosed(Asked, kw_only=True):
+    """The ask no longer needs anyone; nobody decided it."""
+
+    ask: AskId
+    why: Literal["superseded", "cancelled", "expired", "evidence", "elsewhere"]

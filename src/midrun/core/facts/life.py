@@ -1,0 +1,63 @@
+"""The life of a run: it starts, is driven, waits, wakes and ends."""
+
+from midrun.core.facts.base import Asked, Fact
+from midrun.core.ids import Epoch
+from midrun.core.stops import Stop
+from midrun.core.values import Item, Message, Origin
+
+
+class RunStarted(Asked, kw_only=True):
+    """A run exists and waits for a driver."""
+
+    agent: str
+    task: str
+    agent_print: str = ""
+    thread: str = ""
+    labels: tuple[str, ...] = ()
+    stop: Stop | None = None
+    hosted: bool = False
+    history: tuple[Message, ...] = ()
+    plan: tuple[Item, ...] = ()
+    frame_depth: int = 4
+    frame_ttl: int = 86_400_000_000
+    undo_attempts: int = 5
+    model_attempts: int = 6
+    window: int = 0  # condense when a prompt grew past this many tokens; 0 is never
+    parent: Origin | None = None
+    forked: Origin | None = None
+
+
+class LeaseTaken(Fact, kw_only=True):
+    """A driver holds the run. Older epochs are fenced off from here on."""
+
+    epoch: Epoch
+    holder: str = ""
+
+
+class StoodDown(Fact, kw_only=True):
+    """The driver gave the lease back without anyone having asked the run to stop."""
+
+    why: str = ""
+
+
+class RunWaiting(Fact, kw_only=True):
+    """Nothing is in flight and a person is needed."""
+
+
+class RunWoken(Fact, kw_only=True):
+    """What the run waited for has come; it can be driven again."""
+
+    why: str = ""
+
+
+class RunCompleted(Fact, kw_only=True):
+    """The run reached its end."""
+
+    output: str = ""
+
+
+class RunFailed(Fact, kw_only=True):
+    """The run stopped at its last boundary because of an error; it can be resumed."""
+
+    error: str
+    code: str = ""

@@ -1,0 +1,121 @@
+"""What asks mean for the state: a parked call, and what a decision makes of it."""
+
+from msgspec.structs import replace
+
+from midrun.core.entries import AskAnswered, AskClosed, AskOpened
+from midrun.core.folds.calls import args_hash, out_of_the_way
+from midrun.core.ids import number_of
+from midrun.core.state import Arms, Ask, Call, Stage, State
+from midrun.core.values import Approval, Decision
+
+SEALED_BECAUSE = {
+    "superseded": "not executed: the run was redirected",
+    "cancelled": "not executed: the run was cancelled",
+    "expired": "not executed: nobody decided in time",
+}
+
+
+def ask_opened(state: State, entry: AskOpened) -> State:
+    """A call waits for a person; unless it is queued, so does its step."""
+    ask = Ask(
+        id=entry.ask,
+        ask_kind=entry.ask_kind,
+        call=entry.call,
+        opened=state.seq,
+        question=entry.question,
+        data=entry.data,
+        blocking=entry.blocking,
+        audience=entry.audience,
+        four_eyes=entry.four_eyes,
+        args_hash=entry.args_hash,
+        expires=entry.expires,
+    )
+    state = state.with_ask(ask)
+    number = number_of(entry.call)
+    state = replace(
+        state,
+        open_asks=(*state.open_asks, len(state.asks)),
+        in_flight=tuple(n for n in state.in_flight if n != number),
+    )
+    call = _call_of(state, ask)
+    if entry.ask_kind == "unsure":
+        return state  # it stays unknown while somebody is asked
+    call = replace(call, stage=Stage.ASKING, shelved=not entry.blocking)
+    if call.shelved:
+        state = replace(state, open=tuple(n for n in state.open if n != number))
+    return state.with_call(call)
+
+
+def ask_answered(state: State, entry: AskAnswered) -> State:
+    """The first decision counts; it is the call's result, its approval, or its end."""
+    ask = state.ask(entry.ask)
+    assert ask is not None
+    state = _closed(state, ask, "answered", entry.by, entry.decision)
+    call = _call_of(state, ask)
+    match ask.ask_kind:
+        case "question":
+            call = replace(
+                call, stage=Stage.DONE, result=entry.decision.value, closed=state.seq
+            )
+            return out_of_the_way(state.with_call(call), call)
+        case "approval" if entry.decision.choice == "approve":
+            return _approved(state, call, ask, entry.decision)
+        case "approval":
+            why = f"declined by {entry.by}: {entry.decision.reason}".rstrip(": ")
+            return _sealed(state, call, why)
+        case "child":
+            return state.with_call(replace(call, stage=Stage.PROPOSED))
+        case "unsure":
+            return state  # `CallSettled` follows and says what is known now
+
+
+def _approved(state: State, call: Call, ask: Ask, decision: Decision) -> State:
+    args = call.use.args if decision.value is None else decision.value
+    call = replace(
+        call,
+        stage=Stage.PROPOSED,
+        use=replace(call.use, args=args),
+        approval=Approval(ask=ask.id, args_hash=args_hash(args)),
+        approved_at=state.seq,
+    )
+    number = number_of(call.id)
+    opened = (*state.open, number) if call.shelved else state.open
+    return replace(state.with_call(call), open=opened)
+
+
+def ask_closed(state: State, entry: AskClosed) -> State:
+    """Nobody decides this any more."""
+    ask = state.ask(entry.ask)
+    assert ask is not None
+    state = _closed(state, ask, entry.why, entry.by, None)
+    call = _call_of(state, ask)
+    if call.stage is not Stage.ASKING:
+        return state
+    if entry.why == "elsewhere":
+        return state.with_call(replace(call, stage=Stage.PROPOSED))
+    return _sealed(state, call, SEALED_BECAUSE[entry.why])
+
+
+def _sealed(state: State, call: Call, why: str) -> State:
+    call = replace(call, stage=Stage.SEALED, error=why, closed=state.seq)
+    return out_of_the_way(state.with_call(call), call)
+
+
+def _closed(state: State, ask: Ask, how: str, by: str, decision: Decision | None) -> State:
+    number = number_of("c" + ask.id[1:])
+    closed = replace(ask, closed=how, closed_seq=state.seq, by=by, decision=decision)
+    open_asks = tuple(n for n in state.open_asks if n != number)
+    return replace(state.with_ask(closed), open_asks=open_asks)
+
+
+def _call_of(state: State, ask: Ask) -> Call:
+    call = state.call(ask.call)
+    assert call is not None
+    return call
+
+
+ARMS: Arms = {
+    AskOpened: ask_opened,
+    AskAnswered: ask_answered,
+    AskClosed: ask_closed,
+}

@@ -1,0 +1,274 @@
+"""What calls mean for the state: attempts, outcomes, money, and what may have happened."""
+
+from hashlib import sha256
+
+import msgspec
+from msgspec.structs import replace
+
+from midrun.core.entries import (
+    CallAborted,
+    CallDone,
+    CallFailed,
+    CallProposed,
+    CallSealed,
+    CallSettled,
+    CallStarted,
+    CallUnknown,
+    LateResult,
+    ProgressSaved,
+    RunFailed,
+)
+from midrun.core.ids import call_id, number_of
+from midrun.core.state import Arms, Call, Stage, State
+from midrun.core.stops import TRAIL, Meter
+from midrun.core.values import TERMINAL, Json, Message, Reply, Spend, Use
+
+
+def args_hash(args: Json) -> str:
+    """Return what an approval is bound to: the arguments, byte for byte."""
+    return sha256(msgspec.json.encode(args, order="sorted")).hexdigest()[:32]
+
+
+def call_proposed(state: State, entry: CallProposed) -> State:
+    """Somebody wants a call made."""
+    return _proposing(state, (entry.use,))
+
+
+def _proposing(state: State, uses: tuple[Use, ...]) -> State:
+    """Number the calls that are wanted; one that cannot be made is answered at once."""
+    calls, opened = state.calls, state.open
+    for use in uses:
+        number = len(calls) + 1
+        call = Call(id=call_id(number), call_kind=use.kind, step=state.meter.steps, use=use)
+        if use.refused:
+            call = replace(call, stage=Stage.SEALED, error=use.refused)
+        else:
+            opened = (*opened, number)
+        calls = calls.append(call)
+    return replace(state, calls=calls, open=opened)
+
+
+def call_started(state: State, entry: CallStarted) -> State:
+    """The call is in flight; what it may cost is set aside."""
+    number = number_of(entry.call)
+    call = state.call(entry.call) or Call(
+        id=entry.call,
+        call_kind=entry.call_kind,
+        purpose=entry.purpose,
+        step=state.meter.steps + 1,
+    )
+    call = replace(
+        call,
+        stage=Stage.STARTED,
+        attempt=entry.attempt,
+        started=state.seq,
+        started_at=state.at,
+        seen=entry.seen,
+        reserved=entry.reserved,
+        again=False,
+        retry_at=None,
+        error="",
+    )
+    lasting = call.traits.undo or call.traits.release
+    return replace(
+        state.with_call(call),
+        meter=_metered(state.meter, call),
+        in_flight=(*state.in_flight, number),
+        open=state.open if number in state.open else (*state.open, number),
+        effects=(*state.effects, number)
+        if lasting and number not in state.effects
+        else state.effects,
+        answer=None if call.call_kind == "model" else state.answer,
+    )
+
+
+def _metered(meter: Meter, call: Call) -> Meter:
+    reserved = meter.reserved.plus(call.reserved)
+    if call.attempt > 1:
+        return replace(meter, reserved=reserved)
+    if call.call_kind == "model":
+        # A new step: custom conditions speak anew before the next one.
+        steps = meter.steps + (call.purpose == "step")
+        return replace(meter, reserved=reserved, steps=steps, verdicts={})
+    print_ = f"{call.use.tool} {args_hash(call.use.args)}"
+    trail = (*meter.trail[1 - TRAIL :], print_)
+    return replace(meter, reserved=reserved, tool_calls=meter.tool_calls + 1, trail=trail)
+
+
+def call_done(state: State, entry: CallDone) -> State:
+    """The call has its result, and will never be made again."""
+    state, call = _closing(state, entry.call, entry.spent)
+    error = entry.encoding_error
+    call = replace(call, stage=Stage.DONE, maybe=False, result=entry.result, error=error)
+    state = out_of_the_way(state.with_call(call), call)
+    if entry.reply is not None and call.purpose == "step":
+        return _replied(state, entry.reply)
+    return state
+
+
+def _replied(state: State, reply: Reply) -> State:
+    """The model spoke: what it wants made is proposed; without a wish it is its answer."""
+    first = len(state.calls)
+    state = replace(
+        _proposing(state, reply.uses),
+        answer=reply.text if not reply.uses else None,
+        prefix="",
+        window=reply.window,
+        meter=replace(state.meter, text=reply.text),
+    )
+    return state.saying(
+        Message(
+            role="assistant",
+            text=reply.text,
+            thinking=reply.thinking,
+            calls=tuple(call_id(first + n) for n in range(1, len(reply.uses) + 1)),
+            opaque=reply.opaque,
+        )
+    )
+
+
+def call_failed(state: State, entry: CallFailed) -> State:
+    """A tool's error goes to the model; a model's is retried, or fails the run."""
+    state, call = _closing(state, entry.call, entry.spent)
+    retried = (
+        call.call_kind == "model"
+        and entry.transient
+        and call.attempt < state.started.model_attempts
+    )
+    call = replace(
+        call, stage=Stage.FAILED, error=entry.error, again=retried, retry_at=entry.retry_at
+    )
+    if call.call_kind == "model" and not retried:
+        state = replace(state, error=RunFailed(error=entry.error, code=entry.code))
+    return out_of_the_way(state.with_call(call), call)
+
+
+def call_aborted(state: State, entry: CallAborted) -> State:
+    """Stopped midway. Made again only where that is safe and nobody changed the course."""
+    state, call = _closing(state, entry.call, entry.spent)
+    safe = call.call_kind != "model" and (call.harmless or call.progress is not None)
+    again = safe and not any(p.when == "now" for p in state.redirects)
+    state = out_of_the_way(state, call := replace(call, stage=Stage.ABORTED, again=again))
+    state = state.with_call(call)
+    if call.call_kind != "model" or not (entry.text or entry.thinking):
+        return state
+    return state.saying(
+        Message(role="assistant", text=entry.text, thinking=entry.thinking, interrupted=True)
+    )
+
+
+def call_unknown(state: State, entry: CallUnknown) -> State:
+    """Nobody knows. The reservation is kept, and so is the doubt."""
+    call = state.call(entry.call)
+    assert call is not None
+    number = number_of(call.id)
+    call = replace(
+        call,
+        stage=Stage.UNKNOWN,
+        maybe=True,
+        again=call.harmless,
+        closed=state.seq,
+        reserved=Spend(),
+    )
+    in_flight = tuple(n for n in state.in_flight if n != number)
+    return replace(state.with_call(call), in_flight=in_flight)
+
+
+def call_settled(state: State, entry: CallSettled) -> State:
+    """Evidence about an unknown call."""
+    call = state.call(entry.call)
+    assert call is not None
+    if entry.happened:
+        call = replace(
+            call, stage=Stage.DONE, maybe=False, closed=state.seq, result=entry.result
+        )
+    elif entry.happened is False:
+        call = replace(call, stage=Stage.PROPOSED, maybe=False)
+    else:
+        call = replace(call, error="nobody can say whether this call took effect")
+    return out_of_the_way(state.with_call(call), call)
+
+
+def call_sealed(state: State, entry: CallSealed) -> State:
+    """The call will not be made, or not again."""
+    call = state.call(entry.call)
+    assert call is not None
+    made = call.stage in {Stage.ABORTED, Stage.UNKNOWN, Stage.FAILED}
+    stage = call.stage if made else Stage.SEALED
+    call = replace(call, stage=stage, again=False, error=entry.why)
+    return out_of_the_way(state.with_call(call), call)
+
+
+def progress_saved(state: State, entry: ProgressSaved) -> State:
+    """A long call remembers how far it is."""
+    call = state.call(entry.call)
+    assert call is not None
+    return state.with_call(replace(call, progress=entry.progress))
+
+
+def late_result(state: State, entry: LateResult) -> State:
+    """Late evidence settles that same attempt if nobody else has; it changes nothing more."""
+    call = state.call(entry.call)
+    if call is None or not settles(state, call, entry.attempt):
+        return state
+    call = replace(
+        call, stage=Stage.DONE, maybe=False, again=False, closed=state.seq, result=entry.result
+    )
+    return out_of_the_way(state.with_call(call), call)
+
+
+def settles(state: State, call: Call, attempt: int) -> bool:
+    """Tell whether a late result of `attempt` says what nobody knew."""
+    return (
+        state.phase not in TERMINAL
+        and call.stage is Stage.UNKNOWN
+        and call.attempt == attempt
+        and not call.undo.attempts
+    )
+
+
+def _closing(state: State, call_: str, spent: Spend | None) -> tuple[State, Call]:
+    """Take the call out of flight and turn its reservation into what it cost.
+
+    A call that was stopped reports nothing, but may well be billed: then it counts as having
+    cost what was set aside.
+    """
+    call = state.call(call_)
+    assert call is not None
+    number = number_of(call.id)
+    meter = state.meter
+    cost = call.reserved if spent is None else spent
+    meter = replace(
+        meter, spent=meter.spent.plus(cost), reserved=meter.reserved.minus(call.reserved)
+    )
+    in_flight = tuple(n for n in state.in_flight if n != number)
+    call = replace(call, closed=state.seq, reserved=Spend())
+    return replace(state, meter=meter, in_flight=in_flight), call
+
+
+def out_of_the_way(state: State, call: Call) -> State:
+    """Forget a closed call where calls wait; a shelved one reports to the agent."""
+    if call.unclosed:
+        return state
+    number = number_of(call.id)
+    if number in state.open:
+        state = replace(state, open=tuple(n for n in state.open if n != number))
+    if not call.shelved:
+        return state
+    return replace(state, answer=None).saying(
+        Message(role="runtime", text="", kind="outcome", calls=(call.id,))
+    )
+
+
+ARMS: Arms = {
+    CallProposed: call_proposed,
+    CallStarted: call_started,
+    CallDone: call_done,
+    CallFailed: call_failed,
+    CallAborted: call_aborted,
+    CallUnknown: call_unknown,
+    CallSettled: call_settled,
+    CallSealed: call_sealed,
+    ProgressSaved: progress_saved,
+    LateResult: late_result,
+}

@@ -1,0 +1,63 @@
+"""What the life of a run means for its state."""
+
+from msgspec.structs import replace
+
+from midrun.core.entries import (
+    LeaseTaken,
+    RunCompleted,
+    RunFailed,
+    RunStarted,
+    RunWaiting,
+    RunWoken,
+    StoodDown,
+)
+from midrun.core.state import Arms, State
+from midrun.core.values import Message
+
+
+def run_started(state: State, entry: RunStarted) -> State:
+    """The run exists: it knows its task and whatever earlier runs of its thread left it."""
+    task = Message(role="user", text=entry.task, by=entry.by, kind="task")
+    state = replace(state, spec=entry, stop=entry.stop, plan=entry.plan, goal=entry.task)
+    return state.saying(*entry.history, task)
+
+
+def lease_taken(state: State, entry: LeaseTaken) -> State:
+    """A driver holds the run."""
+    return replace(state, epoch=entry.epoch, leased=True)
+
+
+def stood_down(state: State, _: StoodDown) -> State:
+    """The lease is given back; nobody asked the run to stop."""
+    return replace(state, leased=False)
+
+
+def run_waiting(state: State, _: RunWaiting) -> State:
+    """The run leaves memory until a person decides."""
+    return replace(state, leased=False)
+
+
+def run_woken(state: State, _: RunWoken) -> State:
+    """The run can be driven again; its phase has said it all."""
+    return state
+
+
+def run_completed(state: State, entry: RunCompleted) -> State:
+    """The run has its output."""
+    return replace(state, leased=False, output=entry.output)
+
+
+def run_failed(state: State, entry: RunFailed) -> State:
+    """The run rests at its last boundary."""
+    return replace(state, leased=False, error=entry)
+
+
+ARMS: Arms = {
+    RunStarted: run_started,
+    LeaseTaken: lease_taken,
+    StoodDown: stood_down,
+    RunWaiting: run_waiting,
+    RunWoken: run_woken,
+    RunCompleted: run_completed,
+    RunFailed: run_failed,
+}

@@ -1,0 +1,171 @@
+"""What steering a run means for its state."""
+
+from msgspec.structs import replace
+
+from midrun.core.entries import (
+    CancelRequested,
+    CapRaised,
+    CapReached,
+    EndReached,
+    PauseRequested,
+    PauseWithdrawn,
+    RedirectApplied,
+    RedirectClosed,
+    RedirectRequested,
+    RequestNoted,
+    ResidueAccepted,
+    RunCancelled,
+    RunHalted,
+    RunLifted,
+    RunPaused,
+    RunResumed,
+    UndoRetried,
+    VerdictGiven,
+)
+from midrun.core.ids import Seq
+from midrun.core.state import Arms, Cleanup, Hold, Pending, State
+from midrun.core.stops import raised
+from midrun.core.values import Message, Phase
+
+
+def pause_requested(state: State, entry: PauseRequested) -> State:
+    """A pause pends. A second one may make it sharper, never weaker."""
+    now = entry.now or (state.hold is not None and state.hold.now)
+    hold = Hold(why=entry.why, now=now, until=entry.until, seq=state.seq, by=entry.by)
+    return replace(state, hold=hold)
+
+
+def pause_withdrawn(state: State, _: PauseWithdrawn) -> State:
+    """The run goes on as if nobody had asked."""
+    return replace(state, hold=None)
+
+
+def run_paused(state: State, entry: RunPaused) -> State:
+    """The run leaves memory."""
+    hold = state.hold or Hold(seq=state.seq)
+    return replace(state, leased=False, hold=replace(hold, why=entry.why))
+
+
+def run_resumed(state: State, entry: RunResumed) -> State:
+    """The run may go on. An instruction waits for the boundary, as a redirect does."""
+    # Conditions without a bound would only be met again by what the run did before.
+    meter = replace(state.meter, text="", trail=(), verdicts={})
+    state = replace(state, hold=None, error=None, meter=meter)
+    if not entry.instruction:
+        return state
+    waiting = Pending(seq=state.seq, kind="redirect", text=entry.instruction, by=entry.by)
+    return replace(state, pending=(*state.pending, waiting), cut=state.seq)
+
+
+def cap_raised(state: State, entry: CapRaised) -> State:
+    """The bounds have moved; a pause at one of them is an ordinary pause from now on."""
+    hold = state.hold
+    if hold is not None and hold.cap in entry.caps:
+        hold = replace(hold, why="user", cap="")
+    stop = raised(state.stop, entry.caps) if state.stop else None
+    return replace(state, stop=stop, hold=hold)
+
+
+def cap_reached(state: State, entry: CapReached) -> State:
+    """The run pauses at its cap."""
+    return replace(state, hold=Hold(why="cap", cap=entry.cap, seq=state.seq))
+
+
+def end_reached(state: State, _: EndReached) -> State:
+    """A condition says that the run is done: what the agent said last is its answer."""
+    return replace(state, answer=state.meter.text)
+
+
+def verdict_given(state: State, entry: VerdictGiven) -> State:
+    """A custom condition has spoken."""
+    verdicts = state.meter.verdicts | {entry.name: entry.met}
+    return replace(state, meter=replace(state.meter, verdicts=verdicts))
+
+
+def redirect_requested(state: State, entry: RedirectRequested) -> State:
+    """An instruction waits for its boundary; a model call that does not know it is closed."""
+    waiting = Pending(
+        seq=state.seq, kind="redirect", text=entry.text, by=entry.by, when=entry.when
+    )
+    return replace(state, pending=(*state.pending, waiting), cut=state.seq)
+
+
+def redirect_applied(state: State, entry: RedirectApplied) -> State:
+    """The agent knows the instruction; what it would have ended with no longer counts."""
+    state, waiting = without_pending(state, entry.redirect)
+    state = replace(state, answer=None)
+    return state.saying(
+        Message(role="user", text=waiting.text, by=waiting.by, kind="instruction")
+    )
+
+
+def redirect_closed(state: State, entry: RedirectClosed) -> State:
+    """The instruction does not wait any more."""
+    return without_pending(state, entry.redirect)[0]
+
+
+def without_pending(state: State, seq: Seq) -> tuple[State, Pending]:
+    """Return the state without what waited since `seq`, and that."""
+    waiting = next(p for p in state.pending if p.seq == seq)
+    return replace(state, pending=tuple(p for p in state.pending if p is not waiting)), waiting
+
+
+def cancel_requested(state: State, entry: CancelRequested) -> State:
+    """Nothing new starts. What is in flight belongs to the undo set, however it ends."""
+    for number in state.in_flight:
+        state = state.with_call(replace(state.calls[number - 1], doomed=True))
+    then = Phase.CANCELLING if state.phase is Phase.HALTED else None
+    return replace(state, cancel=entry, hold=None, then=then)
+
+
+def run_cancelled(state: State, entry: RunCancelled) -> State:
+    """The run is over; the residue is what could not be undone."""
+    return replace(state, leased=False, residue=entry.residue, output=entry.partial)
+
+
+def undo_retried(state: State, _: UndoRetried) -> State:
+    """What was given up is tried again from the start."""
+    for number in state.effects:
+        call = state.calls[number - 1]
+        for action in ("undo", "release"):
+            if getattr(call, action).stage == "gave_up":
+                call = replace(call, **{action: Cleanup()})
+        state = state.with_call(call)
+    return replace(state, residue=())
+
+
+def run_halted(state: State, entry: RunHalted) -> State:
+    """The latch holds the run; a driver that has it lets go once nothing is in flight."""
+    return replace(state, then=entry.then)
+
+
+def run_lifted(state: State, _: RunLifted) -> State:
+    """The run is where it was; calls nobody could close are found by the next driver."""
+    return replace(state, then=None)
+
+
+def unchanged(state: State, _: RequestNoted | ResidueAccepted) -> State:
+    """A note for the record."""
+    return state
+
+
+ARMS: Arms = {
+    PauseRequested: pause_requested,
+    PauseWithdrawn: pause_withdrawn,
+    RunPaused: run_paused,
+    RunResumed: run_resumed,
+    CapRaised: cap_raised,
+    CapReached: cap_reached,
+    EndReached: end_reached,
+    VerdictGiven: verdict_given,
+    RedirectRequested: redirect_requested,
+    RedirectApplied: redirect_applied,
+    RedirectClosed: redirect_closed,
+    CancelRequested: cancel_requested,
+    RunCancelled: run_cancelled,
+    UndoRetried: undo_retried,
+    ResidueAccepted: unchanged,
+    RunHalted: run_halted,
+    RunLifted: run_lifted,
+    RequestNoted: unchanged,
+}

@@ -1,0 +1,56 @@
+"""The head: the few facts of a run that lists, wake-ups and leases need without folding it.
+
+It is computed from the state and stored in the same transaction as the entries it follows
+from, so a store never has to fold a journal.
+"""
+
+from midrun.core.ids import Micros, RunId
+from midrun.core.plan import wake_at
+from midrun.core.state import State
+from midrun.core.values import Phase, Value
+from midrun.core.words import line
+
+
+class Head(Value, kw_only=True):
+    """What a store knows about a run. Every field is indexed or shown in a list."""
+
+    phase: Phase
+    agent: str = ""
+    task: str = ""  # cut to a line
+    thread: str = ""
+    labels: tuple[str, ...] = ()
+    parent: RunId = RunId("")
+    attention: str = ""  # why a person should look: ask, cap, failed, residue; or nothing
+    asks: int = 0
+    step: int = 0
+    leased: bool = False  # False gives the lease back
+    wake_at: Micros | None = None  # when a parked run must be looked at again
+
+
+def head_of(state: State) -> Head:
+    """Return the head of a run in `state`."""
+    spec = state.started
+    return Head(
+        phase=state.phase,
+        agent=spec.agent,
+        task=line(spec.task),
+        thread=spec.thread,
+        labels=spec.labels,
+        parent=spec.parent.run if spec.parent else RunId(""),
+        attention=attention(state),
+        asks=len(state.open_asks),
+        step=state.meter.steps,
+        leased=state.leased,
+        wake_at=wake_at(state),
+    )
+
+
+def attention(state: State) -> str:
+    """Return why a person should look at the run, or "" if nobody needs to."""
+    if state.open_asks:
+        return "ask"
+    if state.phase is Phase.PAUSED and state.hold is not None and state.hold.why == "cap":
+        return "cap"
+    if state.phase is Phase.FAILED:
+        return "failed"
+    return "residue" if state.residue else ""

@@ -1,0 +1,52 @@
+"""Ids and numbers that must not be mistaken for one another.
+
+Ids inside a run are counted, not drawn: the n-th call of a run is `c<n>` wherever the journal
+is folded, so a key that was handed to the outside world is the same on every machine.
+"""
+
+from hashlib import sha256
+from typing import Final, NewType
+
+RunId = NewType("RunId", str)
+CallId = NewType("CallId", str)
+AskId = NewType("AskId", str)
+FrameId = NewType("FrameId", str)
+Seq = NewType("Seq", int)
+Epoch = NewType("Epoch", int)
+Micros = NewType("Micros", int)
+"""Microseconds since 1970 by the store's clock: fits a JSON number for two centuries more."""
+
+START: Final = Seq(0)
+SECOND: Final = 1_000_000
+_DIGITS: Final = 9
+
+
+def call_id(number: int) -> CallId:
+    """Return the id of the `number`-th call of a run, counted from 1."""
+    return CallId(f"c{number}")
+
+
+def number_of(call: str) -> int:
+    """Return which call of its run `call` names, or 0 if it names none."""
+    digits = call[1:]
+    known = call[:1] == "c" and digits.isdecimal() and len(digits) <= _DIGITS
+    return int(digits) if known else 0
+
+
+def call_key(run: RunId, call: CallId) -> str:
+    """Return the idempotency key of `call`: the same for every attempt, in every process."""
+    return _key("call", run, call)
+
+
+def undo_key(run: RunId, call: CallId, action: str) -> str:
+    """Return the key under which `call` is undone or released; never equal to its call key."""
+    return _key(action, run, call)
+
+
+def child_id(run: RunId, call: CallId) -> RunId:
+    """Return the id of the child run of `call`, so that a retry finds the first one."""
+    return RunId("run_" + _key("child", run, call)[:22])
+
+
+def _key(purpose: str, run: RunId, call: CallId) -> str:
+    return sha256(f"{purpose}\n{run}\n{call}".encode()).hexdigest()[:32]

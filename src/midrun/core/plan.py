@@ -1,0 +1,190 @@
+"""`plan`: what the driver must do now. It looks at the state and at nothing else."""
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from midrun.core.boundary import crossing
+from midrun.core.cleanup import next_cleanup
+from midrun.core.ids import Micros, call_id, child_id
+from midrun.core.orders import (
+    AbortCall,
+    Advance,
+    CallModel,
+    CallTool,
+    CheckCall,
+    ControlChild,
+    Judge,
+    Order,
+    Park,
+    Release,
+    RunHost,
+    Settle,
+    Undo,
+    WakeAt,
+)
+from midrun.core.state import Call, Hold, Stage, State
+from midrun.core.stops import deadline, unjudged
+from midrun.core.values import Phase
+
+KEEP = 8
+"""How many of the newest messages a condensed history keeps word for word."""
+
+
+def plan(state: State) -> tuple[Order, ...]:
+    """Return what must be done now; nothing means: wait for what is in flight.
+
+    Orders for calls already in flight are not repeated, except aborts: a driver that has
+    aborted a call waits for it to end.
+    """
+    match state.phase:
+        case Phase.RUNNING:
+            return tuple(_running(state))
+        case Phase.PAUSING:
+            return tuple(_stopping(state, state.hold or Hold()))
+        case Phase.CANCELLING:
+            return tuple(_cancelling(state))
+        case Phase.HALTED:
+            aborts = tuple(_abort(state, n, "halted") for n in state.in_flight)
+            return aborts or ((Park(),) if state.leased and not state.cleaning else ())
+        case Phase.QUEUED | Phase.PAUSED | Phase.WAITING | Phase.FAILED:
+            return ()
+        case Phase.CANCELLED | Phase.COMPLETED:
+            return ()
+        case _:
+            assert_never(state.phase)
+
+
+def wake_at(state: State) -> Micros | None:
+    """Return when the run must be looked at although nothing happens, if ever."""
+    times = [ask.expires for n in state.open_asks if (ask := state.asks[n - 1]).expires]
+    times += [p.due for p in state.pending if p.due is not None]
+    if state.phase in {Phase.PAUSING, Phase.PAUSED} and state.hold and state.hold.until:
+        times.append(state.hold.until)
+    if state.phase is Phase.RUNNING and state.leased and (limit := deadline(state.stop)):
+        times.append(Micros(state.at + max(0, limit - state.meter.worked)))
+    return min(times, default=None)
+
+
+# ── running ───────────────────────────────────────────────────────────────────────────────
+
+
+def _running(state: State) -> Iterator[Order]:
+    yield from _cuts(state)
+    if crossing(state, state.at):
+        yield Advance()
+        return
+    if not state.redirects and state.error is None:
+        yield from _starts(state)
+    if state.in_flight or state.cleaning or _startable(state):
+        if (wake := wake_at(state)) is not None:
+            yield WakeAt(at=wake)
+        return
+    yield _at_boundary(state)
+
+
+def _cuts(state: State) -> Iterator[Order]:
+    """Close model calls that have not heard of a new course; tools only if it says *now*."""
+    now = any(p.when == "now" for p in state.redirects)
+    for number in state.in_flight:
+        call = state.calls[number - 1]
+        if now or (call.call_kind == "model" and call.seen < state.cut):
+            yield _abort(state, number, "redirected")
+
+
+def _starts(state: State) -> Iterator[Order]:
+    for number in state.open:
+        call = state.calls[number - 1]
+        if call.unsure and not call.error and call.traits.check:
+            yield CheckCall(call=call.id)
+        elif may_start(call):
+            yield _start(state, call)
+
+
+def may_start(call: Call) -> bool:
+    """Tell whether the call waits for nothing but the door."""
+    return call.again or call.stage is Stage.PROPOSED
+
+
+def _start(state: State, call: Call) -> Order:
+    if call.call_kind == "model":
+        return CallModel(call=call.id, purpose=call.purpose, after=call.retry_at)
+    child = child_id(state.run, call.id) if call.call_kind == "child" else None
+    return CallTool(call=call.id, child=child)
+
+
+def _startable(state: State) -> bool:
+    return state.error is None and any(not state.waits(state.calls[n - 1]) for n in state.open)
+
+
+def _at_boundary(state: State) -> Order:
+    """Nothing is in flight, nothing can be started, nothing waits to be taken up."""
+    if state.error is not None or state.open or state.wheel:
+        return Settle()  # failed, waiting, or back with the person at the wheel
+    if state.answer is None:
+        return next_call(state)
+    if state.waited_for or state.open_asks:
+        return Settle()  # an approval is still out: the run waits for it before it ends
+    if (cleanup := next_cleanup(state)) is not None:
+        call, _ = cleanup
+        return Release(call=call.id, after=call.release.retry_at)
+    return Settle()
+
+
+def next_call(state: State) -> Order:
+    """Return the order that goes on thinking: the host, a condensed history, or the model."""
+    if state.started.hosted:
+        return RunHost()
+    if name := unjudged(state.stop, state.meter):
+        return Judge(name=name)
+    full = 0 < state.started.window < state.window
+    purpose = "step"
+    if full and len(state.messages) - state.condensed > KEEP:
+        purpose = "condense"
+    return CallModel(call=call_id(len(state.calls) + 1), purpose=purpose)  # type: ignore[arg-type]  # one of two
+
+
+# ── stopping ──────────────────────────────────────────────────────────────────────────────
+
+
+def _stopping(state: State, hold: Hold) -> Iterator[Order]:
+    """Pausing: close model streams, let tools finish unless they can stop where they are."""
+    for number in state.in_flight:
+        call = state.calls[number - 1]
+        if call.call_kind == "child":
+            child = child_id(state.run, call.id)
+            yield ControlChild(call=call.id, child=child, control="pause", now=hold.now)
+        elif hold.now or call.call_kind == "model" or call.progress is not None:
+            yield AbortCall(call=call.id, because="paused")
+    if not state.in_flight and not state.cleaning:
+        yield Settle()
+    elif (wake := wake_at(state)) is not None:
+        yield WakeAt(at=wake)
+
+
+def _cancelling(state: State) -> Iterator[Order]:
+    """Abort what is in flight, children first; then undo and release; then the report."""
+    for number in state.in_flight:
+        yield _abort(state, number, "cancelled")
+    if state.in_flight or state.cleaning:
+        return
+    if crossing(state, state.at):
+        yield Advance()
+        return
+    cleanup = next_cleanup(state)
+    if cleanup is None:
+        yield Settle()
+        return
+    call, action = cleanup
+    after = call.cleanup(action).retry_at
+    order = Undo if action == "undo" else Release
+    yield order(call=call.id, after=after)
+
+
+def _abort(state: State, number: int, because: str) -> Order:
+    call = state.calls[number - 1]
+    if call.call_kind != "child" or because == "redirected":
+        return AbortCall(call=call.id, because=because)  # type: ignore[arg-type]  # callers name it
+    child = child_id(state.run, call.id)
+    control = "cancel" if because == "cancelled" else "halt"
+    undo = state.cancel.undo if state.cancel else "in_flight"
+    return ControlChild(call=call.id, child=child, control=control, now=True, undo=undo)  # type: ignore[arg-type]  # as above

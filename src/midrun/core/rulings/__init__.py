@@ -1,0 +1,1 @@
+"""What each input means now, by subject. The table has spoken first."""

@@ -1,0 +1,121 @@
+"""Asks: who may decide what, once."""
+
+from midrun.core.controls import Answer, Approve, Decline
+from midrun.core.entries import AskAnswered, AskClosed, AskOpened, CallSettled, Entry, RunWoken
+from midrun.core.evidence import AskMoot, AskPerson
+from midrun.core.folds.calls import args_hash
+from midrun.core.ids import AskId, Micros
+from midrun.core.rulings.asked import asked, by, waking
+from midrun.core.state import Ask, Stage, State
+from midrun.core.values import Decision, Json, Phase
+from midrun.core.verdicts import Refused, Rulings, Verdict, accept
+
+OUTCOMES: dict[Json, bool | None] = {"yes": True, "no": False, "unknown": None}
+"""What a person may say about an unsure call: it did, it didn't, don't know."""
+
+
+def answer(state: State, control: Answer, _: Micros) -> Verdict:
+    """The answer is the result of the call that asked; the tool is not entered again."""
+    ask = state.ask(control.ask)
+    if (problem := _problem(state, ask, control)) is not None or ask is None:
+        return problem or Refused(reason="no_such_ask")
+    if ask.ask_kind == "approval":
+        return Refused(reason="not_a_question")
+    decision = Decision(choice="answer", value=control.value)
+    answered = AskAnswered(ask=ask.id, decision=decision, **asked(control))
+    if ask.ask_kind != "unsure":
+        return accept(*waking(state, (answered,), "answered"))
+    if not isinstance(control.value, str) or control.value not in OUTCOMES:
+        return Refused(reason="not_an_outcome")
+    settled = CallSettled(call=ask.call, happened=OUTCOMES[control.value], **by(control))
+    return accept(*waking(state, (answered, settled), "answered"))
+
+
+def approve(state: State, control: Approve, _: Micros) -> Verdict:
+    """Let the call be made: this call, with these arguments, once."""
+    ask = state.ask(control.ask)
+    if (problem := _problem(state, ask, control)) is not None or ask is None:
+        return problem or Refused(reason="no_such_ask")
+    call = state.call(ask.call)
+    if ask.ask_kind not in {"approval", "child"} or call is None:
+        return Refused(reason="not_an_approval")
+    args = call.use.args if control.args is None else control.args
+    entries: tuple[Entry, ...] = (
+        AskAnswered(
+            ask=ask.id,
+            decision=Decision(choice="approve", value=control.args),
+            args_hash=args_hash(args),
+            **asked(control),
+        ),
+    )
+    if state.phase is Phase.PAUSED and state.wheel:  # the person at the wheel wants it made
+        return accept(*entries, RunWoken(why="approved"))
+    return accept(*waking(state, entries, "approved"))
+
+
+def decline(state: State, control: Decline, _: Micros) -> Verdict:
+    """Do not let the call be made; the agent is told so."""
+    ask = state.ask(control.ask)
+    if (problem := _problem(state, ask, control)) is not None or ask is None:
+        return problem or Refused(reason="no_such_ask")
+    if ask.ask_kind not in {"approval", "child"}:
+        return Refused(reason="not_an_approval")
+    decision = Decision(choice="decline", reason=control.reason)
+    answered = AskAnswered(ask=ask.id, decision=decision, **asked(control))
+    return accept(*waking(state, (answered,), "declined"))
+
+
+def _problem(
+    state: State, ask: Ask | None, control: Answer | Approve | Decline
+) -> Refused | None:
+    """Return why this person cannot decide this ask now, if so."""
+    if ask is None:
+        return Refused(reason="no_such_ask")
+    if ask.closed:
+        reason = "already_answered" if ask.closed == "answered" else "ask_closed"
+        return Refused(reason=reason, seq=ask.closed_seq, by=ask.by)
+    person = control.by
+    addressed = not ask.audience or ask.audience in {person.role, person.name}
+    own = ask.four_eyes and person.name == state.started.by
+    if own or not addressed:
+        return Refused(reason="not_allowed", by=ask.audience)
+    return None
+
+
+def ask_person(state: State, evidence: AskPerson, _: Micros) -> Verdict:
+    """Park the call on a question: it is not in flight any more, and never entered again."""
+    call = state.call(evidence.call)
+    if call is None or call.stage is not Stage.STARTED:
+        return Refused(reason="not_in_flight")
+    return accept(
+        AskOpened(
+            ask=AskId(f"a{len(state.asks) + 1}"),
+            ask_kind="child" if evidence.child else "question",
+            call=call.id,
+            question=evidence.question,
+            data=evidence.data,
+            audience=call.traits.audience,
+            four_eyes=call.traits.four_eyes,
+            expires=evidence.expires,
+        )
+    )
+
+
+def ask_moot(state: State, evidence: AskMoot, _: Micros) -> Verdict:
+    """A child's ask was answered on the child: the parent attaches to it again."""
+    ask = state.ask(evidence.ask)
+    if ask is None:
+        return Refused(reason="no_such_ask")
+    if ask.closed:
+        reason = "already_answered" if ask.closed == "answered" else "ask_closed"
+        return Refused(reason=reason, seq=ask.closed_seq, by=ask.by)
+    return accept(*waking(state, (AskClosed(ask=ask.id, why="elsewhere"),), "child"))
+
+
+RULINGS: Rulings = {
+    Answer: answer,
+    Approve: approve,
+    Decline: decline,
+    AskPerson: ask_person,
+    AskMoot: ask_moot,
+}

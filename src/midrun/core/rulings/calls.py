@@ -1,0 +1,203 @@
+"""Calls: the gate that every one of them passes, and what their ends mean."""
+
+from midrun.core.boundary import needs_approval, stopped_by
+from midrun.core.entries import (
+    AskClosed,
+    CallDone,
+    CallProposed,
+    CallSettled,
+    CallStarted,
+    CallUnknown,
+    Entry,
+    HistoryCondensed,
+    LateResult,
+    LeaseTaken,
+    PlanMade,
+    ProgressSaved,
+    UndoStarted,
+    UndoUnknown,
+)
+from midrun.core.evidence import (
+    Close,
+    CloseUndo,
+    Late,
+    Propose,
+    SaveProgress,
+    SetPlan,
+    SettleCall,
+    Start,
+    StartUndo,
+    TakeLease,
+)
+from midrun.core.folds.calls import settles
+from midrun.core.ids import Epoch, Micros, Seq, call_id, number_of
+from midrun.core.orders import CallModel, CallTool, Release, Undo
+from midrun.core.plan import KEEP, plan
+from midrun.core.rulings.asked import waking
+from midrun.core.state import Stage, State
+from midrun.core.stops import met, overdraws
+from midrun.core.verdicts import Refused, Rulings, Verdict, accept
+
+
+def take_lease(state: State, evidence: TakeLease, _: Micros) -> Verdict:
+    """Take the run. Whatever the last holder had in flight, nobody knows what became of it."""
+    if evidence.held:
+        return Refused(reason="leased")
+    return accept(
+        LeaseTaken(epoch=Epoch(state.epoch + 1), holder=evidence.holder), *orphans(state)
+    )
+
+
+def orphans(state: State) -> tuple[Entry, ...]:
+    """Close what the last holder left in flight."""
+    lost: tuple[Entry, ...] = tuple(CallUnknown(call=call_id(n)) for n in state.in_flight)
+    if state.cleaning is None:
+        return lost
+    number, action = state.cleaning
+    return (*lost, UndoUnknown(call=call_id(number), action=action))
+
+
+def start(state: State, evidence: Start, _: Micros) -> Verdict:
+    """The gate. A call leaves only if the plan says so, from what is known now, within caps."""
+    order = next(
+        (
+            order
+            for order in plan(state)
+            if isinstance(order, CallModel | CallTool) and order.call == evidence.call
+        ),
+        None,
+    )
+    if order is None:
+        return Refused(reason=_why_not(state, evidence.call))
+    if evidence.seen < state.controls:
+        return Refused(reason="unseen_control", seq=state.controls)
+    call = state.call(evidence.call)
+    if call is None:
+        hit = met(state.stop, state.meter, evidence.reserve)
+    else:  # its step has begun: only money can still stop it
+        hit = overdraws(state.stop, state.meter, evidence.reserve)
+    if hit is not None:
+        return accept(stopped_by(hit))
+    return accept(
+        CallStarted(
+            call=evidence.call,
+            call_kind="model" if call is None else call.call_kind,
+            attempt=1 if call is None else call.attempt + 1,
+            seen=evidence.seen,
+            purpose=order.purpose if isinstance(order, CallModel) else "step",
+            reserved=evidence.reserve,
+            approval=None if call is None else call.approval,
+        )
+    )
+
+
+def _why_not(state: State, call_: str) -> str:
+    call = state.call(call_)
+    if call is None:
+        return "not_next" if number_of(call_) == len(state.calls) + 1 else "no_such_call"
+    if call.stage is not Stage.PROPOSED and not call.again:
+        return f"call_{call.stage}"
+    if state.redirects:
+        return "redirected"
+    return "not_approved" if needs_approval(call) else "not_next"
+
+
+def close(state: State, evidence: Close, _: Micros) -> Verdict:
+    """Record how a call in flight ended."""
+    outcome = evidence.outcome
+    call = state.call(outcome.call)
+    if call is None or call.stage is not Stage.STARTED:
+        return Refused(reason="not_in_flight")
+    if call.purpose == "condense" and isinstance(outcome, CallDone) and outcome.reply:
+        upto = max(state.condensed, len(state.messages) - KEEP)
+        summary = HistoryCondensed(call=call.id, upto=upto, summary=outcome.reply.text)
+        return accept(outcome, summary)
+    return accept(outcome)
+
+
+def late(state: State, evidence: Late, _: Micros) -> Verdict:
+    """Keep what a fenced worker brings; it may settle what nobody knew, and nothing else."""
+    result = evidence.result
+    call = state.call(result.call)
+    if call is None:
+        return Refused(reason="no_such_call")
+    entries: tuple[Entry, ...] = (
+        LateResult(
+            call=result.call, attempt=result.attempt, epoch=result.epoch, result=result.result
+        ),
+    )
+    if settles(state, call, result.attempt):
+        entries += tuple(
+            AskClosed(ask=ask.id, why="evidence")
+            for n in state.open_asks
+            if (ask := state.asks[n - 1]).call == call.id
+        )
+    return accept(*waking(state, entries, "evidence"))
+
+
+def save_progress(state: State, evidence: SaveProgress, _: Micros) -> Verdict:
+    """Remember how far a long call is."""
+    call = state.call(evidence.call)
+    if call is None or call.stage is not Stage.STARTED:
+        return Refused(reason="not_in_flight")
+    return accept(ProgressSaved(call=call.id, progress=evidence.progress))
+
+
+def propose(_: State, evidence: Propose, __: Micros) -> Verdict:
+    """Let a hosted agent's call in by the same door as every other."""
+    return accept(CallProposed(use=evidence.use))
+
+
+def set_plan(_: State, evidence: SetPlan, __: Micros) -> Verdict:
+    """Record the agent's plan."""
+    return accept(PlanMade(items=evidence.items))
+
+
+def settle_call(state: State, evidence: SettleCall, _: Micros) -> Verdict:
+    """Record what the tool's own check found out about an unknown call."""
+    call = state.call(evidence.call)
+    if call is None or not call.unsure or not call.unclosed:
+        return Refused(reason="not_unknown")
+    return accept(
+        CallSettled(
+            call=call.id,
+            happened=evidence.happened,
+            result=evidence.result,
+            by=f"check:{call.use.tool}",
+        )
+    )
+
+
+def start_undo(state: State, evidence: StartUndo, _: Micros) -> Verdict:
+    """The gate of undo and release: one at a time, and only the next in order."""
+    if state.in_flight or state.cleaning:
+        return Refused(reason="in_flight")
+    wanted = (evidence.call, evidence.action)
+    orders = (order for order in plan(state) if isinstance(order, Undo | Release))
+    call = state.call(evidence.call)
+    if call is None or wanted not in [(order.call, order.action) for order in orders]:
+        return Refused(reason="not_next")
+    attempt = call.cleanup(evidence.action).attempts + 1
+    return accept(UndoStarted(call=call.id, action=evidence.action, attempt=attempt))
+
+
+def close_undo(state: State, evidence: CloseUndo, _: Micros) -> Verdict:
+    """Record how an undo or a release ended."""
+    outcome = evidence.outcome
+    if state.cleaning != (number_of(outcome.call), outcome.action):
+        return Refused(reason="not_in_flight", seq=Seq(state.seq))
+    return accept(outcome)
+
+
+RULINGS: Rulings = {
+    TakeLease: take_lease,
+    Start: start,
+    Close: close,
+    Late: late,
+    SaveProgress: save_progress,
+    Propose: propose,
+    SetPlan: set_plan,
+    SettleCall: settle_call,
+    StartUndo: start_undo,
+    CloseUndo: close_undo,
+}

@@ -1,0 +1,294 @@
+"""The state of a run: what its journal means.
+
+Nothing here is stored as truth; a snapshot of it is a cache. Everything is immutable, and
+what grows with the run (calls, messages, asks) is shared between states, never copied.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Literal
+
+from msgspec.structs import replace
+
+from midrun.core.entries import CancelRequested, RunFailed, RunStarted
+from midrun.core.ids import START, AskId, CallId, Epoch, FrameId, Micros, RunId, Seq, number_of
+from midrun.core.stops import Meter, Stop
+from midrun.core.values import (
+    Action,
+    Approval,
+    AskKind,
+    CallKind,
+    Decision,
+    Effect,
+    Item,
+    Json,
+    Message,
+    PauseReason,
+    Phase,
+    Purpose,
+    Residue,
+    Spend,
+    Traits,
+    Urgency,
+    Use,
+    Value,
+    When,
+)
+from midrun.core.vector import Vector
+
+
+class Stage(StrEnum):
+    """Where one call stands."""
+
+    PROPOSED = "proposed"
+    ASKING = "asking"  # parked on an ask: not in flight, never entered again
+    STARTED = "started"  # in flight
+    DONE = "done"
+    FAILED = "failed"
+    ABORTED = "aborted"  # stopped within its grace; it may have taken effect
+    UNKNOWN = "unknown"  # nobody knows
+    SEALED = "sealed"  # will not be made
+
+
+class Cleanup(Value, kw_only=True):
+    """How far the undo, or the release, of one call is."""
+
+    stage: Literal["", "started", "done", "failed", "unknown", "gave_up"] = ""
+    attempts: int = 0
+    error: str = ""
+    retry_at: Micros | None = None
+
+    @property
+    def over(self) -> bool:
+        """Nothing more will be tried."""
+        return self.stage in {"done", "gave_up"}
+
+
+class Call(Value, kw_only=True):
+    """One model or tool call, over all its attempts."""
+
+    id: CallId
+    call_kind: CallKind
+    step: int
+    use: Use = Use(tool="")
+    purpose: Purpose = "step"
+    stage: Stage = Stage.PROPOSED
+    attempt: int = 0
+    started: Seq = START
+    started_at: Micros = Micros(0)
+    seen: Seq = START
+    closed: Seq = START  # its last closing: undo runs in the reverse order of these
+    maybe: bool = False  # once unknown, it may have happened until evidence says otherwise
+    doomed: bool = False  # in flight when the cancel came: in the undo set however it ends
+    again: bool = False  # to be made again, under the same key
+    shelved: bool = False  # the agent goes on; the outcome will come as a message
+    result: Json = None
+    error: str = ""
+    retry_at: Micros | None = None
+    progress: Json = None
+    reserved: Spend = Spend()
+    approval: Approval | None = None
+    approved_at: Seq = START
+    undo: Cleanup = Cleanup()
+    release: Cleanup = Cleanup()
+
+    @property
+    def traits(self) -> Traits:
+        """What its tool declared."""
+        return self.use.traits
+
+    @property
+    def harmless(self) -> bool:
+        """Making it again changes nothing that the first time did not."""
+        return self.call_kind != "tool" or self.traits.effect is not Effect.ONCE
+
+    @property
+    def touched(self) -> bool:
+        """It may have changed the world."""
+        return self.maybe or self.stage in {Stage.DONE, Stage.ABORTED, Stage.UNKNOWN}
+
+    @property
+    def unclosed(self) -> bool:
+        """Something is still to come of it."""
+        waits = {Stage.PROPOSED, Stage.ASKING, Stage.STARTED}
+        return self.again or self.stage in waits or (self.unsure and not self.error)
+
+    @property
+    def unsure(self) -> bool:
+        """Nobody knows, and making it again is not safe: a check or a person must say."""
+        return self.stage is Stage.UNKNOWN and not self.harmless
+
+    def cleanup(self, action: Action) -> Cleanup:
+        """Return how far its undo or release is."""
+        return self.undo if action == "undo" else self.release
+
+
+class Ask(Value, kw_only=True):
+    """Something a person has to decide."""
+
+    id: AskId
+    ask_kind: AskKind
+    call: CallId
+    opened: Seq
+    question: str = ""
+    data: Json = None
+    blocking: bool = True
+    audience: str = ""
+    four_eyes: bool = False
+    args_hash: str = ""
+    expires: Micros | None = None
+    decision: Decision | None = None
+    closed: str = ""  # "" while open; then answered, superseded, cancelled, expired ...
+    closed_seq: Seq = START
+    by: str = ""
+
+
+class Frame(Value, kw_only=True):
+    """One suspended line of thought."""
+
+    id: FrameId
+    goal: str
+    done: int
+    total: int
+    next: str
+    pushed: Seq
+    expires: Micros
+    parked: tuple[int, ...] = ()  # calls of the suspended chain that wait with it
+
+
+class Pending(Value, kw_only=True):
+    """A redirect or a message that waits for its boundary."""
+
+    seq: Seq
+    kind: Literal["redirect", "message"]
+    text: str
+    by: str
+    when: When = "next_step"
+    urgency: Urgency = "next"
+    due: Micros | None = None
+
+
+class Hold(Value, kw_only=True):
+    """The pause that is asked for, or in force."""
+
+    why: PauseReason = "user"
+    now: bool = False
+    cap: str = ""  # the bound that must be raised before the run may go on
+    until: Micros | None = None
+    seq: Seq = START
+    by: str = ""
+
+
+class Heard(Value, kw_only=True):
+    """What a request id was told the first time."""
+
+    seq: Seq
+    digest: str
+    verdict: str = ""
+    refused: bool = False
+
+
+class State(Value, kw_only=True):
+    """A run at one position of its journal."""
+
+    run: RunId = RunId("run_unnamed")
+    phase: Phase = Phase.QUEUED
+    seq: Seq = START
+    at: Micros = Micros(0)
+    since: Seq = START  # the entry that led into this phase ...
+    since_by: str = ""  # ... and who asked for it
+    spec: RunStarted | None = None
+
+    epoch: Epoch = Epoch(0)
+    leased: bool = False
+    controls: Seq = START  # the last thing anyone asked for: a start must have seen it
+    cut: Seq = START  # model calls that have not seen this entry are closed
+    heard: dict[str, Heard] = {}  # noqa: RUF012 - msgspec copies an empty default
+
+    calls: Vector[Call] = Vector()
+    in_flight: tuple[int, ...] = ()
+    open: tuple[int, ...] = ()  # calls of the step, and approved ones, that are not closed
+    effects: tuple[int, ...] = ()  # calls started at least once that have an undo or a release
+    cleaning: tuple[int, Action] | None = None  # the undo or release in flight
+    asks: Vector[Ask] = Vector()
+    open_asks: tuple[int, ...] = ()
+
+    stop: Stop | None = None
+    meter: Meter = Meter()
+    hold: Hold | None = None
+    then: Phase | None = None
+    cancel: CancelRequested | None = None
+    residue: tuple[Residue, ...] = ()
+    error: RunFailed | None = None
+    wheel: str = ""  # the person at the wheel, if anyone
+
+    pending: tuple[Pending, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    frames_pushed: int = 0
+    goal: str = ""  # of the chain of thought the run is at: its task, or a side question
+    plan: tuple[Item, ...] = ()
+    messages: Vector[Message] = Vector()
+    condensed: int = 0
+    summary: str = ""
+    window: int = 0
+    answer: str | None = None  # what the agent would end with, or answers a message with
+    prefix: str = ""  # what the next reply begins with: "Back to ..."
+    output: str = ""
+
+    @property
+    def started(self) -> RunStarted:
+        """The run's first entry."""
+        assert self.spec is not None, "a journal begins with RunStarted"
+        return self.spec
+
+    def call(self, call: str) -> Call | None:
+        """Return the call of that id, if there is one."""
+        number = number_of(call)
+        return self.calls[number - 1] if 0 < number <= len(self.calls) else None
+
+    def ask(self, ask: str) -> Ask | None:
+        """Return the ask of that id, if there is one."""
+        number = number_of("c" + ask[1:]) if ask[:1] == "a" else 0
+        return self.asks[number - 1] if 0 < number <= len(self.asks) else None
+
+    def with_call(self, call: Call) -> "State":
+        """Return the state with `call` in place of the call of its id, or after all others."""
+        number = number_of(call.id)
+        if number > len(self.calls):
+            return replace(self, calls=self.calls.append(call))
+        return replace(self, calls=self.calls.replace(number - 1, call))
+
+    def with_ask(self, ask: Ask) -> "State":
+        """Return the state with `ask` in place of the ask of its id, or after all others."""
+        number = number_of("c" + ask.id[1:])
+        if number > len(self.asks):
+            return replace(self, asks=self.asks.append(ask))
+        return replace(self, asks=self.asks.replace(number - 1, ask))
+
+    def saying(self, *messages: Message) -> "State":
+        """Return the state with `messages` at the end of the conversation."""
+        grown = self.messages
+        for message in messages:
+            grown = grown.append(message)
+        return replace(self, messages=grown)
+
+    @property
+    def waited_for(self) -> tuple[Ask, ...]:
+        """The asks that keep the run from going on."""
+        return tuple(a for n in self.open_asks if (a := self.asks[n - 1]).blocking)
+
+    def waits(self, call: Call) -> bool:
+        """Tell whether only a person can say how `call` goes on."""
+        if call.stage is Stage.ASKING:
+            return True
+        return call.unsure and any(self.asks[n - 1].call == call.id for n in self.open_asks)
+
+    @property
+    def redirects(self) -> tuple[Pending, ...]:
+        """Instructions that wait for their boundary."""
+        return tuple(p for p in self.pending if p.kind == "redirect")
+
+
+Arms = Mapping[type, Callable[..., State]]  # type: ignore[explicit-any]  # see below
+"""Kind of entry → what it means. Each arm takes the one kind that it is filed under, which a
+mapping type cannot say; a test checks that every kind has its arm."""

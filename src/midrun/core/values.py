@@ -1,0 +1,166 @@
+"""The small values that entries, controls, orders and the state are made of."""
+
+from enum import StrEnum
+from typing import Literal, dataclass_transform
+
+from msgspec import Struct, field
+
+from midrun.core.ids import AskId, CallId, RunId, Seq
+
+Json = object
+"""Anything JSON can say. `codec.strict` has checked it before it reaches the core."""
+
+
+class Phase(StrEnum):
+    """Where a run stands, in one word. The only ten."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    WAITING = "waiting"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    HALTED = "halted"
+
+
+DRIVABLE = frozenset({Phase.QUEUED, Phase.RUNNING, Phase.PAUSING, Phase.CANCELLING})
+"""A run in one of these needs a driver; in any other it leaves memory."""
+
+TERMINAL = frozenset({Phase.CANCELLED, Phase.COMPLETED})
+
+
+class Effect(StrEnum):
+    """What making a call twice would do to the world."""
+
+    READ = "read"
+    IDEMPOTENT = "idempotent"
+    ONCE = "once"
+
+
+Urgency = Literal["now", "next", "later"]
+When = Literal["next_step", "now"]
+UndoSet = Literal["in_flight", "all"]
+Action = Literal["undo", "release"]
+CallKind = Literal["model", "tool", "child"]
+Purpose = Literal["step", "condense"]
+AskKind = Literal["question", "approval", "unsure", "child"]
+Approve = Literal["", "block", "queue"]
+Role = Literal["viewer", "user", "operator", "system"]
+PauseReason = Literal["user", "cap", "taken_over"]
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+class Value(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of every value: frozen, built by keyword, small on disk."""
+
+
+class Actor(Value, kw_only=True):
+    """Who pressed the button. The role comes from a credential, never from the request."""
+
+    name: str = "user"
+    role: Role = "user"
+
+
+class Spend(Value, kw_only=True):
+    """Tokens and money. Money is in millionths of a dollar: sums of floats drift."""
+
+    tokens: int = 0
+    cost: int = 0
+
+    def plus(self, other: "Spend") -> "Spend":
+        """Return the sum."""
+        return Spend(tokens=self.tokens + other.tokens, cost=self.cost + other.cost)
+
+    def minus(self, other: "Spend") -> "Spend":
+        """Return the difference."""
+        return Spend(tokens=self.tokens - other.tokens, cost=self.cost - other.cost)
+
+
+class Traits(Value, kw_only=True):
+    """What a tool has declared about itself, recorded with each of its calls."""
+
+    effect: Effect = Effect.ONCE
+    undo: bool = False
+    undo_unknown: bool = True  # its undo is safe for a call that may not have happened
+    release: bool = False
+    check: bool = False
+    approve: Approve = ""
+    audience: str = ""
+    four_eyes: bool = False
+    version: str = ""
+
+
+class Use(Value, kw_only=True):
+    """A call that is wanted: by the model, a hosted agent, or a person at the wheel."""
+
+    tool: str
+    args: Json = None
+    why: str = ""
+    kind: CallKind = "tool"
+    traits: Traits = Traits()
+    refused: str = ""  # the shell found no such tool, or the arguments do not fit
+    position: str = ""  # where a hosted agent stood when it asked; its key on replay
+
+
+class Reply(Value, kw_only=True):
+    """What a model said: text, thinking, and the calls it asks for."""
+
+    text: str = ""
+    thinking: str = ""
+    uses: tuple[Use, ...] = ()
+    opaque: Json = None  # the provider's own message, carried and never read
+    window: int = 0  # tokens the provider counted in the prompt, for condensing history
+
+
+class Item(Value, kw_only=True):
+    """One line of the agent's own plan."""
+
+    text: str
+    mark: Literal["queued", "running", "done", "failed", "dropped"] = "queued"
+
+
+class Message(Value, kw_only=True):
+    """One message of the conversation, with where it came from."""
+
+    role: Literal["user", "assistant", "runtime"]
+    text: str
+    by: str = ""
+    kind: str = ""
+    thinking: str = ""
+    calls: tuple[CallId, ...] = ()
+    interrupted: bool = False
+    opaque: Json = None
+
+
+class Origin(Value, kw_only=True):
+    """Where a run came from when it is not the first of its kind."""
+
+    run: RunId
+    seq: Seq = Seq(0)
+    call: CallId = CallId("")
+
+
+class Residue(Value, kw_only=True):
+    """A call whose effect could not be taken back, and why."""
+
+    call: CallId
+    action: Action = "undo"
+    why: str = ""
+
+
+class Decision(Value, kw_only=True):
+    """What a person decided about an ask."""
+
+    choice: Literal["answer", "approve", "decline"]
+    value: Json = None
+    reason: str = ""
+
+
+class Approval(Value, kw_only=True):
+    """A yes that can be used once: for these arguments of this call, and no others."""
+
+    ask: AskId
+    args_hash: str

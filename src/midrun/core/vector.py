@@ -1,0 +1,118 @@
+"""A persistent vector: append and replace without copying, share everything else.
+
+A run's messages and calls only grow, and `evolve` must cost the same at entry 10,000 as at
+entry 10. Elements sit in leaves of 32; an update copies one leaf and the path to it.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_BITS = 5
+_WIDTH = 1 << _BITS
+_MASK = _WIDTH - 1
+
+
+class Vector(Generic[T]):
+    """An immutable sequence with cheap `append` and `replace`."""
+
+    __slots__ = ("_root", "_shift", "_size", "_tail")
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        """Build from `items` leaf by leaf: this is also how a snapshot is loaded."""
+        flat = tuple(items)
+        tail = (len(flat) - 1) >> _BITS << _BITS if flat else 0
+        self._size = len(flat)
+        self._tail: tuple[T, ...] = flat[tail:]
+        self._shift = _BITS
+        nodes: tuple[object, ...] = tuple(
+            flat[at : at + _WIDTH] for at in range(0, tail, _WIDTH)
+        )
+        while len(nodes) > _WIDTH:
+            nodes = tuple(nodes[at : at + _WIDTH] for at in range(0, len(nodes), _WIDTH))
+            self._shift += _BITS
+        self._root = nodes
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[T]:
+        for index in range(self._size):
+            yield self[index]
+
+    def __getitem__(self, index: int) -> T:
+        if index < 0:
+            index += self._size
+        if not 0 <= index < self._size:
+            raise IndexError(index)
+        return self._leaf(index)[index & _MASK]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Vector) and len(self) == len(other) and list(self) == list(other)
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"Vector({list(self)!r})"
+
+    def append(self, item: T) -> "Vector[T]":
+        """Return a vector with `item` after all others."""
+        if len(self._tail) < _WIDTH:
+            return self._with(self._size + 1, self._shift, self._root, (*self._tail, item))
+        full = self._size >> _BITS > 1 << self._shift
+        root = (self._root,) if full else self._root
+        shift = self._shift + _BITS if full else self._shift
+        root = _pushed(root, shift, self._size - 1, self._tail)
+        return self._with(self._size + 1, shift, root, (item,))
+
+    def replace(self, index: int, item: T) -> "Vector[T]":
+        """Return a vector in which `index` holds `item`."""
+        if index >= self._tail_start():
+            at = index & _MASK
+            tail = (*self._tail[:at], item, *self._tail[at + 1 :])
+            return self._with(self._size, self._shift, self._root, tail)
+        root = _replaced(self._root, self._shift, index, item)
+        return self._with(self._size, self._shift, root, self._tail)
+
+    def _tail_start(self) -> int:
+        return self._size - len(self._tail)
+
+    def _leaf(self, index: int) -> tuple[T, ...]:
+        if index >= self._tail_start():
+            return self._tail
+        node = self._root
+        for level in range(self._shift, 0, -_BITS):
+            node = node[(index >> level) & _MASK]  # type: ignore[assignment]  # inner nodes hold nodes
+        return node  # type: ignore[return-value]  # leaves hold items
+
+    def _with(
+        self, size: int, shift: int, root: tuple[object, ...], tail: tuple[T, ...]
+    ) -> "Vector[T]":
+        made: Vector[T] = Vector.__new__(Vector)
+        made._size, made._shift = size, shift
+        made._root, made._tail = root, tail
+        return made
+
+
+def _pushed(
+    node: tuple[object, ...], level: int, index: int, leaf: tuple[object, ...]
+) -> tuple[object, ...]:
+    at = (index >> level) & _MASK
+    if level == _BITS:
+        return (*node[:at], leaf)
+    child = node[at] if at < len(node) else ()
+    return (*node[:at], _pushed(child, level - _BITS, index, leaf))  # type: ignore[arg-type]  # a node
+
+
+def _replaced(
+    node: tuple[object, ...], level: int, index: int, item: object
+) -> tuple[object, ...]:
+    at = (index >> level) & _MASK
+    if level == 0:
+        return (*node[:at], item, *node[at + 1 :])
+    child = _replaced(node[at], level - _BITS, index, item)  # type: ignore[arg-type]  # a node
+    return (*node[:at], child, *node[at + 1 :])

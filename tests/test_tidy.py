@@ -1,0 +1,385 @@
+"""House rules that no linter knows. Each one failed us, or somebody we learnt from, once.
+
+A rule about code is a function from a syntax tree to the places that break it. The planted
+faults at the end show that each rule still bites.
+"""
+
+import ast
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Final, TypeAlias
+
+import pytest
+
+import midrun
+
+Rule: TypeAlias = Callable[[ast.Module], list[str]]
+
+ROOT: Final = Path(__file__).parents[1]
+SRC: Final = ROOT / "src" / "midrun"
+CODE: Final = [
+    path
+    for folder in ("src", "tests", "tools", "bench")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+SHIPPED: Final = [path for path in CODE if path.is_relative_to(SRC)]
+STORES: Final = [path for path in CODE if path.is_relative_to(SRC / "stores")]
+SUITES: Final = [
+    path
+    for path in CODE
+    if path.is_relative_to(ROOT / "tests") or path.is_relative_to(SRC / "testing")
+]
+DECISIONS: Final = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+
+LINES_MAX: Final = 400
+FUNCTION_LINES_MAX: Final = 60
+PUBLIC_NAMES_MAX: Final = 35
+SENTENCE_WORDS_MIN: Final = 3
+
+# Refused words that belong to somebody else's protocol, by the folder that speaks it.
+FOREIGN: Final = {
+    "client": {"event", "status"},  # SSE and HTTP
+    "server": {"event", "status"},
+    "engines": {"workflow"},  # Temporal
+}
+
+# Written in halves, or this file would be the first to break its own rules.
+REGISTRIES: Final = (
+    "pypi" + ".org",
+    "pythonhosted" + ".org",
+    "registry" + ".npmjs",
+    "registry" + ".yarnpkg",
+    "deb" + ".debian",
+    "anaconda" + ".org",
+)
+OUTSIDE: Final = (".." + "/shared", "/work" + "/shared", "/work" + "/main")
+
+SQL: Final = re.compile(
+    r"\s*(ALTER|ANALYZE|ATTACH|BEGIN|CREATE|DELETE|DROP|INSERT|LISTEN|NOTIFY|PRAGMA|REPLACE"
+    r"|SAVEPOINT|SELECT|UPDATE|VACUUM|WITH)\s"
+)
+
+
+# ── rules about one module ───────────────────────────────────────────────────
+
+
+def long_functions(tree: ast.Module) -> list[str]:
+    """Return the functions that do not fit on a screen."""
+    return [
+        f"{node.name}, line {node.lineno}"
+        for node in _functions(tree)
+        if (node.end_lineno or node.lineno) - node.lineno >= FUNCTION_LINES_MAX
+    ]
+
+
+def refused_names(tree: ast.Module, words: set[str]) -> list[str]:
+    """Return the classes and functions with one of `words` in their names."""
+    named = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)] + _functions(tree)
+    return [
+        f"{node.name}, line {node.lineno}" for node in named if words & set(_words(node.name))
+    ]
+
+
+def foreign_code(tree: ast.Module) -> list[str]:
+    """Return where data could turn into code: pickle and its kin, `eval`, `exec`."""
+    kin = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names) if kin & {n.name.partition(".")[0] for n in names}:
+                found.append(f"import, line {node.lineno}")
+            case ast.ImportFrom(module=str(name)) if name.partition(".")[0] in kin:
+                found.append(f"import, line {node.lineno}")
+            case ast.Call(func=ast.Name(id="eval" | "exec" as name)):
+                found.append(f"{name}, line {node.lineno}")
+            case _:
+                continue
+    return found
+
+
+def built_sql(tree: ast.Module) -> list[str]:
+    """Return where SQL is put together from something other than constants.
+
+    Constants may be joined with `+` (`SELECT_RUNS + NEWEST_FIRST`); values are parameters.
+    """
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _calls_execute(node):
+            found += [arg for arg in node.args[:1] if _is_built(arg)]
+        elif isinstance(node, ast.expr) and _is_built(node) and SQL.match(_literal_text(node)):
+            found.append(node)
+    return sorted({f"line {node.lineno}" for node in found})
+
+
+def terse_tests(tree: ast.Module) -> list[str]:
+    """Return the tests whose name is no sentence."""
+    return [
+        f"{node.name}, line {node.lineno}"
+        for node in _functions(tree)
+        if node.name.startswith("test_")
+        and len(node.name.removeprefix("test_").split("_")) < SENTENCE_WORDS_MIN
+    ]
+
+
+def _functions(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    return [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def _words(name: str) -> list[str]:
+    return (
+        re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_", " ", name).lower().split()
+    )
+
+
+def _calls_execute(call: ast.Call) -> bool:
+    match call.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name.startswith("execute") or name in {"fetch", "fetchrow", "fetchval"}
+        case _:
+            return False
+
+
+def _is_built(node: ast.expr) -> bool:
+    match node:
+        case ast.JoinedStr(values=parts):
+            return any(isinstance(part, ast.FormattedValue) for part in parts)
+        case ast.BinOp(left=left, op=ast.Mod()):
+            return bool(_literal_text(left))
+        case ast.BinOp(op=ast.Add()):
+            return bool(_literal_text(node)) and not all(map(_is_constant, _terms(node)))
+        case ast.Call(func=ast.Attribute(attr="format" | "format_map" | "replace")):
+            return True
+        case _:
+            return False
+
+
+def _terms(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        yield from (*_terms(node.left), *_terms(node.right))
+    else:
+        yield node
+
+
+def _is_constant(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant():
+            return True
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.isupper()
+        case _:
+            return False
+
+
+def _literal_text(node: ast.expr) -> str:
+    found = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
+    return next((text for text in found if isinstance(text, str)), "")
+
+
+def _refused(kind: str) -> set[str]:
+    glossary = (ROOT / "docs" / "glossary.md").read_text()
+    row = re.search(rf"^- {kind}: (.+)$", glossary, re.MULTILINE)
+    assert row, f"docs/glossary.md has no list of words refused for {kind}"
+    return set(re.findall(r"`(\w+)`", row[1]))
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+# ── every module ─────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("path", CODE, ids=_name)
+def test_a_module_fits_in_one_sitting(path: Path) -> None:
+    """A module is read top to bottom, at once; what is longer is two modules."""
+    assert len(path.read_text().splitlines()) <= LINES_MAX
+
+
+@pytest.mark.parametrize("path", CODE, ids=_name)
+def test_a_module_says_what_it_is_for(path: Path) -> None:
+    """The first line of the docstring is the line that `ls` should have shown."""
+    assert ast.get_docstring(_tree(path))
+
+
+@pytest.mark.parametrize("path", CODE, ids=_name)
+def test_a_function_fits_on_a_screen(path: Path) -> None:
+    """Scrolling inside a function is where bugs hide."""
+    assert not long_functions(_tree(path))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=_name)
+def test_names_speak_the_glossary(path: Path) -> None:
+    """One word per concept: a synonym in a name makes the reader look for a second concept."""
+    folder = path.relative_to(SRC).parts[0]
+    words = _refused("classes and functions") - FOREIGN.get(folder, set())
+    assert not refused_names(_tree(path), words)
+
+
+@pytest.mark.parametrize("path", CODE, ids=_name)
+def test_files_are_named_for_what_they_hold(path: Path) -> None:
+    """`utils` and its kin say nothing, so everything fits, and everything ends up there."""
+    inside = path.relative_to(ROOT).with_suffix("").parts
+    assert not {w for part in inside for w in _words(part)} & _refused("files and folders")
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=_name)
+def test_stored_data_never_becomes_code(path: Path) -> None:
+    """A checkpoint comes from outside; to unpickle it is to run its author's code."""
+    assert not foreign_code(_tree(path))
+
+
+def test_sql_is_never_put_together_from_values() -> None:
+    """Values are parameters. Text that was safe when written gets a new caller one day."""
+    found = {_name(path): built_sql(_tree(path)) for path in STORES}
+    assert not {name: lines for name, lines in found.items() if lines}
+
+
+@pytest.mark.parametrize("path", SUITES, ids=_name)
+def test_names_of_tests_are_sentences(path: Path) -> None:
+    """The list of failed tests is the first thing read; it should say what is broken."""
+    assert not terse_tests(_tree(path))
+
+
+# ── the public surface ───────────────────────────────────────────────────────
+
+
+def test_public_names_are_complete_sorted_and_few() -> None:
+    """`__all__` is what we promise to keep; nothing gets in or out by accident."""
+
+    def shape(name: str) -> tuple[int, str]:  # the order that ruff sorts `__all__` in
+        return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+    names = midrun.__all__
+    seen = {
+        name
+        for name, value in vars(midrun).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    assert names == sorted(set(names), key=shape)
+    assert seen <= set(names), "public by name, but missing from __all__"
+    assert [name for name in names if not hasattr(midrun, name)] == []
+    assert len(names) <= PUBLIC_NAMES_MAX
+
+
+# ── the repository ───────────────────────────────────────────────────────────
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    """Yield name and text of every file that is, or is about to be, under version control."""
+    git = shutil.which("git")
+    assert git, "git is needed to know which files belong to the project"
+    listing = [git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True).stdout  # noqa: S603 - fixed arguments
+    for name in names.decode().split("\0"):
+        path = ROOT / name
+        if name and path.is_file() and b"\0" not in (data := path.read_bytes()):
+            yield name, data.decode(errors="replace")
+
+
+@pytest.mark.parametrize(
+    ("needles", "reason"),
+    [
+        (REGISTRIES, "where packages come from is for the machine's pip configuration to say"),
+        (OUTSIDE, "a fresh clone has nothing beside it"),
+    ],
+    ids=["registry hosts", "paths outside"],
+)
+def test_no_file_names_a_place_outside(needles: tuple[str, ...], reason: str) -> None:
+    """A clone works behind any mirror, in any folder."""
+    files = list(_texts())
+    assert len(files) > len(CODE), "the listing is too short to be the project"
+    found = [name for name, text in files if any(needle in text for needle in needles)]
+    assert not found, reason
+
+
+def test_decisions_are_numbered_without_gaps() -> None:
+    """ADR 7 must mean the same page for ever; two people may pick a number at the same time."""
+    assert [path.name[:5] for path in DECISIONS] == [
+        f"{n:04}-" for n in range(1, len(DECISIONS) + 1)
+    ]
+    assert DECISIONS
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=lambda path: str(path.stem))
+def test_a_decision_has_the_house_shape(path: Path) -> None:
+    """A decision that does not say what it costs, or when it was wrong, cannot be reopened."""
+    text = path.read_text()
+    assert text.startswith(f"# ADR {path.name[:4]}: ")
+    assert re.search(
+        r"\nStatus: (proposed|accepted|superseded by \d{4}) · \d{4}-\d\d-\d\d ·", text
+    )
+    assert re.findall(r"\n## (.+)", text) == [
+        "The question",
+        "What we decided",
+        "Why",
+        "What it costs",
+        "What we turned down",
+        "How we will know it was wrong",
+    ]
+    assert f"({path.name})" in (path.parent / "README.md").read_text(), "not in the list"
+
+
+def test_fragments_are_of_a_known_kind() -> None:
+    """A release passes over a misspelt kind in silence, and the change is never announced."""
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    kinds = "|".join(kind["directory"] for kind in config["tool"]["towncrier"]["type"])
+    names = [p.name for p in (ROOT / "changelog.d").iterdir() if p.name != "README.md"]
+    assert [n for n in names if not re.fullmatch(rf"[^.]+\.({kinds})(\.\d+)?\.md", n)] == []
+
+
+def test_the_pins_cover_what_the_package_needs() -> None:
+    """A dependency that is not pinned is missing from every environment that `make` builds."""
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    pinned = (ROOT / "requirements" / "dev.in").read_text().splitlines()
+    assert set(config["project"]["dependencies"]) <= set(pinned)
+
+
+# ── planted faults: each rule must find the first, and pass the second ───────
+
+
+@pytest.mark.parametrize(
+    ("rule", "bad", "good"),
+    [
+        (long_functions, "def f():\n" + "    x\n" * 60, "def f():\n" + "    x\n" * 59),
+        (long_functions, "async def f():\n" + "    x\n" * 60, "async def f(): ..."),
+        (foreign_code, "import pickle", "import json"),
+        (foreign_code, "import os, pickle as p", "import pickletools"),
+        (foreign_code, "from shelve import open", "from msgspec import json"),
+        (foreign_code, "eval(text)", "model.eval()"),
+        (foreign_code, "exec(text)", "create_subprocess_exec(text)"),
+        (built_sql, "db.execute(f'… {x}')", "db.execute('SELECT ?', (x,))"),
+        (built_sql, "db.execute('… %s' % x)", "db.execute('SELECT 7 % 2')"),
+        (built_sql, "db.execute('… {}'.format(x))", "log('{}'.format(x))"),
+        (built_sql, "db.executemany('… ' + x, rows)", "db.execute(SELECT + ' LIMIT 1')"),
+        (built_sql, "q = f'SELECT {x}'", "q = f'selected {x}'"),
+        (built_sql, "q = 'DELETE FROM ' + x", "q = 'DELETE FROM runs ' + WHERE"),
+        (terse_tests, "def test_pause(): ...", "def test_pause_stops_the_run(): ..."),
+        (terse_tests, "class T:\n async def test_two_words(self): ...", "def testing(): ..."),
+    ],
+)
+def test_each_rule_finds_a_planted_fault(rule: Rule, bad: str, good: str) -> None:
+    """A check that cannot fail is worse than none: it is trusted."""
+    assert rule(ast.parse(bad))
+    assert not rule(ast.parse(good))
+
+
+@pytest.mark.parametrize(
+    "name", ["JobStore", "RunManager", "run_status", "HTTPEvent", "_utils"]
+)
+def test_refused_words_are_found_inside_names(name: str) -> None:
+    """Camel case, snake case and acronyms hide a word equally well."""
+    words = _refused("classes and functions")
+    assert refused_names(ast.parse(f"class {name}: ..."), words)
+    assert refused_names(ast.parse(f"async def {name}(): ..."), words)
+    assert not refused_names(
+        ast.parse("def checkpoint_task(): ...\nclass Eventual: ..."), words
+    )

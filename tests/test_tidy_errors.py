@@ -1,0 +1,119 @@
+"""House rules for `midrun.errors`: one tree, stable codes, and all of them survive a pickle."""
+
+import enum
+import inspect
+import pickle  # noqa: TID251 - to show that errors survive it; nothing stored is read
+import re
+import types
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from midrun import errors
+
+PLAIN: typing.Final[Mapping[object, object]] = {
+    bool: True,
+    bytes: b"bytes",
+    datetime: datetime(2026, 11, 15, tzinfo=UTC),
+    float: 1.5,
+    int: 7,
+    object: "anything",
+    str: "text",
+    timedelta: timedelta(seconds=3),
+    type(None): None,
+}
+
+
+def _descendants(cls: type[errors.MidrunError]) -> Iterator[type[errors.MidrunError]]:
+    for sub in cls.__subclasses__():
+        yield sub
+        yield from _descendants(sub)
+
+
+ALL: typing.Final = sorted(
+    {e for e in _descendants(errors.MidrunError) if e.__module__ == errors.__name__},
+    key=lambda e: e.__name__,
+)
+LEAVES: typing.Final = [e for e in ALL if not set(e.__subclasses__()) & set(ALL)]
+
+
+def sample(hint: object) -> object:
+    """Return a value for an annotation, or fail and say which one is not known here."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, typing.NewType):
+        return sample(hint.__supertype__)
+    if hint in PLAIN:
+        return PLAIN[hint]
+    if origin is typing.Literal:
+        return args[0]
+    if origin in {types.UnionType, typing.Union}:
+        return sample(args[0])
+    if origin is tuple:
+        return tuple(sample(arg) for arg in args if arg is not ...)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return next(iter(hint))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {sample(args[0]): sample(args[1])}
+    if isinstance(origin, type) and issubclass(origin, Collection):
+        return (sample(args[0]),)
+    pytest.fail(f"tests/test_tidy_errors.py knows no sample for {hint!r}; teach it one")
+
+
+def build(error: type[errors.MidrunError]) -> errors.MidrunError:
+    """Return an instance with a sample for every argument, by position or by name."""
+    constructor = error.__init__
+    hints = typing.get_type_hints(constructor)
+    given: list[object] = []
+    named: dict[str, object] = {}
+    for name, parameter in list(inspect.signature(constructor).parameters.items())[1:]:
+        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            named[name] = sample(hints[name])
+        else:
+            given.append(sample(hints[name]))
+    return error(*given, **named)
+
+
+@pytest.mark.parametrize("error", LEAVES)
+def test_an_error_comes_out_of_a_pickle_as_it_went_in(error: type[errors.MidrunError]) -> None:
+    """Errors cross process borders; one that cannot is replaced there by a puzzle."""
+    before = build(error)
+    after = pickle.loads(pickle.dumps(before))  # noqa: S301 - made in the line itself
+    assert type(after) is error
+    assert (after.args, vars(after), str(after)) == (before.args, vars(before), str(before))
+
+
+@pytest.mark.parametrize("error", LEAVES)
+def test_an_error_keeps_what_it_was_given(error: type[errors.MidrunError]) -> None:
+    """Callers branch on fields. What is only in the text has to be parsed out of it again."""
+    parameters = list(inspect.signature(error.__init__).parameters.values())[1:]
+    built = build(error)
+    missing = [
+        p.name
+        for p in parameters
+        if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD} and not hasattr(built, p.name)
+    ]
+    assert not missing
+    assert str(built).strip(), "an error without words"
+
+
+def test_codes_are_unique_and_well_formed() -> None:
+    """Clients in other languages know an error by its code, and only by that."""
+    codes = [leaf.code for leaf in LEAVES]
+    assert sorted(set(codes)) == sorted(codes)
+    assert [code for code in codes if not re.fullmatch(r"[a-z]+(_[a-z]+)*", code)] == []
+
+
+def test_the_tree_at_the_top_names_every_error() -> None:
+    """The docstring of `errors` is the map; an error that is not on it will not be caught."""
+    drawn = set(re.findall(r"\w+", errors.__doc__ or ""))
+    assert [error.__name__ for error in ALL if error.__name__ not in drawn] == []
+
+
+@pytest.mark.parametrize("error", ALL)
+def test_an_error_tells_its_catcher_what_to_do(error: type[errors.MidrunError]) -> None:
+    """A class without a docstring of its own would show that of its base."""
+    assert vars(error).get("__doc__")

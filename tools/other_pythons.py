@@ -1,0 +1,52 @@
+"""Run the tests on each of the given Python versions that is installed, and say which were not.
+
+    .venv/bin/python tools/other_pythons.py 3.12 3.13 -- -m "not once"
+
+What follows `--` goes to pytest. All versions are tried even when one fails. A version that is
+not installed is reported loudly but is no failure: a fresh clone has to pass with one Python.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+MAKE = os.environ.get("MAKE", "make")
+
+
+def main(argv: list[str]) -> int:
+    """Test every version, print the summary, return the exit code."""
+    split = argv.index("--") if "--" in argv else len(argv)
+    versions, pytest_args = argv[:split], argv[split + 1 :]
+    verdicts = {version: verdict(version, pytest_args) for version in versions}
+    print(summary(verdicts), flush=True)
+    return int("FAILED" in verdicts.values())
+
+
+def verdict(version: str, pytest_args: list[str]) -> str:
+    """Return `passed`, `FAILED` or `NOT INSTALLED` for one version."""
+    found = subprocess.run(["tools/find-python", version], check=False, capture_output=True)
+    if found.returncode:
+        return "NOT INSTALLED"
+    folder = Path(f".venv-{version}")
+    print(f"\n==> Python {version}", flush=True)
+    for command in (
+        [MAKE, f"{folder}/.ready"],
+        [f"{folder}/bin/python", "-m", "pytest", *pytest_args],
+    ):
+        if subprocess.run(command, check=False).returncode:
+            return "FAILED"
+    return "passed"
+
+
+def summary(verdicts: dict[str, str]) -> str:
+    """Return a box that cannot be overlooked in a long log."""
+    lines = [f"  Python {version}   {word}" for version, word in verdicts.items()]
+    if "NOT INSTALLED" in verdicts.values():
+        lines.append("  What is not installed was NOT TESTED.")
+    rule = "=" * 60
+    return "\n".join(["", rule, *lines, rule])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
