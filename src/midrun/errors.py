@@ -45,7 +45,7 @@ class ControlRefused(MidrunError):
 
     code = "control_refused"
 
-    def __init__(  # noqa: PLR0913 - a refusal is only useful with all of its facts
+    def __init__(
         self,
         run: str,
         control: str,
@@ -71,7 +71,10 @@ class ControlRefused(MidrunError):
             if self.allowed
             else "nothing is possible now"
         )
-        return f"run {self.run}: {self.control} refused, {self.reason} (the run is {self.phase}{first}); {instead}"
+        return (
+            f"run {self.run}: {self.control} refused, {self.reason} "
+            f"(the run is {self.phase}{first}); {instead}"
+        )
 
 
 class NotJson(MidrunError):
@@ -143,7 +146,7 @@ class JournalCorrupt(MidrunError):
 
 
 class JournalTooNew(MidrunError):
-    """The journal holds a kind of entry this version does not know, so it must not write to it."""
+    """The journal holds a kind of entry that this version does not know: it must not write."""
 
     code = "journal_too_new"
 
@@ -161,7 +164,7 @@ class JournalTooNew(MidrunError):
 
 
 class StoreError(MidrunError):
-    """Base of what a store can say. Whatever it is, nothing of the refused request was applied."""
+    """Base of what a store can say. Nothing of the refused request was applied."""
 
     code = "store"
 
@@ -267,26 +270,18 @@ class HaltInForce(StoreError):
 
 
 class KindRefused(StoreError):
-    """Drivers may not write what only people decide, and controls not what only drivers know."""
+    """Drivers may not write what only people decide, nor controls what only drivers know."""
 
     code = "kind_refused"
 
-    def __init__(self, run: str, kind: str, *, leased: bool) -> None:
-        super().__init__(run, kind, leased)
+    def __init__(self, run: str, kind: str, writer: str) -> None:
+        super().__init__(run, kind, writer)
         self.run = run
         self.kind = kind
-        self.leased = leased
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _refused_kind, self.args
+        self.writer = writer
 
     def __str__(self) -> str:
-        writer = "the holder of a lease" if self.leased else "a writer without a lease"
-        return f"run {self.run}: {self.kind} may not be appended by {writer}; this is a bug in the caller"
-
-
-def _refused_kind(run: str, kind: str, leased: bool) -> KindRefused:  # noqa: FBT001 - for unpickling
-    return KindRefused(run, kind, leased=leased)
+        return f"run {self.run}: a {self.writer} may not append {self.kind}; mend the caller"
 
 
 class CursorRefused(StoreError, ValueError):
@@ -321,7 +316,7 @@ class StoreBusy(StoreError):
 
 
 class StoreFull(StoreError):
-    """No room left on disk. What was acknowledged is safe; appends work again with more room."""
+    """No room left on disk. What was acknowledged is safe; appends work again with room."""
 
     code = "store_full"
 
@@ -372,7 +367,7 @@ class StoreForeign(StoreError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"store {self.path}: {self.problem}; it was not touched, choose another path or upgrade"
+        return f"store {self.path}: {self.problem}; choose another path, or upgrade midrun"
 
 
 class StoreClosed(StoreError):

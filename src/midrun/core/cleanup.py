@@ -50,7 +50,7 @@ def hopeless(call: Call, action: Action) -> bool:
 def is_next(state: State, call: str, action: Action) -> bool:
     """Tell whether this is what must be undone or released next."""
     upcoming = next_cleanup(state)
-    return upcoming is not None and (number_of(upcoming[0].id), upcoming[1]) == (
+    return upcoming is not None and (upcoming[0].number, upcoming[1]) == (
         number_of(call),
         action,
     )

@@ -38,9 +38,9 @@ def evolve(state: State, entry: Entry, at: Micros) -> State:
     meter = state.meter
     if not idle and at > state.at:
         meter = replace(meter, worked=meter.worked + at - state.at)
-    after = replace(state, seq=seq, at=max(at, state.at), phase=phase, meter=meter)
+    after = replace(state, seq=seq, at=max(at, state.at), meter=meter)
     if phase is not state.phase:
-        after = replace(after, since=seq, since_by=getattr(entry, "by", ""))
+        after = replace(after, phase=phase, since=seq, since_by=getattr(entry, "by", ""))
     if isinstance(entry, Asked):
         after = _heard(after, entry)
     return ARMS[kind](after, entry)

@@ -8,10 +8,22 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Literal
 
+from msgspec import field
 from msgspec.structs import replace
 
 from midrun.core.entries import CancelRequested, RunFailed, RunStarted
-from midrun.core.ids import START, AskId, CallId, Epoch, FrameId, Micros, RunId, Seq, number_of
+from midrun.core.ids import (
+    START,
+    AskId,
+    CallId,
+    Epoch,
+    FrameId,
+    Micros,
+    RunId,
+    Seq,
+    call_id,
+    number_of,
+)
 from midrun.core.stops import Meter, Stop
 from midrun.core.values import (
     Action,
@@ -67,7 +79,7 @@ class Cleanup(Value, kw_only=True):
 class Call(Value, kw_only=True):
     """One model or tool call, over all its attempts."""
 
-    id: CallId
+    number: int  # which call of its run it is, from 1
     call_kind: CallKind
     step: int
     use: Use = Use(tool="")
@@ -91,6 +103,11 @@ class Call(Value, kw_only=True):
     approved_at: Seq = START
     undo: Cleanup = Cleanup()
     release: Cleanup = Cleanup()
+
+    @property
+    def id(self) -> CallId:
+        """What the journal and the outside world call it."""
+        return call_id(self.number)
 
     @property
     def traits(self) -> Traits:
@@ -205,12 +222,12 @@ class State(Value, kw_only=True):
     cut: Seq = START  # model calls that have not seen this entry are closed
     heard: dict[str, Heard] = {}  # noqa: RUF012 - msgspec copies an empty default
 
-    calls: Vector[Call] = Vector()
+    calls: Vector[Call] = field(default_factory=Vector)
     in_flight: tuple[int, ...] = ()
     open: tuple[int, ...] = ()  # calls of the step, and approved ones, that are not closed
     effects: tuple[int, ...] = ()  # calls started at least once that have an undo or a release
     cleaning: tuple[int, Action] | None = None  # the undo or release in flight
-    asks: Vector[Ask] = Vector()
+    asks: Vector[Ask] = field(default_factory=Vector)
     open_asks: tuple[int, ...] = ()
 
     stop: Stop | None = None
@@ -227,7 +244,7 @@ class State(Value, kw_only=True):
     frames_pushed: int = 0
     goal: str = ""  # of the chain of thought the run is at: its task, or a side question
     plan: tuple[Item, ...] = ()
-    messages: Vector[Message] = Vector()
+    messages: Vector[Message] = field(default_factory=Vector)
     condensed: int = 0
     summary: str = ""
     window: int = 0
@@ -252,11 +269,8 @@ class State(Value, kw_only=True):
         return self.asks[number - 1] if 0 < number <= len(self.asks) else None
 
     def with_call(self, call: Call) -> "State":
-        """Return the state with `call` in place of the call of its id, or after all others."""
-        number = number_of(call.id)
-        if number > len(self.calls):
-            return replace(self, calls=self.calls.append(call))
-        return replace(self, calls=self.calls.replace(number - 1, call))
+        """Return the state with `call` in place of the call of its number."""
+        return replace(self, calls=self.calls.replace(call.number - 1, call))
 
     def with_ask(self, ask: Ask) -> "State":
         """Return the state with `ask` in place of the ask of its id, or after all others."""

@@ -1,13 +1,16 @@
 """The small values that entries, controls, orders and the state are made of."""
 
 from enum import StrEnum
-from typing import Literal, dataclass_transform
+from typing import TYPE_CHECKING, Any, Literal, dataclass_transform
 
 from msgspec import Struct, field
 
 from midrun.core.ids import AskId, CallId, RunId, Seq
 
-Json = object
+if TYPE_CHECKING:
+    Json = object
+else:
+    Json = Any  # msgspec reads `object` as a type of ours that needs a hook
 """Anything JSON can say. `codec.strict` has checked it before it reaches the core."""
 
 
@@ -53,7 +56,7 @@ PauseReason = Literal["user", "cap", "taken_over"]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-class Value(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Base of every value: frozen, built by keyword, small on disk."""
 
 

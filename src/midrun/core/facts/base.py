@@ -6,7 +6,15 @@ from msgspec import Struct, field
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-class Fact(Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True, tag_field="kind"):
+class Fact(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag=True,
+    tag_field="kind",
+    forbid_unknown_fields=True,
+):
     """Base of every entry."""
 
 

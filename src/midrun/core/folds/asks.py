@@ -78,8 +78,7 @@ def _approved(state: State, call: Call, ask: Ask, decision: Decision) -> State:
         approval=Approval(ask=ask.id, args_hash=args_hash(args)),
         approved_at=state.seq,
     )
-    number = number_of(call.id)
-    opened = (*state.open, number) if call.shelved else state.open
+    opened = (*state.open, call.number) if call.shelved else state.open
     return replace(state.with_call(call), open=opened)
 
 

@@ -20,7 +20,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import call_id, number_of
 from midrun.core.state import Arms, Call, Stage, State
-from midrun.core.stops import TRAIL, Meter
+from midrun.core.stops import NOTHING, TRAIL, Meter
 from midrun.core.values import TERMINAL, Json, Message, Reply, Spend, Use
 
 
@@ -39,7 +39,7 @@ def _proposing(state: State, uses: tuple[Use, ...]) -> State:
     calls, opened = state.calls, state.open
     for use in uses:
         number = len(calls) + 1
-        call = Call(id=call_id(number), call_kind=use.kind, step=state.meter.steps, use=use)
+        call = Call(number=number, call_kind=use.kind, step=state.meter.steps, use=use)
         if use.refused:
             call = replace(call, stage=Stage.SEALED, error=use.refused)
         else:
@@ -51,14 +51,12 @@ def _proposing(state: State, uses: tuple[Use, ...]) -> State:
 def call_started(state: State, entry: CallStarted) -> State:
     """The call is in flight; what it may cost is set aside."""
     number = number_of(entry.call)
-    call = state.call(entry.call) or Call(
-        id=entry.call,
-        call_kind=entry.call_kind,
-        purpose=entry.purpose,
-        step=state.meter.steps + 1,
-    )
+    new = number > len(state.calls)
     call = replace(
-        call,
+        Call(number=number, call_kind=entry.call_kind, step=state.meter.steps + 1)
+        if new
+        else state.calls[number - 1],
+        purpose=entry.purpose,
         stage=Stage.STARTED,
         attempt=entry.attempt,
         started=state.seq,
@@ -69,15 +67,16 @@ def call_started(state: State, entry: CallStarted) -> State:
         retry_at=None,
         error="",
     )
-    lasting = call.traits.undo or call.traits.release
+    effects = state.effects
+    if (call.traits.undo or call.traits.release) and number not in effects:
+        effects = (*effects, number)
     return replace(
-        state.with_call(call),
+        state,
+        calls=state.calls.append(call) if new else state.calls.replace(number - 1, call),
         meter=_metered(state.meter, call),
         in_flight=(*state.in_flight, number),
         open=state.open if number in state.open else (*state.open, number),
-        effects=(*state.effects, number)
-        if lasting and number not in state.effects
-        else state.effects,
+        effects=effects,
         answer=None if call.call_kind == "model" else state.answer,
     )
 
@@ -97,10 +96,14 @@ def _metered(meter: Meter, call: Call) -> Meter:
 
 def call_done(state: State, entry: CallDone) -> State:
     """The call has its result, and will never be made again."""
-    state, call = _closing(state, entry.call, entry.spent)
-    error = entry.encoding_error
-    call = replace(call, stage=Stage.DONE, maybe=False, result=entry.result, error=error)
-    state = out_of_the_way(state.with_call(call), call)
+    call = replace(
+        _of(state, entry.call),
+        stage=Stage.DONE,
+        maybe=False,
+        result=entry.result,
+        error=entry.encoding_error,
+    )
+    state = _closed(state, call, entry.spent)
     if entry.reply is not None and call.purpose == "step":
         return _replied(state, entry.reply)
     return state
@@ -129,55 +132,47 @@ def _replied(state: State, reply: Reply) -> State:
 
 def call_failed(state: State, entry: CallFailed) -> State:
     """A tool's error goes to the model; a model's is retried, or fails the run."""
-    state, call = _closing(state, entry.call, entry.spent)
-    retried = (
-        call.call_kind == "model"
-        and entry.transient
-        and call.attempt < state.started.model_attempts
-    )
+    call = _of(state, entry.call)
+    thinking = call.call_kind == "model"
+    retried = thinking and entry.transient and call.attempt < state.started.model_attempts
+    if thinking and not retried:
+        state = replace(state, error=RunFailed(error=entry.error, code=entry.code))
     call = replace(
         call, stage=Stage.FAILED, error=entry.error, again=retried, retry_at=entry.retry_at
     )
-    if call.call_kind == "model" and not retried:
-        state = replace(state, error=RunFailed(error=entry.error, code=entry.code))
-    return out_of_the_way(state.with_call(call), call)
+    return _closed(state, call, entry.spent)
 
 
 def call_aborted(state: State, entry: CallAborted) -> State:
     """Stopped midway. Made again only where that is safe and nobody changed the course."""
-    state, call = _closing(state, entry.call, entry.spent)
+    call = _of(state, entry.call)
     safe = call.call_kind != "model" and (call.harmless or call.progress is not None)
     again = safe and not any(p.when == "now" for p in state.redirects)
-    state = out_of_the_way(state, call := replace(call, stage=Stage.ABORTED, again=again))
-    state = state.with_call(call)
+    state = _closed(state, replace(call, stage=Stage.ABORTED, again=again), entry.spent)
     if call.call_kind != "model" or not (entry.text or entry.thinking):
         return state
-    return state.saying(
-        Message(role="assistant", text=entry.text, thinking=entry.thinking, interrupted=True)
-    )
+    said = Message(role="assistant", text=entry.text, thinking=entry.thinking, interrupted=True)
+    return state.saying(said)
 
 
 def call_unknown(state: State, entry: CallUnknown) -> State:
     """Nobody knows. The reservation is kept, and so is the doubt."""
-    call = state.call(entry.call)
-    assert call is not None
-    number = number_of(call.id)
+    call = _of(state, entry.call)
     call = replace(
         call,
         stage=Stage.UNKNOWN,
         maybe=True,
         again=call.harmless,
         closed=state.seq,
-        reserved=Spend(),
+        reserved=NOTHING,
     )
-    in_flight = tuple(n for n in state.in_flight if n != number)
+    in_flight = tuple(n for n in state.in_flight if n != call.number)
     return replace(state.with_call(call), in_flight=in_flight)
 
 
 def call_settled(state: State, entry: CallSettled) -> State:
     """Evidence about an unknown call."""
-    call = state.call(entry.call)
-    assert call is not None
+    call = _of(state, entry.call)
     if entry.happened:
         call = replace(
             call, stage=Stage.DONE, maybe=False, closed=state.seq, result=entry.result
@@ -191,8 +186,7 @@ def call_settled(state: State, entry: CallSettled) -> State:
 
 def call_sealed(state: State, entry: CallSealed) -> State:
     """The call will not be made, or not again."""
-    call = state.call(entry.call)
-    assert call is not None
+    call = _of(state, entry.call)
     made = call.stage in {Stage.ABORTED, Stage.UNKNOWN, Stage.FAILED}
     stage = call.stage if made else Stage.SEALED
     call = replace(call, stage=stage, again=False, error=entry.why)
@@ -201,8 +195,7 @@ def call_sealed(state: State, entry: CallSealed) -> State:
 
 def progress_saved(state: State, entry: ProgressSaved) -> State:
     """A long call remembers how far it is."""
-    call = state.call(entry.call)
-    assert call is not None
+    call = _of(state, entry.call)
     return state.with_call(replace(call, progress=entry.progress))
 
 
@@ -227,32 +220,36 @@ def settles(state: State, call: Call, attempt: int) -> bool:
     )
 
 
-def _closing(state: State, call_: str, spent: Spend | None) -> tuple[State, Call]:
+def _of(state: State, call: str) -> Call:
+    """Return the call that an entry speaks of; a journal speaks of no others."""
+    return state.calls[number_of(call) - 1]
+
+
+def _closed(state: State, call: Call, spent: Spend | None) -> State:
     """Take the call out of flight and turn its reservation into what it cost.
 
     A call that was stopped reports nothing, but may well be billed: then it counts as having
     cost what was set aside.
     """
-    call = state.call(call_)
-    assert call is not None
-    number = number_of(call.id)
     meter = state.meter
-    cost = call.reserved if spent is None else spent
-    meter = replace(
-        meter, spent=meter.spent.plus(cost), reserved=meter.reserved.minus(call.reserved)
-    )
-    in_flight = tuple(n for n in state.in_flight if n != number)
-    call = replace(call, closed=state.seq, reserved=Spend())
-    return replace(state, meter=meter, in_flight=in_flight), call
+    if spent is not None or call.reserved is not NOTHING:
+        meter = replace(
+            meter,
+            spent=meter.spent.plus(call.reserved if spent is None else spent),
+            reserved=meter.reserved.minus(call.reserved),
+        )
+    call = replace(call, closed=state.seq, reserved=NOTHING)
+    in_flight = tuple(n for n in state.in_flight if n != call.number)
+    calls = state.calls.replace(call.number - 1, call)
+    return out_of_the_way(replace(state, calls=calls, meter=meter, in_flight=in_flight), call)
 
 
 def out_of_the_way(state: State, call: Call) -> State:
     """Forget a closed call where calls wait; a shelved one reports to the agent."""
     if call.unclosed:
         return state
-    number = number_of(call.id)
-    if number in state.open:
-        state = replace(state, open=tuple(n for n in state.open if n != number))
+    if call.number in state.open:
+        state = replace(state, open=tuple(n for n in state.open if n != call.number))
     if not call.shelved:
         return state
     return replace(state, answer=None).saying(

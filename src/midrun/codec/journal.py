@@ -1,0 +1,253 @@
+r"""The journal's format: entries as lines of bytes, tied together by a chain of hashes.
+
+**A line** is one entry in its place, as canonical JSON:
+
+    {"at":1763251200000000,"entry":{"kind":"RunPaused"},"epoch":3,"seq":7,"v":1}
+
+- `at`: microseconds since 1970 by the store's clock. It never decreases within a run, and all
+  entries of one append share it.
+- `entry`: the fact. `kind` names its class in `core.entries`. Fields that have their default
+  value are left out. User data sits under fields that are opaque to us and is never looked at
+  to find out a type.
+- `epoch`: the lease under which it was appended; left out when there was none.
+- `seq`: 1, 2, 3 … without gaps.
+- `v`: the version of this format. Older lines are upcast on reading, see `upcast`.
+
+**Canonical** means: UTF-8, keys sorted by code point, no white space, no duplicate keys, no
+`\u` escapes but for control characters, no lone surrogates, no NaN or infinity. Integers are
+within ±(2⁵³-1) and have neither point nor exponent. Floats have one or the other, in the
+shortest form that reads back the same (`1.0`, `-0.0`, `1e22`), so 1 and 1.0 stay different and
+what is read and written again gives the same bytes.
+
+**The chain**: `hash[0] = sha256("midrun journal\n" + run id)` and
+`hash[n] = sha256(hash[n-1] + line[n])`. The run's id is in the first link, so lines cannot be
+moved from one run to another. Stored bytes are what was hashed; nothing is ever re-serialised
+to be verified. A chain alone cannot show that its tail was cut off: compare with any head hash
+that was handed out.
+
+**Reading is strict.** A field that is not known, a wrong type, a missing field:
+`JournalCorrupt`. A kind or version that is not known: `JournalTooNew`, and this process must
+not write to the run.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from hashlib import sha256
+from math import isfinite
+from operator import is_
+from typing import Final, Literal, NewType, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Struct, structs
+
+from midrun.codec.strict import DEFAULT, INTEGER_MAX, Limits, checked
+from midrun.codec.upcast import UPCASTS, Line, Upcasts, lifted
+from midrun.core.entries import KINDS, Entry, Record
+from midrun.core.ids import START, Epoch, Micros, RunId, Seq
+from midrun.errors import JournalCorrupt, JournalTooNew, NotJson, TooLarge
+
+VERSION: Final = 1
+
+_NAMES: Final = frozenset(kind.__name__ for kind in KINDS)
+
+
+class _Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line of the current version."""
+
+    seq: Seq
+    at: Micros
+    entry: Entry
+    epoch: Epoch | None = None
+    v: int
+
+
+_Checked = TypeVar("_Checked", bound=Struct)
+
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_LINES: Final = msgspec.json.Decoder(_Line)
+_ENTRIES: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
+
+
+def encode_entry(entry: Entry, limits: Limits = DEFAULT) -> bytes:
+    """Return `entry` as canonical JSON: what `line` puts into its place.
+
+    Everything in it has been walked, and the bytes have been read back once: what is stored can
+    be read.
+
+    Raises:
+        NotJson: a field holds what JSON cannot say, or a value of the wrong type.
+        TooLarge: the entry is longer than `limits.size`.
+    """
+    sound = checked_entry(entry, limits)
+    try:
+        body = _ENCODER.encode(sound)
+        _ENTRIES.decode(body)
+    except (TypeError, UnicodeEncodeError, msgspec.MsgspecError) as error:
+        raise NotJson("$", f"{type(entry).__name__}: {error}") from error
+    if len(body) > limits.size:
+        raise TooLarge("$", len(body), limits.size)
+    return body
+
+
+def checked_entry(entry: Entry, limits: Limits = DEFAULT) -> Entry:
+    """Return `entry` with its user data as plain JSON: exactly what a reader will get."""
+    return _checked_struct(entry, limits)
+
+
+def line(body: bytes, *, seq: Seq, at: Micros, epoch: Epoch | None) -> bytes:
+    """Return the line that has `body`, made by `encode_entry`, at its place in a journal."""
+    if epoch is None:
+        return b'{"at":%d,"entry":%b,"seq":%d,"v":1}' % (at, body, seq)
+    return b'{"at":%d,"entry":%b,"epoch":%d,"seq":%d,"v":1}' % (at, body, epoch, seq)
+
+
+def line_of(record: Record) -> bytes:
+    """Return the one line that says `record`; a stored line that differs was tampered with."""
+    body = encode_entry(record.entry)
+    return line(body, seq=record.seq, at=record.at, epoch=record.epoch)
+
+
+def genesis(run: RunId) -> bytes:
+    """Return the hash before the first entry of `run`."""
+    return sha256(b"midrun journal\n" + run.encode()).digest()
+
+
+def chain(previous: bytes, data: bytes) -> bytes:
+    """Return the hash of the line `data` that follows the one hashed as `previous`."""
+    return sha256(previous + data).digest()
+
+
+def decode_line(
+    data: bytes,
+    *,
+    run: str = "",
+    seq: Seq | None = None,
+    upcasts: Upcasts = UPCASTS,
+) -> Record:
+    """Return what a stored line says. `run` and `seq` are where it was found.
+
+    Raises:
+        JournalCorrupt: it is malformed, or belongs elsewhere.
+        JournalTooNew: a newer version wrote it.
+    """
+    try:
+        found = _LINES.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        found = _decode_slowly(data, run, seq or START, upcasts)
+    if found.v != VERSION:
+        found = _decode_slowly(data, run, seq or START, upcasts)
+    if seq is not None and found.seq != seq:
+        raise JournalCorrupt(run, seq, f"the line says that it is seq {found.seq}")
+    return Record(seq=found.seq, at=found.at, entry=found.entry, epoch=found.epoch)
+
+
+def decode_lines(run: RunId, lines: Iterable[bytes], *, after: Seq = START) -> list[Record]:
+    """Return what the lines that follow `after` say; they must be consecutive."""
+    return [
+        decode_line(data, run=run, seq=Seq(seq))
+        for seq, data in enumerate(lines, start=after + 1)
+    ]
+
+
+def verified(
+    run: RunId,
+    pairs: Iterable[tuple[bytes, bytes]],
+    *,
+    after: Seq = START,
+    previous: bytes | None = None,
+) -> list[bytes]:
+    """Return the lines of `pairs`, which are stored lines with their stored hashes.
+
+    `previous` is the hash of the entry at `after`, from where the caller trusts the journal; it
+    may be left out at the very start.
+
+    Raises:
+        JournalCorrupt: with the first seq whose line or hash is not what was written.
+    """
+    link = genesis(run) if previous is None else previous
+    lines: list[bytes] = []
+    for data, stored in pairs:
+        link = sha256(link + data).digest()
+        if link != stored:
+            raise JournalCorrupt(run, after + len(lines) + 1, "the chain of hashes is broken")
+        lines.append(data)
+    return lines
+
+
+def _decode_slowly(data: bytes, run: str, seq: Seq, upcasts: Upcasts) -> _Line:
+    """Read an older line, or find out what is wrong with this one."""
+    try:
+        raw = msgspec.json.decode(data, type=Line)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise JournalCorrupt(run, seq, str(error)) from None
+    version = raw.get("v")
+    if not isinstance(version, int):
+        raise JournalCorrupt(run, seq, "the line has no version")
+    if version > VERSION:
+        raise JournalTooNew(run, seq, f"format version {version}")
+    try:
+        raw = lifted(raw, version=version, to=VERSION, upcasts=upcasts)
+    except KeyError as error:
+        problem = f"no way to read version {version}: {error} is missing"
+        raise JournalCorrupt(run, seq, problem) from None
+    entry = raw.get("entry")
+    kind = entry.get("kind") if isinstance(entry, dict) else None
+    if isinstance(kind, str) and kind not in _NAMES:
+        raise JournalTooNew(run, seq, kind)
+    try:
+        return msgspec.convert(raw, _Line)
+    except msgspec.MsgspecError as error:
+        raise JournalCorrupt(run, seq, str(error)) from None
+
+
+def _checked_struct(value: _Checked, limits: Limits) -> _Checked:
+    """Return `value` with every field walked; rebuilt only where the walk changed something."""
+    changes: dict[str, object] = {}
+    for name, free in _fields(type(value)):
+        held = getattr(value, name)
+        if held is None:
+            continue
+        try:
+            sound = checked(held, limits=limits) if free else _checked_value(held, limits)
+        except NotJson as refusal:
+            raise NotJson(f"$.{name}{refusal.path[1:]}", refusal.problem) from None
+        if sound is not held:
+            changes[name] = sound
+    return structs.replace(value, **changes) if changes else value
+
+
+def _checked_value(value: object, limits: Limits) -> object:
+    if isinstance(value, Struct):
+        return _checked_struct(value, limits)
+    if type(value) is tuple and value:
+        sound = tuple([_checked_value(item, limits) for item in value])
+        return value if all(map(is_, sound, value)) else sound
+    if type(value) is int and not -INTEGER_MAX <= value <= INTEGER_MAX:
+        raise NotJson("$", f"integer beyond ±{INTEGER_MAX}")
+    if type(value) is float and not isfinite(value):
+        raise NotJson("$", f"{value} is not a JSON number")
+    if type(value) is dict:
+        checked(value, limits=limits)
+    return value
+
+
+@cache
+def _fields(kind: type[Struct]) -> tuple[tuple[str, bool], ...]:
+    """Return the fields of `kind` that must be walked, and for each whether it is user data.
+
+    Fields that are nothing but text are left out: the encoder refuses lone surrogates itself.
+    """
+    hints = get_type_hints(kind)
+    return tuple(
+        (name, hints[name] is object)
+        for name in kind.__struct_fields__
+        if not _is_text(hints[name])
+    )
+
+
+def _is_text(hint: object) -> bool:
+    if get_origin(hint) is Literal:
+        return all(isinstance(choice, str) for choice in get_args(hint))
+    while isinstance(hint, NewType):
+        hint = hint.__supertype__
+    return isinstance(hint, type) and issubclass(hint, str | bool)

@@ -1,0 +1,60 @@
+"""Going on elsewhere: the history a run hands to the next one of its thread, or to a fork.
+
+A fork starts a new run from a boundary of another. It inherits what was said and planned, not
+what was done: the effects of the first run stay the first run's, to keep or to undo.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from midrun.core.entries import RunStarted
+from midrun.core.ids import CallId
+from midrun.core.state import Stage, State
+from midrun.core.values import TERMINAL, Actor, Message, Origin
+from midrun.core.verdicts import Refused
+
+
+def fork(state: State, *, by: Actor, instruction: str = "") -> RunStarted | Refused:
+    """Return the first entry of a run that continues from `state`, if that is a boundary."""
+    if state.in_flight or state.cleaning or state.spec is None:
+        return Refused(reason="not_a_boundary", seq=state.seq)
+    spec = state.spec
+    said = tuple(history(state))
+    return replace(
+        spec,
+        task=instruction or spec.task,
+        history=said,
+        plan=state.plan,
+        stop=state.stop,
+        by=by.name,
+        role=by.role,
+        request="",
+        digest="",
+        parent=None,
+        forked=Origin(run=state.run, seq=state.seq),
+    )
+
+
+def history(state: State) -> Iterator[Message]:
+    """Yield the conversation as plain messages, results in words, partial work marked."""
+    if state.summary:
+        yield Message(role="runtime", text=state.summary, kind="summary")
+    for index in range(state.condensed, len(state.messages)):
+        message = state.messages[index]
+        if message.text or message.thinking:
+            yield replace(message, calls=(), opaque=None)
+        for call in message.calls:
+            yield _result(state, call)
+    if state.phase in TERMINAL and state.cancel is not None:
+        yield Message(role="runtime", text="That run was cancelled; its work is partial.")
+
+
+def _result(state: State, call_: CallId) -> Message:
+    call = state.call(call_)
+    assert call is not None
+    args = msgspec.json.encode(call.use.args).decode()
+    came = msgspec.json.encode(call.result).decode() if call.stage is Stage.DONE else call.error
+    said = f"{call.use.tool}({args}) — {call.stage}: {came}"
+    return Message(role="runtime", text=said, by=f"tool:{call.use.tool}", kind="result")

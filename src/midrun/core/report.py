@@ -1,0 +1,109 @@
+"""The report: what became of everything a run did, in words that are true at any moment."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from midrun.core.state import Call, Stage, State
+from midrun.core.values import Effect, Value
+from midrun.core.words import line
+
+
+class Deed(Value, kw_only=True):
+    """One call in the report."""
+
+    call: str
+    tool: str
+    args: str = ""
+    note: str = ""
+    why: str = ""
+
+    def __str__(self) -> str:
+        said = f"`{self.tool}` {self.args}".strip()
+        return f"{said} — {self.note}" if self.note else said
+
+
+class Report(Value, kw_only=True):
+    """What was done, what was undone, and what could not be; every call is in one list."""
+
+    phase: str
+    task: str
+    done: tuple[Deed, ...] = ()  # finished, and kept
+    undone: tuple[Deed, ...] = ()
+    not_undone: tuple[Deed, ...] = ()  # the undo was tried and given up
+    stopped: tuple[Deed, ...] = ()  # stopped midway; may have taken effect in part
+    unsure: tuple[Deed, ...] = ()  # nobody knows whether it happened
+    failed: tuple[Deed, ...] = ()
+    never_started: tuple[Deed, ...] = ()
+    still_held: tuple[Deed, ...] = ()  # could not be released
+    partial: str = ""
+
+    @property
+    def clean(self) -> bool:
+        """Nothing was left behind that should be gone."""
+        return not (self.not_undone or self.unsure or self.still_held)
+
+    def __str__(self) -> str:
+        parts = [f"# {self.task}", "", f"The run is {self.phase}.", ""]
+        for title, deeds in (
+            ("Done and kept", self.done),
+            ("Undone", self.undone),
+            ("Could not be undone", self.not_undone),
+            ("Stopped midway", self.stopped),
+            ("Unsure whether it happened", self.unsure),
+            ("Failed", self.failed),
+            ("Never started", self.never_started),
+            ("Could not be released", self.still_held),
+        ):
+            parts += _section(title, deeds)
+        if self.partial:
+            parts += ["## Partial work", "", self.partial, ""]
+        return "\n".join(parts)
+
+
+def _section(title: str, deeds: tuple[Deed, ...]) -> Iterable[str]:
+    """The first three are always there: a missing list could mean nothing, or forgotten."""
+    if deeds:
+        return [f"## {title}", "", *(f"- {deed}" for deed in deeds), ""]
+    always = title in {"Done and kept", "Undone", "Could not be undone"}
+    return [f"## {title}", "", "Nothing.", ""] if always else []
+
+
+def report(state: State) -> Report:
+    """Return what became of the run's tool calls so far, or in the end."""
+    lists: dict[str, list[Deed]] = {}
+    for call in state.calls:
+        if call.call_kind == "model":
+            continue
+        if (name := _belongs(call)) is not None:
+            lists.setdefault(name, []).append(_deed(call))
+        if call.release.stage == "gave_up":
+            lists.setdefault("still_held", []).append(_deed(call, call.release.error))
+    found = {name: tuple(deeds) for name, deeds in lists.items()}
+    partial = state.output if state.phase != "completed" else ""
+    return Report(phase=state.phase, task=line(state.started.task), partial=partial, **found)
+
+
+def _belongs(call: Call) -> str | None:
+    """Return the list that `call` belongs in; None for one that only read."""
+    if call.undo.stage == "done":
+        return "undone"
+    if call.undo.stage == "gave_up":
+        return "not_undone"
+    if call.stage is Stage.DONE:
+        return None if call.traits.effect is Effect.READ else "done"
+    if call.maybe or call.stage is Stage.UNKNOWN:
+        return None if call.traits.effect is Effect.READ else "unsure"
+    return {
+        Stage.ABORTED: "stopped",
+        Stage.STARTED: "stopped" if call.doomed else "unsure",
+        Stage.FAILED: "failed",
+    }.get(call.stage, "never_started")
+
+
+def _deed(call: Call, note: str = "") -> Deed:
+    args = "" if call.use.args is None else msgspec.json.encode(call.use.args).decode()
+    note = note or call.undo.error or call.error
+    return Deed(
+        call=call.id, tool=call.use.tool, args=line(args), note=line(note), why=call.use.why
+    )
