@@ -5,7 +5,8 @@ the same is refused with the path of the offending field. `checked` walks data t
 made, `parse` reads JSON text from outside; both end in the same walk.
 
 Python's own `json` writes `NaN`, reads `1e999` as infinity, keeps the last of two equal keys
-and lets lone surrogates through; msgspec writes NaN as null and bytes as base64. Hence the walk.
+and lets lone surrogates through; msgspec writes NaN as null and bytes as base64. Hence a walk
+of our own.
 """
 
 import json

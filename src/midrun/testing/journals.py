@@ -21,7 +21,6 @@ from midrun.core.evidence import (
     Close,
     Evidence,
     Fenced,
-    Finding,
     Settled,
     Start,
     TakeLease,

@@ -1,0 +1,1 @@
+"""What the shell needs from outside, as Protocols: `store` and `clock`."""

@@ -1,0 +1,362 @@
+"""What a store is: journals, leases, lists and latches behind one small Protocol.
+
+The order of a journal decides every race. A writer says *after seq n, under lease e, or not at
+all*, and the store checks that, stamps the entries (`seq`, `at`, epoch), ties them into the
+chain and moves the run's head, all in one transaction. It never folds a journal: what it knows
+about a run is the `Head` that the caller computed from the very entries it appends.
+
+`midrun.testing.store_suite` is this contract as tests; an implementation is a store when it
+passes.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Final, Generic, Protocol, TypeVar
+
+from msgspec import Struct
+
+from midrun.core.entries import (
+    KINDS,
+    CallProposed,
+    CallSealed,
+    CallUnknown,
+    CancelRequested,
+    CapRaised,
+    CapReached,
+    Entry,
+    HandedBack,
+    LateResult,
+    MessageReceived,
+    PauseRequested,
+    PauseWithdrawn,
+    PersonWrote,
+    Record,
+    RedirectApplied,
+    RedirectRequested,
+    ResidueAccepted,
+    RunCancelled,
+    RunPaused,
+    RunResumed,
+    RunWaiting,
+    RunWoken,
+    TakenOver,
+    UndoRetried,
+)
+from midrun.core.facts.base import Asked
+from midrun.core.head import Head
+from midrun.core.ids import START, Epoch, Micros, RunId, Seq
+from midrun.core.values import Phase
+
+UNLEASED: Final[frozenset[type[Entry]]] = frozenset(
+    {kind for kind in KINDS if issubclass(kind, Asked)}
+    | {
+        CallProposed,
+        CallSealed,
+        CallUnknown,
+        CapReached,
+        LateResult,
+        RedirectApplied,
+        RunCancelled,
+        RunPaused,
+        RunWaiting,
+        RunWoken,
+    }
+)
+"""What may be appended without a lease: what was asked for, and what follows from it at once.
+
+Together with `PERSONAL` this is the allow-list by writer: a tool, a model or a
+driver that has gone wrong cannot put words into a person's mouth, and a control cannot claim
+that a call has ended.
+"""
+
+PERSONAL: Final[frozenset[type[Entry]]] = frozenset(
+    {
+        CancelRequested,
+        CapRaised,
+        HandedBack,
+        MessageReceived,
+        PauseRequested,
+        PauseWithdrawn,
+        PersonWrote,
+        RedirectRequested,
+        ResidueAccepted,
+        RunResumed,
+        TakenOver,
+        UndoRetried,
+    }
+)
+"""What the holder of a lease may not append: only people ask for these."""
+
+T = TypeVar("T")
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """The right to drive one run, until somebody takes the next epoch."""
+
+    run: RunId
+    holder: str
+    epoch: Epoch
+
+
+class Appended(Struct, frozen=True, kw_only=True):
+    """What an append led to: the new head of the journal, and when the store says it was."""
+
+    seq: Seq
+    at: Micros
+    hash: bytes
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """A cached state at a seq. `hash` is the chain's at that seq; `body` is the caller's."""
+
+    seq: Seq
+    hash: bytes
+    body: bytes
+
+
+class RunRow(Struct, frozen=True, kw_only=True):
+    """A run as lists show it."""
+
+    run: RunId
+    head: Head
+    seq: Seq
+    hash: bytes
+    epoch: Epoch
+    holder: str  # empty: nobody has the lease
+    started_at: Micros
+    changed_at: Micros
+
+
+class Halt(Struct, frozen=True, kw_only=True):
+    """An operator's latch. `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`."""
+
+    scope: str
+    by: str
+    reason: str = ""
+    at: Micros = Micros(0)  # stamped by the store
+
+    def covers(self, run: RunId, agent: str, labels: Sequence[str]) -> bool:
+        """Tell whether nothing of this run may start while the latch holds."""
+        kind, _, name = self.scope.partition(":")
+        match kind:
+            case "all":
+                return True
+            case "agent":
+                return name == agent
+            case "label":
+                return name in labels
+            case _:
+                return kind == "run" and name == run
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """A run has grown to `seq`, at least. An empty `run` says that the latches changed."""
+
+    run: RunId
+    seq: Seq
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    """Which runs to list. What is left empty does not matter; what is given must all hold."""
+
+    phases: tuple[Phase, ...] = ()
+    agent: str = ""
+    label: str = ""
+    thread: str = ""
+    parent: RunId = RunId("")
+    attention: bool = False
+    limit: int = 50
+    cursor: str = ""
+
+
+class Page(Struct, Generic[T], frozen=True, kw_only=True):
+    """Some of a list. An empty `cursor` says that this is the end of it."""
+
+    items: tuple[T, ...]
+    cursor: str = ""
+
+
+class Store(Protocol):
+    """Keeps journals, snapshots, leases and halts.
+
+    Every method is atomic and may be called concurrently, from any event loop of the process.
+    What was acknowledged is durable. A method that raised has changed nothing. A caller that is
+    cancelled while it waits cannot know: its append may have happened, all of it, or not.
+    """
+
+    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
+        """Begin the journal of `run`; the first entry is a `RunStarted`.
+
+        The agent, thread, labels and parent of `head` are those of the run for ever.
+
+        Raises:
+            RunExists: there is one of this id; nothing was changed.
+            KindRefused: an entry that only a driver may write.
+            NotJson, TooLarge: see `codec`.
+        """
+        ...
+
+    async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
+        """Begin the journal of `run` with lines of another store, byte for byte.
+
+        Raises:
+            RunExists: there is one of this id; nothing was changed.
+            JournalCorrupt, JournalTooNew: the lines are not a journal that can be read.
+        """
+        ...
+
+    async def append(
+        self,
+        run: RunId,
+        entries: Sequence[Entry],
+        *,
+        after: Seq | None,
+        lease: Lease | None,
+        head: Head | None,
+        starts: bool = False,
+    ) -> Appended:
+        """Add all of `entries` or none of them, and move the head.
+
+        `after` is the newest entry that the decision had seen. Only the holder of the lease may
+        leave it out, for evidence that is true whatever happened since; then `head` must be
+        None and the head stays as it is. A head that is not `leased` gives the lease back.
+
+        With `starts`, halts are checked in the same transaction.
+
+        Raises:
+            RunNotFound: no such run.
+            StaleEpoch: the lease is not in force any more. Checked before everything else.
+            SeqConflict: the journal does not end at `after`; read on and decide again.
+            HaltInForce: `starts`, and a latch covers the run.
+            KindRefused: this writer may not append such an entry.
+            NotJson, TooLarge: see `codec`.
+        """
+        ...
+
+    async def take(
+        self, run: RunId, entries: Sequence[Entry], *, after: Seq, holder: str, head: Head
+    ) -> tuple[Lease, Appended]:
+        """Take the lease and append `entries` under it, in one transaction.
+
+        The first entry is a `LeaseTaken` whose epoch is the next one: the row's plus one. It
+        succeeds when the lease is free, when its holder has not been heard of in time, and when
+        it is the caller's own, whose older epoch is fenced off then like any other. Let the
+        holder `beat` first, or its new lease is as good as free.
+
+        Raises:
+            RunNotFound: no such run.
+            LeaseHeld: somebody else holds it and is alive.
+            SeqConflict: the journal does not end at `after`.
+        """
+        ...
+
+    async def read(
+        self, run: RunId, *, after: Seq = START, limit: int | None = None
+    ) -> Sequence[Record]:
+        """Return the entries that follow `after`, oldest first.
+
+        The chain is checked on the way, so that nothing is driven on a changed journal.
+
+        Raises:
+            RunNotFound: no such run.
+            JournalCorrupt, JournalTooNew: the journal cannot be read by this process.
+        """
+        ...
+
+    async def lines(
+        self, run: RunId, *, after: Seq = START, limit: int | None = None
+    ) -> Sequence[tuple[bytes, bytes]]:
+        """Return the stored lines that follow `after` with their stored hashes, unchecked."""
+        ...
+
+    async def row(self, run: RunId) -> RunRow:
+        """Return what lists show of one run.
+
+        Raises:
+            RunNotFound: no such run.
+        """
+        ...
+
+    async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
+        """Keep `snapshot` unless a newer one is kept already."""
+        ...
+
+    async def load_snapshot(self, run: RunId) -> Snapshot | None:
+        """Return the newest snapshot whose hash is the chain's at its seq; else None."""
+        ...
+
+    async def drop_snapshots(self, run: RunId) -> None:
+        """Forget the snapshots of `run`. Nothing but time is lost."""
+        ...
+
+    async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
+        """Keep all leases of `holder` alive for `ttl` from now, by the store's clock.
+
+        `lag` is how far the holder's event loop is behind, in seconds, for those who look.
+        """
+        ...
+
+    async def rest(self, holder: str) -> None:
+        """Let go: whatever `holder` still holds is free to be taken at once."""
+        ...
+
+    async def holders(self) -> Mapping[str, float]:
+        """Return the holders that are alive, each with its lag."""
+        ...
+
+    async def runs(self, query: Query) -> Page[RunRow]:
+        """Return a page of runs, newest first by creation.
+
+        Paging is stable: a run that is there throughout is seen exactly once, whatever is
+        created or changed meanwhile.
+
+        Raises:
+            CursorRefused: the cursor is not one of ours.
+        """
+        ...
+
+    async def counts(self) -> Mapping[Phase, int]:
+        """Return how many runs there are in each phase; phases without runs are left out."""
+        ...
+
+    async def drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
+        """Return runs that need a driver and have none that is alive, oldest first.
+
+        With `agents`, only theirs: runs of agents that a process does not know must not keep
+        it from those that it does.
+        """
+        ...
+
+    async def due(self, *, limit: int) -> Sequence[RunId]:
+        """Return runs whose `wake_at` has come by the store's clock, the longest due first."""
+        ...
+
+    async def halt(self, halt: Halt) -> None:
+        """Set a latch; one that is set already stays as it is, with who set it first.
+
+        Raises:
+            ValueError: the scope is none of the four forms.
+        """
+        ...
+
+    async def lift(self, scope: str) -> bool:
+        """Take a latch away, and tell whether there was one."""
+        ...
+
+    async def halts(self) -> Sequence[Halt]:
+        """Return the latches that hold now, oldest first."""
+        ...
+
+    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[Change]]:
+        """Watch every run of the store for as long as the context is open.
+
+        Appends of this process come at once, those of others within milliseconds. A slow
+        watcher misses steps in between but never the newest seq of any run. A change may come
+        twice. The iteration ends when the store is closed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Finish what was handed over, then let go of everything. A second time is a no-op."""
+        ...

@@ -1,0 +1,1 @@
+"""Where journals are kept: `memory`, `sqlite`; `urls` opens one by its address."""

@@ -1,0 +1,290 @@
+"""A store in this process's memory: for tests, scripts and agents that need no second process.
+
+It keeps the same bytes as the others and decodes them on reading, so a journal read from here
+is what it would be anywhere else. It is gone with the process.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from anyio.lowlevel import checkpoint
+from msgspec import Struct
+from msgspec.structs import replace
+
+from midrun.codec.journal import decode_lines, verified
+from midrun.core.entries import Entry, Record
+from midrun.core.head import Head
+from midrun.core.ids import START, Epoch, Micros, RunId, Seq
+from midrun.core.values import DRIVABLE, Phase
+from midrun.errors import RunExists, RunNotFound, StoreClosed
+from midrun.ports.clock import Clock, wall
+from midrun.ports.store import Appended, Change, Halt, Lease, Page, Query, RunRow, Snapshot
+from midrun.stores import rules
+from midrun.stores.rules import Stamped, Standing
+from midrun.stores.watchers import LATCHES, Watchers
+
+
+class _Kept(Struct, kw_only=True):
+    """One run. Mutable, but changed only between two awaits."""
+
+    number: int
+    row: RunRow
+    lines: list[tuple[bytes, bytes]]
+    snapshot: Snapshot | None = None
+
+    @property
+    def standing(self) -> Standing:
+        row = self.row
+        return Standing(
+            run=row.run,
+            seq=row.seq,
+            hash=row.hash,
+            at=row.changed_at,
+            epoch=row.epoch,
+            holder=row.holder,
+        )
+
+
+class MemoryStore:
+    """Keeps everything in dictionaries; atomic because nothing awaits in the middle."""
+
+    def __init__(self, *, clock: Clock = wall) -> None:
+        self._clock = clock
+        self._runs: dict[RunId, _Kept] = {}
+        self._numbers = itertools.count(1)
+        self._halts: dict[str, Halt] = {}
+        self._fresh: dict[str, tuple[Micros, float]] = {}
+        self._watchers = Watchers()
+        self._closed = False
+
+    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
+        await self._turn()
+        bodies = rules.encoded_start(run, entries)
+        if run in self._runs:
+            raise RunExists(run)
+        stamped = rules.stamp(rules.nothing_yet(run), bodies, now=self._clock(), epoch=None)
+        return self._begin(run, stamped, head, Epoch(0), stamped.appended.at)
+
+    async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
+        await self._turn()
+        stamped, records = rules.adopted(run, lines)
+        if run in self._runs:
+            raise RunExists(run)
+        return self._begin(run, stamped, head, rules.last_epoch(records), records[0].at)
+
+    async def append(
+        self,
+        run: RunId,
+        entries: Sequence[Entry],
+        *,
+        after: Seq | None,
+        lease: Lease | None,
+        head: Head | None,
+        starts: bool = False,
+    ) -> Appended:
+        await self._turn()
+        rules.check_shape(run, after=after, lease=lease, head=head, starts=starts)
+        bodies = rules.encoded(run, entries, lease=lease)
+        kept = self._find(run)
+        rules.check_append(kept.standing, after=after, lease=lease)
+        if starts:
+            rules.check_halts(run, kept.row.head, self._halts.values())
+        epoch = lease.epoch if lease else None
+        stamped = rules.stamp(kept.standing, bodies, now=self._clock(), epoch=epoch)
+        holder = kept.row.holder if head is None or head.leased else ""
+        return self._grow(kept, stamped, head or kept.row.head, kept.row.epoch, holder)
+
+    async def take(
+        self, run: RunId, entries: Sequence[Entry], *, after: Seq, holder: str, head: Head
+    ) -> tuple[Lease, Appended]:
+        await self._turn()
+        epoch = rules.taken_epoch(run, entries, holder)
+        bodies = rules.encoded_taking(run, entries, holder=holder)
+        kept = self._find(run)
+        alive = self._is_alive(kept.row.holder)
+        rules.check_take(kept.standing, after=after, holder=holder, epoch=epoch, alive=alive)
+        stamped = rules.stamp(kept.standing, bodies, now=self._clock(), epoch=epoch)
+        appended = self._grow(kept, stamped, head, epoch, holder if head.leased else "")
+        return Lease(run=run, holder=holder, epoch=epoch), appended
+
+    async def read(
+        self, run: RunId, *, after: Seq = START, limit: int | None = None
+    ) -> Sequence[Record]:
+        pairs = await self.lines(run, after=after, limit=limit)
+        previous = self._runs[run].lines[after - 1][1] if after and pairs else None
+        lines = verified(run, pairs, after=after, previous=previous)
+        return decode_lines(run, lines, after=after)
+
+    async def lines(
+        self, run: RunId, *, after: Seq = START, limit: int | None = None
+    ) -> Sequence[tuple[bytes, bytes]]:
+        await self._turn()
+        stored = self._find(run).lines
+        return stored[after:] if limit is None else stored[after : after + limit]
+
+    async def row(self, run: RunId) -> RunRow:
+        await self._turn()
+        return self._find(run).row
+
+    async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
+        await self._turn()
+        kept = self._find(run)
+        if kept.snapshot is None or kept.snapshot.seq <= snapshot.seq:
+            kept.snapshot = snapshot
+
+    async def load_snapshot(self, run: RunId) -> Snapshot | None:
+        await self._turn()
+        kept = self._find(run)
+        found = kept.snapshot
+        if found is None or not 0 < found.seq <= len(kept.lines):
+            return None
+        return found if kept.lines[found.seq - 1][1] == found.hash else None
+
+    async def drop_snapshots(self, run: RunId) -> None:
+        await self._turn()
+        self._find(run).snapshot = None
+
+    async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
+        await self._turn()
+        self._fresh[holder] = (rules.later(self._clock(), ttl), lag)
+
+    async def rest(self, holder: str) -> None:
+        await self._turn()
+        self._fresh.pop(holder, None)
+
+    async def holders(self) -> Mapping[str, float]:
+        await self._turn()
+        return {name: lag for name, (_, lag) in self._fresh.items() if self._is_alive(name)}
+
+    async def runs(self, query: Query) -> Page[RunRow]:
+        await self._turn()
+        before = rules.cursor_number(query.cursor)
+        found = [
+            kept
+            for kept in reversed(self._runs.values())
+            if (before is None or kept.number < before) and _fits(kept.row, query)
+        ]
+        items = tuple(kept.row for kept in found[: query.limit])
+        more = len(found) > len(items)
+        return Page(
+            items=items, cursor=rules.cursor(found[len(items) - 1].number) if more else ""
+        )
+
+    async def counts(self) -> Mapping[Phase, int]:
+        await self._turn()
+        return Counter(kept.row.head.phase for kept in self._runs.values())
+
+    async def drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
+        await self._turn()
+        return [
+            run
+            for run, kept in self._runs.items()
+            if kept.row.head.phase in DRIVABLE
+            and not self._is_alive(kept.row.holder)
+            and (not agents or kept.row.head.agent in agents)
+        ][:limit]
+
+    async def due(self, *, limit: int) -> Sequence[RunId]:
+        await self._turn()
+        now = self._clock()
+        waiting = (
+            (kept.row.head.wake_at, kept.number, run)
+            for run, kept in self._runs.items()
+            if kept.row.head.wake_at is not None and kept.row.head.wake_at <= now
+        )
+        return [run for _, _, run in sorted(waiting)[:limit]]
+
+    async def halt(self, halt: Halt) -> None:
+        await self._turn()
+        rules.check_scope(halt.scope)
+        self._halts.setdefault(halt.scope, replace(halt, at=self._clock()))
+        self._watchers.tell([(LATCHES, START)])
+
+    async def lift(self, scope: str) -> bool:
+        await self._turn()
+        lifted = self._halts.pop(scope, None) is not None
+        self._watchers.tell([(LATCHES, START)])
+        return lifted
+
+    async def halts(self) -> Sequence[Halt]:
+        await self._turn()
+        return tuple(self._halts.values())
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[AsyncIterator[Change]]:
+        await self._turn()
+        with self._watchers.joined() as watch:
+            yield watch
+
+    async def close(self) -> None:
+        self._closed = True
+        self._watchers.end()
+        await checkpoint()
+
+    async def _turn(self) -> None:
+        # Every method yields once, before it looks: races between tasks are as real here as
+        # with a store that has to wait for a disk.
+        await checkpoint()
+        if self._closed:
+            raise StoreClosed("memory")
+
+    def _find(self, run: RunId) -> _Kept:
+        try:
+            return self._runs[run]
+        except KeyError:
+            raise RunNotFound(run) from None
+
+    def _is_alive(self, holder: str) -> bool:
+        until, _ = self._fresh.get(holder, (Micros(0), 0.0))
+        return until > self._clock()
+
+    def _begin(
+        self, run: RunId, stamped: Stamped, head: Head, epoch: Epoch, started_at: Micros
+    ) -> Appended:
+        new = stamped.appended
+        row = RunRow(
+            run=run,
+            head=head,
+            seq=new.seq,
+            hash=new.hash,
+            epoch=epoch,
+            holder="",
+            started_at=started_at,
+            changed_at=new.at,
+        )
+        number = next(self._numbers)
+        self._runs[run] = _Kept(number=number, row=row, lines=list(stamped.lines))
+        self._watchers.tell([(run, new.seq)])
+        return new
+
+    def _grow(
+        self, kept: _Kept, stamped: Stamped, head: Head, epoch: Epoch, holder: str
+    ) -> Appended:
+        new = stamped.appended
+        kept.lines.extend(stamped.lines)
+        kept.row = replace(
+            kept.row,
+            head=head,
+            seq=new.seq,
+            hash=new.hash,
+            epoch=epoch,
+            holder=holder,
+            changed_at=new.at,
+        )
+        self._watchers.tell([(kept.row.run, new.seq)])
+        return new
+
+
+def _fits(row: RunRow, query: Query) -> bool:
+    head = row.head
+    return (
+        (not query.phases or head.phase in query.phases)
+        and query.agent in {"", head.agent}
+        and query.thread in {"", head.thread}
+        and query.parent in {"", head.parent}
+        and (not query.label or query.label in head.labels)
+        and (not query.attention or head.attention != "")
+    )

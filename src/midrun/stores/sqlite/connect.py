@@ -1,0 +1,135 @@
+"""Connections: how the file is opened, what is checked then, and what its errors mean.
+
+Opening checks what is cheap: that the file is ours, of a version we know, and that its schema
+can be read. A journal's own bytes are checked when it is read, by its chain.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal
+
+import apsw
+
+from midrun.errors import (
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreForeign,
+    StoreFull,
+    StoreUnreachable,
+)
+
+Durability = Literal["full", "relaxed"]
+
+APPLICATION: Final = 0x4D49_4452  # "MIDR"
+SCHEMA: Final = 1
+NO_RESET_BUG: Final = (3, 51, 3)
+"""Before SQLite 3.51.3 two processes that checkpoint at once could lose committed pages."""
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def open_file(path: Path, *, durability: Durability, busy_ms: int) -> apsw.Connection:
+    """Open the database for writing; make it if there is none, with mode 0600.
+
+    Raises:
+        StoreForeign: the file is something else, or a newer midrun's.
+        StoreDamaged, StoreBusy, StoreFull, StoreUnreachable: what they say.
+    """
+    if library_version() < NO_RESET_BUG:
+        problem = f"SQLite {apsw.sqlite_lib_version()} can lose data; 3.51.3 or newer is needed"
+        raise StoreUnreachable(str(path), problem)
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StoreUnreachable(str(path), error.strerror or str(error)) from error
+    with meaning(path, busy_ms):
+        db = _connected(path, apsw.SQLITE_OPEN_READWRITE, busy_ms)
+        try:
+            _check_ours(db, path)
+            # Statements may be asked for rows only later, hence the fetching.
+            db.execute("PRAGMA journal_mode = WAL").fetchall()
+            full = "PRAGMA synchronous = FULL"
+            db.execute(full if durability == "full" else "PRAGMA synchronous = NORMAL")
+            db.execute("PRAGMA foreign_keys = ON")
+            _ensure_schema(db)
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def library_version() -> tuple[int, ...]:
+    """Return the version of the SQLite library that apsw has brought, or was swapped for."""
+    return tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+
+
+def open_reader(path: Path, *, busy_ms: int) -> apsw.Connection:
+    """Open a connection that cannot write to a file that `open_file` has opened before."""
+    with meaning(path, busy_ms):
+        db = _connected(path, apsw.SQLITE_OPEN_READWRITE, busy_ms)
+        db.execute("PRAGMA query_only = ON")
+    return db
+
+
+@contextmanager
+def meaning(path: Path, busy_ms: int) -> Iterator[None]:
+    """Turn what SQLite raises inside into what it means for midrun."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise meaning_of(error, path, busy_ms) from error
+
+
+def meaning_of(error: apsw.Error, path: Path, busy_ms: int) -> StoreError:
+    """Return what an error of SQLite means for midrun."""
+    match error:
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreBusy(str(path), busy_ms / 1000)
+        case apsw.FullError():
+            return StoreFull(str(path))
+        case apsw.NotADBError():
+            return StoreForeign(str(path), "not a SQLite database")
+        case apsw.CorruptError() | apsw.FormatError():
+            return StoreDamaged(str(path), str(error))
+        case apsw.SQLError() | apsw.ConstraintError() | apsw.MismatchError():
+            # Our statements are constant and tested: it is the file that is not as we left it.
+            return StoreDamaged(str(path), str(error))
+        case apsw.IOError() if getattr(error, "errno", None) in _FULL:
+            return StoreFull(str(path))
+        case _:
+            return StoreUnreachable(str(path), f"{type(error).__name__}: {error}")
+
+
+def _connected(path: Path, flags: int, busy_ms: int) -> apsw.Connection:
+    db = apsw.Connection(os.fspath(path), flags=flags, statementcachesize=64)
+    db.set_busy_timeout(busy_ms)
+    db.execute("PRAGMA trusted_schema = OFF")
+    return db
+
+
+def _check_ours(db: apsw.Connection, path: Path) -> None:
+    application = db.pragma("application_id")
+    version = db.pragma("user_version")
+    if application == APPLICATION:
+        if version > SCHEMA:
+            raise StoreForeign(str(path), f"schema {version} is of a newer midrun")
+        return
+    if application or version or db.execute("SELECT 1 FROM sqlite_schema").get is not None:
+        raise StoreForeign(str(path), "a database of something else")
+
+
+def _ensure_schema(db: apsw.Connection) -> None:
+    db.execute("BEGIN IMMEDIATE")  # another process may be doing the same right now
+    try:
+        if db.pragma("user_version") == 0:
+            for _ in db.execute(Path(__file__).with_name("schema.sql").read_text("utf-8")):
+                pass
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise

@@ -1,0 +1,130 @@
+"""Every SQL statement, as a constant. What varies is bound, never written into the text."""
+
+from typing import Final
+
+# ── writing ──────────────────────────────────────────────────────────────────
+STANDING: Final = """
+    SELECT no, seq, hash, at, epoch, holder, head, phase, attention, wake_at
+    FROM runs WHERE run = ?
+"""
+EXISTS: Final = "SELECT 1 FROM runs WHERE run = ?"
+BEGIN_RUN: Final = """
+    INSERT INTO runs (run, seq, hash, at, started_at, epoch, holder, head, phase, attention,
+                      wake_at, agent, thread, parent)
+    VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?)
+    RETURNING no
+"""
+ADD_LABEL: Final = "INSERT OR IGNORE INTO labels (label, no) VALUES (?, ?)"
+ADD_ENTRY: Final = "INSERT INTO entries (no, seq, line, hash) VALUES (?, ?, ?, ?)"
+
+# Three sizes of the same update: indexes are touched only when something in them has changed.
+GROW: Final = "UPDATE runs SET seq = ?, hash = ?, at = ? WHERE no = ?"
+GROW_HEAD: Final = "UPDATE runs SET seq = ?, hash = ?, at = ?, head = ? WHERE no = ?"
+MOVE: Final = """
+    UPDATE runs SET seq = ?, hash = ?, at = ?, head = ?, epoch = ?, holder = ?, phase = ?,
+                    attention = ?, wake_at = ?
+    WHERE no = ?
+"""
+
+SAVE_SNAPSHOT: Final = """
+    INSERT INTO snapshots (no, seq, hash, body)
+    SELECT no, ?2, ?3, ?4 FROM runs WHERE run = ?1
+    ON CONFLICT (no) DO UPDATE SET seq = excluded.seq, hash = excluded.hash,
+                                   body = excluded.body
+    WHERE excluded.seq >= snapshots.seq
+"""
+DROP_SNAPSHOTS: Final = "DELETE FROM snapshots WHERE no = (SELECT no FROM runs WHERE run = ?)"
+BEAT: Final = """
+    INSERT INTO holders (holder, fresh_until, lag) VALUES (?, ?, ?)
+    ON CONFLICT (holder) DO UPDATE SET fresh_until = excluded.fresh_until, lag = excluded.lag
+"""
+REST: Final = "DELETE FROM holders WHERE holder = ?"
+FORGET_HOLDERS: Final = "DELETE FROM holders WHERE fresh_until < ?"
+FRESH: Final = "SELECT 1 FROM holders WHERE holder = ? AND fresh_until > ?"
+HALT: Final = "INSERT OR IGNORE INTO halts (scope, by, reason, at) VALUES (?, ?, ?, ?)"
+LIFT: Final = "DELETE FROM halts WHERE scope = ?"
+TURN_LATCH: Final = "UPDATE latches SET turns = turns + 1"
+
+# ── reading one run ──────────────────────────────────────────────────────────
+ROW: Final = """
+    SELECT run, head, seq, hash, epoch, holder, started_at, at FROM runs WHERE run = ?
+"""
+PLACE: Final = "SELECT no, seq, hash FROM runs WHERE run = ?"
+LINES: Final = """
+    SELECT line, hash FROM entries WHERE no = ? AND seq > ? AND seq <= ? ORDER BY seq
+"""
+LINK: Final = "SELECT hash FROM entries WHERE no = ? AND seq = ?"
+SNAPSHOT: Final = """
+    SELECT s.seq, s.hash, s.body
+    FROM runs AS r JOIN snapshots AS s USING (no)
+    JOIN entries AS e ON e.no = r.no AND e.seq = s.seq AND e.hash = s.hash
+    WHERE r.run = ?
+"""
+
+# ── lists ────────────────────────────────────────────────────────────────────
+# One statement for each filter that leads; the other filters only thin out what it finds.
+# Parameters: before, limit, label, phase, agent, thread, parent, attention (NULL: any).
+_COLUMNS: Final = """
+    SELECT no, run, head, seq, hash, epoch, holder, started_at, at FROM runs AS r
+"""
+_THINNED: Final = """
+      AND (?4 IS NULL OR phase = ?4) AND (?5 IS NULL OR agent = ?5)
+      AND (?6 IS NULL OR thread = ?6) AND (?7 IS NULL OR parent = ?7)
+      AND (?8 IS NULL OR attention <> '')
+      AND (?3 IS NULL OR EXISTS (SELECT 1 FROM labels WHERE label = ?3 AND no = r.no))
+    ORDER BY no DESC LIMIT ?2
+"""
+LIST_ALL: Final = _COLUMNS + "WHERE no < ?1" + _THINNED
+LIST_BY_PHASE: Final = _COLUMNS + "INDEXED BY runs_by_phase WHERE phase = ?4 AND no < ?1" + _THINNED
+LIST_BY_AGENT: Final = _COLUMNS + "INDEXED BY runs_by_agent WHERE agent = ?5 AND no < ?1" + _THINNED
+LIST_BY_THREAD: Final = (
+    _COLUMNS
+    + "INDEXED BY runs_by_thread WHERE thread = ?6 AND thread <> '' AND no < ?1"
+    + _THINNED
+)
+LIST_BY_PARENT: Final = (
+    _COLUMNS
+    + "INDEXED BY runs_by_parent WHERE parent = ?7 AND parent <> '' AND no < ?1"
+    + _THINNED
+)
+LIST_BY_ATTENTION: Final = (
+    _COLUMNS + "INDEXED BY runs_by_attention WHERE attention <> '' AND no < ?1" + _THINNED
+)
+LIST_BY_LABEL: Final = """
+    SELECT r.no, run, head, seq, hash, epoch, holder, started_at, at
+    FROM labels AS l CROSS JOIN runs AS r ON r.no = l.no
+    WHERE l.label = ?3 AND l.no < ?1
+      AND (?4 IS NULL OR phase = ?4) AND (?5 IS NULL OR agent = ?5)
+      AND (?6 IS NULL OR thread = ?6) AND (?7 IS NULL OR parent = ?7)
+      AND (?8 IS NULL OR attention <> '')
+    ORDER BY l.no DESC LIMIT ?2
+"""
+COUNTS: Final = "SELECT phase, count(*) FROM runs GROUP BY phase"
+DRIVABLE: Final = """
+    SELECT run FROM runs INDEXED BY runs_by_holder
+    WHERE phase IN ('queued', 'running', 'pausing', 'cancelling')
+      AND holder NOT IN (SELECT holder FROM holders WHERE fresh_until > ?1)
+      AND (?2 IS NULL OR agent IN (SELECT value FROM json_each(?2)))
+    ORDER BY no LIMIT ?3
+"""
+DUE: Final = """
+    SELECT run FROM runs WHERE wake_at IS NOT NULL AND wake_at <= ? ORDER BY wake_at, no LIMIT ?
+"""
+HALTS: Final = "SELECT scope, by, reason, at FROM halts ORDER BY at, rowid"
+HOLDERS: Final = "SELECT holder, lag FROM holders WHERE fresh_until > ? ORDER BY holder"
+
+# ── noticing what other processes did ────────────────────────────────────────
+DATA_VERSION: Final = "PRAGMA data_version"
+NEWEST: Final = "SELECT coalesce(max(id), 0) FROM entries"
+TURNS: Final = "SELECT turns FROM latches"
+NEWS: Final = """
+    SELECT r.run, max(e.seq), max(e.id) FROM entries AS e JOIN runs AS r ON r.no = e.no
+    WHERE e.id > ? GROUP BY e.no
+"""
+
+LISTS: Final = {
+    name: text
+    for name, text in globals().items()
+    if name.startswith("LIST_") or name in {"COUNTS", "DRIVABLE", "DUE", "HALTS", "HOLDERS"}
+}
+"""The statements that list runs; a test looks at how each of them is carried out."""

@@ -1,0 +1,106 @@
+"""Watchers: who wants to know that runs have grown, and what they have not heard yet."""
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Final
+
+from anyio.lowlevel import checkpoint
+
+from midrun.core.ids import START, RunId, Seq
+from midrun.ports.store import Change
+from midrun.stores.hop import Signal
+
+REMEMBERED: Final = 4096
+"""How many runs' newest seqs are remembered so as not to tell the same thing twice."""
+
+LATCHES: Final = RunId("")
+"""Stands in a change for the latches, which belong to no run."""
+
+
+class Watchers:
+    """Hands changes to every open watch; may be told from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._open: list[Watch] = []
+        self._told: OrderedDict[RunId, Seq] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def tell(self, changes: Iterable[tuple[RunId, Seq]]) -> None:
+        """Tell every watch, without waiting for any; what was told already is left out."""
+        if not self._open:
+            return
+        with self._lock:
+            news = {run: seq for run, seq in changes if self._is_news(run, seq)}
+            watches = tuple(self._open)
+        if news:
+            for watch in watches:
+                watch.tell(news)
+
+    def end(self) -> None:
+        """End every watch; the store is closing."""
+        with self._lock:
+            watches = tuple(self._open)
+        for watch in watches:
+            watch.end()
+
+    @contextmanager
+    def joined(self) -> Iterator["Watch"]:
+        """Give a watch that hears of everything from now on."""
+        watch = Watch()
+        with self._lock:
+            self._open.append(watch)
+        try:
+            yield watch
+        finally:
+            with self._lock:
+                self._open.remove(watch)
+
+    def _is_news(self, run: RunId, seq: Seq) -> bool:
+        if run == LATCHES:
+            return True
+        if self._told.get(run, START) >= seq:
+            return False
+        self._told[run] = seq
+        self._told.move_to_end(run)
+        if len(self._told) > REMEMBERED:
+            self._told.popitem(last=False)
+        return True
+
+
+class Watch(AsyncIterator[Change]):
+    """What one watcher has not heard yet: one number for each run, however slow it is."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._news: dict[RunId, Seq] = {}
+        self._signal = Signal()
+        self._ended = False
+
+    def tell(self, news: dict[RunId, Seq]) -> None:
+        """Add `news`; the newest seq of a run stands for the older ones."""
+        with self._lock:
+            for run, seq in news.items():
+                self._news[run] = max(seq, self._news.get(run, START))
+        self._signal.set()
+
+    def end(self) -> None:
+        """Let the iteration end once everything was heard."""
+        with self._lock:
+            self._ended = True
+        self._signal.set()
+
+    async def __anext__(self) -> Change:
+        await checkpoint()
+        while True:
+            with self._lock:
+                for run in self._news:
+                    return Change(run=run, seq=self._news.pop(run))
+                if self._ended:
+                    raise StopAsyncIteration
+                self._signal = signal = Signal()
+            await signal.wait()

@@ -1,0 +1,13 @@
+"""What a schedule must not show, and how a failure is told."""
+
+
+class Violation(AssertionError):
+    """A rule was broken. `rule` is its name in the specification: I10, W3, L1 …"""
+
+    def __init__(self, rule: str, what: str) -> None:
+        super().__init__(rule, what)
+        self.rule = rule
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.what}"

@@ -1,0 +1,373 @@
+"""The checker's own books: what became of every call and ask, read off the entries.
+
+Deliberately not the machine's state: plain mutable counters, filled in from what the entries
+say, so that the two can be held against each other.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from midrun.core.entries import (
+    AskAnswered,
+    AskClosed,
+    AskOpened,
+    CallAborted,
+    CallDone,
+    CallFailed,
+    CallProposed,
+    CallSealed,
+    CallSettled,
+    CallStarted,
+    CallUnknown,
+    CancelRequested,
+    CapReached,
+    Entry,
+    HandedBack,
+    LateResult,
+    LeaseTaken,
+    PauseRequested,
+    PauseWithdrawn,
+    ProgressSaved,
+    Record,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    RunWaiting,
+    StoodDown,
+    TakenOver,
+    UndoDone,
+    UndoFailed,
+    UndoRetried,
+    UndoStarted,
+    UndoUnknown,
+)
+from midrun.core.values import Action, AskKind, CallKind, Effect, Json, Traits, Use
+
+PLAIN: Final = Traits()
+
+
+class Made:
+    """One call, over all its attempts."""
+
+    __slots__ = (
+        "aborted",
+        "args",
+        "attempt",
+        "closed",
+        "doubted",
+        "flying",
+        "id",
+        "kind",
+        "purpose",
+        "saved",
+        "sealed",
+        "stage",
+        "tool",
+        "traits",
+    )
+
+    def __init__(self, call: str, kind: CallKind, use: Use | None = None) -> None:
+        self.id = call
+        self.kind = kind
+        self.tool = use.tool if use else kind
+        self.args: Json = use.args if use else None
+        self.traits = use.traits if use else PLAIN
+        self.purpose = "step"
+        self.stage = "proposed"
+        self.attempt = 0
+        self.closed = 0  # seq of its last closing
+        self.flying = False
+        self.doubted = False  # an attempt was unknown, and no evidence has settled it since
+        self.aborted = False  # an attempt was stopped midway, and none was done since
+        self.saved = False  # it saved its progress
+        self.sealed = bool(use and use.refused)
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.tool})"
+
+    @property
+    def harmless(self) -> bool:
+        """Making it twice does what making it once does."""
+        return self.kind != "tool" or self.traits.effect is not Effect.ONCE
+
+    @property
+    def touched(self) -> bool:
+        """It has, or may have, changed the world."""
+        return self.doubted or self.aborted or self.stage == "done"
+
+    def close(self, stage: str, seq: int) -> None:
+        """Note that it ended, and how."""
+        self.stage, self.closed, self.flying = stage, seq, False
+        if stage == "done":
+            self.doubted = self.aborted = False
+
+
+class Posed:
+    """One ask."""
+
+    __slots__ = ("call", "entry", "kind", "open", "seq")
+
+    def __init__(self, seq: int, entry: AskOpened) -> None:
+        self.seq = seq
+        self.entry = entry
+        self.kind: AskKind = entry.ask_kind
+        self.call = entry.call
+        self.open = True
+
+
+class Ledger:
+    """What the journal has said so far."""
+
+    def __init__(self) -> None:
+        self.spec: RunStarted | None = None
+        self.epoch = 0
+        self.leased = False
+        self.calls: dict[str, Made] = {}
+        self.flying: dict[str, Made] = {}
+        self.undoing: tuple[str, Action] | None = None
+        self.asks: dict[str, Posed] = {}
+        self.open_asks: dict[str, Posed] = {}
+        self.held = 0  # seq of the pause or cap that keeps the run from starting anything
+        self.wheel = ""  # the person at the wheel
+        self.cancel: CancelRequested | None = None
+        self.cancelled_at = 0  # seq of the cancel
+        self.ended = ""  # "completed" or "cancelled"
+
+    def note(self, record: Record) -> None:
+        """Enter one record into the books."""
+        arm = ARMS.get(type(record.entry))
+        if arm is not None:
+            arm(self, record.seq, record.entry)
+
+    def propose(self, use: Use) -> Made:
+        """Number a call that somebody wants made."""
+        made = Made(f"c{len(self.calls) + 1}", use.kind, use)
+        self.calls[made.id] = made
+        return made
+
+    def settles(self, late: LateResult) -> bool:
+        """Tell whether a late result says what nobody knew: of that very attempt."""
+        made = self.calls.get(late.call)
+        return (
+            made is not None
+            and not self.ended
+            and made.stage == "unknown"
+            and made.attempt == late.attempt
+        )
+
+
+# ── what each entry says about the run ────────────────────────────────────────────────────
+
+
+def _started(books: Ledger, _: int, entry: RunStarted) -> None:
+    books.spec = entry
+
+
+def _leased(books: Ledger, _: int, entry: LeaseTaken) -> None:
+    books.epoch, books.leased = entry.epoch, True
+
+
+def _let_go(books: Ledger, *_: object) -> None:
+    books.leased = False
+
+
+def _completed(books: Ledger, *_: object) -> None:
+    books.leased, books.ended = False, "completed"
+
+
+def _cancelled(books: Ledger, *_: object) -> None:
+    books.leased, books.ended = False, "cancelled"
+
+
+def _held(books: Ledger, seq: int, _: object) -> None:
+    books.held = books.held or seq
+
+
+def _free(books: Ledger, *_: object) -> None:
+    books.held = 0
+
+
+def _cancel(books: Ledger, seq: int, entry: CancelRequested) -> None:
+    books.held = 0
+    books.cancel, books.cancelled_at = entry, books.cancelled_at or seq
+
+
+def _retried(books: Ledger, *_: object) -> None:
+    books.ended = ""
+
+
+def _wheel(books: Ledger, _: int, entry: TakenOver) -> None:
+    books.wheel = entry.by or "somebody"
+
+
+def _handed_back(books: Ledger, *_: object) -> None:
+    books.wheel = ""
+
+
+# ── calls ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _proposed(books: Ledger, _: int, entry: CallProposed) -> None:
+    books.propose(entry.use)
+
+
+def _call_started(books: Ledger, _: int, entry: CallStarted) -> None:
+    made = books.calls.get(entry.call)
+    if made is None:
+        made = books.calls[entry.call] = Made(entry.call, entry.call_kind)
+        made.purpose = entry.purpose
+    made.attempt, made.stage, made.flying = entry.attempt, "started", True
+    books.flying[made.id] = made
+
+
+def _call_done(books: Ledger, seq: int, entry: CallDone) -> None:
+    made = _ended(books, seq, entry.call, "done")
+    if made is not None and made.purpose == "step" and entry.reply is not None:
+        for use in entry.reply.uses:
+            books.propose(use)
+
+
+def _call_failed(books: Ledger, seq: int, entry: CallFailed) -> None:
+    _ended(books, seq, entry.call, "failed")
+
+
+def _call_aborted(books: Ledger, seq: int, entry: CallAborted) -> None:
+    made = _ended(books, seq, entry.call, "aborted")
+    if made is not None:
+        made.aborted = True
+
+
+def _call_unknown(books: Ledger, seq: int, entry: CallUnknown) -> None:
+    made = _ended(books, seq, entry.call, "unknown")
+    if made is not None:
+        made.doubted = True
+
+
+def _ended(books: Ledger, seq: int, call: str, stage: str) -> Made | None:
+    books.flying.pop(call, None)
+    made = books.calls.get(call)
+    if made is not None:
+        made.close(stage, seq)
+    return made
+
+
+def _settled(books: Ledger, seq: int, entry: CallSettled) -> None:
+    made = books.calls.get(entry.call)
+    if made is None or entry.happened is None:
+        return
+    if entry.happened:
+        made.close("done", seq)
+    else:
+        made.stage, made.doubted = "proposed", False
+
+
+def _sealed(books: Ledger, _: int, entry: CallSealed) -> None:
+    made = books.calls.get(entry.call)
+    if made is not None:
+        made.sealed = True
+
+
+def _saved(books: Ledger, _: int, entry: ProgressSaved) -> None:
+    made = books.calls.get(entry.call)
+    if made is not None:
+        made.saved = True
+
+
+def _late(books: Ledger, seq: int, entry: LateResult) -> None:
+    if books.settles(entry):
+        books.calls[entry.call].close("done", seq)
+
+
+def _undo_started(books: Ledger, _: int, entry: UndoStarted) -> None:
+    books.undoing = (entry.call, entry.action)
+
+
+def _undo_ended(books: Ledger, *_: object) -> None:
+    books.undoing = None
+
+
+# ── asks ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _ask_opened(books: Ledger, seq: int, entry: AskOpened) -> None:
+    ask = books.asks[entry.ask] = books.open_asks[entry.ask] = Posed(seq, entry)
+    made = books.calls.get(entry.call)
+    if made is not None and ask.kind != "unsure":
+        # Parked: no longer in flight, and not made again before somebody decides.
+        made.stage, made.flying = "asking", False
+        books.flying.pop(made.id, None)
+
+
+def _ask_answered(books: Ledger, seq: int, entry: AskAnswered) -> None:
+    ask, made = _no_longer_open(books, entry.ask)
+    if made is None or ask is None or made.stage != "asking":
+        return
+    if ask.kind == "question":
+        made.close("done", seq)
+    elif ask.kind == "child" or entry.decision.choice == "approve":
+        made.stage = "proposed"
+        if ask.kind == "approval" and entry.decision.value is not None:
+            made.args = entry.decision.value
+    else:
+        made.sealed = True
+
+
+def _ask_closed(books: Ledger, _: int, entry: AskClosed) -> None:
+    made = _no_longer_open(books, entry.ask)[1]
+    if made is None or made.stage != "asking":
+        return
+    if entry.why == "elsewhere":
+        made.stage = "proposed"
+    else:
+        made.sealed = True
+
+
+def _no_longer_open(books: Ledger, ask_: str) -> tuple[Posed | None, Made | None]:
+    books.open_asks.pop(ask_, None)
+    ask = books.asks.get(ask_)
+    if ask is None:
+        return None, None
+    ask.open = False
+    return ask, books.calls.get(ask.call)
+
+
+_ARMS = {
+    RunStarted: _started,
+    LeaseTaken: _leased,
+    StoodDown: _let_go,
+    RunWaiting: _let_go,
+    RunPaused: _let_go,
+    RunFailed: _let_go,
+    RunCompleted: _completed,
+    RunCancelled: _cancelled,
+    PauseRequested: _held,
+    CapReached: _held,
+    PauseWithdrawn: _free,
+    RunResumed: _free,
+    CancelRequested: _cancel,
+    UndoRetried: _retried,
+    TakenOver: _wheel,
+    HandedBack: _handed_back,
+    CallProposed: _proposed,
+    CallStarted: _call_started,
+    CallDone: _call_done,
+    CallFailed: _call_failed,
+    CallAborted: _call_aborted,
+    CallUnknown: _call_unknown,
+    CallSettled: _settled,
+    CallSealed: _sealed,
+    ProgressSaved: _saved,
+    LateResult: _late,
+    UndoStarted: _undo_started,
+    UndoDone: _undo_ended,
+    UndoFailed: _undo_ended,
+    UndoUnknown: _undo_ended,
+    AskOpened: _ask_opened,
+    AskAnswered: _ask_answered,
+    AskClosed: _ask_closed,
+}
+
+ARMS: Final[Mapping[type[Entry], Callable[[Ledger, int, Entry], None]]] = _ARMS  # type: ignore[assignment]  # each arm takes the one entry it is filed under

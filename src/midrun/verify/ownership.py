@@ -1,0 +1,165 @@
+"""Ownership: one driver at a time, older ones fenced off, orphans closed (I6, I7, I8)."""
+
+from typing import Final
+
+from midrun.core.entries import (
+    AnswerGiven,
+    AskClosed,
+    AskOpened,
+    CallAborted,
+    CallDone,
+    CallFailed,
+    CallStarted,
+    CallUnknown,
+    EndReached,
+    FramePushed,
+    HistoryCondensed,
+    LateResult,
+    LeaseTaken,
+    MessageTaken,
+    PlanMade,
+    ProgressSaved,
+    Record,
+    RedirectApplied,
+    RunCompleted,
+    RunFailed,
+    StoodDown,
+    UndoDone,
+    UndoFailed,
+    UndoGaveUp,
+    UndoStarted,
+    UndoUnknown,
+    VerdictGiven,
+)
+from midrun.verify.ledger import Ledger
+from midrun.verify.problems import Problem, Watch
+
+DRIVERS: Final = frozenset(
+    {
+        AnswerGiven,
+        AskOpened,
+        CallAborted,
+        CallDone,
+        CallFailed,
+        CallStarted,
+        EndReached,
+        FramePushed,
+        HistoryCondensed,
+        MessageTaken,
+        PlanMade,
+        ProgressSaved,
+        RedirectApplied,
+        RunCompleted,
+        RunFailed,
+        StoodDown,
+        UndoDone,
+        UndoFailed,
+        UndoGaveUp,
+        UndoStarted,
+        VerdictGiven,
+    }
+)
+"""What only the holder of the lease writes. Everything else may also come from a control."""
+
+
+class Ownership(Watch):
+    """Sees every record: each one has a writer."""
+
+    __slots__ = ("_evidence", "_orphans", "_taken")
+
+    def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
+        super().__init__(ledger, found)
+        self._orphans: set[tuple[str, str]] = set()
+        self._taken = 0  # where the lease was taken that must close the orphans
+        self._evidence: set[str] = set()  # calls that a late result has settled
+
+    def see(self, record: Record) -> None:
+        """Look at who wrote the record, and whether they could."""
+        entry = record.entry
+        if self._orphans:
+            self._orphan(record)
+        if isinstance(entry, LeaseTaken):
+            self._lease_taken(record, entry)
+        elif isinstance(entry, LateResult):
+            self._late(record, entry)
+        else:
+            self._writer(record)
+            if isinstance(entry, AskClosed) and entry.why == "evidence":
+                self._settled(record, entry)
+
+    def end(self) -> None:
+        """The last batch must have been complete."""
+        self._left_behind()
+
+    def _lease_taken(self, record: Record, entry: LeaseTaken) -> None:
+        books = self.ledger
+        if entry.epoch <= books.epoch or record.epoch not in {None, entry.epoch}:
+            self.report(
+                "I6",
+                record.seq,
+                f"The lease was taken with epoch {entry.epoch}, written under {record.epoch}, "
+                f"when the run was at epoch {books.epoch} already.",
+            )
+        self._taken = record.seq
+        self._orphans = {(call, "call") for call in books.flying}
+        if books.undoing is not None:
+            self._orphans.add(books.undoing)
+
+    def _orphan(self, record: Record) -> None:
+        """Close one orphan, or find that some were left behind."""
+        entry = record.entry
+        if isinstance(entry, CallUnknown):
+            closed = (str(entry.call), "call")
+        elif isinstance(entry, UndoUnknown):
+            closed = (entry.call, entry.action)
+        else:
+            closed = ("", "")
+        if closed in self._orphans:
+            self._orphans.discard(closed)
+        else:
+            self._left_behind()
+
+    def _left_behind(self) -> None:
+        for call, what in sorted(self._orphans):
+            of_call = "in flight" if what == "call" else f"being cleaned up ({what})"
+            self.report(
+                "I8",
+                self._taken,
+                f"The lease was taken while {call} was {of_call}, "
+                "and the same append did not close it as unknown.",
+            )
+        self._orphans = set()
+
+    def _late(self, record: Record, entry: LateResult) -> None:
+        if entry.epoch > self.ledger.epoch:
+            self.report(
+                "I7",
+                record.seq,
+                f"A late result of {entry.call} claims epoch {entry.epoch}, "
+                f"which the run has not reached: it is at {self.ledger.epoch}.",
+            )
+        if self.ledger.settles(entry):
+            self._evidence.add(entry.call)
+
+    def _settled(self, record: Record, entry: AskClosed) -> None:
+        ask = self.ledger.asks.get(entry.ask)
+        if ask is not None and ask.call not in self._evidence:
+            self.report(
+                "I7",
+                record.seq,
+                f"{entry.ask} was closed by evidence, but no late result was of the attempt "
+                f"of {ask.call} that nobody knew about.",
+            )
+
+    def _writer(self, record: Record) -> None:
+        epoch, books = record.epoch, self.ledger
+        what = type(record.entry).__name__
+        if epoch is not None and epoch < books.epoch:
+            text = f"A driver of epoch {epoch} wrote {what}, but the run is at {books.epoch}."
+            self.report("I7", record.seq, text)
+        elif epoch is not None and epoch > books.epoch:
+            text = f"{what} was written under epoch {epoch}, which nobody has taken."
+            self.report("I6", record.seq, text)
+        elif type(record.entry) in DRIVERS and (epoch is None or not books.leased):
+            text = f"{what} was written without the lease, which only its holder may do."
+            self.report("I6", record.seq, text)

@@ -1,0 +1,56 @@
+"""What a check reports, and the shape that every subject of the checks has."""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from msgspec import Struct
+
+from midrun.core.entries import Entry, Record
+from midrun.verify.ledger import Ledger
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """A promise that a journal breaks: which one, at which entry, in a sentence."""
+
+    invariant: str
+    seq: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant} at {self.seq}: {self.text}"
+
+
+class Watch:
+    """One subject: it sees every record of the kinds in `ARMS`, in order, then the end.
+
+    When an arm runs, `self.ledger` is what the journal said before the record.
+    """
+
+    ARMS: ClassVar["Arms"] = {}
+
+    __slots__ = ("found", "ledger")
+
+    def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
+        self.ledger = ledger
+        self.found = found
+
+    def report(self, invariant: str, seq: int, text: str) -> None:
+        """Add a problem."""
+        self.found.append(Problem(invariant=invariant, seq=seq, text=text))
+
+    def see(self, record: Record) -> None:
+        """Look at the next record."""
+        arm = self.ARMS.get(type(record.entry))
+        if arm is not None:
+            arm(self, record, record.entry)
+
+    def end(self) -> None:
+        """Look back: the journal has no more records."""
+
+
+Arms = Mapping[type[Entry], Callable[[Watch, Record, Entry], None]]
+
+
+def arms(given: Mapping[type[Entry], object]) -> Arms:
+    """Return the arms of a subject, each a method filed under the one entry it takes."""
+    return given  # type: ignore[return-value]  # what a mapping of methods cannot say

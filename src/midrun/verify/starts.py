@@ -1,0 +1,98 @@
+"""Starts: what must not leave the process, and when (I10, I11, I12, I13)."""
+
+from midrun.core.entries import (
+    KINDS,
+    AskAnswered,
+    CallProposed,
+    CallStarted,
+    Entry,
+    Record,
+    RequestNoted,
+    RunHalted,
+    RunLifted,
+    RunStarted,
+    UndoStarted,
+)
+from midrun.core.facts.base import Asked
+from midrun.verify.ledger import Ledger
+from midrun.verify.problems import Problem, Watch, arms
+
+
+class Starts(Watch):
+    """Watches the gate: cancel, pause, halt, and what the decision to start had seen."""
+
+    __slots__ = ("_asked", "_halted", "_persons")
+
+    def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
+        super().__init__(ledger, found)
+        self._asked = 0  # seq of the last thing anybody asked for
+        self._halted = 0
+        self._persons: set[str] = set()  # calls that the person at the wheel wants made
+
+    def started(self, record: Record, entry: CallStarted) -> None:
+        """A call leaves."""
+        books, seq = self.ledger, record.seq
+        call = str(books.calls.get(entry.call) or f"{entry.call} ({entry.call_kind})")
+        if books.cancelled_at:
+            text = f"{call} was started after the cancel at {books.cancelled_at}."
+            self.report("I10", seq, text)
+        elif books.held and entry.call not in self._persons:
+            text = f"{call} was started during the pause asked for at {books.held}."
+            self.report("I11", seq, text)
+        self._latched(record, f"{call} was started")
+        if entry.seen < self._asked:
+            text = f"{call} was started by somebody who had seen {entry.seen}, not {self._asked}."
+            self.report("I13", seq, text)
+        elif entry.seen >= seq:
+            text = f"{call} was started by somebody who had seen {entry.seen}, the future."
+            self.report("I13", seq, text)
+
+    def undo_started(self, record: Record, entry: UndoStarted) -> None:
+        """An undo leaves."""
+        self._latched(record, f"The {entry.action} of {entry.call} was started")
+
+    def _latched(self, record: Record, what: str) -> None:
+        if self._halted:
+            self.report("I12", record.seq, f"{what} during the halt at {self._halted}.")
+
+    def halted(self, record: Record, _: RunHalted) -> None:
+        """The latch holds."""
+        self._halted = record.seq
+        self._asked = record.seq
+
+    def lifted(self, record: Record, _: RunLifted) -> None:
+        """The latch is gone."""
+        self._halted = 0
+        self._asked = record.seq
+
+    def proposed(self, _: Record, __: CallProposed) -> None:
+        """Whoever is at the wheel may have calls made while the agent rests."""
+        if self.ledger.wheel:
+            self._persons.add(f"c{len(self.ledger.calls) + 1}")
+
+    def answered(self, record: Record, entry: AskAnswered) -> None:
+        """An approval given while a person is at the wheel is that person's will, too."""
+        self._asked = record.seq
+        ask = self.ledger.asks.get(entry.ask)
+        if self.ledger.wheel and ask is not None and entry.decision.choice == "approve":
+            self._persons.add(ask.call)
+
+    def asked(self, record: Record, _: Entry) -> None:
+        """Somebody asked for something; a start must know of it."""
+        self._asked = record.seq
+
+    ARMS = arms(
+        {kind: asked for kind in KINDS if issubclass(kind, Asked)}
+        | {
+            CallStarted: started,
+            UndoStarted: undo_started,
+            RunHalted: halted,
+            RunLifted: lifted,
+            CallProposed: proposed,
+            AskAnswered: answered,
+        }
+    )
+
+
+for _noted in (RunStarted, RequestNoted):  # they ask for nothing that a start could miss
+    del Starts.ARMS[_noted]

@@ -1,0 +1,100 @@
+"""Runs in every phase, and one input of every kind, for the tests that walk the whole table."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from midrun.core import controls as c
+from midrun.core import evidence as v
+from midrun.core.entries import CallDone, LateResult, UndoDone
+from midrun.core.ids import AskId, CallId, Epoch, FrameId, Seq
+from midrun.core.table import Input
+from midrun.core.values import Actor, Item, Phase, Reply, Traits, Use
+from midrun.testing.journals import BEGUN, Scenario, given
+
+ANN: Final = Actor(name="ann")
+MAIL: Final = Use(tool="mail", args={"to": "bo"}, traits=Traits(undo=True))
+ASK: Final = Use(tool="ask_human", args={})
+
+begun: Final = given(*BEGUN)
+mailing: Final = begun.replies(MAIL).starts("c2")
+questioned: Final = v.AskPerson(epoch=Epoch(1), call=CallId("c2"))
+asking: Final = begun.replies(ASK).starts("c2").after(questioned)
+waiting: Final = asking.advances()
+paused: Final = (
+    mailing.after(v.Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c2"))))
+    .when(c.Pause())
+    .advances()
+)
+cancelling: Final = mailing.when(c.Cancel())
+
+RUNS: Final[Mapping[Phase, tuple[Scenario, ...]]] = {
+    Phase.QUEUED: (
+        given(BEGUN[0]),
+        paused.when(c.Resume()),
+        waiting.when(c.Redirect(text="no")),
+    ),
+    Phase.RUNNING: (begun, mailing, asking, begun.when(c.Say(text="hm?")).advances()),
+    Phase.PAUSING: (mailing.when(c.Pause()), asking.when(c.TakeOver(by=ANN))),
+    Phase.PAUSED: (paused, paused.when(c.TakeOver(by=ANN)), waiting.when(c.Pause())),
+    Phase.WAITING: (waiting, waiting.when(c.Say(text="x", urgency="later"))),
+    Phase.CANCELLING: (cancelling, paused.when(c.Cancel(undo="all"))),
+    Phase.CANCELLED: (waiting.when(c.Cancel()), given(BEGUN[0]).when(c.Cancel())),
+    Phase.COMPLETED: (begun.replies(text="done").advances(),),
+    Phase.FAILED: (begun.after(v.Fail(epoch=Epoch(1), error="boom")),),
+    Phase.HALTED: (mailing.when(c.Halt()), waiting.when(c.Halt()), cancelling.when(c.Halt())),
+}
+
+INPUTS: Final[tuple[Input, ...]] = (
+    c.Pause(),
+    c.Pause(now=True),
+    c.Resume(),
+    c.Resume(instruction="go on"),
+    c.Resume(caps={"steps": 9}),
+    c.Redirect(text="other way"),
+    c.Redirect(text="", when="now"),
+    c.Say(text="why?"),
+    c.Say(text=" "),
+    c.Answer(ask=AskId("a1"), value=1),
+    c.Answer(ask=AskId("a9")),
+    c.Approve(ask=AskId("a1")),
+    c.Decline(ask=AskId("nonsense")),
+    c.Cancel(),
+    c.Cancel(undo="all"),
+    c.Halt(),
+    c.Lift(),
+    c.RaiseCap(caps={"steps": 9}),
+    c.Withdraw(seq=Seq(3)),
+    c.Withdraw(seq=Seq(999)),
+    c.ForcePause(),
+    c.RetryUndo(),
+    c.AcceptResidue(),
+    c.ResumeFrame(frame=FrameId("f1")),
+    c.DropFrame(frame=FrameId("f1")),
+    c.TakeOver(by=ANN),
+    c.Write(text="hello", by=ANN),
+    c.UseTool(use=MAIL, by=ANN),
+    c.HandBack(by=ANN),
+    v.TakeLease(holder="w2"),
+    v.TakeLease(holder="w2", held=True),
+    v.Late(result=LateResult(call=CallId("c2"), attempt=1, epoch=Epoch(0))),
+    v.Late(result=LateResult(call=CallId("c0"), attempt=1, epoch=Epoch(0))),
+    v.Wake(),
+    v.Advanced(epoch=Epoch(1)),
+    v.Start(epoch=Epoch(1), call=CallId("c2"), seen=Seq(0)),
+    v.Start(epoch=Epoch(1), call=CallId("c99"), seen=Seq(0)),
+    v.Start(epoch=Epoch(7), call=CallId("c2"), seen=Seq(0)),
+    v.Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c2"), reply=Reply())),
+    v.AskPerson(epoch=Epoch(1), call=CallId("c2")),
+    v.AskMoot(epoch=Epoch(1), ask=AskId("a1")),
+    v.SaveProgress(epoch=Epoch(1), call=CallId("c2"), progress=1),
+    v.Propose(epoch=Epoch(1), use=MAIL),
+    v.SetPlan(epoch=Epoch(1), items=(Item(text="one"),)),
+    v.GiveVerdict(epoch=Epoch(1), name="m:f", met=False),
+    v.SettleCall(epoch=Epoch(1), call=CallId("c2"), happened=True),
+    v.StartUndo(epoch=Epoch(1), call=CallId("c2")),
+    v.CloseUndo(epoch=Epoch(1), outcome=UndoDone(call=CallId("c2"))),
+    v.Finish(epoch=Epoch(1)),
+    v.Settled(epoch=Epoch(1)),
+    v.Fail(epoch=Epoch(1), error="boom"),
+    v.StandDown(epoch=Epoch(1)),
+)

@@ -1,0 +1,214 @@
+"""A person in the loop: questions, approvals, unsure calls; who may decide, and once."""
+
+import pytest
+
+from midrun.core import controls as c
+from midrun.core import evidence as v
+from midrun.core.entries import CallDone, CallStarted, LateResult
+from midrun.core.ids import SECOND, AskId, CallId, Epoch, Micros
+from midrun.core.orders import CallModel, CallTool, CheckCall, Settle
+from midrun.core.state import Stage
+from midrun.core.values import Actor, Effect, Json, Phase, Traits, Use
+from midrun.testing.journals import BEGUN, Scenario, given
+
+E1, E2 = Epoch(1), Epoch(2)
+C2, C3, C4 = CallId("c2"), CallId("c3"), CallId("c4")
+A1 = AskId("a1")
+ASK = Use(tool="ask_operator", args={"question": "ok?"})
+PAY = Use(tool="pay", args={"eur": 500}, traits=Traits(approve="block"))
+POST = Use(tool="post", args={"text": "hi"}, traits=Traits(approve="queue"))
+MAIL = Use(tool="mail", args={})
+SEARCH = Use(tool="search", args={}, traits=Traits(effect=Effect.READ))
+
+begun = given(*BEGUN)
+asked = v.AskPerson(epoch=E1, call=C2, question="ok?")
+paying = begun.replies(PAY).advances()
+
+
+def stage(run: Scenario, call: str) -> Stage:
+    """Return where a call stands."""
+    found = run.state.call(call)
+    assert found is not None
+    return found.stage
+
+
+def done(call: CallId, epoch: Epoch = E1) -> v.Close:
+    """Return the evidence that a call returned."""
+    return v.Close(epoch=epoch, outcome=CallDone(call=call))
+
+
+def test_the_answer_is_the_tools_result_and_the_tool_is_not_entered_again() -> None:
+    """Days later, in another process: the call is done, not retried."""
+    run = begun.replies(ASK).starts("c2").after(asked).advances().then(phase=Phase.WAITING)
+    run = run.when(c.Answer(ask=A1, value={"approved": True})).then(phase=Phase.QUEUED)
+    call = run.state.call("c2")
+    assert call is not None
+    assert (call.stage, call.result) == (Stage.DONE, {"approved": True})
+    run.after(v.TakeLease()).then(plans=(CallModel(call=C3),))
+
+
+def test_siblings_run_while_one_call_asks_and_the_next_model_call_waits_for_all() -> None:
+    """A question in the middle repeats no sibling and drops none."""
+    run = begun.replies(ASK, MAIL, SEARCH).starts("c2", "c3").after(asked)
+    run = run.then(phase=Phase.RUNNING, plans=(CallTool(call=C4),))
+    run = run.starts("c4").after(done(C3), done(C4)).then(plans=(Settle(),)).advances()
+    run = run.then(phase=Phase.WAITING).when(c.Answer(ask=A1, value="yes"))
+    run.after(v.TakeLease()).then(plans=(CallModel(call=CallId("c5")),))
+
+
+def test_only_the_first_answer_counts_and_the_second_learns_who_was_first() -> None:
+    """Two people, two browsers."""
+    run = begun.replies(ASK).starts("c2").after(asked).advances()
+    run = run.when(c.Answer(ask=A1, value=1, by=Actor(name="bo")), c.Answer(ask=A1, value=2))
+    run.then(refused="already_answered")
+    assert run.verdict is not None
+    assert run.verdict.by == "bo"  # type: ignore[union-attr]  # Refused has it
+
+
+def test_a_gated_call_starts_only_with_its_approval_and_cites_it() -> None:
+    """The approval names the call and the hash of its arguments."""
+    paying.then(phase=Phase.WAITING)
+    run = paying.when(c.Approve(ask=A1)).after(v.TakeLease()).starts("c2")
+    started = run.entries[-1]
+    assert isinstance(started, CallStarted)
+    assert started.approval is not None
+    assert started.approval.ask == "a1"
+    assert started.approval.args_hash == run.state.asks[0].args_hash
+
+
+def test_edited_arguments_are_what_is_executed() -> None:
+    """The person changed the amount; the hash is of what they approved."""
+    run = paying.when(c.Approve(ask=A1, args={"eur": 50})).after(v.TakeLease())
+    call = run.state.call("c2")
+    assert call is not None
+    assert call.use.args == {"eur": 50}
+    assert call.approval is not None
+    assert call.approval.args_hash != run.state.asks[0].args_hash
+
+
+def test_a_declined_call_is_never_made_and_the_agent_is_told_why() -> None:
+    """No is an answer."""
+    run = paying.when(c.Decline(ask=A1, reason="too much", by=Actor(name="bo")))
+    call = run.state.call("c2")
+    assert call is not None
+    assert (call.stage, call.error) == (Stage.SEALED, "declined by bo: too much")
+    run.after(v.TakeLease()).then(plans=(CallModel(call=C3),))
+
+
+@pytest.mark.parametrize(
+    ("traits", "person", "allowed"),
+    [
+        (Traits(approve="block", audience="operator"), Actor(name="bo"), False),
+        (Traits(approve="block", audience="operator"), Actor(name="cy", role="operator"), True),
+        (Traits(approve="block", four_eyes=True), Actor(name="ann"), False),
+        (Traits(approve="block", four_eyes=True), Actor(name="bo"), True),
+    ],
+)
+def test_only_the_audience_decides_and_four_eyes_exclude_the_requester(
+    traits: Traits, person: Actor, allowed: bool
+) -> None:
+    """The run was started by ann."""
+    run = begun.replies(Use(tool="pay", args={}, traits=traits)).advances()
+    run = run.when(c.Approve(ask=A1, by=person))
+    if allowed:
+        run.then(phase=Phase.QUEUED)
+    else:
+        run.then(refused="not_allowed", phase=Phase.WAITING)
+
+
+def test_a_queued_approval_lets_the_agent_go_on_and_its_outcome_comes_as_a_message() -> None:
+    """Proposed, awaiting review; then made, then reported."""
+    run = begun.replies(POST).advances().then(plans=(CallModel(call=C3),))
+    run = run.when(c.Approve(ask=A1)).then(plans=(CallTool(call=C2),))
+    run = run.starts("c2").after(done(C2))
+    assert run.state.messages[-1].kind == "outcome"
+    assert run.state.messages[-1].calls == ("c2",)
+
+
+def test_a_run_that_would_complete_waits_for_its_queued_approvals() -> None:
+    """Nothing is forgotten at the end."""
+    run = begun.replies(POST).advances().replies(text="done").advances()
+    run = run.then(phase=Phase.WAITING).when(c.Decline(ask=A1)).then(phase=Phase.QUEUED)
+    run.after(v.TakeLease()).then(plans=(CallModel(call=C4),))
+
+
+def test_an_unanswered_ask_expires_and_counts_as_a_no() -> None:
+    """By the store's clock, whoever looks first."""
+    expires = Micros(begun.now + 60 * SECOND)
+    asks = v.AskPerson(epoch=E1, call=C2, expires=expires)
+    run = begun.replies(ASK).starts("c2").after(asks).advances().later(61).when(v.Wake())
+    run.then(phase=Phase.QUEUED)
+    assert stage(run, "c2") is Stage.SEALED
+    run.when(c.Answer(ask=A1, value=1)).then(refused="ask_closed")
+
+
+def test_an_unknown_once_call_is_put_to_a_person_and_never_repeated() -> None:
+    """It may have happened; only a person can say."""
+    run = begun.replies(MAIL).starts("c2").after(v.TakeLease()).advances()
+    run = run.then(phase=Phase.WAITING)
+    assert run.state.asks[0].ask_kind == "unsure"
+    run.when(v.Start(epoch=E2, call=C2, seen=run.state.seq)).then(refused="lease_lost")
+    run.when(c.Answer(ask=A1, value="perhaps")).then(refused="not_an_outcome")
+
+
+@pytest.mark.parametrize(
+    ("said", "left"), [("yes", Stage.DONE), ("no", Stage.PROPOSED), ("unknown", Stage.UNKNOWN)]
+)
+def test_what_a_person_says_about_an_unsure_call_settles_it(said: Json, left: Stage) -> None:
+    """It did: done. It didn't: made now. Don't know: left alone, and reported as unsure."""
+    run = begun.replies(MAIL).starts("c2").after(v.TakeLease()).advances()
+    run = run.when(c.Answer(ask=A1, value=said)).then(phase=Phase.QUEUED)
+    assert stage(run, "c2") is left
+    run = run.after(v.TakeLease())
+    expected = CallTool(call=C2) if said == "no" else CallModel(call=C3)
+    run.then(plans=(expected,))
+
+
+def test_a_tool_with_a_check_is_asked_before_a_person_is() -> None:
+    """The far end knows."""
+    checked = Use(tool="mail", args={}, traits=Traits(check=True))
+    run = begun.replies(checked).starts("c2").after(v.TakeLease())
+    run = run.then(plans=(CheckCall(call=C2),))
+    run = run.after(v.SettleCall(epoch=E2, call=C2, happened=True, result="sent"))
+    run.then(plans=(CallModel(call=C3),))
+
+
+def test_late_evidence_answers_the_question_that_was_put_to_a_person() -> None:
+    """Slow, not dead: the worker had the result all along."""
+    run = begun.replies(MAIL).starts("c2").after(v.TakeLease()).advances()
+    late = LateResult(call=C2, attempt=1, epoch=E1, result="sent")
+    run = run.when(v.Late(result=late)).then(phase=Phase.QUEUED)
+    assert stage(run, "c2") is Stage.DONE
+    run.when(c.Answer(ask=A1, value="no")).then(refused="ask_closed")
+
+
+def test_late_evidence_of_an_attempt_that_was_restarted_changes_nothing() -> None:
+    """It speaks of the first attempt; the second is under way."""
+    run = begun.replies(SEARCH).starts("c2").after(v.TakeLease()).starts("c2")
+    late = LateResult(call=C2, attempt=1, epoch=E1, result="old")
+    run = run.when(v.Late(result=late))
+    assert stage(run, "c2") is Stage.STARTED
+
+
+def test_a_childs_ask_shows_on_the_parent_and_is_closed_when_answered_there() -> None:
+    """Wherever it is answered, the parent attaches to the child again."""
+    child = Use(tool="helper", kind="child")
+    shown = v.AskPerson(epoch=E1, call=C2, question="child asks", child=True)
+    run = begun.replies(child).starts("c2").after(shown)
+    run.advances().then(phase=Phase.WAITING)
+    moot = run.after(v.AskMoot(epoch=E1, ask=A1))
+    assert stage(moot, "c2") is Stage.PROPOSED
+
+
+def test_an_answer_while_paused_is_kept_for_the_resume() -> None:
+    """Paused stays paused; the answer is not lost."""
+    run = begun.replies(ASK).starts("c2").after(asked).advances().when(c.Pause())
+    run = run.when(c.Answer(ask=A1, value=7)).then(phase=Phase.PAUSED)
+    run.when(c.Resume()).then(phase=Phase.QUEUED)
+    assert stage(run, "c2") is Stage.DONE
+
+
+def test_resume_with_an_open_ask_goes_back_to_waiting() -> None:
+    """There is nothing to drive until somebody answers."""
+    run = begun.replies(ASK).starts("c2").after(asked).advances().when(c.Pause())
+    run.when(c.Resume()).then(phase=Phase.WAITING)

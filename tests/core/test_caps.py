@@ -1,0 +1,155 @@
+"""Caps pause and ask: counted, reserved, raised; never killed, never overrun unseen."""
+
+import pytest
+from msgspec.structs import replace
+
+from midrun.core import controls as c
+from midrun.core import evidence as v
+from midrun.core.entries import CallAborted, CallDone, CapReached, RunStarted
+from midrun.core.ids import CallId, Epoch
+from midrun.core.orders import CallModel, Judge, WakeAt
+from midrun.core.stops import (
+    Custom,
+    MaxCost,
+    MaxSteps,
+    MaxTime,
+    MaxTokens,
+    MaxToolCalls,
+    Repeats,
+    Stop,
+    TextMention,
+    caps,
+    repeats,
+)
+from midrun.core.values import Effect, Phase, Spend, Traits, Use
+from midrun.testing.journals import BEGUN, Scenario, given
+
+E1 = Epoch(1)
+C1, C2 = CallId("c1"), CallId("c2")
+
+
+def capped(stop: Stop) -> Scenario:
+    """Return a run that a driver has just taken, with a stop condition."""
+    first = BEGUN[0]
+    assert isinstance(first, RunStarted)
+    return given(replace(first, stop=stop), BEGUN[1])
+
+
+def searches(run: Scenario, query: str) -> Scenario:
+    """Let the agent make one step with one search."""
+    use = Use(tool="search", args={"q": query}, traits=Traits(effect=Effect.READ))
+    call = CallId(f"c{len(run.state.calls) + 2}")
+    run = run.replies(use).starts(call)
+    return run.after(v.Close(epoch=run.state.epoch, outcome=CallDone(call=call))).advances()
+
+
+def test_reaching_a_cap_pauses_and_names_it() -> None:
+    """Two steps were allowed, two were made, and the third waits for a person."""
+    run = searches(searches(capped(MaxSteps(2)), "a"), "b").then(phase=Phase.PAUSED)
+    reached = [e for e in run.entries if isinstance(e, CapReached)]
+    assert [(e.stop, e.cap) for e in reached] == [("at most 2 steps", "steps")]
+
+
+def test_a_bare_resume_at_a_cap_is_refused_and_a_raised_one_goes_on() -> None:
+    """The way on is to raise the cap, or to cancel."""
+    run = searches(capped(MaxSteps(1)), "a").when(c.Resume()).then(refused="cap_reached")
+    run.when(c.Redirect(text="hurry")).then(refused="cap_reached")
+    run.when(c.Resume(caps={"steps": 5})).then(phase=Phase.QUEUED)
+    run = run.when(c.RaiseCap(caps={"steps": 3})).then(phase=Phase.PAUSED)
+    run.when(c.Resume()).then(phase=Phase.QUEUED)
+    run.when(c.Cancel()).then(phase=Phase.CANCELLED)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "refused"),
+    [({"steps": 1}, "cap_not_raised"), ({"moons": 9}, "no_such_cap"), ({}, "no_such_cap")],
+)
+def test_only_bounds_that_exist_can_be_moved_and_only_up(
+    wanted: dict[str, int], refused: str
+) -> None:
+    """A typo must not lift anything."""
+    capped(MaxSteps(1)).when(c.RaiseCap(caps=wanted)).then(refused=refused)
+
+
+def test_a_call_that_could_overrun_the_cap_is_not_started() -> None:
+    """What is promised to calls in flight counts as spent."""
+    run = capped(MaxTokens(100)).starts("c1", reserve=Spend(tokens=60))
+    outcome = CallDone(call=C1, spent=Spend(tokens=50))
+    run = run.after(v.Close(epoch=E1, outcome=outcome))
+    start = v.Start(epoch=E1, call=C2, seen=run.state.seq, reserve=Spend(tokens=60))
+    run = run.when(start).then(phase=Phase.PAUSING).advances().then(phase=Phase.PAUSED)
+    assert run.state.meter.committed == Spend(tokens=50)
+
+
+def test_a_stopped_stream_counts_as_billed_and_an_unknown_call_keeps_its_reservation() -> None:
+    """The provider may well send the bill."""
+    run = capped(MaxCost(usd=1)).starts("c1", reserve=Spend(cost=300_000))
+    stopped = run.after(v.Close(epoch=E1, outcome=CallAborted(call=C1)))
+    assert stopped.state.meter.spent == Spend(cost=300_000)
+    orphaned = run.after(v.TakeLease())
+    assert orphaned.state.meter.committed == Spend(cost=300_000)
+    again = orphaned.starts("c1", reserve=Spend(cost=300_000))
+    assert again.state.meter.committed == Spend(cost=600_000)
+
+
+def test_the_same_call_over_and_over_pauses() -> None:
+    """Three identical searches are a loop."""
+    run = searches(searches(searches(capped(Repeats(3)), "x"), "x"), "x")
+    run.then(phase=Phase.PAUSED)
+    run.when(c.Resume(instruction="try something else")).then(phase=Phase.QUEUED)
+
+
+@pytest.mark.parametrize(
+    ("trail", "n", "expected"),
+    [
+        ("aaa", 3, True),
+        ("abab", 2, True),
+        ("abcabc", 2, True),
+        ("abcdabcd", 2, True),
+        ("abcdeabcde", 2, False),
+        ("aab", 2, False),
+        ("ababa", 3, False),
+        ("", 1, False),
+    ],
+)
+def test_cycles_of_up_to_four_calls_are_repetition(trail: str, n: int, expected: bool) -> None:
+    """A-B-A-B is a loop too."""
+    assert repeats(tuple(trail), n) is expected
+
+
+def test_time_counts_only_while_somebody_drives_the_run() -> None:
+    """A weekend in `paused` is not work."""
+    run = capped(MaxTime(minutes=1)).starts("c1").later(30)
+    run = run.after(v.Close(epoch=E1, outcome=CallDone(call=C1))).when(c.Pause()).advances()
+    run = run.later(86_400).when(c.Resume()).after(v.TakeLease()).starts("c2")
+    run.then(plans=(WakeAt(at=run.now + 30_000_000),))  # type: ignore[arg-type]  # a sum of Micros
+    run.later(29).when(v.Wake()).then(already="nothing_due")
+    run.later(31).when(v.Wake()).then(phase=Phase.PAUSING)
+
+
+def test_a_condition_can_say_that_the_run_is_done() -> None:
+    """TextMention with then="complete" ends the run with what was said."""
+    use = Use(tool="log", args={}, traits=Traits(effect=Effect.READ))
+    run = capped(TextMention("all done", then="complete")).replies(use, text="ALL DONE.")
+    run = run.starts("c2").after(v.Close(epoch=E1, outcome=CallDone(call=C2))).advances()
+    run.then(phase=Phase.COMPLETED)
+    assert run.state.output == "ALL DONE."
+
+
+def test_a_custom_condition_is_judged_before_every_step_and_its_verdict_journaled() -> None:
+    """The shell evaluates it; the core only knows its name."""
+    run = capped(Custom("shop:too_expensive")).then(plans=(Judge(name="shop:too_expensive"),))
+    verdict = v.GiveVerdict(epoch=E1, name="shop:too_expensive", met=False)
+    run = run.after(verdict).then(plans=(CallModel(call=C1),))
+    met = searches(run, "x").after(replace(verdict, met=True))
+    met.advances().then(phase=Phase.PAUSED).when(c.Resume()).then(phase=Phase.QUEUED)
+
+
+def test_conditions_compose_and_say_themselves_in_words() -> None:
+    """What the page shows is what the run obeys."""
+    stop = MaxSteps(40) | MaxCost(usd=2) & ~TextMention("almost")
+    assert str(stop) == "at most 40 steps or (at most $2 and not the agent says 'almost')"
+    run = capped(MaxSteps(40) | MaxToolCalls(3))
+    assert caps(run.state.stop, run.state.meter) == {"steps": (0, 40), "tool_calls": (0, 3)}
+    one = searches(capped(MaxToolCalls(1) & MaxSteps(2)), "a").then(phase=Phase.RUNNING)
+    searches(one, "b").then(phase=Phase.PAUSED)
