@@ -85,7 +85,7 @@ INPUTS: Final[tuple[Input, ...]] = (
     v.Start(epoch=Epoch(7), call=CallId("c2"), seen=Seq(0)),
     v.Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c2"), reply=Reply())),
     v.AskPerson(epoch=Epoch(1), call=CallId("c2")),
-    v.AskMoot(epoch=Epoch(1), ask=AskId("a1")),
+    v.AskMoot(ask=AskId("a1")),
     v.SaveProgress(epoch=Epoch(1), call=CallId("c2"), progress=1),
     v.Propose(epoch=Epoch(1), use=MAIL),
     v.SetPlan(epoch=Epoch(1), items=(Item(text="one"),)),

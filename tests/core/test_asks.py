@@ -196,7 +196,7 @@ def test_a_childs_ask_shows_on_the_parent_and_is_closed_when_answered_there() ->
     shown = v.AskPerson(epoch=E1, call=C2, question="child asks", child=True)
     run = begun.replies(child).starts("c2").after(shown)
     run.advances().then(phase=Phase.WAITING)
-    moot = run.after(v.AskMoot(epoch=E1, ask=A1))
+    moot = run.after(v.AskMoot(ask=A1))
     assert stage(moot, "c2") is Stage.PROPOSED
 
 

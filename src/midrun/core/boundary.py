@@ -82,7 +82,7 @@ def _asks(state: State) -> Iterator[AskOpened]:
     """Open the asks that calls need before they may go on: approvals, and unsure outcomes."""
     count = len(state.asks)
     asked = {state.asks[n - 1].call for n in state.open_asks}
-    for number in state.open:
+    for number in state.at_hand:
         call = state.calls[number - 1]
         if call.id in asked:
             continue

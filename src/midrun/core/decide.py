@@ -53,13 +53,20 @@ def _asked_for(state: State, control: Control, now: Micros) -> Verdict:
             return verdict
         name = verdict.name if isinstance(verdict, Already) else verdict.reason
         refused = isinstance(verdict, Refused)
-        note = RequestNoted(verdict=name, refused=refused, **asked(control))
+        note = RequestNoted(
+            verdict=name,
+            refused=refused,
+            since=verdict.seq,
+            since_by=verdict.by,
+            **asked(control),
+        )
         return replace(verdict, entries=(note,))
     if heard.digest != digest(control):
         return Refused(reason="request_id_reused", seq=heard.seq)
     if heard.refused:
-        return Refused(reason=heard.verdict, seq=heard.seq)
-    return Already(name=heard.verdict or "duplicate_request", seq=heard.seq)
+        return Refused(reason=heard.verdict, seq=heard.since, by=heard.since_by)
+    name = heard.verdict or "duplicate_request"
+    return Already(name=name, seq=heard.since, by=heard.since_by)
 
 
 def _ruled(state: State, given: Input, now: Micros) -> Verdict:

@@ -1,7 +1,7 @@
 """Evidence: what the driver says came of an order, or is about to do. The other half of input.
 
-Every piece but `TakeLease`, `Late` and `Wake` carries the epoch under which it was gathered;
-one from an older epoch changes nothing.
+Every piece but `TakeLease`, `Late`, `Wake` and `AskMoot` carries the epoch under which it was
+gathered; one from an older epoch changes nothing.
 """
 
 from typing import dataclass_transform
@@ -78,7 +78,7 @@ class AskPerson(Fenced, kw_only=True):
     expires: Micros | None = None
 
 
-class AskMoot(Fenced, kw_only=True):
+class AskMoot(Finding, kw_only=True):
     """The child run's ask was answered on the child."""
 
     ask: AskId

@@ -70,6 +70,8 @@ def _heard(state: State, entry: Asked) -> State:
         digest=entry.digest,
         verdict=getattr(entry, "verdict", ""),
         refused=getattr(entry, "refused", False),
+        since=getattr(entry, "since", state.seq),
+        since_by=getattr(entry, "since_by", entry.by),
     )
     return replace(state, heard=state.heard | {entry.request: heard})
 

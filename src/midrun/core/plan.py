@@ -24,7 +24,7 @@ from midrun.core.orders import (
 )
 from midrun.core.state import Call, Hold, Stage, State
 from midrun.core.stops import deadline, unjudged
-from midrun.core.values import Phase
+from midrun.core.values import TERMINAL, Phase
 
 KEEP = 8
 """How many of the newest messages a condensed history keeps word for word."""
@@ -56,10 +56,13 @@ def plan(state: State) -> tuple[Order, ...]:
 
 def wake_at(state: State) -> Micros | None:
     """Return when the run must be looked at although nothing happens, if ever."""
+    if state.phase is Phase.HALTED or state.phase in TERMINAL:
+        return None
     times = [ask.expires for n in state.open_asks if (ask := state.asks[n - 1]).expires]
     times += [p.due for p in state.pending if p.due is not None]
-    if state.phase in {Phase.PAUSING, Phase.PAUSED} and state.hold and state.hold.until:
-        times.append(state.hold.until)
+    hold = state.hold or Hold()
+    if state.phase in {Phase.PAUSING, Phase.PAUSED} and hold.until and hold.why == "user":
+        times.append(hold.until)
     if state.phase is Phase.RUNNING and state.leased and (limit := deadline(state.stop)):
         times.append(Micros(state.at + max(0, limit - state.meter.worked)))
     return min(times, default=None)
@@ -73,7 +76,7 @@ def _running(state: State) -> Iterator[Order]:
     if crossing(state, state.at):
         yield Advance()
         return
-    if not state.redirects and state.error is None:
+    if (state.wheel or not state.redirects) and state.error is None:
         yield from _starts(state)
     if state.in_flight or state.cleaning or _startable(state):
         if (wake := wake_at(state)) is not None:
@@ -92,7 +95,7 @@ def _cuts(state: State) -> Iterator[Order]:
 
 
 def _starts(state: State) -> Iterator[Order]:
-    for number in state.open:
+    for number in state.at_hand:
         call = state.calls[number - 1]
         if call.unsure and not call.error and call.traits.check:
             yield CheckCall(call=call.id)
@@ -113,7 +116,8 @@ def _start(state: State, call: Call) -> Order:
 
 
 def _startable(state: State) -> bool:
-    return state.error is None and any(not state.waits(state.calls[n - 1]) for n in state.open)
+    calls = (state.calls[n - 1] for n in state.at_hand)
+    return state.error is None and any(not state.waits(call) for call in calls)
 
 
 def _at_boundary(state: State) -> Order:
@@ -182,9 +186,9 @@ def _cancelling(state: State) -> Iterator[Order]:
 
 def _abort(state: State, number: int, because: str) -> Order:
     call = state.calls[number - 1]
-    if call.call_kind != "child" or because == "redirected":
+    if call.call_kind != "child":
         return AbortCall(call=call.id, because=because)  # type: ignore[arg-type]  # callers name it
     child = child_id(state.run, call.id)
-    control = "cancel" if because == "cancelled" else "halt"
+    control = "halt" if because == "halted" else "cancel"
     undo = state.cancel.undo if state.cancel else "in_flight"
     return ControlChild(call=call.id, child=child, control=control, now=True, undo=undo)  # type: ignore[arg-type]  # as above

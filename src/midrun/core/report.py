@@ -92,6 +92,8 @@ def _belongs(call: Call) -> str | None:
         return "not_undone"
     if call.stage is Stage.DONE:
         return None if call.traits.effect is Effect.READ else "done"
+    if call.entered and call.stage is not Stage.FAILED:
+        return "stopped"
     if call.maybe or call.stage is Stage.UNKNOWN:
         return None if call.traits.effect is Effect.READ else "unsure"
     return {

@@ -93,6 +93,8 @@ class Call(Value, kw_only=True):
     maybe: bool = False  # once unknown, it may have happened until evidence says otherwise
     doomed: bool = False  # in flight when the cancel came: in the undo set however it ends
     again: bool = False  # to be made again, under the same key
+    by_hand: bool = False  # wanted by a person at the wheel
+    entered: bool = False  # it asked a person from within: it may have done things before
     shelved: bool = False  # the agent goes on; the outcome will come as a message
     result: Json = None
     error: str = ""
@@ -122,7 +124,8 @@ class Call(Value, kw_only=True):
     @property
     def touched(self) -> bool:
         """It may have changed the world."""
-        return self.maybe or self.stage in {Stage.DONE, Stage.ABORTED, Stage.UNKNOWN}
+        ended = {Stage.DONE, Stage.ABORTED, Stage.UNKNOWN}
+        return self.maybe or self.entered or self.stage in ended
 
     @property
     def unclosed(self) -> bool:
@@ -203,6 +206,8 @@ class Heard(Value, kw_only=True):
     digest: str
     verdict: str = ""
     refused: bool = False
+    since: Seq = START
+    since_by: str = ""
 
 
 class State(Value, kw_only=True):
@@ -296,6 +301,13 @@ class State(Value, kw_only=True):
         if call.stage is Stage.ASKING:
             return True
         return call.unsure and any(self.asks[n - 1].call == call.id for n in self.open_asks)
+
+    @property
+    def at_hand(self) -> tuple[int, ...]:
+        """The unclosed calls whose turn it is: with a person at the wheel, only theirs."""
+        if not self.wheel:
+            return self.open
+        return tuple(n for n in self.open if self.calls[n - 1].by_hand)
 
     @property
     def redirects(self) -> tuple[Pending, ...]:

@@ -119,3 +119,5 @@ class RequestNoted(Asked, kw_only=True):
 
     verdict: str
     refused: bool = False
+    since: Seq = Seq(0)
+    since_by: str = ""

@@ -40,7 +40,8 @@ def ask_opened(state: State, entry: AskOpened) -> State:
     call = _call_of(state, ask)
     if entry.ask_kind == "unsure":
         return state  # it stays unknown while somebody is asked
-    call = replace(call, stage=Stage.ASKING, shelved=not entry.blocking)
+    entered = call.stage is Stage.STARTED
+    call = replace(call, stage=Stage.ASKING, shelved=not entry.blocking, entered=entered)
     if call.shelved:
         state = replace(state, open=tuple(n for n in state.open if n != number))
     return state.with_call(call)
@@ -92,7 +93,10 @@ def ask_closed(state: State, entry: AskClosed) -> State:
         return state
     if entry.why == "elsewhere":
         return state.with_call(replace(call, stage=Stage.PROPOSED))
-    return _sealed(state, call, SEALED_BECAUSE[entry.why])
+    why = SEALED_BECAUSE[entry.why]
+    if call.entered:
+        why = why.replace("not executed", "stopped at its question")
+    return _sealed(state, call, why)
 
 
 def _sealed(state: State, call: Call, why: str) -> State:

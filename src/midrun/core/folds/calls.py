@@ -39,7 +39,13 @@ def _proposing(state: State, uses: tuple[Use, ...]) -> State:
     calls, opened = state.calls, state.open
     for use in uses:
         number = len(calls) + 1
-        call = Call(number=number, call_kind=use.kind, step=state.meter.steps, use=use)
+        call = Call(
+            number=number,
+            call_kind=use.kind,
+            step=state.meter.steps,
+            use=use,
+            by_hand=bool(state.wheel),
+        )
         if use.refused:
             call = replace(call, stage=Stage.SEALED, error=use.refused)
         else:

@@ -23,15 +23,22 @@ from midrun.core.entries import (
     VerdictGiven,
 )
 from midrun.core.ids import Seq
-from midrun.core.state import Arms, Cleanup, Hold, Pending, State
+from midrun.core.state import Arms, Cleanup, Hold, Pending, Stage, State
 from midrun.core.stops import raised
 from midrun.core.values import Message, Phase
 
 
 def pause_requested(state: State, entry: PauseRequested) -> State:
     """A pause pends. A second one may make it sharper, never weaker."""
-    now = entry.now or (state.hold is not None and state.hold.now)
-    hold = Hold(why=entry.why, now=now, until=entry.until, seq=state.seq, by=entry.by)
+    before = state.hold or Hold()
+    hold = Hold(
+        why=entry.why,
+        now=entry.now or before.now,
+        cap=before.cap if entry.why == "cap" else "",
+        until=entry.until,
+        seq=state.seq,
+        by=entry.by,
+    )
     return replace(state, hold=hold)
 
 
@@ -111,9 +118,14 @@ def without_pending(state: State, seq: Seq) -> tuple[State, Pending]:
 
 
 def cancel_requested(state: State, entry: CancelRequested) -> State:
-    """Nothing new starts. What is in flight belongs to the undo set, however it ends."""
-    for number in state.in_flight:
-        state = state.with_call(replace(state.calls[number - 1], doomed=True))
+    """Nothing new starts. What is in flight, or may have happened unfinished, is doomed.
+
+    Doomed calls belong to the undo set whatever evidence about them comes later.
+    """
+    for number in {*state.in_flight, *state.effects}:
+        call = state.calls[number - 1]
+        if call.stage is Stage.STARTED or (call.touched and call.stage is not Stage.DONE):
+            state = state.with_call(replace(call, doomed=True))
     then = Phase.CANCELLING if state.phase is Phase.HALTED else None
     return replace(state, cancel=entry, hold=None, then=then)
 

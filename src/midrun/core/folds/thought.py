@@ -42,7 +42,8 @@ def message_due(state: State, entry: MessageDue) -> State:
     pending = tuple(
         replace(p, due=None) if p.seq == entry.message else p for p in state.pending
     )
-    return replace(state, pending=pending)
+    now = any(p.seq == entry.message and p.urgency == "now" for p in pending)
+    return replace(state, pending=pending, cut=state.seq if now else state.cut)
 
 
 def message_taken(state: State, entry: MessageTaken) -> State:
@@ -83,7 +84,10 @@ def frame_pushed(state: State, entry: FramePushed) -> State:
 
 def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> State:
     """The chain goes on, and the next reply says so."""
-    state = replace(_popped(state, entry.frame), answer=None, prefix=entry.words, cut=state.seq)
+    goal = next(f.goal for f in state.frames if f.id == entry.frame)
+    state = replace(
+        _popped(state, entry.frame), goal=goal, answer=None, prefix=entry.words, cut=state.seq
+    )
     return state.saying(Message(role="runtime", text=entry.words, kind="back"))
 
 
@@ -100,8 +104,7 @@ def _popped(state: State, frame_: str) -> State:
     frame = next(f for f in state.frames if f.id == frame_)
     back = tuple(n for n in frame.parked if state.calls[n - 1].unclosed)
     frames = tuple(f for f in state.frames if f is not frame)
-    goal = frame.goal if frame is state.frames[-1] else state.goal
-    return replace(state, frames=frames, open=(*back, *state.open), goal=goal)
+    return replace(state, frames=frames, open=(*back, *state.open))
 
 
 def plan_made(state: State, entry: PlanMade) -> State:

@@ -137,11 +137,11 @@ def wake(state: State, _: Wake, now: Micros) -> Verdict:
 
 def _let_go(state: State, now: Micros) -> tuple[Entry, ...]:
     hold = state.hold
-    if hold is None or hold.until is None or hold.until > now:
+    if hold is None or hold.until is None or hold.until > now or hold.why != "user":
         return ()
     if state.phase is Phase.PAUSING:
         return (PauseWithdrawn(by=CLOCK),)
-    if state.phase is Phase.PAUSED and hold.why == "user":
+    if state.phase is Phase.PAUSED:
         return parking(state, (RunResumed(by=CLOCK),))
     return ()
 

@@ -42,24 +42,26 @@ from midrun.core.rulings.asked import asked, by, parking
 from midrun.core.rulings.ends import cancelled
 from midrun.core.state import Hold, Pending, State
 from midrun.core.stops import caps
-from midrun.core.values import Phase
+from midrun.core.values import PauseReason, Phase
 from midrun.core.verdicts import Already, Refused, Rulings, Verdict, accept
 
 
 def pause(state: State, control: Pause, _: Micros) -> Verdict:
     """Ask for a boundary; where nobody drives the run, it is one already."""
     hold = state.hold or Hold()
-    request = PauseRequested(now=control.now, until=control.until, **asked(control))
+    why: PauseReason = "taken_over" if state.wheel else "user"
+    request = PauseRequested(now=control.now, until=control.until, why=why, **asked(control))
     if state.phase is Phase.RUNNING:
         return accept(request)
     if state.phase in {Phase.QUEUED, Phase.WAITING}:
-        return accept(request, RunPaused())
+        return accept(request, RunPaused(why=why))
     # A pause on top of a pause only counts if it asks for more: sharper, or for good.
     for_good = hold.until is not None and control.until is None
     sharper = control.now and not hold.now and state.phase is Phase.PAUSING
     if not (for_good or sharper):
         return Already(name=f"already_{state.phase}", seq=state.since, by=state.since_by)
-    until = hold.until if control.until is None and not for_good else control.until
+    # Only a pause of the user's own lets go by itself; a cap, or a person, stays.
+    until = control.until if hold.why == "user" and hold.until is not None else None
     request = PauseRequested(now=control.now, until=until, why=hold.why, **asked(control))
     if state.phase is Phase.PAUSED:
         return accept(request, RunPaused(why=hold.why))
@@ -92,10 +94,8 @@ def resumed(state: State, instruction: str, control: Resume) -> RunResumed:
 
 def _held_fast(state: State) -> Refused | None:
     """Refuse to go on past a cap that was not raised, or over a person at the wheel."""
-    hold = state.hold
-    if hold is None:
-        return None
-    if hold.why == "taken_over":
+    hold = state.hold or Hold()
+    if state.wheel:
         return Refused(reason="taken_over", seq=hold.seq, by=state.wheel)
     if hold.why == "cap" and hold.cap:
         return Refused(reason="cap_reached", seq=hold.seq, by=hold.cap)
@@ -106,6 +106,8 @@ def redirect(state: State, control: Redirect, _: Micros) -> Verdict:
     """Set a new course. What was asked or approved for the old one no longer counts."""
     if not control.text.strip():
         return Refused(reason="empty_text")
+    if state.wheel:
+        return Refused(reason="taken_over", by=state.wheel)
     request = RedirectRequested(text=control.text, when=control.when, **asked(control))
     entries: tuple[Entry, ...] = (request, *close_asks(state, "superseded", control.by.name))
     if state.phase in {Phase.PAUSED, Phase.FAILED}:
