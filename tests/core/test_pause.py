@@ -2,7 +2,7 @@
 
 from midrun.core import controls as c
 from midrun.core import evidence as v
-from midrun.core.entries import CallAborted, CallDone, RunPaused, RunResumed
+from midrun.core.entries import CallAborted, CallDone, RunPaused, RunWoken
 from midrun.core.ids import SECOND, CallId, Epoch, Micros
 from midrun.core.machine import plan
 from midrun.core.orders import AbortCall, CallModel, CallTool, Settle, WakeAt
@@ -167,7 +167,7 @@ def test_a_redirect_while_pausing_pauses_and_then_goes_on_with_the_text() -> Non
     run = two_tools.when(c.Pause(), c.Redirect(text="Use the 2026 figures"))
     run = run.then(phase=Phase.PAUSING).after(done(C2), done(C3)).advances()
     kinds = [type(entry) for entry in run.entries[-2:]]
-    assert kinds == [RunPaused, RunResumed]
+    assert kinds == [RunPaused, RunWoken]
     run.then(phase=Phase.QUEUED)
 
 

@@ -42,6 +42,7 @@ from midrun.core.entries import (
     RunWoken,
     TakenOver,
     UndoRetried,
+    UndoUnknown,
 )
 from midrun.core.facts.base import Asked
 from midrun.core.head import Head
@@ -61,6 +62,7 @@ UNLEASED: Final[frozenset[type[Entry]]] = frozenset(
         RunPaused,
         RunWaiting,
         RunWoken,
+        UndoUnknown,
     }
 )
 """What may be appended without a lease: what was asked for, and what follows from it at once.

@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 
 from midrun.core.ids import START, RunId, Seq
 from midrun.ports.store import Change
-from midrun.stores.hop import Signal
+from midrun.stores.hop import Home, Signal
 
 REMEMBERED: Final = 4096
 """How many runs' newest seqs are remembered so as not to tell the same thing twice."""
@@ -78,7 +78,7 @@ class Watch(AsyncIterator[Change]):
     def __init__(self) -> None:
         self._lock = Lock()
         self._news: dict[RunId, Seq] = {}
-        self._signal = Signal()
+        self._signal = Signal(Home.here())
         self._ended = False
 
     def tell(self, news: dict[RunId, Seq]) -> None:
@@ -102,5 +102,5 @@ class Watch(AsyncIterator[Change]):
                     return Change(run=run, seq=self._news.pop(run))
                 if self._ended:
                     raise StopAsyncIteration
-                self._signal = signal = Signal()
+                self._signal = signal = Signal(Home.here())
             await signal.wait()

@@ -49,8 +49,8 @@ class Calls(Watch):
             self.report(
                 "I19",
                 record.seq,
-                f"A {entry.call_kind} call was started as {entry.call}; nobody had proposed it, "
-                f"and the next new call of the run is c{number}.",
+                f"A {entry.call_kind} call was started as {entry.call}; nobody had proposed "
+                f"it, and the next new call of the run is c{number}.",
             )
         self._attempt(record, entry, 0)
 

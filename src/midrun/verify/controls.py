@@ -1,9 +1,7 @@
 """Controls: a request counts once, and no control is overtaken (I20, I21, I23, I32)."""
 
 from midrun.core.entries import (
-    KINDS,
     CancelRequested,
-    Entry,
     HandedBack,
     MessageReceived,
     PauseRequested,
@@ -21,7 +19,7 @@ from midrun.core.entries import (
 )
 from midrun.core.facts.base import Asked
 from midrun.verify.ledger import Ledger
-from midrun.verify.problems import Arms, Problem, Watch, arms
+from midrun.verify.problems import ASKED, Problem, Watch, arms
 
 INTERRUPTS = (
     PauseRequested,
@@ -59,7 +57,8 @@ class Controls(Watch):
         """Once a run is being cancelled, nobody but an operator's latch stops that."""
         self.asked(record, entry)
         if self.ledger.cancelled_at:
-            text = f"{type(entry).__name__} came after the cancel at {self.ledger.cancelled_at}."
+            since = self.ledger.cancelled_at
+            text = f"{type(entry).__name__} came after the cancel at {since}."
             self.report("I32", record.seq, text)
 
     def settled(self, record: Record, entry: RunCompleted | RunWaiting) -> None:
@@ -80,7 +79,7 @@ class Controls(Watch):
         """One resume per pause."""
         self.asked(record, entry)
         if not self._resting:
-            text = "The run was resumed, but it was neither paused nor failed since the last time."
+            text = "The run was resumed, but it had not stopped since the last time."
             self.report("I23", record.seq, text)
         self._resting = False
 
@@ -89,14 +88,14 @@ class Controls(Watch):
         self._resting = False
 
     ARMS = arms(
-        {kind: asked for kind in KINDS if issubclass(kind, Asked)}
-        | dict.fromkeys(INTERRUPTS, interrupts)
-        | {
+        dict.fromkeys(ASKED, asked),
+        dict.fromkeys(INTERRUPTS, interrupts),
+        {
             RunCompleted: settled,
             RunWaiting: settled,
             RunPaused: rests,
             RunFailed: rests,
             RunResumed: resumed,
             RunWoken: woken,
-        }
+        },
     )

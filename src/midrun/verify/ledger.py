@@ -261,7 +261,8 @@ def _settled(books: Ledger, seq: int, entry: CallSettled) -> None:
     if entry.happened:
         made.close("done", seq)
     else:
-        made.stage, made.doubted = "proposed", False
+        made.stage = "proposed"
+        made.doubted = made.aborted = False
 
 
 def _sealed(books: Ledger, _: int, entry: CallSealed) -> None:

@@ -1,12 +1,16 @@
 """What a check reports, and the shape that every subject of the checks has."""
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from msgspec import Struct
 
-from midrun.core.entries import Entry, Record
+from midrun.core.entries import KINDS, Entry, Record
+from midrun.core.facts.base import Asked
 from midrun.verify.ledger import Ledger
+
+ASKED: Final = tuple(kind for kind in KINDS if issubclass(kind, Asked))
+"""The entries that record what somebody asked for."""
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -51,6 +55,9 @@ class Watch:
 Arms = Mapping[type[Entry], Callable[[Watch, Record, Entry], None]]
 
 
-def arms(given: Mapping[type[Entry], object]) -> Arms:
+def arms(*given: Mapping[type[Entry], object]) -> Arms:
     """Return the arms of a subject, each a method filed under the one entry it takes."""
-    return given  # type: ignore[return-value]  # what a mapping of methods cannot say
+    merged: dict[type[Entry], object] = {}
+    for some in given:
+        merged |= some
+    return merged  # type: ignore[return-value]  # what a mapping of methods cannot say

@@ -1,7 +1,6 @@
 """Starts: what must not leave the process, and when (I10, I11, I12, I13)."""
 
 from midrun.core.entries import (
-    KINDS,
     AskAnswered,
     CallProposed,
     CallStarted,
@@ -13,9 +12,11 @@ from midrun.core.entries import (
     RunStarted,
     UndoStarted,
 )
-from midrun.core.facts.base import Asked
 from midrun.verify.ledger import Ledger
-from midrun.verify.problems import Problem, Watch, arms
+from midrun.verify.problems import ASKED, Problem, Watch, arms
+
+CONTROLS = tuple(kind for kind in ASKED if kind not in {RunStarted, RequestNoted})
+"""What a decision to start must have seen: everything asked for that changed anything."""
 
 
 class Starts(Watch):
@@ -41,10 +42,10 @@ class Starts(Watch):
             self.report("I11", seq, text)
         self._latched(record, f"{call} was started")
         if entry.seen < self._asked:
-            text = f"{call} was started by somebody who had seen {entry.seen}, not {self._asked}."
+            text = f"{call} was started by one who had seen {entry.seen}, not {self._asked}."
             self.report("I13", seq, text)
         elif entry.seen >= seq:
-            text = f"{call} was started by somebody who had seen {entry.seen}, the future."
+            text = f"{call} was started by one who had seen {entry.seen}, the future."
             self.report("I13", seq, text)
 
     def undo_started(self, record: Record, entry: UndoStarted) -> None:
@@ -82,17 +83,13 @@ class Starts(Watch):
         self._asked = record.seq
 
     ARMS = arms(
-        {kind: asked for kind in KINDS if issubclass(kind, Asked)}
-        | {
+        dict.fromkeys(CONTROLS, asked),
+        {
             CallStarted: started,
             UndoStarted: undo_started,
             RunHalted: halted,
             RunLifted: lifted,
             CallProposed: proposed,
             AskAnswered: answered,
-        }
+        },
     )
-
-
-for _noted in (RunStarted, RequestNoted):  # they ask for nothing that a start could miss
-    del Starts.ARMS[_noted]

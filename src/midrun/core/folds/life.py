@@ -38,8 +38,8 @@ def run_waiting(state: State, _: RunWaiting) -> State:
 
 
 def run_woken(state: State, _: RunWoken) -> State:
-    """The run can be driven again; its phase has said it all."""
-    return state
+    """The run can be driven again; only a person at the wheel keeps their hold on it."""
+    return state if state.wheel else replace(state, hold=None)
 
 
 def run_completed(state: State, entry: RunCompleted) -> State:

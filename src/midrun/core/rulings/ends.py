@@ -16,6 +16,7 @@ from midrun.core.entries import (
     RunPaused,
     RunResumed,
     RunWaiting,
+    RunWoken,
     StoodDown,
     VerdictGiven,
 )
@@ -62,7 +63,7 @@ def _paused(state: State) -> tuple[Entry, ...]:
     hold = state.hold or Hold()
     paused: tuple[Entry, ...] = (RunPaused(why=hold.why),)
     if hold.why == "user" and any(p.seq > hold.seq for p in state.redirects):
-        return parking(state, (*paused, RunResumed(by=state.redirects[-1].by)))
+        return (*paused, RunWoken(why="redirected"))
     return paused
 
 

@@ -4,14 +4,15 @@ Opening checks what is cheap: that the file is ours, of a version we know, and t
 can be read. A journal's own bytes are checked when it is read, by its chain.
 """
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 from typing import Final, Literal
 
 import apsw
+import msgspec
 
 from midrun.errors import (
     StoreBusy,
@@ -29,7 +30,10 @@ SCHEMA: Final = 1
 NO_RESET_BUG: Final = (3, 51, 3)
 """Before SQLite 3.51.3 two processes that checkpoint at once could lose committed pages."""
 
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+DAMAGE: Final = (apsw.Error, UnicodeDecodeError, msgspec.MsgspecError)
+"""What reading or writing the file can raise when the file, or the disk, is to blame."""
+
+_FULL: Final = frozenset({ENOSPC, EDQUOT, EFBIG})
 
 
 def open_file(path: Path, *, durability: Durability, busy_ms: int) -> apsw.Connection:
@@ -80,15 +84,17 @@ def meaning(path: Path, busy_ms: int) -> Iterator[None]:
     """Turn what SQLite raises inside into what it means for midrun."""
     try:
         yield
-    except apsw.Error as error:
+    except DAMAGE as error:
         raise meaning_of(error, path, busy_ms) from error
 
 
-def meaning_of(error: apsw.Error, path: Path, busy_ms: int) -> StoreError:
-    """Return what an error of SQLite means for midrun."""
+def meaning_of(error: Exception, path: Path, busy_ms: int, *, errno: int = 0) -> StoreError:
+    """Return what an error of SQLite, with the system's own number, means for midrun."""
     match error:
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusy(str(path), busy_ms / 1000)
+        case apsw.IOError() if errno in _FULL:
+            return StoreFull(str(path))
         case apsw.FullError():
             return StoreFull(str(path))
         case apsw.NotADBError():
@@ -98,8 +104,8 @@ def meaning_of(error: apsw.Error, path: Path, busy_ms: int) -> StoreError:
         case apsw.SQLError() | apsw.ConstraintError() | apsw.MismatchError():
             # Our statements are constant and tested: it is the file that is not as we left it.
             return StoreDamaged(str(path), str(error))
-        case apsw.IOError() if getattr(error, "errno", None) in _FULL:
-            return StoreFull(str(path))
+        case UnicodeDecodeError() | msgspec.MsgspecError():
+            return StoreDamaged(str(path), str(error))
         case _:
             return StoreUnreachable(str(path), f"{type(error).__name__}: {error}")
 

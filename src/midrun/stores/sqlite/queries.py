@@ -75,8 +75,12 @@ _THINNED: Final = """
     ORDER BY no DESC LIMIT ?2
 """
 LIST_ALL: Final = _COLUMNS + "WHERE no < ?1" + _THINNED
-LIST_BY_PHASE: Final = _COLUMNS + "INDEXED BY runs_by_phase WHERE phase = ?4 AND no < ?1" + _THINNED
-LIST_BY_AGENT: Final = _COLUMNS + "INDEXED BY runs_by_agent WHERE agent = ?5 AND no < ?1" + _THINNED
+LIST_BY_PHASE: Final = (
+    _COLUMNS + "INDEXED BY runs_by_phase WHERE phase = ?4 AND no < ?1" + _THINNED
+)
+LIST_BY_AGENT: Final = (
+    _COLUMNS + "INDEXED BY runs_by_agent WHERE agent = ?5 AND no < ?1" + _THINNED
+)
 LIST_BY_THREAD: Final = (
     _COLUMNS
     + "INDEXED BY runs_by_thread WHERE thread = ?6 AND thread <> '' AND no < ?1"

@@ -1,36 +1,39 @@
 """The writer: one connection through which everything this process writes goes, in groups.
 
-**Groups.** A commit costs an fsync whether it holds one append or two hundred. The first writer
-of a loop's turn leads: it lets every task that is ready hand in its request, then carries all of
-them out in one transaction and answers each after the commit.
+**Groups.** A commit costs an fsync whether it holds one append or two hundred. The first
+writer of a loop's turn leads: it lets every task that is ready hand in its request, then
+carries all of them out in one transaction and answers each after the commit.
 
 **Inline or by thread.** A hop to a thread and back costs about as much as a commit on a good
-disk, and under a busy loop the thread waits milliseconds for the interpreter lock. So a group is
-committed right here, in the event loop's thread, as long as that is quick: it blocks the loop no
-longer than any other callback would. A commit that took longer than `QUICK_S` (a slow disk, a
-checkpoint elsewhere) sends the next ones to the thread, for twice as long every time it happens
-again. Waiting for a lock of another process is always left to the thread.
+disk, and under a busy loop the thread waits milliseconds for the interpreter lock. So a group
+is committed right here, in the event loop's thread, as long as that is quick: it blocks the
+loop no longer than any other callback would. A commit that took longer than `QUICK_S` sends the
+next ones to the thread, for twice as long every time it happens again. Waiting for the lock of
+another process is always left to the thread, and so are checkpoints.
 
 **Cancellation.** A request that was handed in is carried out, whatever becomes of its waiter.
 """
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from enum import Enum, auto
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.to_thread
 import apsw
-from anyio.lowlevel import RunVar, cancel_shielded_checkpoint, checkpoint_if_cancelled
+from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
 from midrun.core.ids import RunId, Seq
-from midrun.errors import StoreBusy, StoreClosed
-from midrun.stores.hop import Signal, set_all
-from midrun.stores.sqlite.connect import meaning_of
+from midrun.errors import StoreClosed, StoreUnreachable
+from midrun.stores.hop import Home, Signal, set_all
+from midrun.stores.sqlite.connect import DAMAGE, meaning_of
 
 T = TypeVar("T")
 
@@ -54,20 +57,21 @@ class Request(Generic[T]):
         self,
         work: Callable[[apsw.Connection], T],
         told: Callable[[T], tuple[RunId, Seq]] | None,
+        signal: Signal,
     ) -> None:
         self.work = work
         self.told = told
-        self.signal = Signal()
+        self.signal = signal
         self.done = False
         self._value: T
         self._failure: Exception | None = None
 
     def attempt(self, db: apsw.Connection) -> None:
-        """Carry it out inside a transaction; a refusal is an outcome, SQLite's errors are not."""
+        """Carry it out in a transaction. A refusal is an outcome, an error of the file not."""
         self._failure = None
         try:
             self._value = self.work(db)
-        except apsw.Error:
+        except DAMAGE:
             raise
         except Exception as refusal:  # noqa: BLE001 - it is raised where the request came from
             self._failure = refusal
@@ -87,9 +91,242 @@ class Request(Generic[T]):
         return self._value
 
 
-class _Gate:
-    """The requests of one event loop's turn."""
+class Pending(Protocol):
+    """A request of whatever result."""
 
-    def __init__(self) -> None:
-        self.led = False
-        self.waiting: list[Request[object]] = []
+    signal: Signal
+    done: bool
+
+    def attempt(self, db: apsw.Connection) -> None: ...
+    def fail(self, failure: Exception) -> None: ...
+    def changes(self) -> list[tuple[RunId, Seq]]: ...
+
+
+class Chore(Enum):
+    """What the thread does besides committing."""
+
+    CHECKPOINT = auto()
+    GROW_LOG = auto()
+    STOP = auto()
+
+
+class Writer:
+    """Commits requests in groups; see the module for how."""
+
+    def __init__(
+        self,
+        db: apsw.Connection,
+        path: Path,
+        *,
+        busy_ms: int,
+        tell: Callable[[Sequence[tuple[RunId, Seq]]], None],
+        timer: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._db = db
+        self._path = path
+        self._busy_ms = busy_ms
+        self._tell = tell
+        self._timer = timer
+        self._gates: WeakKeyDictionary[Home, list[Pending]] = WeakKeyDictionary()
+        self._turn = Lock()  # whoever has it may use the connection
+        self._door = Lock()  # closing, and handing over to the thread, exclude one another
+        self._closed = False
+        self._queue: SimpleQueue[list[Pending] | Chore] = SimpleQueue()
+        self._detours_left = 0
+        self._detour = DETOUR
+        self._commits = 0
+        self._pages_due = PAGES
+        db.set_wal_hook(self._count_pages)  # in place of checkpoints inside a commit
+        self._thread = Thread(target=self._serve, name="midrun-writer", daemon=True)
+        self._thread.start()
+
+    async def write(
+        self,
+        work: Callable[[apsw.Connection], T],
+        told: Callable[[T], tuple[RunId, Seq]] | None = None,
+    ) -> T:
+        """Return what `work` returned, once it is committed."""
+        await checkpoint_if_cancelled()
+        home = Home.here()
+        request = Request(work, told, Signal(home))
+        gate = self._gates.setdefault(home, [])
+        gate.append(request)
+        if len(gate) == 1:
+            await cancel_shielded_checkpoint()
+            group = gate[:GROUP_MAX]
+            rest = gate[GROUP_MAX:]
+            gate.clear()
+            self._hand_in(group)
+            if rest:
+                self._hand_over(rest)
+        if not request.done:
+            await request.signal.wait()
+        return request.result()
+
+    async def close(self) -> None:
+        """Commit what was handed in, then close the connection."""
+        with self._door:
+            if self._closed:
+                return
+            self._closed = True
+            self._queue.put(Chore.STOP)
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._thread.join)
+        with self._turn:
+            self._db.close()
+
+    def _hand_in(self, group: list[Pending]) -> None:
+        """Commit here and now if that is likely to be quick; else leave it to the thread."""
+        if self._detours_left:
+            self._detours_left -= 1
+        elif self._queue.empty() and self._turn.acquire(blocking=False):
+            try:
+                committed = not self._closed and self._carry_out(group, wait=False)
+            finally:
+                self._turn.release()
+            if committed:
+                self._answer(group)
+                return
+        self._hand_over(group)
+
+    def _judge(self, took_s: float) -> None:
+        """Decide from what a commit took in the loop's thread whether the next go there."""
+        if took_s <= QUICK_S:
+            self._detour = DETOUR
+            return
+        self._detours_left = self._detour
+        self._detour = min(self._detour * 2, DETOUR_MAX)
+
+    def _hand_over(self, group: list[Pending]) -> None:
+        with self._door:
+            if not self._closed:
+                self._queue.put(group)
+                return
+        for request in group:
+            request.fail(StoreClosed(str(self._path)))
+        self._answer(group)
+
+    def _serve(self) -> None:
+        """Be the thread: take what has gathered, commit it, answer."""
+        while True:
+            item = self._queue.get()
+            if item is Chore.STOP:
+                return
+            with self._turn:
+                if isinstance(item, Chore):
+                    self._do(item)
+                    continue
+                chores = self._gather(item)
+                with suppress(Exception):  # they have been told; the next group may fare better
+                    self._carry_out(item, wait=True)
+            self._answer(item)
+            for chore in chores:
+                self._queue.put(chore)
+
+    def _gather(self, group: list[Pending]) -> list[Chore]:
+        """Add what else has been handed over; return the chores that were in between."""
+        chores: list[Chore] = []
+        while len(group) < GROUP_MAX:
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                break
+            if isinstance(item, Chore):
+                chores.append(item)
+            else:
+                group += item
+        return chores
+
+    def _carry_out(self, group: Sequence[Pending], *, wait: bool) -> bool:
+        """Commit `group`; whatever happens to this thread, nobody is left without an answer."""
+        try:
+            return self._commit(group, wait=wait)
+        except BaseException as error:
+            for request in group:
+                problem = f"{type(error).__name__} interrupted a commit; read what became of it"
+                request.fail(StoreUnreachable(str(self._path), problem))
+            self._answer(group)
+            raise
+
+    def _commit(self, group: Sequence[Pending], *, wait: bool) -> bool:
+        """Carry out and commit `group`; False if that must be left to those who can wait."""
+        self._db.set_busy_timeout(self._busy_ms if wait else 0)
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except DAMAGE as error:
+            return wait and self._fail(group, error, self._db.system_errno)
+        try:
+            for request in group:
+                request.attempt(self._db)
+            started = self._timer()
+            self._db.execute("COMMIT")
+            if not wait:
+                self._judge(self._timer() - started)
+        except DAMAGE as error:
+            errno = self._db.system_errno
+            self._abandon()
+            if not wait:
+                return False
+            if len(group) == 1:
+                return self._fail(group, error, errno)
+            # One of them may be what the disk has no room for: each gets a chance of its own.
+            for request in group:
+                self._commit([request], wait=True)
+            return True
+        except BaseException:
+            self._abandon()
+            raise
+        self._commits += 1
+        if self._commits == WARM:
+            self._queue.put(Chore.GROW_LOG)
+        return True
+
+    def _fail(self, group: Sequence[Pending], error: Exception, errno: int) -> bool:
+        for request in group:
+            request.fail(meaning_of(error, self._path, self._busy_ms, errno=errno))
+        return True
+
+    def _abandon(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+    def _answer(self, group: Sequence[Pending]) -> None:
+        self._tell([change for request in group for change in request.changes()])
+        for request in group:
+            request.done = True
+        set_all([request.signal for request in group])
+
+    def _count_pages(self, db: apsw.Connection, name: str, pages: int) -> int:
+        del db, name
+        if pages < PAGES:
+            self._pages_due = PAGES  # the log has begun anew
+        elif pages >= self._pages_due:
+            self._pages_due = pages + PAGES
+            self._queue.put(Chore.CHECKPOINT)
+        return apsw.SQLITE_OK
+
+    def _do(self, chore: Chore) -> None:
+        with suppress(apsw.Error, OSError):  # either can be done another time, or never
+            if chore is Chore.CHECKPOINT:
+                self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            else:
+                self._grow_log()
+
+    def _grow_log(self) -> None:
+        """Fill the write-ahead log's file with zeros up to the size it will have anyway.
+
+        While the file still grows, every fsync also has to write the file's new length: a
+        commit costs nearly twice as much. SQLite takes zeros after the last frame for the end
+        of the log. Nobody else writes to it while we have the write lock.
+        """
+        log = Path(f"{self._path}-wal")
+        self._db.set_busy_timeout(self._busy_ms)
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            with log.open("r+b") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.write(bytes(max(0, PAGES * FRAME - size)))
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            self._abandon()

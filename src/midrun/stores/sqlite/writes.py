@@ -1,4 +1,4 @@
-"""What is done inside a write transaction: each class is one request, carried out by calling it.
+"""What is done inside a write transaction: each class is one request; calling carries it out.
 
 A request reads where things stand, refuses before it has changed anything, then writes. So one
 refused request cannot spoil the others of its group, and each can be carried out again alone.
@@ -215,9 +215,7 @@ class _Found:
         self.number: int
         self.head: bytes
         self.number, seq, link, at, epoch, holder, self.head, *self._indexed = row
-        self.standing = Standing(
-            run=run, seq=seq, hash=link, at=at, epoch=epoch, holder=holder
-        )
+        self.standing = Standing(run=run, seq=seq, hash=link, at=at, epoch=epoch, holder=holder)
 
     def move(
         self,

@@ -1,0 +1,214 @@
+"""Reading: what is quick is read at once, what may take long in a thread.
+
+Readers never wait for the writer nor it for them. A run's row is read first, then its entries
+up to the seq of the row: entries are never removed, so together they are one consistent view.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from pathlib import Path
+from threading import Lock
+from typing import Final, TypeVar
+
+import anyio.to_thread
+import apsw
+import msgspec
+
+from midrun.codec.journal import decode_lines, verified
+from midrun.codec.strict import INTEGER_MAX
+from midrun.core.entries import Record
+from midrun.core.ids import Epoch, Micros, RunId, Seq
+from midrun.core.values import Phase
+from midrun.errors import JournalCorrupt, RunNotFound, StoreClosed
+from midrun.ports.store import Page, Query, RunRow, Snapshot
+from midrun.stores import rules
+from midrun.stores.sqlite import queries
+from midrun.stores.sqlite.connect import meaning, open_reader
+from midrun.stores.sqlite.writes import HEADS
+
+T = TypeVar("T")
+Pair = tuple[bytes, bytes]
+
+QUICK_MAX: Final = 64
+"""So many entries are read in the event loop's thread; a hop would cost more than they do."""
+
+
+class Reader:
+    """A connection that only reads, for one thread at a time."""
+
+    def __init__(self, path: Path, *, busy_ms: int) -> None:
+        self._path = path
+        self._busy_ms = busy_ms
+        self._turn = Lock()
+        self._db: apsw.Connection | None = open_reader(path, busy_ms=busy_ms)
+
+    def now(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Return what `work` reads, in this thread."""
+        with self._turn, meaning(self._path, self._busy_ms):
+            if self._db is None:
+                raise StoreClosed(str(self._path))
+            return work(self._db)
+
+    async def aside(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Return what `work` reads, in a thread of its own."""
+        return await anyio.to_thread.run_sync(self.now, work)
+
+    def close(self) -> None:
+        """Close the connection once nobody reads."""
+        with self._turn:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+
+def row(db: apsw.Connection, run: RunId) -> RunRow:
+    """Return the row of `run`."""
+    found = db.execute(queries.ROW, (run,)).get
+    if found is None:
+        raise RunNotFound(run)
+    return _row(*found)
+
+
+def tail(db: apsw.Connection, run: RunId, after: Seq, limit: int | None) -> "Tail":
+    """Return where the entries after `after` are, up to the head as it is now."""
+    found = db.execute(queries.PLACE, (run,)).get
+    if found is None:
+        raise RunNotFound(run)
+    number, seq, link = found
+    end = seq if limit is None else min(seq, after + limit)
+    return Tail(run, number, min(after, INTEGER_MAX), end, link if end == seq else None)
+
+
+class Tail:
+    """A stretch of one journal: after `after`, up to `end`; `link` is the head's hash there."""
+
+    def __init__(
+        self, run: RunId, number: int, after: int, end: int, link: bytes | None
+    ) -> None:
+        self._run = run
+        self._number = number
+        self._after = after
+        self._end = end
+        self._link = link
+
+    def __len__(self) -> int:
+        return max(0, self._end - self._after)
+
+    def pairs(self, db: apsw.Connection) -> list[Pair]:
+        """Return the stored lines and hashes."""
+        bounds = (self._number, self._after, self._end)
+        return [(data, link) for data, link in db.execute(queries.LINES, bounds)]
+
+    def records(self, db: apsw.Connection) -> list[Record]:
+        """Return the entries, checked against the chain and the head."""
+        if not len(self):
+            return []
+        previous = None
+        if self._after:
+            previous = db.execute(queries.LINK, (self._number, self._after)).get
+            if previous is None:
+                raise JournalCorrupt(self._run, self._after, "the entry is missing")
+        pairs = self.pairs(db)
+        if len(pairs) != len(self):
+            raise JournalCorrupt(self._run, self._after + 1, "entries are missing")
+        after = Seq(self._after)
+        lines = verified(self._run, pairs, after=after, previous=previous)
+        if self._link is not None and pairs[-1][1] != self._link:
+            raise JournalCorrupt(self._run, self._end, "the run's head has another hash")
+        return decode_lines(self._run, lines, after=after)
+
+
+def snapshot(db: apsw.Connection, run: RunId) -> Snapshot | None:
+    """Return the snapshot of `run` if it fits the chain."""
+    if db.execute(queries.EXISTS, (run,)).get is None:
+        raise RunNotFound(run)
+    found = db.execute(queries.SNAPSHOT, (run,)).get
+    if found is None:
+        return None
+    seq, link, body = found
+    return Snapshot(seq=seq, hash=link, body=body)
+
+
+def page(db: apsw.Connection, query: Query) -> Page[RunRow]:
+    """Return a page of runs, newest first."""
+    before = rules.cursor_number(query.cursor) or INTEGER_MAX
+    rest = (query.agent, query.thread, query.parent, query.attention)
+    found: list[tuple[int, RunRow]] = []
+    for phase in dict.fromkeys(query.phases) or (None,):
+        bound = (
+            before,
+            query.limit + 1,
+            query.label or None,
+            phase,
+            *(v or None for v in rest),
+        )
+        for number, *values in db.execute(_statement(query), bound):
+            found.append((number, _row(*values)))
+    if len(query.phases) > 1:
+        found.sort(key=itemgetter(0), reverse=True)
+    items = found[: query.limit]
+    more = len(found) > len(items) > 0
+    return Page(
+        items=tuple(row for _, row in items),
+        cursor=rules.cursor(items[-1][0]) if more else "",
+    )
+
+
+def counts(db: apsw.Connection) -> Mapping[Phase, int]:
+    """Return the number of runs in each phase."""
+    return msgspec.convert(dict(db.execute(queries.COUNTS)), dict[Phase, int])
+
+
+def drivable(
+    db: apsw.Connection, now: Micros, limit: int, agents: Sequence[str]
+) -> list[RunId]:
+    """Return runs that need a driver and have none alive."""
+    names = msgspec.json.encode(agents).decode() if agents else None
+    return [run for (run,) in db.execute(queries.DRIVABLE, (now, names, limit))]
+
+
+def due(db: apsw.Connection, now: Micros, limit: int) -> list[RunId]:
+    """Return runs whose time has come."""
+    return [run for (run,) in db.execute(queries.DUE, (now, limit))]
+
+
+def holders(db: apsw.Connection, now: Micros) -> Mapping[str, float]:
+    """Return the holders that are alive, with their lag."""
+    return dict(db.execute(queries.HOLDERS, (now,)))
+
+
+def _statement(query: Query) -> str:
+    """Choose the filter that leads: the one that is likely to leave the fewest."""
+    if query.parent:
+        return queries.LIST_BY_PARENT
+    if query.thread:
+        return queries.LIST_BY_THREAD
+    if query.label:
+        return queries.LIST_BY_LABEL
+    if query.attention:
+        return queries.LIST_BY_ATTENTION
+    if query.phases:
+        return queries.LIST_BY_PHASE
+    return queries.LIST_BY_AGENT if query.agent else queries.LIST_ALL
+
+
+def _row(
+    run: RunId,
+    head: bytes,
+    seq: Seq,
+    link: bytes,
+    epoch: Epoch,
+    holder: str,
+    started_at: Micros,
+    changed_at: Micros,
+) -> RunRow:
+    return RunRow(
+        run=run,
+        head=HEADS.decode(head),
+        seq=seq,
+        hash=link,
+        epoch=epoch,
+        holder=holder,
+        started_at=started_at,
+        changed_at=changed_at,
+    )

@@ -1,0 +1,203 @@
+"""The store on one SQLite file."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from anyio.lowlevel import checkpoint
+
+from midrun.core.entries import Entry, Record
+from midrun.core.head import Head
+from midrun.core.ids import START, RunId, Seq
+from midrun.core.values import Phase
+from midrun.errors import StoreClosed
+from midrun.ports.clock import Clock, wall
+from midrun.ports.store import Appended, Change, Halt, Lease, Page, Query, RunRow, Snapshot
+from midrun.stores import rules
+from midrun.stores.sqlite import reads, writes
+from midrun.stores.sqlite.connect import Durability, open_file
+from midrun.stores.sqlite.notice import Notice
+from midrun.stores.sqlite.reads import QUICK_MAX, Pair, Reader
+from midrun.stores.sqlite.writer import Writer
+from midrun.stores.watchers import LATCHES, Watchers
+
+BUSY = timedelta(seconds=5)
+
+
+class SqliteStore:
+    """Keeps runs in one file that any number of processes of this machine may share.
+
+    Making one opens the file, or creates it with mode 0600. With `durability="relaxed"` the
+    newest entries may be lost when the power fails, never when a process does. `busy` is how
+    long a write waits for other processes before it is `StoreBusy`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        durability: Durability = "full",
+        clock: Clock = wall,
+        busy: timedelta = BUSY,
+    ) -> None:
+        self.path = Path(path).absolute()  # a later chdir must not lead to another file
+        self._clock = clock
+        busy_ms = busy // timedelta(milliseconds=1)
+        self._watchers = Watchers()
+        tell = self._watchers.tell
+        db = open_file(self.path, durability=durability, busy_ms=busy_ms)
+        self._writer = Writer(db, self.path, busy_ms=busy_ms, tell=tell)
+        self._quick = Reader(self.path, busy_ms=busy_ms)
+        self._long = Reader(self.path, busy_ms=busy_ms)
+        self._notice = Notice(self.path, busy_ms=busy_ms, tell=tell)
+        self._closed = False
+
+    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
+        bodies = rules.encoded_start(run, entries)
+        request = writes.Create(run=run, head=head, bodies=bodies, clock=self._clock)
+        return await self._writer.write(request, partial(_grown, run))
+
+    async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
+        stamped, records = rules.adopted(run, lines)
+        request = writes.Create(
+            run=run,
+            head=head,
+            adopted=stamped,
+            epoch=rules.last_epoch(records),
+            started_at=records[0].at,
+            clock=self._clock,
+        )
+        return await self._writer.write(request, partial(_grown, run))
+
+    async def append(
+        self,
+        run: RunId,
+        entries: Sequence[Entry],
+        *,
+        after: Seq | None,
+        lease: Lease | None,
+        head: Head | None,
+        starts: bool = False,
+    ) -> Appended:
+        rules.check_shape(run, after=after, lease=lease, head=head, starts=starts)
+        request = writes.Append(
+            run=run,
+            bodies=rules.encoded(run, entries, lease=lease),
+            after=after,
+            lease=lease,
+            head=head,
+            starts=starts,
+            clock=self._clock,
+        )
+        return await self._writer.write(request, partial(_grown, run))
+
+    async def take(
+        self, run: RunId, entries: Sequence[Entry], *, after: Seq, holder: str, head: Head
+    ) -> tuple[Lease, Appended]:
+        epoch = rules.taken_epoch(run, entries, holder)
+        request = writes.Take(
+            run=run,
+            bodies=rules.encoded_taking(run, entries, holder=holder),
+            after=after,
+            holder=holder,
+            epoch=epoch,
+            head=head,
+            clock=self._clock,
+        )
+        appended = await self._writer.write(request, partial(_grown, run))
+        return Lease(run=run, holder=holder, epoch=epoch), appended
+
+    async def read(
+        self, run: RunId, *, after: Seq = START, limit: int | None = None
+    ) -> Sequence[Record]:
+        await checkpoint()
+        tail = self._quick.now(lambda db: reads.tail(db, run, after, limit))
+        if len(tail) <= QUICK_MAX:
+            return self._quick.now(tail.records)
+        return await self._long.aside(tail.records)
+
+    async def lines(
+        self, run: RunId, *, after: Seq = START, limit: int | None = None
+    ) -> Sequence[Pair]:
+        await checkpoint()
+        tail = self._quick.now(lambda db: reads.tail(db, run, after, limit))
+        return await self._long.aside(tail.pairs)
+
+    async def row(self, run: RunId) -> RunRow:
+        await checkpoint()
+        return self._quick.now(lambda db: reads.row(db, run))
+
+    async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
+        await self._writer.write(writes.SaveSnapshot(run=run, snapshot=snapshot))
+
+    async def load_snapshot(self, run: RunId) -> Snapshot | None:
+        await checkpoint()
+        return self._quick.now(lambda db: reads.snapshot(db, run))
+
+    async def drop_snapshots(self, run: RunId) -> None:
+        await self._writer.write(writes.DropSnapshots(run=run))
+
+    async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
+        request = writes.Beat(holder=holder, ttl=ttl, lag=lag, clock=self._clock)
+        await self._writer.write(request)
+
+    async def rest(self, holder: str) -> None:
+        await self._writer.write(writes.Rest(holder=holder))
+
+    async def holders(self) -> Mapping[str, float]:
+        await checkpoint()
+        return self._quick.now(lambda db: reads.holders(db, self._clock()))
+
+    async def runs(self, query: Query) -> Page[RunRow]:
+        return await self._long.aside(lambda db: reads.page(db, query))
+
+    async def counts(self) -> Mapping[Phase, int]:
+        return await self._long.aside(reads.counts)
+
+    async def drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
+        now = self._clock()
+        return await self._long.aside(lambda db: reads.drivable(db, now, limit, agents))
+
+    async def due(self, *, limit: int) -> Sequence[RunId]:
+        now = self._clock()
+        return await self._long.aside(lambda db: reads.due(db, now, limit))
+
+    async def halt(self, halt: Halt) -> None:
+        rules.check_scope(halt.scope)
+        request = writes.SetHalt(halt=halt, clock=self._clock)
+        await self._writer.write(request, _latched)
+
+    async def lift(self, scope: str) -> bool:
+        return await self._writer.write(writes.Lift(scope=scope), _latched)
+
+    async def halts(self) -> Sequence[Halt]:
+        await checkpoint()
+        return self._quick.now(writes.all_halts)
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[AsyncIterator[Change]]:
+        await checkpoint()
+        if self._closed:
+            raise StoreClosed(str(self.path))
+        with self._watchers.joined() as watch, contextlib.ExitStack() as stack:
+            self._notice.listen()
+            stack.callback(self._notice.leave)
+            yield watch
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._writer.close()
+        self._watchers.end()
+        self._quick.close()
+        self._long.close()
+
+
+def _grown(run: RunId, appended: Appended) -> tuple[RunId, Seq]:
+    return run, appended.seq
+
+
+def _latched(_: object) -> tuple[RunId, Seq]:
+    return LATCHES, START

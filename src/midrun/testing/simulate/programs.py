@@ -1,0 +1,194 @@
+"""What agents do in a schedule: their tools, their scripts, and a model that plays them.
+
+The turn a model plays follows from the messages alone, so it goes on after any restart.
+"""
+
+from random import Random
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from midrun.core.entries import RunStarted
+from midrun.core.ids import Micros
+from midrun.core.state import State
+from midrun.core.stops import (
+    Custom,
+    MaxSteps,
+    MaxTime,
+    MaxTokens,
+    MaxToolCalls,
+    Repeats,
+    Stop,
+    TextMention,
+)
+from midrun.core.values import Effect, Item, Message, Reply, Spend, Traits, Use
+
+Habit = Literal["plain", "asks", "long", "hangs", "fails", "plans", "child"]
+
+READ, SAFE, ONCE = Effect.READ, Effect.IDEMPOTENT, Effect.ONCE
+
+
+class Tool(Struct, frozen=True, kw_only=True):
+    """A tool: what it declares, how it behaves, and what a call of it may cost."""
+
+    traits: Traits
+    habit: Habit = "plain"
+    reserve: Spend = Spend()
+
+
+TOOLS: Final[dict[str, Tool]] = {
+    "look": Tool(traits=Traits(effect=READ)),
+    "fetch": Tool(traits=Traits(effect=SAFE)),
+    "file": Tool(traits=Traits(effect=SAFE, undo=True)),
+    "send": Tool(traits=Traits(effect=ONCE)),
+    "draft": Tool(traits=Traits(effect=ONCE, undo=True)),
+    "order": Tool(traits=Traits(effect=ONCE, undo=True, check=True)),
+    "stamp": Tool(traits=Traits(effect=ONCE, undo=True, undo_unknown=False)),
+    "lock": Tool(traits=Traits(effect=ONCE, release=True)),
+    "lease": Tool(traits=Traits(effect=SAFE, undo=True, release=True)),
+    "mail": Tool(traits=Traits(effect=ONCE, approve="queue")),
+    "pay": Tool(traits=Traits(effect=ONCE, undo=True, approve="block", audience="operator")),
+    "sign": Tool(traits=Traits(effect=SAFE, approve="block", four_eyes=True)),
+    "ask": Tool(traits=Traits(effect=READ), habit="asks"),
+    "reserve": Tool(traits=Traits(effect=ONCE, release=True), habit="asks"),
+    "index": Tool(traits=Traits(effect=SAFE), habit="long"),
+    "crawl": Tool(traits=Traits(effect=ONCE, undo=True), habit="long"),
+    "stuck": Tool(traits=Traits(effect=ONCE, undo=True), habit="hangs"),
+    "flaky": Tool(traits=Traits(effect=SAFE, undo=True), habit="fails"),
+    "plan": Tool(traits=Traits(effect=READ), habit="plans"),
+    "child": Tool(traits=Traits(), habit="child"),
+    "search": Tool(traits=Traits(effect=SAFE), reserve=Spend(tokens=10)),
+    "none": Tool(traits=Traits()),
+}
+
+
+class Program(Struct, frozen=True, kw_only=True):
+    """A script: for each step of the agent the tools that its model asks for."""
+
+    turns: tuple[tuple[str, ...], ...]
+    stop: Stop | None = None
+    hosted: bool = False
+    frame_depth: int = 2
+    frame_ttl: int = 86_400_000_000
+    history: int = 0
+    window: int = 0
+
+
+PROGRAMS: Final[dict[str, Program]] = {
+    "clerk": Program(turns=(("file", "draft"), ("ask",), ("send",))),
+    "writer": Program(turns=(("draft",), ("file", "order"), ("stamp",))),
+    "buyer": Program(turns=(("look", "pay"), ("order",))),
+    "mailer": Program(turns=(("mail", "draft"), ("fetch",))),
+    "notary": Program(turns=(("sign", "mail"), ("mail",))),
+    "locker": Program(turns=(("lock", "lease"), ("draft",))),
+    "asker": Program(turns=(("ask", "ask"), ("reserve",)), frame_depth=1),
+    "crawler": Program(turns=(("index", "draft"), ("crawl",))),
+    "stubborn": Program(turns=(("stuck", "file"), ("look",))),
+    "unlucky": Program(turns=(("flaky", "lease"), ("none", "flaky"))),
+    "planner": Program(turns=(("plan", "look"), ("draft",), ("fetch",)), frame_ttl=40_000),
+    "family": Program(turns=(("child", "draft"), ("child",))),
+    "counted": Program(turns=(("file",), ("draft",), ("fetch",)), stop=MaxSteps(2)),
+    "thrifty": Program(
+        turns=(("search", "search"), ("search", "draft")), stop=MaxTokens(38)
+    ),
+    "hasty": Program(turns=(("look",), ("file",)), stop=MaxTime(seconds=0.05)),
+    "bounded": Program(turns=(("file", "look"), ("fetch",)), stop=MaxToolCalls(2)),
+    "circling": Program(turns=(("fetch",), ("fetch",), ("file",)), stop=Repeats(2)),
+    "chatty": Program(
+        turns=(("file",), ("draft",)), stop=TextMention("main:1", then="complete")
+    ),
+    "judged": Program(turns=(("file",), ("draft",)), stop=Custom("judge") | MaxSteps(9)),
+    "condensed": Program(turns=(("look",), ("file",)), history=12, window=5),
+    "guest": Program(turns=(("file", "draft"), ("ask",), ("send",)), hosted=True),
+    "visitor": Program(turns=(("order", "mail"), ("lock",)), hosted=True),
+}
+"""Scripts by name; `""` in their place draws one from all tools."""
+
+NAMES: Final = (*PROGRAMS, "", "", "", "")
+
+
+def program_of(name: str, rng: Random) -> Program:
+    """Return the script of that name, or one made up of all there is."""
+    if name:
+        return PROGRAMS[name]
+    turns = tuple(
+        tuple(rng.choice(list(TOOLS)) for _ in range(rng.randint(1, 3)))
+        for _ in range(rng.randint(1, 3))
+    )
+    return Program(
+        turns=turns,
+        frame_depth=rng.randint(1, 3),
+        hosted=rng.random() < 0.1,
+        stop=rng.choice((None, None, None, MaxSteps(2), MaxTokens(45), MaxToolCalls(3))),
+    )
+
+
+def start_of(program: Program) -> RunStarted:
+    """Return the first entry of a run of this program."""
+    said = tuple(Message(role="user", text=f"before {n}") for n in range(program.history))
+    return RunStarted(
+        agent="clerk",
+        task="Sort the mail",
+        by="ann",
+        labels=("red",),
+        stop=program.stop,
+        hosted=program.hosted,
+        history=said,
+        frame_depth=program.frame_depth,
+        frame_ttl=program.frame_ttl,
+        undo_attempts=3,
+        model_attempts=3,
+        window=program.window,
+    )
+
+
+def use_of(tool: str, at: str = "") -> Use:
+    """Return a call of `tool`; `at` is where a hosted agent stood."""
+    return Use(
+        tool=tool,
+        args={"of": tool},
+        kind="child" if tool == "child" else "tool",
+        traits=TOOLS[tool].traits,
+        refused="no such tool" if tool == "none" else "",
+        position=at,
+    )
+
+
+def reply_to(program: Program, state: State) -> Reply:
+    """Return what the model says after the messages of `state`."""
+    if state.frames:
+        return Reply(text="aside")
+    played = sum(
+        message.role == "assistant" and message.text.startswith("main:")
+        for message in state.messages
+    )
+    if played >= len(program.turns):
+        return Reply(text="main:end", window=program.window * 2)
+    uses = tuple(use_of(tool) for tool in program.turns[played])
+    return Reply(text=f"main:{played}", uses=uses, window=program.window * 2)
+
+
+def proposals(program: Program, state: State) -> tuple[Use, ...]:
+    """Return the calls a hosted agent wants made next; none when it is through."""
+    known = {call.use.position for call in state.calls}
+    for number, turn in enumerate(program.turns):
+        places = [f"{number}.{n}" for n in range(len(turn))]
+        if not known.issuperset(places):
+            return tuple(
+                use_of(tool, at=place)
+                for tool, place in zip(turn, places, strict=True)
+                if place not in known
+            )
+    return ()
+
+
+def plan_items(done: int) -> tuple[Item, ...]:
+    """Return a list of three, of which `done` are done."""
+    return tuple(
+        Item(text=f"item {n}", mark="done" if n < done else "queued") for n in range(3)
+    )
+
+
+def soon(now: Micros, milliseconds: int) -> Micros:
+    """Return a moment a little after `now`."""
+    return Micros(now + milliseconds * 1000)

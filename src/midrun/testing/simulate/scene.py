@@ -1,0 +1,149 @@
+"""The scene: what everybody in one schedule shares, time and chance included."""
+
+from random import Random
+from typing import Final
+
+from msgspec import Struct
+
+from midrun.core.controls import Control
+from midrun.core.entries import (
+    AskOpened,
+    CallAborted,
+    CallDone,
+    CallStarted,
+    CallUnknown,
+    CancelRequested,
+    CapReached,
+    Entry,
+    FramePushed,
+    LeaseTaken,
+    MessageReceived,
+    PauseRequested,
+    RedirectRequested,
+    RunHalted,
+    RunPaused,
+    RunResumed,
+    RunWaiting,
+    TakenOver,
+    UndoFailed,
+    UndoStarted,
+)
+from midrun.core.ids import Micros, RunId, Seq, call_key
+from midrun.core.values import Phase
+from midrun.core.verdicts import Verdict
+from midrun.testing.simulate.desk import Desk
+from midrun.testing.simulate.programs import NAMES, program_of, start_of
+from midrun.testing.simulate.schedule import (
+    Process,
+    Ready,
+    Scheduler,
+    Steps,
+    at_random,
+    by_priority,
+)
+from midrun.testing.simulate.setup import Strategy, drawn
+from midrun.testing.simulate.world import World
+
+NOON: Final = Micros(1_800_000_000_000_000)
+TICK: Final = 1000
+REACH: Final = 34
+"""The last position of the journal at which something is placed."""
+
+TARGETS: Final[tuple[type[Entry], ...]] = (
+    CallStarted,
+    CallStarted,
+    CallStarted,
+    CallDone,
+    CallDone,
+    LeaseTaken,
+    LeaseTaken,
+    AskOpened,
+    PauseRequested,
+    CancelRequested,
+    CancelRequested,
+    RedirectRequested,
+    CallUnknown,
+    CallAborted,
+    UndoStarted,
+    UndoFailed,
+    RunPaused,
+    RunResumed,
+    RunHalted,
+    RunWaiting,
+    CapReached,
+    FramePushed,
+    MessageReceived,
+    TakenOver,
+)
+"""The entries right after which something is placed; twice, where most races are."""
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """A reply that somebody got: to which control, what, and where the journal stood then."""
+
+    control: Control
+    verdict: Verdict
+    phase: Phase
+    seq: Seq  # of the newest entry when the reply was given
+    first: Seq  # of the first entry that the reply led to, if any
+
+
+class Scene:
+    """One schedule: its parameters, its journal, its world, its people's memory."""
+
+    def __init__(self, seed: int, strategy: Strategy) -> None:
+        self.rng = Random(seed)
+        self.setup = drawn(seed, strategy, NAMES, self.rng)
+        self.program = program_of(self.setup.program, self.rng)
+        self.now = NOON
+        self.desk = Desk(RunId("run_1"), self.clock)
+        self.world = World(self.setup.undo_failures)
+        self.model_failures = self.setup.model_failures
+        self.verdicts_left = 1  # how often the custom condition may say stop
+        self.told: list[Told] = []
+        self.fed: list[Entry] = []
+        self.spins = 0
+        self.draining = False
+        self.gap = False  # between the gate and the wire: the documented limit
+        own = Random(seed ^ 0x9E3779B9)
+        picker = (
+            by_priority(own, self.setup.depth) if self.setup.by_priority else at_random(own)
+        )
+        self.scheduler = Scheduler(picker)
+        self.desk.create(self.desk.batch(), start_of(self.program))
+
+    def clock(self) -> Micros:
+        """Return the store's time."""
+        return self.now
+
+    def chance(self, share: float) -> bool:
+        """Tell whether something happens that does in this share of all cases."""
+        return self.rng.random() < share
+
+    def key(self, call: str) -> str:
+        """Return the idempotency key of a call."""
+        return call_key(self.desk.run, call)  # type: ignore[arg-type]  # ids are text
+
+    def spawn(self, steps: Steps, process: Process) -> None:
+        """Add a thread to a process."""
+        self.scheduler.spawn(steps, process)
+
+    def placed(self) -> Steps:
+        """Wait for the moment at which something is to happen, as the strategy has it."""
+        if not self.setup.targeted:
+            for _ in range(self.rng.randint(0, 12)):
+                yield None
+            return
+        if self.chance(0.5):
+            yield self.from_seq(self.rng.randint(1, REACH))
+            return
+        kind, count = self.rng.choice(TARGETS), self.rng.choice((1, 1, 2, 3))
+        yield lambda: self.desk.tally[kind] >= count
+
+    def from_seq(self, seq: int) -> Ready:
+        """Return the condition that the journal is this long."""
+        return lambda: self.desk.state.seq >= seq
+
+    def changed(self, seq: int) -> Ready:
+        """Return the condition that the journal has grown past `seq`."""
+        return lambda: self.desk.state.seq > seq

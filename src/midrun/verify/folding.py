@@ -1,0 +1,105 @@
+"""The journal as a whole: numbered without gaps, and meaning what it says (I1, I2, I7)."""
+
+from midrun.core.entries import LateResult, Record
+from midrun.core.evolve import evolve
+from midrun.core.head import Head, head_of
+from midrun.core.ids import RunId
+from midrun.core.state import State
+from midrun.errors import JournalCorrupt
+from midrun.verify.ledger import Ledger
+from midrun.verify.problems import Problem, Watch
+
+BROKEN = (
+    JournalCorrupt,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
+"""What folding entries that contradict each other may end in."""
+
+
+class Numbers(Watch):
+    """Watches the numbers; sees every record."""
+
+    __slots__ = ("_seq",)
+
+    def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
+        super().__init__(ledger, found)
+        self._seq = 0
+
+    def see(self, record: Record) -> None:
+        """Look at the next number."""
+        if record.seq != self._seq + 1:
+            text = f"Entry {record.seq} follows entry {self._seq}."
+            self.report("I1", record.seq, text)
+        self._seq = record.seq
+
+
+class Folding(Watch):
+    """Folds the journal, as long as it can be, and holds the state against the books."""
+
+    __slots__ = ("_lost", "_seen", "state")
+
+    def __init__(self, ledger: Ledger, found: list[Problem], run: RunId) -> None:
+        super().__init__(ledger, found)
+        self.state = State(run=run)
+        self._lost = False
+        self._seen = 0
+
+    def see(self, record: Record) -> None:
+        """Fold the next record. The books know it already: this subject comes last."""
+        if self._lost:
+            return
+        self._seen = record.seq
+        try:
+            self.state = evolve(self.state, record.entry, record.at)
+        except BROKEN as problem:
+            self._lost = True
+            text = f"{type(record.entry).__name__} cannot stand here: {problem}"
+            self.report("I2", record.seq, text)
+            return
+        if isinstance(record.entry, LateResult):
+            self._late(record, record.entry)
+
+    def _late(self, record: Record, entry: LateResult) -> None:
+        """A late result settles its own attempt, if nobody knew, and changes nothing else."""
+        call, made = self.state.call(entry.call), self.ledger.calls.get(entry.call)
+        if call is None or made is None:
+            return
+        if call.stage == "done" and made.stage != "done":
+            text = f"A late result of attempt {entry.attempt} of {made} ended it."
+            self.report("I7", record.seq, text)
+
+    def end(self) -> None:
+        """Hold what the fold says against the books, which were kept without it."""
+        if self._lost or not self._seen:
+            return
+        state, books = self.state, self.ledger
+        folded: tuple[object, ...] = (
+            state.epoch,
+            state.leased,
+            {f"c{number}" for number in state.in_flight},
+            {f"a{number}" for number in state.open_asks},
+            len(state.calls),
+        )
+        kept = (
+            books.epoch,
+            books.leased,
+            set(books.flying),
+            set(books.open_asks),
+            len(books.calls),
+        )
+        names = ("the epoch", "the lease", "calls in flight", "open asks", "the calls")
+        for name, said, is_ in zip(names, folded, kept, strict=True):
+            if said != is_:
+                text = f"The fold has {said} for {name}, the entries say {is_}."
+                self.report("I2", self._seen, text)
+
+    def compare(self, head: Head) -> None:
+        """Hold the head that was stored with the last entry against the fold."""
+        if not self._lost and self._seen and head != head_of(self.state):
+            text = f"The stored head is {head}, but the journal means {head_of(self.state)}."
+            self.report("I2", self._seen, text)

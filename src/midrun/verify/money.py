@@ -1,0 +1,119 @@
+"""Caps: what is spent and what is promised stay within them (I37).
+
+Only conditions that stop the run by themselves count: a cap inside `&` or `~` is no bound.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from midrun.core.entries import (
+    CallAborted,
+    CallDone,
+    CallFailed,
+    CallStarted,
+    CallUnknown,
+    CapRaised,
+    Record,
+    RunStarted,
+)
+from midrun.core.stops import AnyOf, MaxCost, MaxSteps, MaxTokens, MaxToolCalls, Stop
+from midrun.core.values import Spend
+from midrun.verify.ledger import Ledger
+from midrun.verify.problems import Problem, Watch, arms
+
+NOTHING: Final = Spend()
+
+
+def bounds(stop: Stop | None) -> Iterator[tuple[str, int]]:
+    """Yield the bounds that stop the run by themselves, by the names that raise them."""
+    match stop:
+        case AnyOf(parts):
+            for part in parts:
+                yield from bounds(part)
+        case MaxTokens(n):
+            yield "tokens", n
+        case MaxCost(usd):
+            yield "cost", round(usd * 1e6)
+        case MaxSteps(n):
+            yield "steps", n
+        case MaxToolCalls(n):
+            yield "tool_calls", n
+        case _:
+            return
+
+
+class Money(Watch):
+    """Watches what calls set aside and cost, and counts steps."""
+
+    __slots__ = ("_caps", "_cost", "_reserved", "_steps", "_tokens", "_tools")
+
+    def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
+        super().__init__(ledger, found)
+        self._caps: dict[str, int] = {}
+        self._tokens = 0  # spent or promised
+        self._cost = 0
+        self._reserved: dict[str, Spend] = {}
+        self._steps = 0
+        self._tools = 0
+
+    def run_started(self, _: Record, entry: RunStarted) -> None:
+        """The caps are set; of two on the same thing, the lower one counts."""
+        for name, bound in bounds(entry.stop):
+            self._caps[name] = min(bound, self._caps.get(name, bound))
+
+    def raised(self, _: Record, entry: CapRaised) -> None:
+        """A cap is moved."""
+        for name, bound in entry.caps.items():
+            if name in self._caps:
+                self._caps[name] = bound
+
+    def started(self, record: Record, entry: CallStarted) -> None:
+        """What the call may cost is set aside."""
+        if entry.attempt == 1:
+            self._counted(record, entry)
+        promised = entry.reserved
+        self._reserved[entry.call] = promised
+        self._tokens += promised.tokens
+        self._cost += promised.cost
+        if promised.tokens:
+            self._within(record, entry, "tokens", self._tokens)
+        if promised.cost:
+            self._within(record, entry, "cost", self._cost)
+
+    def _counted(self, record: Record, entry: CallStarted) -> None:
+        """A step begins only below the bounds on steps and tool calls."""
+        if entry.call_kind != "model":
+            self._tools += 1
+        elif entry.purpose == "step":
+            self._steps += 1
+            self._within(record, entry, "steps", self._steps)
+            self._within(record, entry, "tool_calls", self._tools + 1)
+
+    def _within(self, record: Record, entry: CallStarted, name: str, used: int) -> None:
+        cap = self._caps.get(name)
+        if cap is not None and used > cap:
+            text = f"{entry.call} was started, which takes {name} to {used} of {cap}."
+            self.report("I37", record.seq, text)
+
+    def ended(self, _: Record, entry: CallDone | CallFailed | CallAborted) -> None:
+        """What it cost replaces what was set aside; if nobody knows, that is what it cost."""
+        promised = self._reserved.pop(entry.call, NOTHING)
+        if entry.spent is not None:
+            self._tokens += entry.spent.tokens - promised.tokens
+            self._cost += entry.spent.cost - promised.cost
+
+    def unknown(self, _: Record, entry: CallUnknown) -> None:
+        """It may still be billed: what was set aside stays set aside for good."""
+        self._reserved.pop(entry.call, None)
+
+    ARMS = arms(
+        {
+            RunStarted: run_started,
+            CapRaised: raised,
+            CallStarted: started,
+            CallDone: ended,
+            CallFailed: ended,
+            CallAborted: ended,
+            CallUnknown: unknown,
+        }
+    )
