@@ -2,51 +2,44 @@
 
 AnyIO can call into a loop from a thread, but only by blocking the thread until the loop has
 answered. A writer thread that had to wait for a busy loop before it could commit the next group
-would lose most of what grouping gains. So this one module asks the loop itself; AnyIO's own
-token tells which loop that is.
+would lose most of what grouping gains. So this one module talks to asyncio's loop itself; all
+waiting is still AnyIO's.
 """
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from threading import get_ident
-from typing import Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import anyio
-from anyio.lowlevel import RunVar, current_token
-
-
-@runtime_checkable
-class _Loop(Protocol):
-    """What asyncio's loops have for this; Trio's token calls the same thing `run_sync_soon`."""
-
-    def call_soon_threadsafe(self, callback: Callable[[], object], /) -> object: ...
 
 
 class Home:
     """An event loop and the thread that it runs in."""
 
-    def __init__(self) -> None:
-        loop = current_token().native_token
-        if not isinstance(loop, _Loop):
-            raise TypeError("midrun's stores run on asyncio; start with anyio.run(...)")
+    __slots__ = ("__weakref__", "loop", "thread")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.thread = get_ident()
 
     @staticmethod
     def here() -> "Home":
         """Return the home of the caller; the same object for all tasks of a loop."""
-        home = _HOME.get(None)
+        loop = asyncio.get_running_loop()
+        home = _HOMES.get(loop)
         if home is None:
-            _HOME.set(home := Home())
+            home = _HOMES[loop] = Home(loop)
         return home
 
 
-_HOME: RunVar[Home] = RunVar("midrun-home")
+_HOMES: WeakKeyDictionary[asyncio.AbstractEventLoop, Home] = WeakKeyDictionary()
 
 
 class Signal:
-    """A one-time wake-up for one waiter: made in its event loop, set from any thread."""
+    """A one-time wake-up for any number of waiters in one loop, set from any thread."""
 
     __slots__ = ("done", "home")
 
@@ -55,7 +48,7 @@ class Signal:
         self.done = anyio.Event()
 
     def set(self) -> None:
-        """Wake the waiter; a second time does nothing, nor does it once the loop is gone."""
+        """Wake the waiters; a second time does nothing, nor does it once the loop is gone."""
         set_all([self])
 
     async def wait(self) -> None:

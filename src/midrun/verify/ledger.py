@@ -29,6 +29,7 @@ from midrun.core.entries import (
     PauseWithdrawn,
     ProgressSaved,
     Record,
+    RedirectRequested,
     RunCancelled,
     RunCompleted,
     RunFailed,
@@ -36,6 +37,7 @@ from midrun.core.entries import (
     RunResumed,
     RunStarted,
     RunWaiting,
+    RunWoken,
     StoodDown,
     TakenOver,
     UndoDone,
@@ -58,6 +60,7 @@ class Made:
         "attempt",
         "closed",
         "doubted",
+        "entered",
         "flying",
         "id",
         "kind",
@@ -82,6 +85,7 @@ class Made:
         self.flying = False
         self.doubted = False  # an attempt was unknown, and no evidence has settled it since
         self.aborted = False  # an attempt was stopped midway, and none was done since
+        self.entered = False  # it asked a person from within, and has not gone on since
         self.saved = False  # it saved its progress
         self.sealed = bool(use and use.refused)
 
@@ -96,13 +100,18 @@ class Made:
     @property
     def touched(self) -> bool:
         """It has, or may have, changed the world."""
-        return self.doubted or self.aborted or self.stage == "done"
+        return self.doubted or self.aborted or self.entered or self.stage == "done"
+
+    @property
+    def unfinished(self) -> bool:
+        """It was begun, and nobody can say that it is done or did nothing."""
+        return self.flying or (self.touched and self.stage != "done")
 
     def close(self, stage: str, seq: int) -> None:
         """Note that it ended, and how."""
         self.stage, self.closed, self.flying = stage, seq, False
         if stage == "done":
-            self.doubted = self.aborted = False
+            self.doubted = self.aborted = self.entered = False
 
 
 class Posed:
@@ -131,6 +140,7 @@ class Ledger:
         self.asks: dict[str, Posed] = {}
         self.open_asks: dict[str, Posed] = {}
         self.held = 0  # seq of the pause or cap that keeps the run from starting anything
+        self.redirected = 0  # seq of the last redirect that was asked for
         self.wheel = ""  # the person at the wheel
         self.cancel: CancelRequested | None = None
         self.cancelled_at = 0  # seq of the cancel
@@ -188,6 +198,16 @@ def _held(books: Ledger, seq: int, _: object) -> None:
 
 def _free(books: Ledger, *_: object) -> None:
     books.held = 0
+
+
+def _woken(books: Ledger, *_: object) -> None:
+    # A redirect that comes after the pause ends it; nothing else wakes a paused agent.
+    if books.redirected > books.held and not books.wheel:
+        books.held = 0
+
+
+def _redirected(books: Ledger, seq: int, _: object) -> None:
+    books.redirected = seq
 
 
 def _cancel(books: Ledger, seq: int, entry: CancelRequested) -> None:
@@ -262,7 +282,7 @@ def _settled(books: Ledger, seq: int, entry: CallSettled) -> None:
         made.close("done", seq)
     else:
         made.stage = "proposed"
-        made.doubted = made.aborted = False
+        made.doubted = made.aborted = made.entered = False
 
 
 def _sealed(books: Ledger, _: int, entry: CallSealed) -> None:
@@ -298,7 +318,7 @@ def _ask_opened(books: Ledger, seq: int, entry: AskOpened) -> None:
     made = books.calls.get(entry.call)
     if made is not None and ask.kind != "unsure":
         # Parked: no longer in flight, and not made again before somebody decides.
-        made.stage, made.flying = "asking", False
+        made.stage, made.entered, made.flying = "asking", made.flying, False
         books.flying.pop(made.id, None)
 
 
@@ -348,6 +368,8 @@ _ARMS = {
     CapReached: _held,
     PauseWithdrawn: _free,
     RunResumed: _free,
+    RunWoken: _woken,
+    RedirectRequested: _redirected,
     CancelRequested: _cancel,
     UndoRetried: _retried,
     TakenOver: _wheel,

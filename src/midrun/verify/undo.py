@@ -43,9 +43,7 @@ class Undoing(Watch):
     def cancel(self, _: Record, __: CancelRequested) -> None:
         """The undo set is fixed now: in flight, stopped midway, or unknown."""
         self._doomed = frozenset(
-            made.id
-            for made in self.ledger.calls.values()
-            if made.flying or made.aborted or made.doubted
+            made.id for made in self.ledger.calls.values() if made.unfinished
         )
         self._last = None
 

@@ -23,7 +23,6 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter
 from typing import Final, Generic, Protocol, TypeVar
-from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.to_thread
@@ -102,6 +101,16 @@ class Pending(Protocol):
     def changes(self) -> list[tuple[RunId, Seq]]: ...
 
 
+class _Gate:
+    """Where the requests of one turn of an event loop gather, to be answered together."""
+
+    __slots__ = ("group", "signal")
+
+    def __init__(self, signal: Signal) -> None:
+        self.signal = signal
+        self.group: list[Pending] = []
+
+
 class Chore(Enum):
     """What the thread does besides committing."""
 
@@ -127,7 +136,7 @@ class Writer:
         self._busy_ms = busy_ms
         self._tell = tell
         self._timer = timer
-        self._gates: WeakKeyDictionary[Home, list[Pending]] = WeakKeyDictionary()
+        self._gates: dict[Home, _Gate] = {}
         self._turn = Lock()  # whoever has it may use the connection
         self._door = Lock()  # closing, and handing over to the thread, exclude one another
         self._closed = False
@@ -148,19 +157,18 @@ class Writer:
         """Return what `work` returned, once it is committed."""
         await checkpoint_if_cancelled()
         home = Home.here()
-        request = Request(work, told, Signal(home))
-        gate = self._gates.setdefault(home, [])
-        gate.append(request)
-        if len(gate) == 1:
+        gate = self._gates.get(home)
+        if gate is None or len(gate.group) >= GROUP_MAX:
+            self._gates[home] = gate = _Gate(Signal(home))
+        request = Request(work, told, gate.signal)
+        gate.group.append(request)
+        if len(gate.group) == 1:
             await cancel_shielded_checkpoint()
-            group = gate[:GROUP_MAX]
-            rest = gate[GROUP_MAX:]
-            gate.clear()
-            self._hand_in(group)
-            if rest:
-                self._hand_over(rest)
+            if self._gates.get(home) is gate:
+                del self._gates[home]
+            self._hand_in(gate.group)
         if not request.done:
-            await request.signal.wait()
+            await gate.signal.wait()
         return request.result()
 
     async def close(self) -> None:
@@ -294,7 +302,7 @@ class Writer:
         self._tell([change for request in group for change in request.changes()])
         for request in group:
             request.done = True
-        set_all([request.signal for request in group])
+        set_all(dict.fromkeys(request.signal for request in group))
 
     def _count_pages(self, db: apsw.Connection, name: str, pages: int) -> int:
         del db, name
