@@ -142,6 +142,13 @@ def test_an_unanswered_ask_expires_and_counts_as_a_no() -> None:
     run.when(c.Answer(ask=A1, value=1)).then(refused="ask_closed")
 
 
+def test_an_undecided_approval_expires_if_its_tool_says_so() -> None:
+    """A yes that comes tomorrow may be for a world that has changed."""
+    hasty = Use(tool="pay", args={}, traits=Traits(approve="block", ask_ttl=60 * SECOND))
+    run = begun.replies(hasty).advances().then(phase=Phase.WAITING).later(61).when(v.Wake())
+    run.then(phase=Phase.QUEUED).when(c.Approve(ask=A1)).then(refused="ask_closed")
+
+
 def test_an_unknown_once_call_is_put_to_a_person_and_never_repeated() -> None:
     """It may have happened; only a person can say."""
     run = begun.replies(MAIL).starts("c2").after(v.TakeLease()).advances()

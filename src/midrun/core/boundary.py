@@ -38,10 +38,10 @@ def crossing(state: State, now: Micros) -> tuple[Entry, ...]:
     if state.phase is not Phase.RUNNING or state.error is not None:
         return ()
     if state.wheel:
-        return tuple(_asks(state))
+        return tuple(_asks(state, now))
     if state.redirects:
         return () if state.in_flight else tuple(_redirected(state))
-    if asks := tuple(_asks(state)):
+    if asks := tuple(_asks(state, now)):
         return asks
     if state.in_flight or _startable(state):
         return ()
@@ -78,7 +78,7 @@ def close_asks(state: State, why: str, by: str = "") -> Iterator[AskClosed]:
         yield AskClosed(ask=state.asks[number - 1].id, why=why, by=by)  # type: ignore[arg-type]  # callers name the reason
 
 
-def _asks(state: State) -> Iterator[AskOpened]:
+def _asks(state: State, now: Micros) -> Iterator[AskOpened]:
     """Open the asks that calls need before they may go on: approvals, and unsure outcomes."""
     count = len(state.asks)
     asked = {state.asks[n - 1].call for n in state.open_asks}
@@ -88,7 +88,7 @@ def _asks(state: State) -> Iterator[AskOpened]:
             continue
         if needs_approval(call):
             count += 1
-            yield _approval(call, AskId(f"a{count}"))
+            yield _approval(call, AskId(f"a{count}"), now)
         elif call.unsure and not call.error and not call.traits.check:
             count += 1
             yield AskOpened(
@@ -105,7 +105,7 @@ def needs_approval(call: Call) -> bool:
     return call.stage is Stage.PROPOSED and bool(call.traits.approve) and call.approval is None
 
 
-def _approval(call: Call, ask: AskId) -> AskOpened:
+def _approval(call: Call, ask: AskId, now: Micros) -> AskOpened:
     return AskOpened(
         ask=ask,
         ask_kind="approval",
@@ -116,6 +116,7 @@ def _approval(call: Call, ask: AskId) -> AskOpened:
         audience=call.traits.audience,
         four_eyes=call.traits.four_eyes,
         args_hash=args_hash(call.use.args),
+        expires=Micros(now + call.traits.ask_ttl) if call.traits.ask_ttl else None,
     )
 
 
@@ -162,7 +163,7 @@ def _stopped(state: State) -> tuple[Entry, ...]:
     """Pause at a cap, or end, when the stop condition is met before a new step."""
     if state.answer is not None:
         return tuple(_given_up(state))
-    hit = met(state.stop, state.meter)
+    hit = met(state.stop, state.metered)
     return () if hit is None else (stopped_by(hit),)
 
 

@@ -35,10 +35,9 @@ def evolve(state: State, entry: Entry, at: Micros) -> State:
     phase = _following(state, kind, seq)
     # A gap in which nobody drove the run is not work, whoever still held the lease.
     idle = not state.leased or kind is LeaseTaken
-    meter = state.meter
-    if not idle and at > state.at:
-        meter = replace(meter, worked=meter.worked + at - state.at)
-    after = replace(state, seq=seq, at=max(at, state.at), meter=meter)
+    now = max(state.at, at)
+    worked = state.worked if idle else state.worked + now - state.at
+    after = replace(state, seq=seq, at=now, worked=worked)
     if phase is not state.phase:
         after = replace(after, phase=phase, since=seq, since_by=getattr(entry, "by", ""))
     if isinstance(entry, Asked):

@@ -64,7 +64,7 @@ def wake_at(state: State) -> Micros | None:
     if state.phase in {Phase.PAUSING, Phase.PAUSED} and hold.until and hold.why == "user":
         times.append(hold.until)
     if state.phase is Phase.RUNNING and state.leased and (limit := deadline(state.stop)):
-        times.append(Micros(state.at + max(0, limit - state.meter.worked)))
+        times.append(Micros(state.at + max(0, limit - state.worked)))
     return min(times, default=None)
 
 

@@ -217,6 +217,7 @@ class State(Value, kw_only=True):
     phase: Phase = Phase.QUEUED
     seq: Seq = START
     at: Micros = Micros(0)
+    worked: int = 0  # microseconds in which a driver held the run
     since: Seq = START  # the entry that led into this phase ...
     since_by: str = ""  # ... and who asked for it
     spec: RunStarted | None = None
@@ -301,6 +302,11 @@ class State(Value, kw_only=True):
         if call.stage is Stage.ASKING:
             return True
         return call.unsure and any(self.asks[n - 1].call == call.id for n in self.open_asks)
+
+    @property
+    def metered(self) -> Meter:
+        """What the run has used, its time at work included."""
+        return replace(self.meter, worked=self.worked)
 
     @property
     def at_hand(self) -> tuple[int, ...]:

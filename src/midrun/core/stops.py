@@ -25,7 +25,7 @@ class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool_calls: int = 0
     spent: Spend = Spend()
     reserved: Spend = Spend()
-    worked: int = 0  # microseconds in which a driver held the run
+    worked: int = 0  # microseconds in which a driver held the run; see State.metered
     trail: tuple[str, ...] = ()
     text: str = ""
     verdicts: dict[str, bool] = {}

@@ -93,6 +93,7 @@ class Traits(Value, kw_only=True):
     approve: Approve = ""
     audience: str = ""
     four_eyes: bool = False
+    ask_ttl: int = 0  # microseconds after which an undecided approval is a no; 0 is never
     version: str = ""
 
 

@@ -22,6 +22,7 @@ from midrun.core.ids import call_id, number_of
 from midrun.core.state import Arms, Call, Stage, State
 from midrun.core.stops import NOTHING, TRAIL, Meter
 from midrun.core.values import TERMINAL, Json, Message, Reply, Spend, Use
+from midrun.core.vector import Vector
 
 
 def args_hash(args: Json) -> str:
@@ -31,10 +32,11 @@ def args_hash(args: Json) -> str:
 
 def call_proposed(state: State, entry: CallProposed) -> State:
     """Somebody wants a call made."""
-    return _proposing(state, (entry.use,))
+    calls, opened = _proposed(state, (entry.use,))
+    return replace(state, calls=calls, open=opened)
 
 
-def _proposing(state: State, uses: tuple[Use, ...]) -> State:
+def _proposed(state: State, uses: tuple[Use, ...]) -> tuple[Vector[Call], tuple[int, ...]]:
     """Number the calls that are wanted; one that cannot be made is answered at once."""
     calls, opened = state.calls, state.open
     for use in uses:
@@ -51,7 +53,7 @@ def _proposing(state: State, uses: tuple[Use, ...]) -> State:
         else:
             opened = (*opened, number)
         calls = calls.append(call)
-    return replace(state, calls=calls, open=opened)
+    return calls, opened
 
 
 def call_started(state: State, entry: CallStarted) -> State:
@@ -117,22 +119,24 @@ def call_done(state: State, entry: CallDone) -> State:
 
 def _replied(state: State, reply: Reply) -> State:
     """The model spoke: what it wants made is proposed; without a wish it is its answer."""
-    first = len(state.calls)
-    state = replace(
-        _proposing(state, reply.uses),
-        answer=reply.text if not reply.uses else None,
+    calls, opened = _proposed(state, reply.uses)
+    first = len(state.calls) + 1
+    said = Message(
+        role="assistant",
+        text=reply.text,
+        thinking=reply.thinking,
+        calls=tuple(call_id(first + n) for n in range(len(reply.uses))),
+        opaque=reply.opaque,
+    )
+    return replace(
+        state,
+        calls=calls,
+        open=opened,
+        messages=state.messages.append(said),
+        answer=None if reply.uses else reply.text,
         prefix="",
         window=reply.window,
         meter=replace(state.meter, text=reply.text),
-    )
-    return state.saying(
-        Message(
-            role="assistant",
-            text=reply.text,
-            thinking=reply.thinking,
-            calls=tuple(call_id(first + n) for n in range(1, len(reply.uses) + 1)),
-            opaque=reply.opaque,
-        )
     )
 
 
@@ -146,7 +150,8 @@ def call_failed(state: State, entry: CallFailed) -> State:
     call = replace(
         call, stage=Stage.FAILED, error=entry.error, again=retried, retry_at=entry.retry_at
     )
-    return _closed(state, call, entry.spent)
+    state = _closed(state, call, entry.spent)
+    return state if retried else _cut_short(state, call, entry.text)
 
 
 def call_aborted(state: State, entry: CallAborted) -> State:
@@ -155,10 +160,16 @@ def call_aborted(state: State, entry: CallAborted) -> State:
     safe = call.call_kind != "model" and (call.harmless or call.progress is not None)
     again = safe and not any(p.when == "now" for p in state.redirects)
     state = _closed(state, replace(call, stage=Stage.ABORTED, again=again), entry.spent)
-    if call.call_kind != "model" or not (entry.text or entry.thinking):
+    return _cut_short(state, call, entry.text, entry.thinking)
+
+
+def _cut_short(state: State, call: Call, text: str, thinking: str = "") -> State:
+    """Keep what a model had said so far, marked as interrupted, so that it can go on from it."""
+    if call.call_kind != "model" or call.purpose != "step" or not (text or thinking):
         return state
-    said = Message(role="assistant", text=entry.text, thinking=entry.thinking, interrupted=True)
-    return state.saying(said)
+    return state.saying(
+        Message(role="assistant", text=text, thinking=thinking, interrupted=True)
+    )
 
 
 def call_unknown(state: State, entry: CallUnknown) -> State:
@@ -172,8 +183,7 @@ def call_unknown(state: State, entry: CallUnknown) -> State:
         closed=state.seq,
         reserved=NOTHING,
     )
-    in_flight = tuple(n for n in state.in_flight if n != call.number)
-    return replace(state.with_call(call), in_flight=in_flight)
+    return replace(state.with_call(call), in_flight=_without(state.in_flight, call.number))
 
 
 def call_settled(state: State, entry: CallSettled) -> State:
@@ -245,17 +255,25 @@ def _closed(state: State, call: Call, spent: Spend | None) -> State:
             reserved=meter.reserved.minus(call.reserved),
         )
     call = replace(call, closed=state.seq, reserved=NOTHING)
-    in_flight = tuple(n for n in state.in_flight if n != call.number)
-    calls = state.calls.replace(call.number - 1, call)
-    return out_of_the_way(replace(state, calls=calls, meter=meter, in_flight=in_flight), call)
+    state = replace(
+        state,
+        calls=state.calls.replace(call.number - 1, call),
+        meter=meter,
+        in_flight=_without(state.in_flight, call.number),
+        open=state.open if call.unclosed else _without(state.open, call.number),
+    )
+    return out_of_the_way(state, call) if call.shelved else state
+
+
+def _without(numbers: tuple[int, ...], number: int) -> tuple[int, ...]:
+    return () if numbers == (number,) else tuple(n for n in numbers if n != number)
 
 
 def out_of_the_way(state: State, call: Call) -> State:
     """Forget a closed call where calls wait; a shelved one reports to the agent."""
     if call.unclosed:
         return state
-    if call.number in state.open:
-        state = replace(state, open=tuple(n for n in state.open if n != call.number))
+    state = replace(state, open=_without(state.open, call.number))
     if not call.shelved:
         return state
     return replace(state, answer=None).saying(

@@ -73,7 +73,7 @@ def start(state: State, evidence: Start, _: Micros) -> Verdict:
         return Refused(reason="unseen_control", seq=state.controls)
     call = state.call(evidence.call)
     if call is None:
-        hit = met(state.stop, state.meter, evidence.reserve)
+        hit = met(state.stop, state.metered, evidence.reserve)
     else:  # its step has begun: only money can still stop it
         hit = overdraws(state.stop, state.meter, evidence.reserve)
     if hit is not None:

@@ -130,7 +130,7 @@ def wake(state: State, _: Wake, now: Micros) -> Verdict:
     entries = waking(state, entries, "time")
     entries += _let_go(apply(state, entries), now)
     limit = deadline(state.stop)
-    worked = state.meter.worked + (now - state.at if state.leased else 0)
+    worked = state.worked + (now - state.at if state.leased else 0)
     if state.phase is Phase.RUNNING and state.leased and limit and worked >= limit:
         entries += (CapReached(stop=f"{limit / 1e6:g} s of work", cap="time"),)
     return accept(*entries) if entries else Already(name="nothing_due", seq=Seq(state.seq))

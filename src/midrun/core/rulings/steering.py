@@ -168,7 +168,7 @@ def raise_cap(state: State, control: RaiseCap, _: Micros) -> Verdict:
 
 def cap_problem(state: State, wanted: dict[str, int]) -> Refused | None:
     """Return why these caps cannot be set, if so: unknown, or not above the old bound."""
-    bounds = {name: bound for name, (_, bound) in caps(state.stop, state.meter).items()}
+    bounds = {name: bound for name, (_, bound) in caps(state.stop, state.metered).items()}
     if not wanted or not wanted.keys() <= bounds.keys():
         return Refused(reason="no_such_cap")
     if any(new <= bounds[name] for name, new in wanted.items()):

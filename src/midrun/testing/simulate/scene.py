@@ -19,6 +19,7 @@ from midrun.core.entries import (
     LeaseTaken,
     MessageReceived,
     PauseRequested,
+    Record,
     RedirectRequested,
     RunHalted,
     RunPaused,
@@ -28,7 +29,7 @@ from midrun.core.entries import (
     UndoFailed,
     UndoStarted,
 )
-from midrun.core.ids import Micros, RunId, Seq, call_key
+from midrun.core.ids import CallId, Micros, RunId, Seq, call_key
 from midrun.core.values import Phase
 from midrun.core.verdicts import Verdict
 from midrun.testing.simulate.desk import Desk
@@ -101,7 +102,8 @@ class Scene:
         self.model_failures = self.setup.model_failures
         self.verdicts_left = 1  # how often the custom condition may say stop
         self.told: list[Told] = []
-        self.fed: list[Entry] = []
+        self.fed: list[Record] = []
+        self.acted: list[tuple[CallId, int, Seq]] = []
         self.spins = 0
         self.draining = False
         self.gap = False  # between the gate and the wire: the documented limit
