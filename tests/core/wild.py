@@ -1,9 +1,15 @@
-"""Anything that people, drivers and time may bring: what the bare-core machine is fed with."""
+"""Anything that people, drivers and time may bring: what the bare-core machine is fed with.
 
-from hypothesis import strategies as st
+Every choice is made by a `Pick`, so that Hypothesis (which shrinks) and a plain generator
+(which is fast) can play the same game.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 from midrun.core import controls as c
 from midrun.core import evidence as v
+from midrun.core import orders as o
 from midrun.core.controls import Control
 from midrun.core.entries import (
     CallAborted,
@@ -27,165 +33,212 @@ from midrun.core.stops import (
     Repeats,
     TextMention,
 )
+from midrun.core.table import ACCEPTS
 from midrun.core.values import Actor, Effect, Item, Reply, Spend, Traits, Use
+
+T = TypeVar("T")
+
+
+class Pick(Protocol):
+    """Chance: returns one of the items."""
+
+    def __call__(self, items: Sequence[T], /) -> T:
+        """Return one of `items`."""
+        ...
+
 
 ANN, BOB = Actor(name="ann"), Actor(name="bob", role="operator")
 
-LOOK = Use(tool="look", args={"at": 1}, traits=Traits(effect=Effect.READ))
-PUT = Use(tool="put", args={}, traits=Traits(effect=Effect.IDEMPOTENT, undo=True))
-MAIL = Use(tool="mail", args={})
-DRAFT = Use(tool="draft", args={}, traits=Traits(undo=True))
-CHARGE = Use(tool="charge", args={}, traits=Traits(undo=True, undo_unknown=False))
-LOCK = Use(tool="lock", args={}, traits=Traits(release=True))
-BOTH = Use(tool="both", args={}, traits=Traits(undo=True, release=True))
-PAY = Use(tool="pay", args={}, traits=Traits(check=True, undo=True))
-SEND = Use(
-    tool="send", args={}, traits=Traits(approve="block", audience="operator", four_eyes=True)
+USES = (
+    Use(tool="look", args={"at": 1}, traits=Traits(effect=Effect.READ)),
+    Use(tool="put", args={}, traits=Traits(effect=Effect.IDEMPOTENT, undo=True)),
+    Use(tool="mail", args={}),
+    Use(tool="draft", args={}, traits=Traits(undo=True)),
+    Use(tool="charge", args={}, traits=Traits(undo=True, undo_unknown=False)),
+    Use(tool="lock", args={}, traits=Traits(release=True)),
+    Use(tool="both", args={}, traits=Traits(undo=True, release=True)),
+    Use(tool="pay", args={}, traits=Traits(check=True, undo=True)),
+    Use(tool="send", traits=Traits(approve="block", audience="operator", four_eyes=True)),
+    Use(tool="fix", args={}, traits=Traits(approve="block", effect=Effect.IDEMPOTENT)),
+    Use(tool="post", args={}, traits=Traits(approve="queue", undo=True)),
+    Use(tool="child", args={}, kind="child"),
+    Use(tool="none", refused="there is no such tool"),
 )
-POST = Use(tool="post", args={}, traits=Traits(approve="queue", undo=True))
-CHILD = Use(tool="child", args={}, kind="child")
-NONE = Use(tool="none", refused="there is no such tool")
-
-USES = st.sampled_from(
-    [LOOK, PUT, MAIL, DRAFT, CHARGE, LOCK, BOTH, PAY, SEND, POST, CHILD, NONE]
-)
-TEXTS = st.sampled_from(["", "so", "all done", "more"])
-NUMBERS = st.integers(min_value=0, max_value=11)
-SPENDS = st.builds(Spend, tokens=st.sampled_from([0, 40, 70]), cost=st.sampled_from([0, 9]))
-
-STOPS = st.sampled_from(
-    [
-        None,
-        None,
-        MaxTokens(100),
-        MaxSteps(2) | MaxTokens(150),
-        MaxCost(usd=0.00002),
-        MaxTime(seconds=30),
-        MaxToolCalls(2),
-        Repeats(2),
-        TextMention("done", then="complete") | MaxSteps(3),
-        Custom("checks:enough"),
-        MaxSteps(1) & ~TextMention("done"),
-    ]
-)
-
-SPECS = st.builds(
-    RunStarted,
-    agent=st.just("clerk"),
-    task=st.just("Sort the mail"),
-    by=st.just("ann"),
-    stop=STOPS,
-    hosted=st.sampled_from([False, False, False, True]),
-    frame_depth=st.integers(min_value=0, max_value=2),
-    frame_ttl=st.just(20 * SECOND),
-    undo_attempts=st.integers(min_value=1, max_value=2),
-    model_attempts=st.integers(min_value=1, max_value=2),
-    window=st.sampled_from([0, 5]),
-)
-
-WISHES = st.sampled_from(
-    [c.Pause, c.Resume, c.Redirect, c.Say, c.Cancel]
-    + [c.Answer, c.Approve, c.Decline] * 2
-    + [c.Halt, c.Lift, c.RaiseCap, c.Withdraw, c.ForcePause, c.RetryUndo, c.AcceptResidue]
-    + [c.ResumeFrame, c.DropFrame, c.TakeOver, c.Write, c.UseTool, c.HandBack]
-)
-
-
-@st.composite
-def wishes(draw: st.DrawFn, state: State, now: Micros) -> Control:
-    """Return something that a person may ask of a run in `state`, sensible or not."""
-    kind = draw(WISHES)
-    by = draw(st.sampled_from([ANN, BOB]))
-    request = draw(st.sampled_from(["", "", "", "r1", "r2", "r3", "r4"]))
-    later = draw(st.sampled_from([None, None, now + 5 * SECOND]))
-    ask = AskId(f"a{max(0, len(state.asks) - draw(st.integers(0, 2)))}")
-    frame = FrameId(f"f{max(0, state.frames_pushed - draw(st.integers(0, 1)))}")
-    more: dict[type[Control], dict[str, object]] = {
-        c.Pause: {"now": draw(st.booleans()), "until": later},
-        c.Resume: {"instruction": draw(TEXTS), "caps": draw(st.sampled_from([{}, CAPS]))},
-        c.Redirect: {"text": draw(TEXTS), "when": draw(st.sampled_from(["next_step", "now"]))},
-        c.Say: {
-            "text": draw(TEXTS),
-            "urgency": draw(st.sampled_from(["now", "next", "later"])),
-            "due": later,
-        },
-        c.Answer: {"ask": ask, "value": draw(st.sampled_from(["yes", "no", "unknown", 7]))},
-        c.Approve: {"ask": ask, "args": draw(st.sampled_from([None, {"to": "eve"}]))},
-        c.Decline: {"ask": ask},
-        c.Cancel: {"undo": draw(st.sampled_from(["in_flight", "all"]))},
-        c.RaiseCap: {"caps": draw(st.sampled_from([CAPS, {"tokens": 400}, {"steps": 9}]))},
-        c.Withdraw: {"seq": Seq(max(0, state.seq - draw(st.integers(0, 4))))},
-        c.ResumeFrame: {"frame": frame},
-        c.DropFrame: {"frame": frame},
-        c.Write: {"text": draw(TEXTS)},
-        c.UseTool: {"use": draw(USES)},
-        c.HandBack: {"instruction": draw(TEXTS)},
-    }
-    return kind(by=by, request=request, **more.get(kind, {}))
-
-
+TEXTS = ("", "so", "all done", "more")
+TOKENS = (0, 0, 40, 70)
+COSTS = (0, 0, 9)
+NUMBERS = tuple(range(12))
+YES_NO = (False, True)
 CAPS = {"tokens": 300}
 
+STOPS = (
+    None,
+    None,
+    None,
+    MaxTokens(100),
+    MaxSteps(2) | MaxTokens(150),
+    MaxCost(usd=0.00002),
+    MaxTime(seconds=30),
+    MaxToolCalls(2),
+    Repeats(2),
+    TextMention("done", then="complete") | MaxSteps(3),
+    Custom("checks:enough"),
+    MaxSteps(1) & ~TextMention("done"),
+)
 
-@st.composite
-def endings(draw: st.DrawFn, call: Call) -> v.Close:
-    """Return how a call in flight may end, under a right epoch or a wrong one."""
-    spent = draw(st.one_of(st.none(), SPENDS))
+WISHES: tuple[type[Control], ...] = (
+    *(c.Pause, c.Resume, c.Redirect, c.Say, c.Say, c.Cancel),
+    *(c.Answer, c.Approve, c.Decline) * 2,
+    *(c.Halt, c.Lift, c.RaiseCap, c.Withdraw, c.ForcePause, c.RetryUndo, c.AcceptResidue),
+    *(c.ResumeFrame, c.DropFrame, c.TakeOver, c.Write, c.UseTool, c.HandBack),
+)
+
+
+def spec(pick: Pick) -> RunStarted:
+    """Return some run."""
+    return RunStarted(
+        agent="clerk",
+        task="Sort the mail",
+        by="ann",
+        stop=pick(STOPS),
+        hosted=pick((False, False, False, True)),
+        frame_depth=pick((2, 1, 0)),
+        frame_ttl=20 * SECOND,
+        undo_attempts=pick((1, 2)),
+        model_attempts=pick((1, 2)),
+        window=pick((0, 5)),
+    )
+
+
+def spend(pick: Pick) -> Spend:
+    """Return some amount."""
+    return Spend(tokens=pick(TOKENS), cost=pick(COSTS))
+
+
+def habits(pick: Pick) -> tuple[type[Control], ...]:
+    """Return what people ask for in one game: a few things often lead deeper than all at once."""
+    chosen = tuple(kind for kind in WISHES if pick(YES_NO))
+    return chosen or WISHES
+
+
+def wish(
+    pick: Pick, state: State, now: Micros, kinds: tuple[type[Control], ...] = WISHES
+) -> Control:
+    """Return something that a person may ask of a run in `state`, mostly at a fitting time."""
+    fitting = tuple(kind for kind in kinds if ACCEPTS[kind][state.phase].to)
+    kind = pick(fitting if fitting and pick((True, True, True, False)) else kinds)
+    later = pick((None, None, Micros(now + 5 * SECOND)))
+    ask = AskId(f"a{max(0, len(state.asks) - pick((0, 0, 1, 2)))}")
+    frame = FrameId(f"f{max(0, state.frames_pushed - pick((0, 0, 1)))}")
+    more: dict[type[Control], dict[str, object]] = {
+        c.Pause: {"now": pick(YES_NO), "until": later},
+        c.Resume: {"instruction": pick(TEXTS), "caps": pick(({}, CAPS))},
+        c.Redirect: {"text": pick(TEXTS), "when": pick(("next_step", "now"))},
+        c.Say: {"text": pick(TEXTS), "urgency": pick(("next", "now", "later")), "due": later},
+        c.Answer: {"ask": ask, "value": pick(("yes", "no", "unknown", 7))},
+        c.Approve: {"ask": ask, "args": pick((None, {"to": "eve"}))},
+        c.Decline: {"ask": ask},
+        c.Cancel: {"undo": pick(("in_flight", "all"))},
+        c.RaiseCap: {"caps": pick((CAPS, {"tokens": 400}, {"steps": 9}, {"cost": 99}))},
+        c.Withdraw: {"seq": Seq(max(0, state.seq - pick((0, 1, 2, 3, 4))))},
+        c.ResumeFrame: {"frame": frame},
+        c.DropFrame: {"frame": frame},
+        c.Write: {"text": pick(TEXTS)},
+        c.UseTool: {"use": pick(USES)},
+        c.HandBack: {"instruction": pick(TEXTS)},
+    }
+    request = pick(("", "", "", "", "r1", "r2", "r3", "r4"))
+    return kind(by=pick((ANN, BOB)), request=request, **more.get(kind, {}))
+
+
+def ending(pick: Pick, state: State, call: Call) -> v.Close:
+    """Return how a call in flight may end."""
     reply = None
     if call.call_kind == "model":
-        uses = tuple(draw(st.lists(USES, max_size=3)))
-        reply = Reply(text=draw(TEXTS), uses=uses, window=draw(st.sampled_from([0, 9])))
-    failed = CallFailed(call=call.id, error="no", transient=draw(st.booleans()), spent=spent)
-    aborted = CallAborted(call=call.id, text=draw(TEXTS), spent=spent)
+        uses = tuple(pick(USES) for _ in range(pick((0, 1, 1, 2, 3))))
+        reply = Reply(text=pick(TEXTS), uses=uses, window=pick((0, 9)))
+    spent = pick((None, spend(pick)))
     done = CallDone(call=call.id, result=1, reply=reply, spent=spent)
+    failed = CallFailed(call=call.id, error="no", transient=pick(YES_NO), spent=spent)
+    aborted = CallAborted(call=call.id, text=pick(TEXTS), spent=spent)
     unknown = CallUnknown(call=call.id, why="not_responding")
-    outcome = draw(st.sampled_from([done, done, done, failed, aborted, unknown]))
-    return v.Close(epoch=Epoch(0), outcome=outcome)
+    outcome = pick((done, done, done, done, failed, aborted, unknown))
+    return v.Close(epoch=state.epoch, outcome=outcome)
 
 
-@st.composite
-def undo_endings(draw: st.DrawFn, state: State) -> v.CloseUndo:
+def undo_ending(pick: Pick, state: State) -> v.CloseUndo:
     """Return how the undo in flight may end."""
     assert state.cleaning is not None
     number, action = state.cleaning
     call = CallId(f"c{number}")
-    kind = draw(st.sampled_from([UndoDone, UndoDone, UndoFailed, UndoUnknown]))
-    return v.CloseUndo(epoch=Epoch(0), outcome=kind(call=call, action=action))
+    kind = pick((UndoDone, UndoDone, UndoFailed, UndoUnknown))
+    return v.CloseUndo(epoch=state.epoch, outcome=kind(call=call, action=action))
 
 
-@st.composite
-def findings(draw: st.DrawFn, state: State, now: Micros) -> v.Evidence:
+def asking(pick: Pick, state: State, call: Call, now: Micros) -> v.Evidence:
+    """Return what a call in flight may say before it ends: a question, or its progress."""
+    if pick(YES_NO):
+        return v.SaveProgress(epoch=state.epoch, call=call.id, progress=3)
+    return v.AskPerson(
+        epoch=state.epoch,
+        call=call.id,
+        question="Which one?",
+        child=call.call_kind == "child",
+        expires=pick((None, Micros(now + 5 * SECOND))),
+    )
+
+
+def finding(pick: Pick, state: State) -> v.Evidence:
     """Return evidence that nobody ordered: out of turn, about calls that may not exist."""
-    call = CallId(f"c{draw(NUMBERS)}")
-    epoch = Epoch(state.epoch)
-    later = draw(st.sampled_from([None, Micros(now + 5 * SECOND)]))
-    action = draw(st.sampled_from(["undo", "release"]))
-    return draw(
-        st.sampled_from(
-            [
-                v.Advanced(epoch=epoch),
-                v.Settled(epoch=epoch),
-                v.Start(epoch=epoch, call=call, seen=state.seq),
-                v.Close(epoch=epoch, outcome=CallDone(call=call)),
-                v.CloseUndo(epoch=epoch, outcome=UndoDone(call=call, action=action)),
-                v.AskPerson(
-                    epoch=epoch,
-                    call=call,
-                    question="Which one?",
-                    child=draw(st.booleans()),
-                    expires=later,
-                ),
-                v.AskMoot(ask=AskId(f"a{draw(NUMBERS)}")),
-                v.SaveProgress(epoch=epoch, call=call, progress=3),
-                v.Propose(epoch=epoch, use=draw(USES)),
-                v.SetPlan(epoch=epoch, items=(Item(text="one", mark="done"), Item(text="two"))),
-                v.GiveVerdict(epoch=epoch, name="checks:enough", met=draw(st.booleans())),
-                v.SettleCall(epoch=epoch, call=call, happened=draw(st.booleans())),
-                v.StartUndo(epoch=epoch, call=call, action=action),
-                v.Finish(epoch=epoch, output="over"),
-                v.Fail(epoch=epoch, error="boom"),
-                v.StandDown(epoch=epoch),
-                v.TakeLease(holder="two", held=True),
-            ]
+    call = CallId(f"c{pick(NUMBERS)}")
+    epoch = pick((state.epoch, state.epoch, Epoch(state.epoch - 1)))
+    action = pick(("undo", "release"))
+    items = (Item(text="one", mark="done"), Item(text="two"))
+    return pick(
+        (
+            v.Advanced(epoch=epoch),
+            v.Settled(epoch=epoch),
+            v.Start(epoch=epoch, call=call, seen=pick((state.seq, Seq(state.seq // 2)))),
+            v.Close(epoch=epoch, outcome=CallDone(call=call)),
+            v.CloseUndo(epoch=epoch, outcome=UndoDone(call=call, action=action)),
+            v.AskPerson(epoch=epoch, call=call, question="Which one?"),
+            v.AskMoot(ask=AskId(f"a{pick(NUMBERS)}")),
+            v.SaveProgress(epoch=epoch, call=call, progress=3),
+            v.Propose(epoch=epoch, use=pick(USES)),
+            v.SetPlan(epoch=epoch, items=items),
+            v.GiveVerdict(epoch=epoch, name="checks:enough", met=pick(YES_NO)),
+            v.SettleCall(epoch=epoch, call=call, happened=pick(YES_NO)),
+            v.StartUndo(epoch=epoch, call=call, action=action),
+            v.Finish(epoch=epoch, output="over"),
+            v.Fail(epoch=epoch, error="boom"),
+            v.StandDown(epoch=epoch),
+            v.TakeLease(holder="two", held=True),
         )
     )
+
+
+def performed(pick: Pick, order: o.Order, state: State) -> v.Evidence | None:
+    """Return what a driver brings that performs `order`; None if it can only wait."""
+    epoch = state.epoch
+    match order:
+        case o.Advance():
+            return v.Advanced(epoch=epoch)
+        case o.CallModel(call=call) | o.CallTool(call=call):
+            return v.Start(epoch=epoch, call=call, seen=state.seq, reserve=spend(pick))
+        case o.CheckCall(call=call):
+            return v.SettleCall(epoch=epoch, call=call, happened=pick(YES_NO))
+        case o.Judge(name=name):
+            return v.GiveVerdict(epoch=epoch, name=name, met=pick(YES_NO))
+        case o.AbortCall(call=call) | o.ControlChild(call=call):
+            return v.Close(epoch=epoch, outcome=CallAborted(call=call))
+        case o.Undo(call=call, action=action) | o.Release(call=call, action=action):
+            return v.StartUndo(epoch=epoch, call=call, action=action)
+        case o.RunHost():
+            output = v.Finish(epoch=epoch, output="hosted")
+            return pick((output, v.Propose(epoch=epoch, use=pick(USES))))
+        case o.Settle():
+            return v.Settled(epoch=epoch)
+        case o.Park():
+            return v.StandDown(epoch=epoch, why="parked")
+        case o.WakeAt():
+            return None

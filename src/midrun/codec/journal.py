@@ -44,6 +44,7 @@ from midrun.codec.strict import DEFAULT, INTEGER_MAX, Limits, checked
 from midrun.codec.upcast import UPCASTS, Line, Upcasts, lifted
 from midrun.core.entries import KINDS, Entry, Record
 from midrun.core.ids import START, Epoch, Micros, RunId, Seq
+from midrun.core.values import Use
 from midrun.errors import JournalCorrupt, JournalTooNew, NotJson, TooLarge
 
 VERSION: Final = 1
@@ -60,6 +61,9 @@ class _Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     epoch: Epoch | None = None
     v: int
 
+
+_FREE: Final = get_type_hints(Use)["args"]
+"""How the type hints of a struct, at run time, say that a field is free user data."""
 
 _Checked = TypeVar("_Checked", bound=Struct)
 
@@ -81,9 +85,11 @@ def encode_entry(entry: Entry, limits: Limits = DEFAULT) -> bytes:
     sound = checked_entry(entry, limits)
     try:
         body = _ENCODER.encode(sound)
-        _ENTRIES.decode(body)
+        back = _ENTRIES.decode(body)
     except (TypeError, UnicodeEncodeError, msgspec.MsgspecError) as error:
         raise NotJson("$", f"{type(entry).__name__}: {error}") from error
+    if back != sound:
+        raise NotJson("$", f"{type(entry).__name__}: a field has a value of another type")
     if len(body) > limits.size:
         raise TooLarge("$", len(body), limits.size)
     return body
@@ -220,8 +226,7 @@ def _checked_value(value: object, limits: Limits) -> object:
     if isinstance(value, Struct):
         return _checked_struct(value, limits)
     if type(value) is tuple and value:
-        sound = tuple([_checked_value(item, limits) for item in value])
-        return value if all(map(is_, sound, value)) else sound
+        return _checked_items(value, limits)
     if type(value) is int and not -INTEGER_MAX <= value <= INTEGER_MAX:
         raise NotJson("$", f"integer beyond ±{INTEGER_MAX}")
     if type(value) is float and not isfinite(value):
@@ -229,6 +234,16 @@ def _checked_value(value: object, limits: Limits) -> object:
     if type(value) is dict:
         checked(value, limits=limits)
     return value
+
+
+def _checked_items(value: tuple[object, ...], limits: Limits) -> tuple[object, ...]:
+    sound: list[object] = []
+    for item in value:
+        try:
+            sound.append(_checked_value(item, limits))
+        except NotJson as refusal:
+            raise NotJson(f"$[{len(sound)}]{refusal.path[1:]}", refusal.problem) from None
+    return value if all(map(is_, sound, value)) else tuple(sound)
 
 
 @cache
@@ -239,7 +254,7 @@ def _fields(kind: type[Struct]) -> tuple[tuple[str, bool], ...]:
     """
     hints = get_type_hints(kind)
     return tuple(
-        (name, hints[name] is object)
+        (name, hints[name] is _FREE)
         for name in kind.__struct_fields__
         if not _is_text(hints[name])
     )

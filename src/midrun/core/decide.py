@@ -34,6 +34,7 @@ def decide(state: State, given: Input, now: Micros) -> Verdict:
     The entries must be appended after exactly `state.seq`, all or none. `now` is the store's
     time: the core has no clock.
     """
+    now = Micros(max(now, state.at))  # a journal's time never runs backwards, nor does ours
     if isinstance(given, Wish):
         return _asked_for(state, given, now)
     if isinstance(given, Fenced) and (given.epoch != state.epoch or not state.leased):

@@ -78,6 +78,7 @@ from midrun.core.facts.thought import (
     PersonWrote,
     PlanMade,
     TakenOver,
+    ToolUsed,
 )
 from midrun.core.ids import Epoch, Micros, Seq
 
@@ -138,6 +139,7 @@ Entry = (
     | AnswerGiven
     | TakenOver
     | PersonWrote
+    | ToolUsed
     | HandedBack
 )
 """Everything a journal can hold."""
@@ -209,6 +211,7 @@ __all__ = [
     "RunWoken",
     "StoodDown",
     "TakenOver",
+    "ToolUsed",
     "UndoDone",
     "UndoFailed",
     "UndoGaveUp",

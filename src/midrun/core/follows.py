@@ -93,7 +93,8 @@ FOLLOWS: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.AnswerGiven: _stays(RUNNING),
     e.TakenOver: _stays(*_LIVE),
     e.PersonWrote: _stays(PAUSED),
-    e.HandedBack: _stays(PAUSED),
+    e.ToolUsed: _stays(PAUSED),
+    e.HandedBack: _stays(PAUSED, FAILED),
 }
 
 STARTS: Final = (e.CallStarted, e.UndoStarted)

@@ -140,7 +140,7 @@ ACCEPTS: Final[Mapping[type[Input], Row]] = {
     ),
     c.Write: _row({PAUSED: _to(PAUSED)}),
     c.UseTool: _row({PAUSED: _to(QUEUED)}),
-    c.HandBack: _row({PAUSED: _to(QUEUED, WAITING)}),
+    c.HandBack: _row(dict.fromkeys((PAUSED, FAILED), _to(QUEUED, WAITING))),
     # what time, and workers that come late, bring
     v.Wake: _row(
         {

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from midrun.core.entries import (
     KINDS,
+    AskAnswered,
     CallProposed,
     CallSealed,
     CallUnknown,
@@ -41,6 +42,7 @@ from midrun.core.entries import (
     RunWaiting,
     RunWoken,
     TakenOver,
+    ToolUsed,
     UndoRetried,
     UndoUnknown,
 )
@@ -74,6 +76,7 @@ that a call has ended.
 
 PERSONAL: Final[frozenset[type[Entry]]] = frozenset(
     {
+        AskAnswered,
         CancelRequested,
         CapRaised,
         HandedBack,
@@ -85,6 +88,7 @@ PERSONAL: Final[frozenset[type[Entry]]] = frozenset(
         ResidueAccepted,
         RunResumed,
         TakenOver,
+        ToolUsed,
         UndoRetried,
     }
 )

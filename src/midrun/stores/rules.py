@@ -21,12 +21,14 @@ from midrun.errors import (
     JournalCorrupt,
     KindRefused,
     LeaseHeld,
+    RunNotFound,
     SeqConflict,
     StaleEpoch,
 )
 from midrun.ports.store import PERSONAL, UNLEASED, Appended, Halt, Lease
 
 SCOPES: Final = ("agent", "label", "run")
+ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 CURSOR: Final = re.compile(r"r[0-9a-f]{1,15}")
 
 
@@ -57,9 +59,17 @@ def nothing_yet(run: RunId) -> Standing:
 
 def encoded_start(run: RunId, entries: Sequence[Entry]) -> list[bytes]:
     """Return the bodies of a new journal, which begins with the run's start."""
+    if not ID.fullmatch(run):
+        raise ValueError(f"run id {run[:80]!r}: use 1 to 64 letters, digits, - and _")
     if not entries or not isinstance(entries[0], RunStarted):
         raise ValueError(f"run {run}: a journal begins with RunStarted")
     return encoded(run, entries, lease=None)
+
+
+def check_id(run: RunId) -> None:
+    """Refuse to look for what cannot be there."""
+    if not ID.fullmatch(run):
+        raise RunNotFound(run)
 
 
 def encoded(run: RunId, entries: Sequence[Entry], *, lease: Lease | None) -> list[bytes]:
@@ -149,6 +159,7 @@ def stamp(
 
 def adopted(run: RunId, lines: Sequence[bytes]) -> tuple[Stamped, Sequence[Record]]:
     """Check lines of another store and return them with their hashes, and what they say."""
+    check_id(run)
     records = decode_lines(run, lines)
     if not records or not isinstance(records[0].entry, RunStarted):
         raise JournalCorrupt(run, 1, "a journal begins with RunStarted")

@@ -109,7 +109,7 @@ class Asks(Watch):
             return f"{ask_} approved other arguments"
         if ask.entry.expires is not None and record.at > ask.entry.expires:
             return f"{ask_} had expired"
-        if self._redirects or self._applied > since:
+        if self._applied > since or any(seq > since for seq in self._redirects):
             return f"the run was redirected after {ask_} had been approved"
         return ""
 

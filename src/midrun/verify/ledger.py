@@ -333,17 +333,17 @@ def _ask_answered(books: Ledger, seq: int, entry: AskAnswered) -> None:
         if ask.kind == "approval" and entry.decision.value is not None:
             made.args = entry.decision.value
     else:
-        made.sealed = True
+        made.sealed, made.closed = True, seq
 
 
-def _ask_closed(books: Ledger, _: int, entry: AskClosed) -> None:
+def _ask_closed(books: Ledger, seq: int, entry: AskClosed) -> None:
     made = _no_longer_open(books, entry.ask)[1]
     if made is None or made.stage != "asking":
         return
     if entry.why == "elsewhere":
         made.stage = "proposed"
     else:
-        made.sealed = True
+        made.sealed, made.closed = True, seq
 
 
 def _no_longer_open(books: Ledger, ask_: str) -> tuple[Posed | None, Made | None]:

@@ -66,9 +66,9 @@ class Starts(Watch):
         self._halted = 0
         self._asked = record.seq
 
-    def proposed(self, _: Record, __: CallProposed) -> None:
+    def proposed(self, record: Record, _: CallProposed) -> None:
         """Whoever is at the wheel may have calls made while the agent rests."""
-        if self.ledger.wheel:
+        if self.ledger.wheel and record.epoch is None:  # not what a hosted agent wants
             self._persons.add(f"c{len(self.ledger.calls) + 1}")
 
     def answered(self, record: Record, entry: AskAnswered) -> None:

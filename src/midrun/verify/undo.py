@@ -2,6 +2,7 @@
 
 from midrun.core.entries import (
     CancelRequested,
+    LateResult,
     Record,
     RunCancelled,
     RunCompleted,
@@ -31,7 +32,7 @@ class Cleaning:
 class Undoing(Watch):
     """Watches undo and release, from the first attempt to the report."""
 
-    __slots__ = ("_cleanings", "_doomed", "_last", "_last_seq")
+    __slots__ = ("_cleanings", "_doomed", "_last", "_last_seq", "_loose")
 
     def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
         super().__init__(ledger, found)
@@ -39,6 +40,7 @@ class Undoing(Watch):
         self._doomed: frozenset[str] = frozenset()
         self._last: tuple[int, Made] | None = None  # closing of what was taken up last
         self._last_seq = 0  # and when that was
+        self._loose: set[str] = set()  # calls that evidence came for when undo had begun
 
     def cancel(self, _: Record, __: CancelRequested) -> None:
         """The undo set is fixed now: in flight, stopped midway, or unknown."""
@@ -90,6 +92,8 @@ class Undoing(Watch):
             names = ", ".join(map(str, self.ledger.flying.values()))
             text = f"The {entry.action} of {made} was started while {names} was in flight."
             self.report("I29", record.seq, text)
+        if made.id in self._loose:
+            return
         if self._last is not None and self._last[0] < made.closed < self._last_seq:
             text = (
                 f"The {entry.action} of {made}, which ended at {made.closed}, came after that "
@@ -97,6 +101,11 @@ class Undoing(Watch):
             )
             self.report("I29", record.seq, text)
         self._last, self._last_seq = (made.closed, made), record.seq
+
+    def late(self, _: Record, entry: LateResult) -> None:
+        """Evidence about a call whose undo has begun gives it no other place in the order."""
+        if (entry.call, "undo") in self._cleanings:
+            self._loose.add(entry.call)
 
     def ended(self, record: Record, entry: UndoDone | UndoFailed | UndoUnknown) -> None:
         """An attempt ends."""
@@ -179,6 +188,7 @@ class Undoing(Watch):
             UndoFailed: ended,
             UndoUnknown: ended,
             UndoGaveUp: gave_up,
+            LateResult: late,
             RunCancelled: cancelled,
             RunCompleted: completed,
         }

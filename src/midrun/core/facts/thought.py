@@ -101,5 +101,11 @@ class PersonWrote(Asked, kw_only=True):
     text: str
 
 
+class ToolUsed(Asked, kw_only=True):
+    """The person at the wheel wants one of the agent's calls made; `CallProposed` follows."""
+
+    tool: str
+
+
 class HandedBack(Asked, kw_only=True):
     """The person returned the run to its agent."""

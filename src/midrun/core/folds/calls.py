@@ -164,7 +164,7 @@ def call_aborted(state: State, entry: CallAborted) -> State:
 
 
 def _cut_short(state: State, call: Call, text: str, thinking: str = "") -> State:
-    """Keep what a model had said so far, marked as interrupted, so that it can go on from it."""
+    """Keep what a model had said so far, marked as interrupted: it can go on from there."""
     if call.call_kind != "model" or call.purpose != "step" or not (text or thinking):
         return state
     return state.saying(

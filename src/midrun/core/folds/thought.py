@@ -17,6 +17,7 @@ from midrun.core.entries import (
     PersonWrote,
     PlanMade,
     TakenOver,
+    ToolUsed,
 )
 from midrun.core.folds.steering import without_pending
 from midrun.core.state import Arms, Frame, Hold, Pending, State
@@ -124,11 +125,11 @@ def answer_given(state: State, entry: AnswerGiven) -> State:
 
 
 def taken_over(state: State, entry: TakenOver) -> State:
-    """A person is at the wheel once the run is paused."""
+    """A person is at the wheel once the run is paused; a failure is theirs to mend."""
     hold = state.hold
     if state.phase is Phase.PAUSED:
         hold = replace(hold or Hold(seq=state.seq, by=entry.by), why="taken_over", until=None)
-    return replace(state, wheel=entry.by, hold=hold)
+    return replace(state, wheel=entry.by, hold=hold, error=None)
 
 
 def person_wrote(state: State, entry: PersonWrote) -> State:
@@ -136,6 +137,11 @@ def person_wrote(state: State, entry: PersonWrote) -> State:
     return replace(state, answer=entry.text).saying(
         Message(role="assistant", text=entry.text, by=entry.by, kind="person")
     )
+
+
+def tool_used(state: State, _: ToolUsed) -> State:
+    """What the person wants made follows as a proposal."""
+    return state
 
 
 def handed_back(state: State, _: HandedBack) -> State:
@@ -161,5 +167,6 @@ ARMS: Arms = {
     AnswerGiven: answer_given,
     TakenOver: taken_over,
     PersonWrote: person_wrote,
+    ToolUsed: tool_used,
     HandedBack: handed_back,
 }

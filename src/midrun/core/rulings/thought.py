@@ -25,6 +25,7 @@ from midrun.core.entries import (
     RunResumed,
     RunWoken,
     TakenOver,
+    ToolUsed,
 )
 from midrun.core.ids import FrameId, Micros, call_id
 from midrun.core.rulings.asked import asked, by, parking, waking
@@ -120,7 +121,8 @@ def use_tool(state: State, control: UseTool, _: Micros) -> Verdict:
     """Make one of the agent's calls by hand; a driver makes it and returns the run."""
     if state.wheel != control.by.name:
         return Refused(reason="not_taken_over", by=state.wheel)
-    return accept(CallProposed(use=control.use), RunWoken(why=f"used by {control.by.name}"))
+    used = ToolUsed(tool=control.use.tool, **asked(control))
+    return accept(used, CallProposed(use=control.use), RunWoken(why="tool"))
 
 
 def hand_back(state: State, control: HandBack, _: Micros) -> Verdict:

@@ -63,6 +63,7 @@ class Reader:
 
 def row(db: apsw.Connection, run: RunId) -> RunRow:
     """Return the row of `run`."""
+    rules.check_id(run)
     found = db.execute(queries.ROW, (run,)).get
     if found is None:
         raise RunNotFound(run)
@@ -71,6 +72,7 @@ def row(db: apsw.Connection, run: RunId) -> RunRow:
 
 def tail(db: apsw.Connection, run: RunId, after: Seq, limit: int | None) -> "Tail":
     """Return where the entries after `after` are, up to the head as it is now."""
+    rules.check_id(run)
     found = db.execute(queries.PLACE, (run,)).get
     if found is None:
         raise RunNotFound(run)
@@ -120,6 +122,7 @@ class Tail:
 
 def snapshot(db: apsw.Connection, run: RunId) -> Snapshot | None:
     """Return the snapshot of `run` if it fits the chain."""
+    rules.check_id(run)
     if db.execute(queries.EXISTS, (run,)).get is None:
         raise RunNotFound(run)
     found = db.execute(queries.SNAPSHOT, (run,)).get

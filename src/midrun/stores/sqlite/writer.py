@@ -328,6 +328,9 @@ class Writer:
         of the log. Nobody else writes to it while we have the write lock.
         """
         log = Path(f"{self._path}-wal")
+        room = os.statvfs(log)
+        if room.f_bavail * room.f_frsize < 16 * PAGES * FRAME:
+            return  # better slow than full
         self._db.set_busy_timeout(self._busy_ms)
         self._db.execute("BEGIN IMMEDIATE")
         try:

@@ -209,6 +209,7 @@ class _Found:
     __slots__ = ("_indexed", "head", "number", "standing")
 
     def __init__(self, db: apsw.Connection, run: RunId) -> None:
+        rules.check_id(run)
         row = db.execute(queries.STANDING, (run,)).get
         if row is None:
             raise RunNotFound(run)

@@ -21,7 +21,7 @@ from midrun.core.table import ACCEPTS, Input
 from midrun.core.verdicts import Accepted, Refused, Verdict
 from midrun.errors import JournalCorrupt, LeaseHeld, SeqConflict
 from midrun.ports.clock import Clock
-from midrun.ports.store import Appended, Lease, Snapshot
+from midrun.ports.store import Appended, Halt, Lease, Snapshot
 from midrun.stores.memory import MemoryStore
 from midrun.testing.simulate.violation import Violation
 
@@ -88,6 +88,9 @@ class Desk:
         self.hash = b""
         self.clashes = 0
         self.refused: Counter[str] = Counter()
+        self.latches: tuple[str, ...] = ()  # scopes of the latches that cover the run
+        self.holder = ""
+        self.wake_at: Micros | None = None  # as the store's index has it
 
     def batch(self, state: State | None = None) -> Batch:
         """Return an empty batch on top of `state`, or of the newest one."""
@@ -129,8 +132,8 @@ class Desk:
             self.clashes += 1
             return False
         self._grew(batch, appended, lease.epoch if lease else None)
-        if starts and (held := self.latches()):
-            raise Violation("I12", f"started under the latch {held[0]}: {batch.entries}")
+        if starts and self.latches:
+            raise Violation("I12", f"started under the latch {self.latches[0]}")
         return True
 
     def commit_blindly(self, batch: Batch, lease: Lease) -> None:
@@ -173,11 +176,21 @@ class Desk:
         """Tell whether the run needs a driver and has none that is alive."""
         return bool(done(self.store.drivable(limit=1)))
 
-    def latches(self) -> tuple[str, ...]:
-        """Return the scopes of the latches that hold the run."""
+    def halt(self, scope: str, by: str) -> None:
+        """Set a latch."""
+        done(self.store.halt(Halt(scope=scope, by=by, reason="drill")))
+        self._look()
+
+    def lift(self, scope: str) -> None:
+        """Take a latch away."""
+        done(self.store.lift(scope))
+        self._look()
+
+    def _look(self) -> None:
         spec = self.state.started
         halts = done(self.store.halts())
-        return tuple(h.scope for h in halts if h.covers(self.run, spec.agent, spec.labels))
+        covering = (h for h in halts if h.covers(self.run, spec.agent, spec.labels))
+        self.latches = tuple(h.scope for h in covering)
 
     def records(self, after: int = 0, limit: int | None = None) -> list[Record]:
         """Return what the store hands out to anybody who reads."""
@@ -197,7 +210,7 @@ class Desk:
             raise Violation("I2", f"snapshot at {state and state.seq} and the rest differ")
 
     def _grew(self, batch: Batch, appended: Appended, epoch: Epoch | None) -> None:
-        if batch.base is self.state:
+        if batch.base is self.state and batch.state.at == appended.at:
             self.state = batch.state
         else:
             self._follow(batch.entries, appended.at)
@@ -207,7 +220,8 @@ class Desk:
         for entry in batch.entries:
             self.tally[type(entry)] += 1
             self.written.append((entry, epoch))
-        head = done(self.store.row(self.run)).head
+        row = done(self.store.row(self.run))
+        head, self.holder, self.wake_at = row.head, row.holder, row.head.wake_at
         if (head.phase, head.leased) != (self.state.phase, self.state.leased):
             raise Violation("I2", f"the stored head says {head.phase}, not {self.state.phase}")
 

@@ -324,6 +324,8 @@ class Door:
         scene, number = self.scene, child_id(self.desk.run, task.call.id)
         new = Child(asks=scene.chance(0.5), left=scene.rng.randint(0, 2))
         child = scene.world.children.setdefault(number, new)
+        asks = (ask for ask in task.view.asks if ask.call == task.call.id)
+        child.answered = child.answered or any(ask.closed == "answered" for ask in asks)
         while child.left:
             yield None
             if task.stop or not self.holds():

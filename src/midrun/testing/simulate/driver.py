@@ -7,6 +7,7 @@ the journal has moved on meanwhile, it reads again.
 from midrun.core.controls import Halt
 from midrun.core.evidence import (
     Advanced,
+    Fail,
     Fenced,
     Finish,
     GiveVerdict,
@@ -50,14 +51,16 @@ class Driver:
         self.desk = scene.desk
         self.process = process
         self.leaving = False
+        self.timer: int | None = None  # when it wants to be looked at again
 
     def steps(self) -> Steps:
         """Take the run whenever it can be had, and drive it."""
         while not self.leaving:
+            self.timer = None
             yield self._claimable
             if self.leaving:
                 return
-            if scopes := self.desk.latches():
+            if scopes := self.desk.latches:
                 self._hold(scopes[0])
                 continue
             if self.scene.chance(self.scene.setup.snapshots):
@@ -87,7 +90,7 @@ class Driver:
                 return
             if self.scene.chance(self.scene.setup.snapshots):
                 self.desk.snapshot()
-            if state.phase is not Phase.HALTED and (scopes := self.desk.latches()):
+            if state.phase is not Phase.HALTED and (scopes := self.desk.latches):
                 door.meet(scopes[0], "olga")
                 continue
             if self.leaving and not (state.in_flight or state.cleaning):
@@ -95,20 +98,31 @@ class Driver:
                 continue
             orders = plan(state)
             self._pass_on(door, orders)
-            timer = self._timer(orders)
+            self.timer = self._timer(orders)
             acting = [o for o in orders if self._is_acting(door, o)]
             if acting and not self.leaving:
+                if self._breaks(door, state):
+                    continue
                 yield None  # prompts are built, hosts run: the world may change meanwhile
                 self._carry_out(door, acting, state)
                 continue
-            seq = state.seq
+            seq, phase = state.seq, state.phase
             yield lambda: (
                 self.desk.state.seq > seq  # noqa: B023 - read before the next turn of the loop
                 or not door.holds()
                 or self.leaving
-                or (timer is not None and self.scene.now >= timer)  # noqa: B023 - as above
-                or bool(self.desk.latches())
+                or (self.timer is not None and self.scene.now >= self.timer)
+                or (bool(self.desk.latches) and phase is not Phase.HALTED)  # noqa: B023 - as above
             )
+
+    def _breaks(self, door: Door, state: State) -> bool:
+        """Let the agent's own code raise, now and then; tell whether it did."""
+        scene = self.scene
+        if not scene.agent_failures or state.in_flight or not scene.chance(0.1):
+            return False
+        scene.agent_failures -= 1
+        self._bring(door, state, Fail(epoch=door.lease.epoch, error="KeyError", code="agent"))
+        return True
 
     def _pass_on(self, door: Door, orders: tuple[Order, ...]) -> None:
         """Tell calls in flight to stop: nothing is journaled until they have."""

@@ -21,6 +21,8 @@ from midrun.core.entries import (
     PauseRequested,
     Record,
     RedirectRequested,
+    RunCancelled,
+    RunFailed,
     RunHalted,
     RunPaused,
     RunResumed,
@@ -71,6 +73,8 @@ TARGETS: Final[tuple[type[Entry], ...]] = (
     RunResumed,
     RunHalted,
     RunWaiting,
+    RunCancelled,
+    RunFailed,
     CapReached,
     FramePushed,
     MessageReceived,
@@ -100,6 +104,7 @@ class Scene:
         self.desk = Desk(RunId("run_1"), self.clock)
         self.world = World(self.setup.undo_failures)
         self.model_failures = self.setup.model_failures
+        self.agent_failures = self.rng.choice((0, 0, 0, 1))
         self.verdicts_left = 1  # how often the custom condition may say stop
         self.told: list[Told] = []
         self.fed: list[Record] = []
@@ -136,8 +141,13 @@ class Scene:
             for _ in range(self.rng.randint(0, 12)):
                 yield None
             return
-        if self.chance(0.5):
+        draw = self.rng.random()
+        if draw < 0.4:
             yield self.from_seq(self.rng.randint(1, REACH))
+            return
+        if draw < 0.6:
+            acts = self.rng.randint(1, 4)
+            yield lambda: len(self.acted) >= acts
             return
         kind, count = self.rng.choice(TARGETS), self.rng.choice((1, 1, 2, 3))
         yield lambda: self.desk.tally[kind] >= count

@@ -55,11 +55,11 @@ class Scheduler:
 
     def enabled(self) -> list[Thread]:
         """Return the threads that could go on now."""
-        return [
-            thread
-            for thread in self.threads
-            if not thread.process.frozen and (thread.ready is None or thread.ready())
-        ]
+        return [thread for thread in self.threads if self.is_ready(thread)]
+
+    def is_ready(self, thread: Thread) -> bool:
+        """Tell whether `thread` could go on now."""
+        return not thread.process.frozen and (thread.ready is None or thread.ready())
 
     def pick(self, enabled: list[Thread]) -> Thread:
         """Return whose turn it is."""

@@ -1,0 +1,1 @@
+"""What we test with, shipped: suites for those who write stores, engines and tools."""

@@ -1,0 +1,34 @@
+"""All checks of a schedule that has come to its end."""
+
+from typing import Final
+
+from midrun.core.machine import fold
+from midrun.testing.simulate.checks.effects import check_effects
+from midrun.testing.simulate.checks.replies import check_replies, check_words
+from midrun.testing.simulate.scene import Scene
+from midrun.testing.simulate.violation import Violation
+from midrun.verify.journal import check_journal
+
+REFUSED_MAX: Final = 40
+"""How many inputs of drivers may be refused in one schedule: each is read again, then gone."""
+
+
+def audit(scene: Scene) -> None:
+    """Check everything that must be true now.
+
+    Raises:
+        Violation: the first thing that is not.
+    """
+    records = scene.desk.records()
+    if fold(scene.desk.run, records) != scene.desk.state:
+        raise Violation("I2", "the journal, read again, means something else")
+    for problem in check_journal(records):
+        raise Violation(problem.invariant, f"at {problem.seq}: {problem.text}")
+    if scene.fed != records[: len(scene.fed)]:
+        raise Violation("I38", "the feed has a gap, or an entry twice")
+    check_effects(scene, records)
+    check_replies(scene, records)
+    check_words(records)
+    refused = scene.desk.refused.total() + scene.desk.clashes
+    if refused > REFUSED_MAX + len(records):
+        raise Violation("L5", f"{refused} refused inputs: {scene.desk.refused}")

@@ -1,0 +1,108 @@
+"""Faults: processes crash and freeze, leases lapse, clocks jump, a shutdown comes at a bad time."""
+
+from collections.abc import Callable
+
+from midrun.core.controls import Lift
+from midrun.core.evidence import Wake
+from midrun.core.values import Actor, Phase
+from midrun.core.verdicts import Accepted
+from midrun.testing.simulate.driver import Driver
+from midrun.testing.simulate.scene import Scene
+from midrun.testing.simulate.schedule import Steps
+from midrun.testing.simulate.violation import Violation
+
+HOUR = 3_600_000_000
+JUMPS = (HOUR, 24 * HOUR, -HOUR, 100_000, 30_000)
+
+
+class Faults:
+    """What goes wrong, each at its moment."""
+
+    def __init__(self, scene: Scene, restart: Callable[[], None]) -> None:
+        self.scene = scene
+        self.desk = scene.desk
+        self.drivers: list[Driver] = []
+        self.restart = restart
+
+    def _victim(self) -> Driver | None:
+        """Return a driver's process that is alive; most often the one that has the run."""
+        alive = [d for d in self.drivers if not (d.process.dead or d.process.frozen)]
+        if not alive:
+            return None
+        if self.scene.chance(0.7):
+            holder = self.desk.holder
+            return next((d for d in alive if d.process.name == holder), alive[0])
+        return self.scene.rng.choice(alive)
+
+    def crash(self) -> Steps:
+        """Kill a process; its lease lapses some time later, and a new one starts."""
+        yield from self.scene.placed()
+        driver = self._victim()
+        if driver is None:
+            return
+        self.scene.scheduler.end(driver.process)
+        self.restart()
+        yield from self._pause()
+        self.desk.lapse(driver.process.name)
+
+    def freeze(self) -> Steps:
+        """Stop a process for so long that its lease lapses; it wakes up knowing nothing."""
+        yield from self.scene.placed()
+        driver = self._victim()
+        if driver is None:
+            return
+        process = driver.process
+        process.frozen = True
+        process.lapsed = True
+        self.restart()
+        yield from self._pause()
+        self.desk.lapse(process.name)
+        yield from self._pause()
+        yield from self._pause()
+        process.frozen = False
+
+    def lapse(self) -> Steps:
+        """Let the store hear nothing of a live process for too long."""
+        yield from self.scene.placed()
+        if (driver := self._victim()) is not None:
+            driver.process.lapsed = True
+            self.desk.lapse(driver.process.name)
+
+    def jump(self) -> Steps:
+        """Set the clock forward or back."""
+        yield from self.scene.placed()
+        self.scene.now += self.scene.rng.choice(JUMPS)  # type: ignore[assignment]  # a time
+
+    def stand_down(self) -> Steps:
+        """Shut a process down in an orderly way."""
+        yield from self.scene.placed()
+        if (driver := self._victim()) is not None:
+            driver.leaving = True
+            self.restart()
+
+    def _pause(self) -> Steps:
+        for _ in range(self.scene.rng.randint(0, 10)):
+            yield None
+
+
+def waker(scene: Scene) -> Steps:
+    """Wake the run when its time has come, as a store's index says."""
+    while True:
+        yield lambda: (
+            scene.desk.wake_at is not None
+            and scene.desk.wake_at <= scene.now
+            and scene.desk.state.phase is not Phase.HALTED
+        )
+        batch = scene.desk.batch()
+        if not isinstance(batch.add(Wake()), Accepted):
+            raise Violation("L5", f"woken at {scene.now} for nothing, again and again")
+        scene.desk.commit(batch)
+
+
+def lifter(scene: Scene) -> Steps:
+    """Lift a run that is halted although no latch covers it any more."""
+    while True:
+        yield lambda: scene.desk.state.phase is Phase.HALTED and not scene.desk.latches
+        batch = scene.desk.batch()
+        batch.add(Lift(by=Actor(name="system:latch", role="system")))
+        scene.desk.commit(batch)

@@ -1,0 +1,16 @@
+"""The contract of a store, as tests.
+
+    class TestMyStore(StoreSuite):
+        @pytest.fixture
+        async def store(self, clock: HandClock) -> AsyncIterator[Store]:
+            store = MyStore(clock=clock)
+            yield store
+            await store.close()
+
+A store that outlives its process also gives `reopen`.
+"""
+
+from midrun.testing.store_suite.setting import HandClock, Setting
+from midrun.testing.store_suite.suite import StoreSuite
+
+__all__ = ["HandClock", "Setting", "StoreSuite"]

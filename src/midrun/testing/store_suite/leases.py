@@ -1,0 +1,274 @@
+"""Leases and halts: who may append what, and when nobody may start anything."""
+
+from datetime import timedelta
+
+import pytest
+
+from midrun.core.entries import CallUnknown, LeaseTaken
+from midrun.core.head import Head
+from midrun.core.ids import CallId, Epoch, Micros, Seq
+from midrun.core.values import Phase
+from midrun.errors import HaltInForce, KindRefused, LeaseHeld, SeqConflict, StaleEpoch
+from midrun.ports.store import Halt, Lease, Store
+from midrun.testing.store_suite.setting import (
+    OTHER,
+    RUN,
+    HandClock,
+    Setting,
+    create,
+    done,
+    head,
+    said,
+    say,
+    started,
+    starts,
+    take,
+)
+
+TTL = timedelta(seconds=10)
+RUNNING = head(Phase.RUNNING, leased=True)
+
+
+class Leases(Setting):
+    """One holder at a time; the epoch decides, and clocks only decide when to look."""
+
+    async def test_taking_a_free_lease_is_an_entry_of_its_epoch(self, store: Store) -> None:
+        await create(store)
+        orphan = CallUnknown(call=CallId("c1"))
+        taken = LeaseTaken(epoch=Epoch(1), holder="a")
+        lease, appended = await store.take(
+            RUN, [taken, orphan], after=Seq(1), holder="a", head=RUNNING
+        )
+        assert lease == Lease(run=RUN, holder="a", epoch=Epoch(1))
+        assert [(r.entry, r.epoch) for r in await store.read(RUN, after=Seq(1))] == [
+            (taken, 1),
+            (orphan, 1),
+        ]
+        row = await store.row(RUN)
+        assert (row.holder, row.epoch, row.seq) == ("a", 1, appended.seq)
+
+    async def test_a_lease_whose_holder_is_alive_is_not_given_to_another(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        await create(store)
+        await store.beat("a", ttl=TTL)
+        await take(store, RUN, 1, "a")
+        clock.move(9)
+        with pytest.raises(LeaseHeld) as refused:
+            await take(store, RUN, 2, "b", epoch=2)
+        assert refused.value.holder == "a"
+        await store.beat("a", ttl=TTL)
+        clock.move(9)
+        with pytest.raises(LeaseHeld):
+            await take(store, RUN, 2, "b", epoch=2)
+        assert (await store.row(RUN)).seq == 2
+
+    async def test_a_holder_that_fell_silent_is_fenced_off(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        await create(store)
+        await store.beat("a", ttl=TTL)
+        old = await take(store, RUN, 1, "a")
+        clock.move(10.1)
+        new = await take(store, RUN, 2, "b", epoch=2)
+        await store.beat("a", ttl=TTL)  # it was only slow, and wakes up
+        for after, its_head in ((Seq(3), RUNNING), (None, None), (Seq(2), RUNNING)):
+            with pytest.raises(StaleEpoch) as refused:
+                await store.append(RUN, [done()], after=after, lease=old, head=its_head)
+            assert (refused.value.held, refused.value.current) == (1, 2)
+        await store.append(RUN, [done()], after=Seq(3), lease=new, head=RUNNING)
+
+    async def test_a_holder_may_take_its_own_lease_again_and_loses_the_older_epoch(
+        self, store: Store
+    ) -> None:
+        await create(store)
+        await store.beat("a", ttl=TTL)
+        old = await take(store, RUN, 1, "a")
+        new = await take(store, RUN, 2, "a", epoch=2)
+        with pytest.raises(StaleEpoch):
+            await store.append(RUN, [done()], after=None, lease=old, head=None)
+        await store.append(RUN, [done()], after=None, lease=new, head=None)
+
+    async def test_a_head_without_a_driver_gives_the_lease_back(self, store: Store) -> None:
+        await create(store)
+        await store.beat("a", ttl=TTL)
+        lease = await take(store, RUN, 1, "a")
+        await store.append(RUN, [done()], after=Seq(2), lease=lease, head=head(Phase.PAUSED))
+        assert (await store.row(RUN)).holder == ""
+        with pytest.raises(StaleEpoch) as refused:
+            await store.append(RUN, [done()], after=None, lease=lease, head=None)
+        assert "given back" in str(refused.value)
+        await store.beat("b", ttl=TTL)
+        assert (await take(store, RUN, 3, "b", epoch=2)).epoch == 2
+
+    async def test_a_holder_that_rests_frees_all_it_holds_at_once(self, store: Store) -> None:
+        await store.beat("a", ttl=TTL)
+        for run in (RUN, OTHER):
+            await create(store, run)
+            await take(store, run, 1, "a")
+        await store.rest("a")
+        for run in (RUN, OTHER):
+            assert (await take(store, run, 2, "b", epoch=2)).holder == "b"
+
+    async def test_evidence_of_the_holder_is_taken_whatever_happened_since(
+        self, store: Store
+    ) -> None:
+        await create(store)
+        lease = await take(store, RUN, 1, "a")
+        pausing = head(Phase.PAUSING, leased=True)
+        await store.append(RUN, [said()], after=Seq(2), lease=None, head=pausing)
+        appended = await store.append(RUN, [done()], after=None, lease=lease, head=None)
+        assert appended.seq == 4
+        assert (await store.row(RUN)).head == pausing
+
+    async def test_only_evidence_may_leave_out_what_it_has_seen(self, store: Store) -> None:
+        await create(store)
+        lease = await take(store, RUN, 1, "a")
+        for its_lease, its_head, its_start in (
+            (None, None, False),
+            (lease, RUNNING, False),
+            (lease, None, True),
+        ):
+            with pytest.raises(ValueError, match="after"):
+                await store.append(
+                    RUN, [done()], after=None, lease=its_lease, head=its_head, starts=its_start
+                )
+        assert (await store.row(RUN)).seq == 2
+
+    async def test_a_fenced_writer_learns_that_before_anything_else(self, store: Store) -> None:
+        """A conflict says *try again*; the holder of an old epoch must not."""
+        await create(store)
+        old = await take(store, RUN, 1, "a")
+        await take(store, RUN, 2, "b", epoch=2)
+        with pytest.raises(StaleEpoch):
+            await store.append(RUN, [done()], after=Seq(2), lease=old, head=RUNNING)
+
+    async def test_a_lease_is_taken_after_what_was_seen_or_not_at_all(
+        self, store: Store
+    ) -> None:
+        await create(store)
+        await say(store, RUN, 1)
+        with pytest.raises(SeqConflict):
+            await take(store, RUN, 1, "a")
+        with pytest.raises(ValueError, match="next epoch is 1"):
+            await take(store, RUN, 2, "a", epoch=2)
+        for entries in ([], [said()], [LeaseTaken(epoch=Epoch(1), holder="somebody else")]):
+            with pytest.raises(ValueError, match="LeaseTaken"):
+                await store.take(RUN, entries, after=Seq(2), holder="a", head=RUNNING)
+        with pytest.raises(KindRefused):
+            await store.take(
+                RUN,
+                [LeaseTaken(epoch=Epoch(1)), said()],
+                after=Seq(2),
+                holder="a",
+                head=RUNNING,
+            )
+        row = await store.row(RUN)
+        assert (row.seq, row.holder, row.epoch) == (2, "", 0)
+
+    async def test_a_lease_is_good_for_its_own_run_only(self, store: Store) -> None:
+        await create(store)
+        await create(store, OTHER)
+        lease = await take(store, RUN, 1, "a")
+        with pytest.raises(ValueError, match="lease"):
+            await store.append(OTHER, [done()], after=None, lease=lease, head=None)
+
+    async def test_a_forged_holder_of_the_right_epoch_is_refused(self, store: Store) -> None:
+        await create(store)
+        await take(store, RUN, 1, "a")
+        forged = Lease(run=RUN, holder="b", epoch=Epoch(1))
+        with pytest.raises(StaleEpoch):
+            await store.append(RUN, [done()], after=None, lease=forged, head=None)
+
+    async def test_holders_are_listed_while_they_are_alive(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        await store.beat("a", ttl=TTL, lag=0.25)
+        await store.beat("b", ttl=2 * TTL)
+        assert await store.holders() == {"a": 0.25, "b": 0.0}
+        clock.move(15)
+        assert await store.holders() == {"b": 0.0}
+        await store.rest("b")
+        await store.rest("b")
+        assert await store.holders() == {}
+
+
+class Halts(Setting):
+    """Nothing starts while a latch holds."""
+
+    @pytest.mark.parametrize(
+        ("scope", "holds"),
+        [
+            ("all", True),
+            ("agent:researcher", True),
+            ("agent:other", False),
+            ("label:urgent", True),
+            ("label:researcher", False),
+            ("run:run_1", True),
+            ("run:run_2", False),
+        ],
+    )
+    async def test_a_latch_refuses_starts_in_its_scope(
+        self, store: Store, *, scope: str, holds: bool
+    ) -> None:
+        ours = Head(phase=Phase.RUNNING, leased=True, agent="researcher", labels=("urgent",))
+        await create(store, head=ours)
+        lease = await take(store, RUN, 1, "a")
+        ours_again = {"after": Seq(2), "lease": lease, "head": ours}
+        await store.append(RUN, [said()], after=Seq(2), lease=None, head=ours)
+        await store.halt(Halt(scope=scope, by="ops", reason="fire"))
+        start = store.append(RUN, [starts()], starts=True, **(ours_again | {"after": Seq(3)}))  # type: ignore[arg-type]  # keywords by name
+        if not holds:
+            await start
+            return
+        with pytest.raises(HaltInForce) as refused:
+            await start
+        assert (refused.value.scope, refused.value.by, refused.value.reason) == (
+            scope,
+            "ops",
+            "fire",
+        )
+        await store.append(RUN, [done()], after=None, lease=lease, head=None)
+        assert await store.lift(scope)
+        await store.append(RUN, [starts()], after=Seq(4), lease=lease, head=ours, starts=True)
+
+    async def test_somebody_who_must_read_on_is_told_that_before_a_halt(
+        self, store: Store
+    ) -> None:
+        await create(store)
+        lease = await take(store, RUN, 1, "a")
+        await store.halt(Halt(scope="all", by="ops"))
+        with pytest.raises(SeqConflict):
+            await store.append(
+                RUN, [starts()], after=Seq(1), lease=lease, head=RUNNING, starts=True
+            )
+
+    async def test_the_first_to_set_a_latch_is_the_one_it_names(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        first = clock.now
+        await store.halt(Halt(scope="all", by="ann", reason="smoke", at=Micros(7)))
+        clock.move(5)
+        await store.halt(Halt(scope="all", by="bob"))
+        await store.halt(Halt(scope="agent:x", by="bob"))
+        assert [(h.scope, h.by, h.reason, h.at) for h in await store.halts()] == [
+            ("all", "ann", "smoke", first),
+            ("agent:x", "bob", "", clock.now),
+        ]
+        assert await store.lift("all")
+        assert not await store.lift("all")
+        assert [h.scope for h in await store.halts()] == ["agent:x"]
+
+    @pytest.mark.parametrize("scope", ["", "agent", "agent:", "tenant:x", "ALL", "all:x"])
+    async def test_a_latch_that_would_hold_nothing_is_refused(
+        self, store: Store, scope: str
+    ) -> None:
+        with pytest.raises(ValueError, match="scope"):
+            await store.halt(Halt(scope=scope, by="ops"))
+        assert not await store.halts()
+
+    async def test_a_run_can_be_begun_and_taken_while_a_latch_holds(self, store: Store) -> None:
+        """The start of calls is latched; a driver must be able to record the halt."""
+        await store.halt(Halt(scope="all", by="ops"))
+        await store.create(RUN, [started()], head=head())
+        await take(store, RUN, 1, "a")

@@ -1,0 +1,191 @@
+"""Lists: which runs there are, which need a driver, which are due."""
+
+from datetime import timedelta
+
+import pytest
+
+from midrun.core.head import Head
+from midrun.core.ids import SECOND, Micros, RunId, Seq
+from midrun.core.values import Phase
+from midrun.errors import CursorRefused
+from midrun.ports.store import Query, Store
+from midrun.testing.store_suite.setting import HandClock, Setting, create, said, started, take
+
+TTL = timedelta(seconds=10)
+
+
+async def begin(store: Store, name: str, head: Head) -> RunId:
+    """Begin a run with this head."""
+    run = RunId(name)
+    await store.create(run, [started()], head=head)
+    return run
+
+
+async def move(store: Store, run: RunId, after: int, head: Head) -> None:
+    """Move the head of a run."""
+    await store.append(run, [said()], after=Seq(after), lease=None, head=head)
+
+
+async def listed(store: Store, query: Query) -> list[str]:
+    """Return the ids on all pages."""
+    names: list[str] = []
+    while True:
+        page = await store.runs(query)
+        assert len(page.items) <= query.limit
+        names += [row.run for row in page.items]
+        if not page.cursor:
+            return names
+        query = Query(
+            phases=query.phases,
+            agent=query.agent,
+            label=query.label,
+            thread=query.thread,
+            parent=query.parent,
+            attention=query.attention,
+            limit=query.limit,
+            cursor=page.cursor,
+        )
+
+
+class Lists(Setting):
+    """Lists are filtered by what heads say and paged without gaps."""
+
+    async def test_runs_are_listed_newest_first_with_their_heads(self, store: Store) -> None:
+        assert (await store.runs(Query())).items == ()
+        for n in range(5):
+            await begin(store, f"r{n}", Head(phase=Phase.QUEUED, task=f"task {n}", step=n))
+        page = await store.runs(Query(limit=3))
+        assert [row.run for row in page.items] == ["r4", "r3", "r2"]
+        assert page.items[0].head.task == "task 4"
+        assert page.items[0] == await store.row(RunId("r4"))
+        rest = await store.runs(Query(limit=3, cursor=page.cursor))
+        assert ([row.run for row in rest.items], rest.cursor) == (["r1", "r0"], "")
+
+    @pytest.mark.parametrize(
+        ("query", "names"),
+        [
+            (Query(), ["d", "c", "b", "a"]),
+            (Query(phases=(Phase.PAUSED,)), ["d", "b"]),
+            (Query(phases=(Phase.QUEUED, Phase.PAUSED, Phase.QUEUED)), ["d", "b", "a"]),
+            (Query(phases=(Phase.FAILED,)), []),
+            (Query(agent="x"), ["b", "a"]),
+            (Query(agent="x", phases=(Phase.PAUSED, Phase.WAITING)), ["b"]),
+            (Query(label="l1"), ["c", "a"]),
+            (Query(label="l2", phases=(Phase.WAITING,)), ["c"]),
+            (Query(thread="t"), ["d", "a"]),
+            (Query(thread="t", agent="y"), ["d"]),
+            (Query(parent=RunId("a")), ["c"]),
+            (Query(parent=RunId("a"), label="l1", attention=True), ["c"]),
+            (Query(parent=RunId("a"), label="l9"), []),
+            (Query(attention=True), ["d", "c"]),
+            (Query(attention=True, label="l1"), ["c"]),
+            (Query(agent="x' OR 1=1 --"), []),
+            (Query(label="%"), []),
+        ],
+    )
+    async def test_a_filter_leaves_exactly_what_fits(
+        self, store: Store, query: Query, names: list[str]
+    ) -> None:
+        heads = {
+            "a": Head(phase=Phase.QUEUED, agent="x", labels=("l1", "l2"), thread="t"),
+            "b": Head(phase=Phase.PAUSED, agent="x"),
+            "c": Head(
+                phase=Phase.WAITING,
+                agent="y",
+                labels=("l2", "l1"),
+                parent=RunId("a"),
+                attention="ask",
+            ),
+            "d": Head(phase=Phase.PAUSED, agent="y", thread="t", attention="cap"),
+        }
+        for name, its in heads.items():
+            await begin(store, name, its)
+        assert await listed(store, query) == names
+        one_each = Query(
+            phases=query.phases,
+            agent=query.agent,
+            label=query.label,
+            thread=query.thread,
+            parent=query.parent,
+            attention=query.attention,
+            limit=1,
+        )
+        assert await listed(store, one_each) == names
+
+    async def test_paging_sees_every_run_once_while_others_come_and_change(
+        self, store: Store
+    ) -> None:
+        queued = Head(phase=Phase.QUEUED)
+        for n in range(20):
+            await begin(store, f"r{n}", queued)
+        seen: list[str] = []
+        cursor = ""
+        for turn in range(7):
+            page = await store.runs(Query(phases=(Phase.QUEUED,), limit=3, cursor=cursor))
+            seen += [row.run for row in page.items]
+            cursor = page.cursor
+            await begin(store, f"new{turn}", queued)
+            for n in (turn, 19 - turn):  # what has been seen and what has not
+                head = (await store.row(RunId(f"r{n}"))).seq
+                await move(store, RunId(f"r{n}"), head, queued)
+        assert seen == [f"r{n}" for n in reversed(range(20))]
+        assert not cursor
+
+    @pytest.mark.parametrize("cursor", ["x", "1", "r", "r-1", "rg", "r1 ", "r" + "f" * 40, "é"])
+    async def test_a_cursor_that_no_list_gave_out_is_refused(
+        self, store: Store, cursor: str
+    ) -> None:
+        with pytest.raises(CursorRefused):
+            await store.runs(Query(cursor=cursor))
+
+    async def test_runs_are_counted_by_the_phase_they_are_in(self, store: Store) -> None:
+        assert not await store.counts()
+        for n in range(3):
+            await begin(store, f"r{n}", Head(phase=Phase.QUEUED))
+        await move(store, RunId("r1"), 1, Head(phase=Phase.PAUSED))
+        assert await store.counts() == {Phase.QUEUED: 2, Phase.PAUSED: 1}
+
+    async def test_runs_that_need_a_driver_are_those_nobody_alive_drives(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        for phase in Phase:
+            await begin(store, phase.value, Head(phase=phase, agent="x"))
+        drivable = ["queued", "running", "pausing", "cancelling"]
+        assert await store.drivable(limit=10) == drivable
+        assert await store.drivable(limit=2) == drivable[:2]
+        await store.beat("a", ttl=TTL)
+        await take(store, RunId("queued"), 1, "a")
+        assert await store.drivable(limit=10) == drivable[1:]
+        clock.move(11)
+        assert await store.drivable(limit=10) == drivable
+        await store.beat("a", ttl=TTL)
+        assert await store.drivable(limit=10) == drivable[1:]
+        await store.rest("a")
+        assert await store.drivable(limit=10) == drivable
+
+    async def test_runs_of_agents_that_a_process_does_not_know_are_left_out(
+        self, store: Store
+    ) -> None:
+        for n, agent in enumerate(["x", "x", "y"]):
+            await begin(store, f"r{n}", Head(phase=Phase.QUEUED, agent=agent))
+        assert await store.drivable(limit=1, agents=["y", "z"]) == ["r2"]
+        assert await store.drivable(limit=9, agents=["z"]) == []
+
+    async def test_runs_are_due_when_the_stores_clock_says_so(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        for name, wait in (("late", 20), ("soon", 5), ("never", None)):
+            wake_at = None if wait is None else Micros(clock.now + wait * SECOND)
+            await begin(store, name, Head(phase=Phase.WAITING, wake_at=wake_at))
+        assert await store.due(limit=9) == []
+        clock.move(5)
+        assert await store.due(limit=9) == ["soon"]
+        clock.move(100)
+        assert await store.due(limit=9) == ["soon", "late"]
+        assert await store.due(limit=1) == ["soon"]
+        await move(store, RunId("soon"), 1, Head(phase=Phase.QUEUED))
+        assert await store.due(limit=9) == ["late"]
+
+    async def test_a_run_without_labels_has_none(self, store: Store) -> None:
+        await create(store)
+        assert await listed(store, Query(label="x")) == []

@@ -1,0 +1,10 @@
+"""The whole suite, in one class to inherit from."""
+
+from midrun.testing.store_suite.crowds import Crowds
+from midrun.testing.store_suite.journals import Journals
+from midrun.testing.store_suite.leases import Halts, Leases
+from midrun.testing.store_suite.lists import Lists
+
+
+class StoreSuite(Journals, Leases, Halts, Lists, Crowds):
+    """Everything a store promises. Give a `store` fixture that uses the `clock` fixture."""
