@@ -10,7 +10,6 @@ from midrun.core.controls import Control
 from midrun.core.entries import CallDone, CallStarted, LateResult, UndoDone
 from midrun.core.evidence import Evidence
 from midrun.core.head import head_of
-from midrun.core.ids import SECOND
 from midrun.core.machine import fold, plan, wake_at
 from midrun.core.state import State
 from midrun.core.table import ACCEPTS, GUARDS, Input
@@ -24,6 +23,7 @@ from tests.core.wild import Pick
 COMMON = {"fenced", "lease_lost", "request_id_reused"}
 NO_OPS = {"nothing_due", "duplicate_request"}
 ROUNDS_MAX = 300
+MOSTLY = (True, True, False)
 
 
 class Game:
@@ -53,11 +53,14 @@ class Game:
     def drive(self, pick: Pick) -> None:
         """A live driver goes on: what is in flight ends, or what is ordered is done."""
         state = self.state
-        if not state.leased:
+        revival = wild.revival(pick, state)
+        if revival is not None and pick((True, False)):
+            self._ask(revival)
+        elif not state.leased:
             self.give(v.TakeLease(holder="one"))
-        elif state.cleaning and pick((True, True, False)):
+        elif state.cleaning is not None and pick(MOSTLY):
             self.give(wild.undo_ending(pick, state))
-        elif state.in_flight and pick((True, True, False)):
+        elif state.in_flight and pick(MOSTLY):
             call = state.calls[pick(state.in_flight) - 1]
             if call.call_kind != "model" and pick((False, False, False, True)):
                 self.give(wild.asking(pick, state, call, self.run.now))
@@ -173,4 +176,6 @@ class Game:
                 assert orders, f"nothing in flight and nothing ordered in {state.phase}"
                 self.perform(pick, orders[0])
         assert self.state.phase not in DRIVABLE, "it never came to rest"
+        if self.state.cancel is not None:
+            assert self.state.phase in {Phase.CANCELLED, Phase.HALTED}
         assert not self.state.leased or self.state.phase is Phase.HALTED

@@ -32,11 +32,13 @@ from midrun.core.stops import (
     MaxToolCalls,
     Repeats,
     TextMention,
+    caps,
 )
 from midrun.core.table import ACCEPTS
-from midrun.core.values import Actor, Effect, Item, Reply, Spend, Traits, Use
+from midrun.core.values import Action, Actor, Effect, Item, Phase, Reply, Spend, Traits, Use
 
 T = TypeVar("T")
+Outcome = CallDone | CallFailed | CallAborted | CallUnknown
 
 
 class Pick(Protocol):
@@ -69,6 +71,7 @@ TOKENS = (0, 0, 40, 70)
 COSTS = (0, 0, 9)
 NUMBERS = tuple(range(12))
 YES_NO = (False, True)
+ACTIONS: tuple[Action, ...] = ("undo", "release")
 CAPS = {"tokens": 300}
 
 STOPS = (
@@ -116,7 +119,7 @@ def spend(pick: Pick) -> Spend:
 
 
 def habits(pick: Pick) -> tuple[type[Control], ...]:
-    """Return what people ask for in one game: a few things often lead deeper than all at once."""
+    """Return what people ask for in one game: a few things often lead deeper than all."""
     chosen = tuple(kind for kind in WISHES if pick(YES_NO))
     return chosen or WISHES
 
@@ -148,7 +151,29 @@ def wish(
         c.HandBack: {"instruction": pick(TEXTS)},
     }
     request = pick(("", "", "", "", "r1", "r2", "r3", "r4"))
-    return kind(by=pick((ANN, BOB)), request=request, **more.get(kind, {}))
+    return kind(by=pick((ANN, BOB)), request=request, **more.get(kind, {}))  # type: ignore[arg-type]  # its own fields
+
+
+def revival(pick: Pick, state: State) -> Control | None:
+    """Return what lets a run that rests go on, if anything does."""
+    if state.phase is Phase.HALTED:
+        return c.Lift(by=BOB)
+    if state.phase is Phase.PAUSED and state.wheel:
+        return c.HandBack(by=ANN if state.wheel == "ann" else BOB)
+    if state.phase in {Phase.PAUSED, Phase.FAILED}:
+        reached = state.hold.cap if state.hold is not None else ""
+        bounds = caps(state.stop, state.meter)
+        return c.Resume(caps={reached: 2 * bounds[reached][1] + 90} if reached else {})
+    if state.phase is not Phase.WAITING or not state.open_asks:
+        return None
+    ask = state.asks[pick(state.open_asks) - 1]
+    if ask.ask_kind == "approval":
+        decisions: tuple[Control, ...] = (
+            c.Approve(ask=ask.id, by=BOB),
+            c.Decline(ask=ask.id, by=BOB),
+        )
+        return pick(decisions)
+    return c.Answer(ask=ask.id, by=BOB, value=pick(("yes", "no", "unknown")))
 
 
 def ending(pick: Pick, state: State, call: Call) -> v.Close:
@@ -162,8 +187,8 @@ def ending(pick: Pick, state: State, call: Call) -> v.Close:
     failed = CallFailed(call=call.id, error="no", transient=pick(YES_NO), spent=spent)
     aborted = CallAborted(call=call.id, text=pick(TEXTS), spent=spent)
     unknown = CallUnknown(call=call.id, why="not_responding")
-    outcome = pick((done, done, done, done, failed, aborted, unknown))
-    return v.Close(epoch=state.epoch, outcome=outcome)
+    outcomes: tuple[Outcome, ...] = (done, done, done, done, failed, aborted, unknown)
+    return v.Close(epoch=state.epoch, outcome=pick(outcomes))
 
 
 def undo_ending(pick: Pick, state: State) -> v.CloseUndo:
@@ -192,32 +217,38 @@ def finding(pick: Pick, state: State) -> v.Evidence:
     """Return evidence that nobody ordered: out of turn, about calls that may not exist."""
     call = CallId(f"c{pick(NUMBERS)}")
     epoch = pick((state.epoch, state.epoch, Epoch(state.epoch - 1)))
-    action = pick(("undo", "release"))
+    action: Action = pick(ACTIONS)
     items = (Item(text="one", mark="done"), Item(text="two"))
-    return pick(
-        (
-            v.Advanced(epoch=epoch),
-            v.Settled(epoch=epoch),
-            v.Start(epoch=epoch, call=call, seen=pick((state.seq, Seq(state.seq // 2)))),
-            v.Close(epoch=epoch, outcome=CallDone(call=call)),
-            v.CloseUndo(epoch=epoch, outcome=UndoDone(call=call, action=action)),
-            v.AskPerson(epoch=epoch, call=call, question="Which one?"),
-            v.AskMoot(ask=AskId(f"a{pick(NUMBERS)}")),
-            v.SaveProgress(epoch=epoch, call=call, progress=3),
-            v.Propose(epoch=epoch, use=pick(USES)),
-            v.SetPlan(epoch=epoch, items=items),
-            v.GiveVerdict(epoch=epoch, name="checks:enough", met=pick(YES_NO)),
-            v.SettleCall(epoch=epoch, call=call, happened=pick(YES_NO)),
-            v.StartUndo(epoch=epoch, call=call, action=action),
-            v.Finish(epoch=epoch, output="over"),
-            v.Fail(epoch=epoch, error="boom"),
-            v.StandDown(epoch=epoch),
-            v.TakeLease(holder="two", held=True),
-        )
+    found: tuple[v.Evidence, ...] = (
+        v.Advanced(epoch=epoch),
+        v.Settled(epoch=epoch),
+        v.Start(epoch=epoch, call=call, seen=pick((state.seq, Seq(state.seq // 2)))),
+        v.Close(epoch=epoch, outcome=CallDone(call=call)),
+        v.CloseUndo(epoch=epoch, outcome=UndoDone(call=call, action=action)),
+        v.AskPerson(epoch=epoch, call=call, question="Which one?"),
+        v.AskMoot(ask=AskId(f"a{pick(NUMBERS)}")),
+        v.SaveProgress(epoch=epoch, call=call, progress=3),
+        v.Propose(epoch=epoch, use=pick(USES)),
+        v.SetPlan(epoch=epoch, items=items),
+        v.GiveVerdict(epoch=epoch, name="checks:enough", met=pick(YES_NO)),
+        v.SettleCall(epoch=epoch, call=call, happened=pick(YES_NO)),
+        v.StartUndo(epoch=epoch, call=call, action=action),
+        v.Finish(epoch=epoch, output="over"),
+        v.Fail(epoch=epoch, error="boom"),
+        v.StandDown(epoch=epoch),
+        v.TakeLease(holder="two", held=True),
     )
+    return pick(found)
 
 
-def performed(pick: Pick, order: o.Order, state: State) -> v.Evidence | None:
+def hosted(pick: Pick, epoch: Epoch) -> v.Evidence:
+    """Return what a hosted agent wants: a call, or its end."""
+    if pick(YES_NO):
+        return v.Propose(epoch=epoch, use=pick(USES))
+    return v.Finish(epoch=epoch, output="hosted")
+
+
+def performed(pick: Pick, order: o.Order, state: State) -> v.Evidence | None:  # noqa: C901 - one arm per order
     """Return what a driver brings that performs `order`; None if it can only wait."""
     epoch = state.epoch
     match order:
@@ -234,8 +265,7 @@ def performed(pick: Pick, order: o.Order, state: State) -> v.Evidence | None:
         case o.Undo(call=call, action=action) | o.Release(call=call, action=action):
             return v.StartUndo(epoch=epoch, call=call, action=action)
         case o.RunHost():
-            output = v.Finish(epoch=epoch, output="hosted")
-            return pick((output, v.Propose(epoch=epoch, use=pick(USES))))
+            return hosted(pick, epoch)
         case o.Settle():
             return v.Settled(epoch=epoch)
         case o.Park():

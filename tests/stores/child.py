@@ -8,10 +8,9 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from contextlib import suppress
 
 import anyio
-import anyio.to_thread
 import apsw
 
 from midrun.core.entries import MessageReceived, RunStarted
@@ -31,17 +30,21 @@ def say(*words: object) -> None:
     print(*words, flush=True)  # noqa: T201 - this is how it talks
 
 
-async def crash(path: str, tell: Callable[[str], None], by_thread: bool) -> None:  # noqa: FBT001 - one of two
+async def crash(path: str, sink: int, by_thread: bool) -> None:
     """Write, and tell of every acknowledged append; somebody else has arranged the end."""
+
+    def tell(seq: Seq, link: bytes) -> None:
+        os.write(sink, f"{seq} {link.hex()}\n".encode())
+
     store = SqliteStore(path)
     if by_thread:
         store._writer._detours_left = 1_000_000
     appended = await store.create(RUN, [RunStarted(agent="a", task="t")], head=HEAD)
-    tell(f"{appended.seq} {appended.hash.hex()}")
+    tell(appended.seq, appended.hash)
     for n in range(WRITES):
         two = [MessageReceived(text=f"{n}a"), MessageReceived(text=f"{n}b")]
         appended = await store.append(RUN, two, after=appended.seq, lease=None, head=HEAD)
-        tell(f"{appended.seq} {appended.hash.hex()}")
+        tell(appended.seq, appended.hash)
     await store.close()
 
 
@@ -80,12 +83,7 @@ def crashes(folder: str) -> None:
                 child = os.fork()
                 if not child:
                     arrange_the_end(point, number)
-                    anyio.run(
-                        crash,
-                        f"{folder}/{name}",
-                        lambda text: os.write(sink, f"{text}\n".encode()),
-                        by_thread,
-                    )
+                    anyio.run(crash, f"{folder}/{name}", sink, by_thread)
                     os._exit(0)
                 os.close(sink)
                 with os.fdopen(source) as acknowledged:
@@ -98,10 +96,8 @@ def crashes(folder: str) -> None:
 async def write(path: str, name: str, count: int) -> None:
     """Append `count` messages against whoever else does the same."""
     store = SqliteStore(path)
-    try:
+    with suppress(RunExists):
         await store.create(RUN, [RunStarted(agent="a", task="t")], head=HEAD)
-    except RunExists:
-        pass
     for n in range(count):
         while True:
             after = (await store.row(RUN)).seq

@@ -86,7 +86,7 @@ ACCEPTS: Final[Mapping[type[Input], Row]] = {
             PAUSING: _to(RUNNING),
             PAUSED: _to(QUEUED, WAITING),
             WAITING: _already("already_waiting"),
-            FAILED: _to(QUEUED),
+            FAILED: _to(QUEUED, WAITING),
         }
     ),
     c.Redirect: _row(

@@ -35,6 +35,11 @@ class Home:
         return home
 
 
+def this_task() -> int:
+    """Return a number that tells the running task from others that run now."""
+    return id(asyncio.current_task())
+
+
 _HOMES: WeakKeyDictionary[asyncio.AbstractEventLoop, Home] = WeakKeyDictionary()
 
 

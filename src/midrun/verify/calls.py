@@ -4,6 +4,7 @@ from midrun.core.entries import (
     CallAborted,
     CallDone,
     CallFailed,
+    CallSettled,
     CallStarted,
     CallUnknown,
     Record,
@@ -75,9 +76,10 @@ class Calls(Watch):
     def ended(self, record: Record, entry: Ending) -> None:
         """An attempt ends."""
         made = self.ledger.calls.get(entry.call)
-        if made is not None and not made.flying:
+        if made is None or not made.flying:
             kind = type(entry).__name__
-            self.report("I16", record.seq, f"{kind} of {made}, which was not in flight.")
+            text = f"{kind} of {made or entry.call}, which was not in flight."
+            self.report("I16", record.seq, text)
 
     def failed(self, record: Record, entry: CallFailed) -> None:
         """A model call that failed for a passing reason may be made again."""
@@ -88,6 +90,13 @@ class Calls(Watch):
         else:
             self._transient.discard(entry.call)
 
+    def settled(self, record: Record, entry: CallSettled) -> None:
+        """Evidence is about a call that nobody knew the outcome of."""
+        made = self.ledger.calls.get(entry.call)
+        if made is None or made.stage != "unknown":
+            text = f"{made or entry.call} was settled, but it was not unknown."
+            self.report("I17", record.seq, text)
+
     ARMS = arms(
         {
             CallStarted: started,
@@ -95,5 +104,6 @@ class Calls(Watch):
             CallFailed: failed,
             CallAborted: ended,
             CallUnknown: ended,
+            CallSettled: settled,
         }
     )

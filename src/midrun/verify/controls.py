@@ -16,6 +16,7 @@ from midrun.core.entries import (
     RunWaiting,
     RunWoken,
     TakenOver,
+    ToolUsed,
 )
 from midrun.core.facts.base import Asked
 from midrun.verify.ledger import Ledger
@@ -29,6 +30,7 @@ INTERRUPTS = (
     MessageReceived,
     TakenOver,
     PersonWrote,
+    ToolUsed,
     HandedBack,
 )
 """What people may ask of a run that is not being cancelled."""

@@ -5,6 +5,7 @@ from midrun.core.evolve import evolve
 from midrun.core.head import Head, head_of
 from midrun.core.ids import RunId
 from midrun.core.state import State
+from midrun.core.values import Phase
 from midrun.errors import JournalCorrupt
 from midrun.verify.ledger import Ledger
 from midrun.verify.problems import Problem, Watch
@@ -78,6 +79,9 @@ class Folding(Watch):
         if self._lost or not self._seen:
             return
         state, books = self.state, self.ledger
+        if state.phase is Phase.WAITING and not books.open_asks:
+            # Nothing but an answer wakes a run that waits: this one would wait for ever.
+            self.report("I26", self._seen, "The run waits, but nobody is asked anything.")
         folded: tuple[object, ...] = (
             state.epoch,
             state.leased,

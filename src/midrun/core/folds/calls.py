@@ -32,11 +32,13 @@ def args_hash(args: Json) -> str:
 
 def call_proposed(state: State, entry: CallProposed) -> State:
     """Somebody wants a call made."""
-    calls, opened = _proposed(state, (entry.use,))
+    calls, opened = _proposed(state, (entry.use,), by_hand=bool(state.wheel))
     return replace(state, calls=calls, open=opened)
 
 
-def _proposed(state: State, uses: tuple[Use, ...]) -> tuple[Vector[Call], tuple[int, ...]]:
+def _proposed(
+    state: State, uses: tuple[Use, ...], *, by_hand: bool = False
+) -> tuple[Vector[Call], tuple[int, ...]]:
     """Number the calls that are wanted; one that cannot be made is answered at once."""
     calls, opened = state.calls, state.open
     for use in uses:
@@ -46,7 +48,7 @@ def _proposed(state: State, uses: tuple[Use, ...]) -> tuple[Vector[Call], tuple[
             call_kind=use.kind,
             step=state.meter.steps,
             use=use,
-            by_hand=bool(state.wheel),
+            by_hand=by_hand,
         )
         if use.refused:
             call = replace(call, stage=Stage.SEALED, error=use.refused)

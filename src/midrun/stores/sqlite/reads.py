@@ -24,7 +24,7 @@ from midrun.ports.store import Page, Query, RunRow, Snapshot
 from midrun.stores import rules
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connect import meaning, open_reader
-from midrun.stores.sqlite.writes import HEADS
+from midrun.stores.sqlite.standings import HEADS
 
 T = TypeVar("T")
 Pair = tuple[bytes, bytes]
@@ -111,10 +111,10 @@ class Tail:
             if previous is None:
                 raise JournalCorrupt(self._run, self._after, "the entry is missing")
         pairs = self.pairs(db)
-        if len(pairs) != len(self):
-            raise JournalCorrupt(self._run, self._after + 1, "entries are missing")
         after = Seq(self._after)
         lines = verified(self._run, pairs, after=after, previous=previous)
+        if len(pairs) != len(self):
+            raise JournalCorrupt(self._run, after + len(pairs) + 1, "the entry is missing")
         if self._link is not None and pairs[-1][1] != self._link:
             raise JournalCorrupt(self._run, self._end, "the run's head has another hash")
         return decode_lines(self._run, lines, after=after)

@@ -47,12 +47,11 @@ class SqliteStore:
         self._clock = clock
         busy_ms = busy // timedelta(milliseconds=1)
         self._watchers = Watchers()
-        tell = self._watchers.tell
         db = open_file(self.path, durability=durability, busy_ms=busy_ms)
-        self._writer = Writer(db, self.path, busy_ms=busy_ms, tell=tell)
+        self._writer = Writer(db, self.path, busy_ms=busy_ms, watchers=self._watchers)
         self._quick = Reader(self.path, busy_ms=busy_ms)
         self._long = Reader(self.path, busy_ms=busy_ms)
-        self._notice = Notice(self.path, busy_ms=busy_ms, tell=tell)
+        self._notice = Notice(self.path, busy_ms=busy_ms, tell=self._watchers.tell)
         self._closed = False
 
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:

@@ -2,7 +2,9 @@
 
 **Groups.** A commit costs an fsync whether it holds one append or two hundred. The first
 writer of a loop's turn leads: it lets every task that is ready hand in its request, then
-carries all of them out in one transaction and answers each after the commit.
+carries all of them out in one transaction and answers each after the commit. A task that was
+also the last to write goes ahead alone instead, up to `ROW_MAX` times in a row: there is
+nobody to wait for.
 
 **Inline or by thread.** A hop to a thread and back costs about as much as a commit on a good
 disk, and under a busy loop the thread waits milliseconds for the interpreter lock. So a group
@@ -27,16 +29,19 @@ from typing import Final, Generic, Protocol, TypeVar
 import anyio
 import anyio.to_thread
 import apsw
-from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from midrun.core.ids import RunId, Seq
 from midrun.errors import StoreClosed, StoreUnreachable
-from midrun.stores.hop import Home, Signal, set_all
+from midrun.stores.hop import Home, Signal, set_all, this_task
 from midrun.stores.sqlite.connect import DAMAGE, meaning_of
+from midrun.stores.sqlite.standings import Standings
+from midrun.stores.watchers import Watchers
 
 T = TypeVar("T")
 
 GROUP_MAX: Final = 256
+ROW_MAX: Final = 8
 QUICK_S: Final = 0.002
 DETOUR: Final = 64
 DETOUR_MAX: Final = 4096
@@ -54,22 +59,22 @@ class Request(Generic[T]):
 
     def __init__(
         self,
-        work: Callable[[apsw.Connection], T],
+        work: Callable[[Standings], T],
         told: Callable[[T], tuple[RunId, Seq]] | None,
-        signal: Signal,
+        gate: "_Gate",
     ) -> None:
         self.work = work
         self.told = told
-        self.signal = signal
+        self.gate = gate
         self.done = False
         self._value: T
         self._failure: Exception | None = None
 
-    def attempt(self, db: apsw.Connection) -> None:
+    def attempt(self, at: Standings) -> None:
         """Carry it out in a transaction. A refusal is an outcome, an error of the file not."""
         self._failure = None
         try:
-            self._value = self.work(db)
+            self._value = self.work(at)
         except DAMAGE:
             raise
         except Exception as refusal:  # noqa: BLE001 - it is raised where the request came from
@@ -93,10 +98,10 @@ class Request(Generic[T]):
 class Pending(Protocol):
     """A request of whatever result."""
 
-    signal: Signal
+    gate: "_Gate"
     done: bool
 
-    def attempt(self, db: apsw.Connection) -> None: ...
+    def attempt(self, at: Standings) -> None: ...
     def fail(self, failure: Exception) -> None: ...
     def changes(self) -> list[tuple[RunId, Seq]]: ...
 
@@ -104,11 +109,23 @@ class Pending(Protocol):
 class _Gate:
     """Where the requests of one turn of an event loop gather, to be answered together."""
 
-    __slots__ = ("group", "signal")
+    __slots__ = ("_signal", "group", "home", "open")
 
-    def __init__(self, signal: Signal) -> None:
-        self.signal = signal
+    def __init__(self, home: Home) -> None:
+        self.home = home
         self.group: list[Pending] = []
+        self.open = True
+        self._signal: Signal | None = None
+
+    def signal(self) -> Signal:
+        """Return what wakes those who wait; made only when somebody has to."""
+        if self._signal is None:
+            self._signal = Signal(self.home)
+        return self._signal
+
+    def signals(self) -> tuple[Signal, ...]:
+        """Return the signal if anybody waits for it."""
+        return () if self._signal is None else (self._signal,)
 
 
 class Chore(Enum):
@@ -128,13 +145,14 @@ class Writer:
         path: Path,
         *,
         busy_ms: int,
-        tell: Callable[[Sequence[tuple[RunId, Seq]]], None],
+        watchers: Watchers,
         timer: Callable[[], float] = perf_counter,
     ) -> None:
         self._db = db
+        self._standings = Standings(db)
         self._path = path
         self._busy_ms = busy_ms
-        self._tell = tell
+        self._watchers = watchers
         self._timer = timer
         self._gates: dict[Home, _Gate] = {}
         self._turn = Lock()  # whoever has it may use the connection
@@ -144,32 +162,65 @@ class Writer:
         self._detours_left = 0
         self._detour = DETOUR
         self._commits = 0
-        self._pages_due = PAGES
-        db.set_wal_hook(self._count_pages)  # in place of checkpoints inside a commit
+        self._waits = True  # whether the connection waits for locks, as it was opened
+        self._pages = 0  # written at the last checkpoint
+        self._last_task = 0
+        self._in_a_row = 0
+        db.wal_autocheckpoint(0)  # checkpoints are the thread's, not some commit's
         self._thread = Thread(target=self._serve, name="midrun-writer", daemon=True)
         self._thread.start()
 
     async def write(
         self,
-        work: Callable[[apsw.Connection], T],
+        work: Callable[[Standings], T],
         told: Callable[[T], tuple[RunId, Seq]] | None = None,
     ) -> T:
         """Return what `work` returned, once it is committed."""
-        await checkpoint_if_cancelled()
-        home = Home.here()
-        gate = self._gates.get(home)
-        if gate is None or len(gate.group) >= GROUP_MAX:
-            self._gates[home] = gate = _Gate(Signal(home))
-        request = Request(work, told, gate.signal)
+        gate = self._gate()
+        request = Request(work, told, gate)
         gate.group.append(request)
-        if len(gate.group) == 1:
-            await cancel_shielded_checkpoint()
-            if self._gates.get(home) is gate:
-                del self._gates[home]
+        if not gate.open:
+            await checkpoint_if_cancelled()
             self._hand_in(gate.group)
-        if not request.done:
-            await gate.signal.wait()
+        try:
+            if gate.open and len(gate.group) == 1:
+                await self._lead(gate)
+            if not request.done:
+                await gate.signal().wait()
+        except BaseException:
+            if gate.open:
+                gate.group.remove(request)  # nobody has looked at it yet
+            raise
         return request.result()
+
+    def _gate(self) -> _Gate:
+        """Return where a request goes: to the others of its turn, or alone through its own."""
+        home, task = Home.here(), this_task()
+        gate = self._gates.get(home)
+        if gate is not None and len(gate.group) < GROUP_MAX:
+            return gate
+        gate = _Gate(home)
+        if gate.home in self._gates or task != self._last_task or self._in_a_row == ROW_MAX:
+            self._gates[home] = gate
+            self._last_task, self._in_a_row = task, 0
+        else:
+            gate.open = False
+            self._in_a_row += 1
+        return gate
+
+    async def _lead(self, gate: _Gate) -> None:
+        """Let the others of this turn come in, then see to it that all are carried out."""
+        try:
+            await checkpoint()
+        except BaseException:
+            del gate.group[0]
+            raise
+        finally:
+            gate.open = False
+            if self._gates.get(gate.home) is gate:
+                del self._gates[gate.home]
+            if gate.group:
+                self._hand_in(gate.group)
 
     async def close(self) -> None:
         """Commit what was handed in, then close the connection."""
@@ -206,6 +257,7 @@ class Writer:
         self._detour = min(self._detour * 2, DETOUR_MAX)
 
     def _hand_over(self, group: list[Pending]) -> None:
+        group[0].gate.signal()  # made here, in the loop that it is to wake
         with self._door:
             if not self._closed:
                 self._queue.put(group)
@@ -258,60 +310,53 @@ class Writer:
 
     def _commit(self, group: Sequence[Pending], *, wait: bool) -> bool:
         """Carry out and commit `group`; False if that must be left to those who can wait."""
-        self._db.set_busy_timeout(self._busy_ms if wait else 0)
+        if wait != self._waits:
+            self._db.set_busy_timeout(self._busy_ms if wait else 0)
+            self._waits = wait
         try:
-            self._db.execute("BEGIN IMMEDIATE")
-        except DAMAGE as error:
-            return wait and self._fail(group, error, self._db.system_errno)
-        try:
+            self._standings.begin()
             for request in group:
-                request.attempt(self._db)
+                request.attempt(self._standings)
             started = self._timer()
-            self._db.execute("COMMIT")
-            if not wait:
-                self._judge(self._timer() - started)
+            self._standings.commit()
         except DAMAGE as error:
             errno = self._db.system_errno
-            self._abandon()
-            if not wait:
-                return False
-            if len(group) == 1:
-                return self._fail(group, error, errno)
+            self._standings.abandon()
+            return wait and self._fail(group, error, errno)
+        except BaseException:
+            self._standings.abandon()
+            raise
+        if not wait:
+            self._judge(self._timer() - started)
+        self._count()
+        return True
+
+    def _fail(self, group: Sequence[Pending], error: Exception, errno: int) -> bool:
+        if len(group) > 1 and not isinstance(error, apsw.BusyError):
             # One of them may be what the disk has no room for: each gets a chance of its own.
             for request in group:
                 self._commit([request], wait=True)
             return True
-        except BaseException:
-            self._abandon()
-            raise
-        self._commits += 1
-        if self._commits == WARM:
-            self._queue.put(Chore.GROW_LOG)
-        return True
-
-    def _fail(self, group: Sequence[Pending], error: Exception, errno: int) -> bool:
         for request in group:
             request.fail(meaning_of(error, self._path, self._busy_ms, errno=errno))
         return True
 
-    def _abandon(self) -> None:
-        if self._db.in_transaction:
-            self._db.execute("ROLLBACK")
-
     def _answer(self, group: Sequence[Pending]) -> None:
-        self._tell([change for request in group for change in request.changes()])
         for request in group:
             request.done = True
-        set_all(dict.fromkeys(request.signal for request in group))
+        if self._watchers:
+            changes = [change for request in group for change in request.changes()]
+            self._watchers.tell(changes)
+        set_all({signal for request in group for signal in request.gate.signals()})
 
-    def _count_pages(self, db: apsw.Connection, name: str, pages: int) -> int:
-        del db, name
-        if pages < PAGES:
-            self._pages_due = PAGES  # the log has begun anew
-        elif pages >= self._pages_due:
-            self._pages_due = pages + PAGES
+    def _count(self) -> None:
+        self._commits += 1
+        if self._commits == WARM:
+            self._queue.put(Chore.GROW_LOG)
+        pages, _ = self._db.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)
+        if pages - self._pages >= PAGES:
+            self._pages = pages
             self._queue.put(Chore.CHECKPOINT)
-        return apsw.SQLITE_OK
 
     def _do(self, chore: Chore) -> None:
         with suppress(apsw.Error, OSError):  # either can be done another time, or never
@@ -331,8 +376,7 @@ class Writer:
         room = os.statvfs(log)
         if room.f_bavail * room.f_frsize < 16 * PAGES * FRAME:
             return  # better slow than full
-        self._db.set_busy_timeout(self._busy_ms)
-        self._db.execute("BEGIN IMMEDIATE")
+        self._standings.begin()
         try:
             with log.open("r+b") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -340,4 +384,4 @@ class Writer:
                 file.flush()
                 os.fsync(file.fileno())
         finally:
-            self._abandon()
+            self._standings.abandon()

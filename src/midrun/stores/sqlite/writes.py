@@ -8,25 +8,17 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import apsw
-import msgspec
 from msgspec import Struct
 
 from midrun.core.head import Head
 from midrun.core.ids import Epoch, Micros, RunId, Seq
-from midrun.errors import RunExists, RunNotFound
+from midrun.errors import RunExists
 from midrun.ports.clock import Clock
 from midrun.ports.store import Appended, Halt, Lease, Snapshot
 from midrun.stores import rules
-from midrun.stores.rules import Stamped, Standing
+from midrun.stores.rules import Stamped
 from midrun.stores.sqlite import queries
-
-HEADS = msgspec.json.Decoder(Head)
-_ENCODER = msgspec.json.Encoder(order="sorted")
-
-
-def encode_head(head: Head) -> bytes:
-    """Return `head` as it is stored."""
-    return _ENCODER.encode(head)
+from midrun.stores.sqlite.standings import HEADS, Standings, encode_head
 
 
 class Create(Struct, frozen=True, kw_only=True):
@@ -40,15 +32,15 @@ class Create(Struct, frozen=True, kw_only=True):
     started_at: Micros | None = None
     clock: Clock
 
-    def __call__(self, db: apsw.Connection) -> Appended:
+    def __call__(self, at: Standings) -> Appended:
         """Raises: RunExists."""
-        if db.execute(queries.EXISTS, (self.run,)).get is not None:
+        if at.db.execute(queries.EXISTS, (self.run,)).get is not None:
             raise RunExists(self.run)
         stamped = self.adopted or rules.stamp(
             rules.nothing_yet(self.run), self.bodies, now=self.clock(), epoch=None
         )
         new, head = stamped.appended, self.head
-        number = db.execute(
+        number = at.db.execute(
             queries.BEGIN_RUN,
             (
                 self.run,
@@ -67,8 +59,8 @@ class Create(Struct, frozen=True, kw_only=True):
             ),
         ).get
         for label in head.labels:
-            db.execute(queries.ADD_LABEL, (label, number))
-        _add(db, number, 0, stamped)
+            at.db.execute(queries.ADD_LABEL, (label, number))
+        at.add(number, stamped)
         return new
 
 
@@ -83,18 +75,17 @@ class Append(Struct, frozen=True, kw_only=True):
     starts: bool
     clock: Clock
 
-    def __call__(self, db: apsw.Connection) -> Appended:
+    def __call__(self, at: Standings) -> Appended:
         """Raises: RunNotFound, StaleEpoch, SeqConflict, HaltInForce."""
-        found = _Found(db, self.run)
-        standing = found.standing
-        rules.check_append(standing, after=self.after, lease=self.lease)
-        if self.starts and (halts := all_halts(db)):
+        found = at.find(self.run)
+        rules.check_append(found, after=self.after, lease=self.lease)
+        if self.starts and (halts := all_halts(at.db)):
             rules.check_halts(self.run, HEADS.decode(found.head), halts)
         epoch = self.lease.epoch if self.lease else None
-        stamped = rules.stamp(standing, self.bodies, now=self.clock(), epoch=epoch)
-        _add(db, found.number, standing.seq, stamped)
-        holder = standing.holder if self.head is None or self.head.leased else ""
-        found.move(db, stamped.appended, self.head, standing.epoch, holder)
+        stamped = rules.stamp(found, self.bodies, now=self.clock(), epoch=epoch)
+        at.add(found.number, stamped)
+        holder = found.holder if self.head is None or self.head.leased else ""
+        at.move(found, stamped.appended, self.head, found.epoch, holder)
         return stamped.appended
 
 
@@ -109,18 +100,17 @@ class Take(Struct, frozen=True, kw_only=True):
     head: Head
     clock: Clock
 
-    def __call__(self, db: apsw.Connection) -> Appended:
+    def __call__(self, at: Standings) -> Appended:
         """Raises: RunNotFound, LeaseHeld, SeqConflict."""
-        found = _Found(db, self.run)
-        standing, now = found.standing, self.clock()
-        alive = db.execute(queries.FRESH, (standing.holder, now)).get is not None
+        found, now = at.find(self.run), self.clock()
+        alive = at.db.execute(queries.FRESH, (found.holder, now)).get is not None
         rules.check_take(
-            standing, after=self.after, holder=self.holder, epoch=self.epoch, alive=alive
+            found, after=self.after, holder=self.holder, epoch=self.epoch, alive=alive
         )
-        stamped = rules.stamp(standing, self.bodies, now=now, epoch=self.epoch)
-        _add(db, found.number, standing.seq, stamped)
+        stamped = rules.stamp(found, self.bodies, now=now, epoch=self.epoch)
+        at.add(found.number, stamped)
         holder = self.holder if self.head.leased else ""
-        found.move(db, stamped.appended, self.head, self.epoch, holder)
+        at.move(found, stamped.appended, self.head, self.epoch, holder)
         return stamped.appended
 
 
@@ -130,11 +120,11 @@ class SaveSnapshot(Struct, frozen=True, kw_only=True):
     run: RunId
     snapshot: Snapshot
 
-    def __call__(self, db: apsw.Connection) -> None:
+    def __call__(self, at: Standings) -> None:
         """Raises: RunNotFound."""
-        _Found(db, self.run)
+        at.find(self.run)
         kept = self.snapshot
-        db.execute(queries.SAVE_SNAPSHOT, (self.run, kept.seq, kept.hash, kept.body))
+        at.db.execute(queries.SAVE_SNAPSHOT, (self.run, kept.seq, kept.hash, kept.body))
 
 
 class DropSnapshots(Struct, frozen=True, kw_only=True):
@@ -142,10 +132,10 @@ class DropSnapshots(Struct, frozen=True, kw_only=True):
 
     run: RunId
 
-    def __call__(self, db: apsw.Connection) -> None:
+    def __call__(self, at: Standings) -> None:
         """Raises: RunNotFound."""
-        _Found(db, self.run)
-        db.execute(queries.DROP_SNAPSHOTS, (self.run,))
+        at.find(self.run)
+        at.db.execute(queries.DROP_SNAPSHOTS, (self.run,))
 
 
 class Beat(Struct, frozen=True, kw_only=True):
@@ -156,10 +146,10 @@ class Beat(Struct, frozen=True, kw_only=True):
     lag: float
     clock: Clock
 
-    def __call__(self, db: apsw.Connection) -> None:
+    def __call__(self, at: Standings) -> None:
         now = self.clock()
-        db.execute(queries.BEAT, (self.holder, rules.later(now, self.ttl), self.lag))
-        db.execute(queries.FORGET_HOLDERS, (rules.later(now, -timedelta(days=1)),))
+        at.db.execute(queries.BEAT, (self.holder, rules.later(now, self.ttl), self.lag))
+        at.db.execute(queries.FORGET_HOLDERS, (rules.later(now, -timedelta(days=1)),))
 
 
 class Rest(Struct, frozen=True, kw_only=True):
@@ -167,8 +157,8 @@ class Rest(Struct, frozen=True, kw_only=True):
 
     holder: str
 
-    def __call__(self, db: apsw.Connection) -> None:
-        db.execute(queries.REST, (self.holder,))
+    def __call__(self, at: Standings) -> None:
+        at.db.execute(queries.REST, (self.holder,))
 
 
 class SetHalt(Struct, frozen=True, kw_only=True):
@@ -177,10 +167,10 @@ class SetHalt(Struct, frozen=True, kw_only=True):
     halt: Halt
     clock: Clock
 
-    def __call__(self, db: apsw.Connection) -> None:
+    def __call__(self, at: Standings) -> None:
         new = self.halt
-        db.execute(queries.HALT, (new.scope, new.by, new.reason, self.clock()))
-        db.execute(queries.TURN_LATCH)
+        at.db.execute(queries.HALT, (new.scope, new.by, new.reason, self.clock()))
+        at.db.execute(queries.TURN_LATCH)
 
 
 class Lift(Struct, frozen=True, kw_only=True):
@@ -188,10 +178,10 @@ class Lift(Struct, frozen=True, kw_only=True):
 
     scope: str
 
-    def __call__(self, db: apsw.Connection) -> bool:
-        db.execute(queries.LIFT, (self.scope,))
-        lifted = db.changes() > 0
-        db.execute(queries.TURN_LATCH)
+    def __call__(self, at: Standings) -> bool:
+        at.db.execute(queries.LIFT, (self.scope,))
+        lifted = at.db.changes() > 0
+        at.db.execute(queries.TURN_LATCH)
         return lifted
 
 
@@ -201,48 +191,3 @@ def all_halts(db: apsw.Connection) -> tuple[Halt, ...]:
         Halt(scope=scope, by=by, reason=reason, at=at)
         for scope, by, reason, at in db.execute(queries.HALTS)
     )
-
-
-class _Found:
-    """A run's row as a write transaction has found it."""
-
-    __slots__ = ("_indexed", "head", "number", "standing")
-
-    def __init__(self, db: apsw.Connection, run: RunId) -> None:
-        rules.check_id(run)
-        row = db.execute(queries.STANDING, (run,)).get
-        if row is None:
-            raise RunNotFound(run)
-        self.number: int
-        self.head: bytes
-        self.number, seq, link, at, epoch, holder, self.head, *self._indexed = row
-        self.standing = Standing(run=run, seq=seq, hash=link, at=at, epoch=epoch, holder=holder)
-
-    def move(
-        self,
-        db: apsw.Connection,
-        new: Appended,
-        head: Head | None,
-        epoch: Epoch,
-        holder: str,
-    ) -> None:
-        """Move the row to `new`, touching no more of it than has changed."""
-        grown = (new.seq, new.hash, new.at)
-        body = self.head if head is None else encode_head(head)
-        if head is not None and (
-            epoch != self.standing.epoch
-            or holder != self.standing.holder
-            or self._indexed != [head.phase, head.attention, head.wake_at]
-        ):
-            indexed = (head.phase.value, head.attention, head.wake_at)
-            db.execute(queries.MOVE, (*grown, body, epoch, holder, *indexed, self.number))
-        elif body != self.head:
-            db.execute(queries.GROW_HEAD, (*grown, body, self.number))
-        else:
-            db.execute(queries.GROW, (*grown, self.number))
-
-
-def _add(db: apsw.Connection, number: int, seq: int, stamped: Stamped) -> None:
-    for data, link in stamped.lines:
-        seq += 1
-        db.execute(queries.ADD_ENTRY, (number, seq, data, link))

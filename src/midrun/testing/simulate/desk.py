@@ -10,8 +10,9 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from midrun.codec.snapshot import freeze, thaw
+from midrun.core import follows
 from midrun.core.entries import Entry, Record
-from midrun.core.evidence import Fenced, TakeLease
+from midrun.core.evidence import Evidence, TakeLease
 from midrun.core.follows import STARTS
 from midrun.core.head import head_of
 from midrun.core.ids import Epoch, Micros, RunId, Seq
@@ -90,6 +91,7 @@ class Desk:
         self.refused: Counter[str] = Counter()
         self.latches: tuple[str, ...] = ()  # scopes of the latches that cover the run
         self.holder = ""
+        self._free: bool | None = None  # whether it can be taken; None: ask the store again
         self.wake_at: Micros | None = None  # as the store's index has it
 
     def batch(self, state: State | None = None) -> Batch:
@@ -103,7 +105,7 @@ class Desk:
         head = head_of(batch.state)
         self._grew(batch, done(self.store.create(self.run, entries, head=head)), None)
 
-    def bring(self, batch: Batch, given: Fenced) -> Verdict:
+    def bring(self, batch: Batch, given: Evidence) -> Verdict:
         """Add a driver's evidence to `batch`; refusals are counted, since they must be few."""
         verdict = batch.add(given)
         if isinstance(verdict, Refused):
@@ -132,7 +134,7 @@ class Desk:
             self.clashes += 1
             return False
         self._grew(batch, appended, lease.epoch if lease else None)
-        if starts and self.latches:
+        if self.latches and any(isinstance(entry, follows.STARTS) for entry in batch.entries):
             raise Violation("I12", f"started under the latch {self.latches[0]}")
         return True
 
@@ -152,6 +154,7 @@ class Desk:
         batch = self.batch()
         if not isinstance(batch.add(TakeLease(holder=holder)), Accepted):
             return None
+        self._free = None
         done(self.store.beat(holder, ttl=AGES))
         try:
             lease, appended = done(
@@ -170,11 +173,14 @@ class Desk:
 
     def lapse(self, holder: str) -> None:
         """Let the heartbeat of `holder` be too old, as far as the store can tell."""
+        self._free = None
         done(self.store.rest(holder))
 
     def drivable(self) -> bool:
         """Tell whether the run needs a driver and has none that is alive."""
-        return bool(done(self.store.drivable(limit=1)))
+        if self._free is None:
+            self._free = bool(done(self.store.drivable(limit=1)))
+        return self._free
 
     def halt(self, scope: str, by: str) -> None:
         """Set a latch."""
@@ -210,6 +216,7 @@ class Desk:
             raise Violation("I2", f"snapshot at {state and state.seq} and the rest differ")
 
     def _grew(self, batch: Batch, appended: Appended, epoch: Epoch | None) -> None:
+        self._free = None
         if batch.base is self.state and batch.state.at == appended.at:
             self.state = batch.state
         else:

@@ -13,7 +13,6 @@ from midrun.core.entries import (
     CallFailed,
     CallStarted,
     CallUnknown,
-    Entry,
     LateResult,
     UndoDone,
     UndoFailed,
@@ -103,7 +102,7 @@ class Door:
             return False
         except KindRefused as error:
             raise Violation("KIND", str(error)) from error
-        self.leave(batch.entries)
+        self.leave(batch)
         return True
 
     def meet(self, scope: str, by: str) -> None:
@@ -113,18 +112,18 @@ class Door:
         if batch.entries:
             self.commit(batch)
 
-    def leave(self, entries: tuple[Entry, ...]) -> None:
+    def leave(self, batch: Batch) -> None:
         """Make what has just been journaled as started."""
-        for entry in entries:
+        for entry in batch.entries:
             if isinstance(entry, CallStarted):
-                self._make(entry.call)
+                self._make(entry.call, batch.state)
             elif isinstance(entry, UndoStarted):
                 self.scene.spawn(self._clean(entry), self.process)
 
-    def _make(self, number: CallId) -> None:
-        call = self.desk.state.call(number)
+    def _make(self, number: CallId, state: State) -> None:
+        call = state.call(number)
         assert call is not None
-        task = Task(call, self.scene.key(number), self.desk.state)
+        task = Task(call, self.scene.key(number), state)
         self.tasks[number] = task
         if call.call_kind == "model":
             steps = self._model(task)
@@ -158,9 +157,7 @@ class Door:
         """Ask the gate whether the ordered call may leave, from what was `seen`."""
         call = batch.state.call(order.call)
         reserve = TOOLS[call.use.tool].reserve if call and call.use.tool else PROMPT
-        given = Start(
-            epoch=self.lease.epoch, call=order.call, seen=Seq(seen), reserve=reserve
-        )
+        given = Start(epoch=self.lease.epoch, call=order.call, seen=Seq(seen), reserve=reserve)
         return self.desk.bring(batch, given)
 
     def close(self, task: Task, outcome: Outcome) -> Steps:
@@ -299,7 +296,9 @@ class Door:
     def _hangs(self, task: Task) -> Steps:
         done = self.act(task)
         patient = self.scene.chance(0.3)
-        yield lambda: self.scene.draining or not self.holds() or (bool(task.stop) and not patient)
+        yield (
+            lambda: self.scene.draining or not self.holds() or (bool(task.stop) and not patient)
+        )
         outcome = self._ended(task, done=done)
         if task.stop and self.scene.chance(0.5):
             outcome = CallUnknown(call=task.call.id, why="not_responding")
@@ -358,12 +357,14 @@ class Door:
         clean = world.undo if started.action == "undo" else world.release
         done = clean(scene.key(started.call), key)
         yield None
-        outcome = UndoDone(call=started.call, action=started.action)
-        if not done:
-            retry = soon(scene.now, 5) if scene.chance(0.5) else None
-            outcome = UndoFailed(
+        retry = soon(scene.now, 5) if scene.chance(0.5) else None
+        outcome = (
+            UndoDone(call=started.call, action=started.action)
+            if done
+            else UndoFailed(
                 call=started.call, action=started.action, error="no", retry_at=retry
             )
+        )
         self._journal(CloseUndo(epoch=self.lease.epoch, outcome=outcome), None)
 
     def check(self, call: CallId) -> Steps:

@@ -7,8 +7,8 @@ the journal has moved on meanwhile, it reads again.
 from midrun.core.controls import Halt
 from midrun.core.evidence import (
     Advanced,
+    Evidence,
     Fail,
-    Fenced,
     Finish,
     GiveVerdict,
     Propose,
@@ -17,6 +17,7 @@ from midrun.core.evidence import (
     StartUndo,
     Wake,
 )
+from midrun.core.ids import Micros
 from midrun.core.machine import plan
 from midrun.core.orders import (
     AbortCall,
@@ -51,11 +52,11 @@ class Driver:
         self.desk = scene.desk
         self.process = process
         self.leaving = False
-        self.timer: int | None = None  # when it wants to be looked at again
+        self.timer: Micros | None = None  # when it wants to be looked at again
 
     def steps(self) -> Steps:
         """Take the run whenever it can be had, and drive it."""
-        while not self.leaving:
+        while True:
             self.timer = None
             yield self._claimable
             if self.leaving:
@@ -107,12 +108,14 @@ class Driver:
                 self._carry_out(door, acting, state)
                 continue
             seq, phase = state.seq, state.phase
-            yield lambda: (
-                self.desk.state.seq > seq  # noqa: B023 - read before the next turn of the loop
-                or not door.holds()
-                or self.leaving
-                or (self.timer is not None and self.scene.now >= self.timer)
-                or (bool(self.desk.latches) and phase is not Phase.HALTED)  # noqa: B023 - as above
+            yield (
+                lambda: (
+                    self.desk.state.seq > seq  # noqa: B023 - read before the next turn of the loop
+                    or not door.holds()
+                    or self.leaving
+                    or (self.timer is not None and self.scene.now >= self.timer)
+                    or (bool(self.desk.latches) and phase is not Phase.HALTED)  # noqa: B023 - as above
+                )
             )
 
     def _breaks(self, door: Door, state: State) -> bool:
@@ -135,7 +138,7 @@ class Driver:
                 case _:
                     continue
 
-    def _timer(self, orders: tuple[Order, ...]) -> int | None:
+    def _timer(self, orders: tuple[Order, ...]) -> Micros | None:
         times = [o.at for o in orders if isinstance(o, WakeAt)]
         times += [
             o.after
@@ -189,7 +192,7 @@ class Driver:
         """Decide on what was read a moment ago, or on what the journal says now."""
         return state if self.scene.chance(0.5) else self.desk.state
 
-    def _bring(self, door: Door, state: State, given: Fenced) -> None:
+    def _bring(self, door: Door, state: State, given: Evidence) -> None:
         batch = self.desk.batch(self._view(state))
         if isinstance(self.desk.bring(batch, given), Accepted):
             door.commit(batch)

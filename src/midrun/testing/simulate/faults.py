@@ -1,4 +1,4 @@
-"""Faults: processes crash and freeze, leases lapse, clocks jump, a shutdown comes at a bad time."""
+"""Faults: processes crash and freeze, leases lapse, clocks jump, shutdowns come."""
 
 from collections.abc import Callable
 
@@ -88,10 +88,12 @@ class Faults:
 def waker(scene: Scene) -> Steps:
     """Wake the run when its time has come, as a store's index says."""
     while True:
-        yield lambda: (
-            scene.desk.wake_at is not None
-            and scene.desk.wake_at <= scene.now
-            and scene.desk.state.phase is not Phase.HALTED
+        yield (
+            lambda: (
+                scene.desk.wake_at is not None
+                and scene.desk.wake_at <= scene.now
+                and scene.desk.state.phase is not Phase.HALTED
+            )
         )
         batch = scene.desk.batch()
         if not isinstance(batch.add(Wake()), Accepted):

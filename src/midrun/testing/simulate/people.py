@@ -7,6 +7,8 @@ arrives. One request has one id, however often it is sent.
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from midrun.core.controls import (
     AcceptResidue,
     Answer,
@@ -16,8 +18,8 @@ from midrun.core.controls import (
     Decline,
     DropFrame,
     ForcePause,
-    HandBack,
     Halt,
+    HandBack,
     Lift,
     Pause,
     RaiseCap,
@@ -43,7 +45,18 @@ from midrun.testing.simulate.scene import Scene, Told
 from midrun.testing.simulate.schedule import Process, Steps
 
 OLGA: Final = Actor(name="olga", role="operator")
-ANN: Final = Actor(name="ann", role="user")
+OPERATED: Final = {
+    "approve",
+    "approve_other",
+    "decline",
+    "halt",
+    "halt_agent",
+    "halt_all",
+    "lift",
+    "retry_undo",
+    "accept_residue",
+}
+BY_HAND: Final = ("file", "send", "pay", "ask")
 SCOPES: Final = {"halt": "run:run_1", "halt_agent": "agent:clerk", "halt_all": "all"}
 
 
@@ -73,7 +86,7 @@ class Person:
             return
         if op == "lift" and self.desk.latches:
             return
-        control = MAKE[op](self, self.desk.state)
+        control = self.wish(op)
         yield from self.press(control)
         if control.request and self.scene.chance(self.scene.setup.lost_replies):
             if self.scene.chance(0.5):
@@ -126,17 +139,31 @@ class Person:
             if not batch.entries or self.desk.commit(batch):
                 return
 
-    def wish(self, *, operator: bool = False) -> dict[str, object]:
-        """Return who asks, under which request id; sometimes there is none."""
+    def wish(self, op: str) -> Control:
+        """Return what a button means now, who pressed it, and under which request id."""
         self.pressed += 1
         request = f"{self.process.name}-{self.pressed}" if self.scene.chance(0.85) else ""
-        return {"by": OLGA if operator else Actor(name=self.name), "request": request}
+        by = OLGA if op in OPERATED else Actor(name=self.name)
+        control = PLAIN[op] if op in PLAIN else MADE[op](self)
+        return replace(control, by=by, request=request)
 
     def pick_ask(self, *kinds: str) -> AskId:
         """Return an open ask, of these kinds if there is one."""
         asks = open_asks(self.desk.state)
         fitting = [a for a in asks if a.ask_kind in kinds] or asks
         return self.scene.rng.choice(fitting).id if fitting else AskId("a1")
+
+    def answer(self) -> Answer:
+        """Return the answer to an open question, or about an unsure call."""
+        ask = self.pick_ask("question", "unsure", "child")
+        return Answer(ask=ask, value=self.truth(ask))
+
+    def pick_frame(self) -> FrameId:
+        """Return a held thought, most often the one on top; or one that is not there."""
+        frames = self.desk.state.frames
+        if not frames:
+            return FrameId("f1")
+        return frames[-1].id if self.scene.chance(0.7) else frames[0].id
 
     def truth(self, ask: AskId) -> object:
         """Return the answer to a question; about an unsure call, what the world says."""
@@ -165,55 +192,46 @@ def higher(state: State) -> dict[str, int]:
     } or {"steps": 9}
 
 
-def top_frame(state: State) -> FrameId:
-    """Return the frame on top of the stack, or one that is not there."""
-    return state.frames[-1].id if state.frames else FrameId("f1")
-
-
-Make = Callable[[Person, State], Control]
-
-MAKE: Final[dict[str, Make]] = {
-    "pause": lambda p, _: Pause(**p.wish()),
-    "pause_now": lambda p, _: Pause(now=True, **p.wish()),
-    "pause_until": lambda p, _: Pause(until=p.due(30), **p.wish()),
-    "resume": lambda p, _: Resume(**p.wish()),
-    "resume_with": lambda p, _: Resume(instruction="Be brief", **p.wish()),
-    "resume_caps": lambda p, s: Resume(caps=higher(s), **p.wish()),
-    "redirect": lambda p, _: Redirect(text="Use the new figures", **p.wish()),
-    "redirect_now": lambda p, _: Redirect(text="Stop that", when="now", **p.wish()),
-    "say": lambda p, _: Say(text="What about Tuesday?", **p.wish()),
-    "say_now": lambda p, _: Say(text="Wait, who?", urgency="now", **p.wish()),
-    "say_later": lambda p, _: Say(text="And thanks", urgency="later", **p.wish()),
-    "say_at": lambda p, _: Say(text="It is time", due=p.due(20), **p.wish()),
-    "answer": lambda p, _: _answer(p),
-    "approve": lambda p, _: Approve(ask=p.pick_ask("approval"), **p.wish(operator=True)),
-    "approve_other": lambda p, _: Approve(
-        ask=p.pick_ask("approval"), args={"of": "less"}, **p.wish(operator=True)
-    ),
-    "decline": lambda p, _: Decline(ask=p.pick_ask("approval"), **p.wish(operator=True)),
-    "cancel": lambda p, _: Cancel(**p.wish()),
-    "cancel_all": lambda p, _: Cancel(undo="all", **p.wish()),
-    "halt": lambda p, _: Halt(scope="run:run_1", **p.wish(operator=True)),
-    "halt_agent": lambda p, _: Halt(scope="agent:clerk", **p.wish(operator=True)),
-    "halt_all": lambda p, _: Halt(scope="all", **p.wish(operator=True)),
-    "lift": lambda p, _: Lift(**p.wish(operator=True)),
-    "raise_cap": lambda p, s: RaiseCap(caps=higher(s), **p.wish()),
-    "withdraw": lambda p, _: Withdraw(seq=p.last, **p.wish()),
-    "force_pause": lambda p, _: ForcePause(**p.wish()),
-    "retry_undo": lambda p, _: RetryUndo(**p.wish(operator=True)),
-    "accept_residue": lambda p, _: AcceptResidue(**p.wish(operator=True)),
-    "resume_frame": lambda p, s: ResumeFrame(frame=top_frame(s), **p.wish()),
-    "drop_frame": lambda p, s: DropFrame(frame=top_frame(s), **p.wish()),
-    "take_over": lambda p, _: TakeOver(**p.wish()),
-    "write": lambda p, _: Write(text="I will do it", **p.wish()),
-    "use_tool": lambda p, _: UseTool(
-        use=use_of(p.scene.rng.choice(("file", "send", "pay", "ask"))), **p.wish()
-    ),
-    "hand_back": lambda p, _: HandBack(
-        instruction="Go on" if p.scene.chance(0.5) else "", **p.wish()
-    ),
+PLAIN: Final[dict[str, Control]] = {
+    "pause": Pause(),
+    "pause_now": Pause(now=True),
+    "resume": Resume(),
+    "resume_with": Resume(instruction="Be brief"),
+    "redirect": Redirect(text="Use the new figures"),
+    "redirect_now": Redirect(text="Stop that", when="now"),
+    "say": Say(text="What about Tuesday?"),
+    "say_now": Say(text="Wait, who?", urgency="now"),
+    "say_later": Say(text="And thanks", urgency="later"),
+    "cancel": Cancel(),
+    "cancel_all": Cancel(undo="all"),
+    "halt": Halt(scope=SCOPES["halt"]),
+    "halt_agent": Halt(scope=SCOPES["halt_agent"]),
+    "halt_all": Halt(scope=SCOPES["halt_all"]),
+    "lift": Lift(),
+    "force_pause": ForcePause(),
+    "retry_undo": RetryUndo(),
+    "accept_residue": AcceptResidue(),
+    "take_over": TakeOver(),
+    "write": Write(text="I will do it"),
 }
-"""How each button becomes a control."""
+"""Buttons that always mean the same."""
+
+MADE: Final[dict[str, Callable[[Person], Control]]] = {
+    "pause_until": lambda p: Pause(until=p.due(30)),
+    "resume_caps": lambda p: Resume(caps=higher(p.desk.state)),
+    "raise_cap": lambda p: RaiseCap(caps=higher(p.desk.state)),
+    "say_at": lambda p: Say(text="It is time", due=p.due(20)),
+    "answer": lambda p: p.answer(),
+    "approve": lambda p: Approve(ask=p.pick_ask("approval")),
+    "approve_other": lambda p: Approve(ask=p.pick_ask("approval"), args={"of": "less"}),
+    "decline": lambda p: Decline(ask=p.pick_ask("approval")),
+    "withdraw": lambda p: Withdraw(seq=p.last),
+    "resume_frame": lambda p: ResumeFrame(frame=p.pick_frame()),
+    "drop_frame": lambda p: DropFrame(frame=p.pick_frame()),
+    "use_tool": lambda p: UseTool(use=use_of(p.scene.rng.choice(BY_HAND))),
+    "hand_back": lambda p: HandBack(instruction="Go on" if p.scene.chance(0.5) else ""),
+}
+"""Buttons whose meaning depends on what is shown when they are pressed."""
 
 
 def _place(control: Control, batch: Batch) -> Seq:
@@ -222,11 +240,6 @@ def _place(control: Control, batch: Batch) -> Seq:
         if not control.request or getattr(entry, "request", "") == control.request:
             return Seq(seq)
     return Seq(0)
-
-
-def _answer(person: Person) -> Answer:
-    ask = person.pick_ask("question", "unsure", "child")
-    return Answer(ask=ask, value=person.truth(ask), **person.wish())
 
 
 def reader(scene: Scene) -> Steps:

@@ -88,9 +88,7 @@ PROGRAMS: Final[dict[str, Program]] = {
     "planner": Program(turns=(("plan", "look"), ("draft",), ("fetch",)), frame_ttl=40_000),
     "family": Program(turns=(("child", "draft"), ("child",))),
     "counted": Program(turns=(("file",), ("draft",), ("fetch",)), stop=MaxSteps(2)),
-    "thrifty": Program(
-        turns=(("search", "search"), ("search", "draft")), stop=MaxTokens(38)
-    ),
+    "thrifty": Program(turns=(("search", "search"), ("search", "draft")), stop=MaxTokens(38)),
     "hasty": Program(turns=(("look",), ("file",)), stop=MaxTime(seconds=0.05)),
     "bounded": Program(turns=(("file", "look"), ("fetch",)), stop=MaxToolCalls(2)),
     "circling": Program(turns=(("fetch",), ("fetch",), ("file",)), stop=Repeats(2)),

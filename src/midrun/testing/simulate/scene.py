@@ -96,8 +96,9 @@ class Told(Struct, frozen=True, kw_only=True):
 class Scene:
     """One schedule: its parameters, its journal, its world, its people's memory."""
 
+    gap = False  # whether a process can freeze between the gate and the wire
     def __init__(self, seed: int, strategy: Strategy) -> None:
-        self.rng = Random(seed)
+        self.rng = Random(seed)  # noqa: S311 - repeatable, not secret
         self.setup = drawn(seed, strategy, NAMES, self.rng)
         self.program = program_of(self.setup.program, self.rng)
         self.now = NOON
@@ -111,8 +112,7 @@ class Scene:
         self.acted: list[tuple[CallId, int, Seq]] = []
         self.spins = 0
         self.draining = False
-        self.gap = False  # between the gate and the wire: the documented limit
-        own = Random(seed ^ 0x9E3779B9)
+        own = Random(seed ^ 0x9E3779B9)  # noqa: S311 - as above
         picker = (
             by_priority(own, self.setup.depth) if self.setup.by_priority else at_random(own)
         )

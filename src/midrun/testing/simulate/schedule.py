@@ -1,4 +1,4 @@
-"""The scheduler: threads are generators, processes are sets of them, and a seed picks who is next.
+"""The scheduler: threads are generators, processes sets of them, and a seed picks who is next.
 
 A thread yields what it waits for, as a function, or None when it could go on at once. Between
 two yields it is alone: that is what a transaction is here.
@@ -13,11 +13,11 @@ Steps = Generator[Ready, None, None]
 Picker = Callable[[list["Thread"], int], "Thread"]
 
 SPAN: Final = 140
-"""Where the priorities of a PCT schedule may change: about as many steps as a schedule takes."""
+"""Where the priorities of a PCT schedule change: about as many steps as a schedule takes."""
 
 
 class Process:
-    """What crashes, freezes and wakes up as one. `lapsed`: its heartbeat is not heard any more."""
+    """What crashes, freezes and wakes up as one. `lapsed`: its heartbeat is not heard."""
 
     __slots__ = ("dead", "frozen", "kind", "lapsed", "name")
 
@@ -55,7 +55,11 @@ class Scheduler:
 
     def enabled(self) -> list[Thread]:
         """Return the threads that could go on now."""
-        return [thread for thread in self.threads if self.is_ready(thread)]
+        return [
+            thread
+            for thread in self.threads
+            if (thread.ready is None or thread.ready()) and not thread.process.frozen
+        ]
 
     def is_ready(self, thread: Thread) -> bool:
         """Tell whether `thread` could go on now."""

@@ -1,7 +1,7 @@
 """What one schedule is made of, drawn from its seed: the same seed is the same schedule."""
 
 from random import Random
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -104,7 +104,7 @@ def drawn(seed: int, strategy: Strategy, programs: tuple[str, ...], rng: Random)
     return Setup(
         seed=seed,
         strategy=strategy,
-        style=cast("Strategy", style),
+        style=style,
         depth=rng.randint(2, 5),
         program=rng.choice(programs),
         drivers=rng.randint(1, 3),

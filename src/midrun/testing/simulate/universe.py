@@ -102,7 +102,13 @@ class Universe:
             driver.leaving = driver.leaving and not driver.process.dead
             if driver.process.dead:
                 scene.desk.lapse(driver.process.name)
-        self._start_driver()
+        if not any(self._works(driver) for driver in self.faults.drivers):
+            self._start_driver()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Let everybody act in turn until the run is over; help it where it stands still."""
+        scene, scheduler = self.scene, self.scene.scheduler
         steps = rounds = 0
         while steps < DRAIN_MAX and rounds < ROUNDS_MAX:
             steps += 1
@@ -118,6 +124,10 @@ class Universe:
                 self._help(scene.desk.state)
         raise Violation("L1", f"does not settle: {scene.desk.state.phase}")
 
+    @staticmethod
+    def _works(driver: Driver) -> bool:
+        return not (driver.process.dead or driver.leaving)
+
     def _tries_again(self) -> bool:
         """Tell whether the operator minds what could not be undone."""
         state = self.scene.desk.state
@@ -132,10 +142,10 @@ class Universe:
         match state.phase:
             case Phase.HALTED:
                 self._does("lift")
-            case Phase.PAUSED if state.wheel:
+            case Phase.PAUSED | Phase.FAILED if state.wheel:
                 self.operator.name = state.wheel
                 self._does("hand_back")
-            case Phase.PAUSED if state.hold and state.hold.cap:
+            case Phase.PAUSED | Phase.FAILED if state.hold and state.hold.cap:
                 self._does("resume_caps")
             case Phase.PAUSED | Phase.FAILED:
                 self._does("resume")

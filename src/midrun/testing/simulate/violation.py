@@ -2,7 +2,7 @@
 
 
 class Violation(AssertionError):
-    """A rule was broken. `rule` is its name in the specification: I10, W3, L1 …"""
+    """A rule was broken; `rule` is its name in the specification, such as I10 or W3."""
 
     def __init__(self, rule: str, what: str) -> None:
         super().__init__(rule, what)

@@ -86,5 +86,5 @@ class World:
         return "after" if self.undo_failures % 3 == 1 else "before"
 
     def happened(self, key: str) -> bool:
-        """Tell whether a call took effect: what a tool's `check`, or a careful person, finds."""
+        """Tell whether a call took effect, as its tool's `check` or a careful person would."""
         return self.acts[key] > 0

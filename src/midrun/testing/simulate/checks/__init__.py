@@ -1,1 +1,1 @@
-"""What must be true after a schedule: of the journal, of the world, of every reply ever given."""
+"""What must be true after a schedule: of the journal, the world, and every reply given."""

@@ -151,7 +151,7 @@ def _released(scene: Scene) -> None:
     """At every end, what was held is free, or listed as what could not be released."""
     listed = {scene.key(r.call) for r in scene.desk.state.residue if r.action == "release"}
     if left := scene.world.held - listed:
-        name = _named(scene, sorted(left)[0])
+        name = _named(scene, min(left))
         raise Violation("W3", f"{scene.desk.state.phase}, but {name} still holds something")
 
 

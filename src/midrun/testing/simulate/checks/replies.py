@@ -1,4 +1,4 @@
-"""Every reply ever given, against the journal: one request one outcome, and no reply that lies."""
+"""Every reply ever given, against the journal: one request, one outcome, and no lies."""
 
 from midrun.core.controls import Cancel
 from midrun.core.entries import (

@@ -1,0 +1,48 @@
+"""Figures: what was measured, against which bound."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from msgspec import Struct
+
+
+class Figure(Struct, frozen=True, kw_only=True):
+    """One measurement. Ratios are taken within one run: machines differ, ratios less so."""
+
+    name: str
+    value: float
+    unit: str = "×"
+    at_most: float | None = None
+    at_least: float | None = None
+    detail: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is within its bound."""
+        below = self.at_most is None or self.value <= self.at_most
+        return below and (self.at_least is None or self.value >= self.at_least)
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row of the table that shows it."""
+        bound = ""
+        if self.at_most is not None:
+            bound = f"≤ {self.at_most:g}"
+        if self.at_least is not None:
+            bound = f"≥ {self.at_least:g}"
+        verdict = ("ok" if self.holds else "MISSED") if bound else ""
+        return self.name, f"{self.value:.2f} {self.unit}", bound, verdict, self.detail
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """Return all figures as lines of text."""
+    rows = [("figure", "measured", "bound", "", "how"), *(f.cells() for f in figures)]
+    widths = [max(len(row[n]) for row in rows) for n in range(5)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def micros(seconds: Sequence[float]) -> float:
+    """Return the median of `seconds`, in microseconds."""
+    return median(seconds) * 1e6

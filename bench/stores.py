@@ -1,0 +1,188 @@
+"""What an append costs, next to the raw commit of the same bytes to the same disk.
+
+Raw and ours take turns, append by append, so that both see the same machine.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+import anyio
+import anyio.to_thread
+import apsw
+
+from bench.figures import Figure, micros
+from midrun.codec.journal import encode_entry, line
+from midrun.core.entries import MessageReceived, RunStarted
+from midrun.core.head import Head
+from midrun.core.ids import Micros, RunId, Seq
+from midrun.core.values import Phase
+from midrun.stores.sqlite.store import SqliteStore
+
+TEXT = MessageReceived(text="x" * 400)
+STARTED = RunStarted(agent="bench", task="measure")
+WARM = 600
+APPENDS = 2000
+CROWD = 200
+
+
+class Raw:
+    """The least that can be done: insert the line, commit, with the same settings."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = apsw.Connection(str(path))
+        self._db.execute("PRAGMA journal_mode = WAL").fetchall()
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("CREATE TABLE entries (run TEXT, seq INTEGER, line BLOB)")
+        self._seq = 0
+        self._body = encode_entry(TEXT)
+
+    def append(self) -> float:
+        """Commit one line, and return how long it took."""
+        self._seq += 1
+        data = line(
+            self._body, seq=Seq(self._seq), at=Micros(1_763_251_200_000_000), epoch=None
+        )
+        started = perf_counter()
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute("INSERT INTO entries VALUES (?, ?, ?)", ("run_bench", self._seq, data))
+        self._db.execute("COMMIT")
+        return perf_counter() - started
+
+
+class Ours:
+    """One run of a store, appended to as a driver would."""
+
+    def __init__(self, store: SqliteStore, run: str) -> None:
+        self._store = store
+        self._run = RunId(run)
+        self._seq = Seq(0)
+
+    async def begin(self, entries: int = 1) -> "Ours":
+        """Create the run with so many entries."""
+        more = [TEXT] * (entries - 1)
+        made = await self._store.create(self._run, [STARTED, *more], head=_head(0))
+        self._seq = made.seq
+        return self
+
+    async def append(self) -> float:
+        """Append one entry, and return how long it took."""
+        head = _head(self._seq)
+        started = perf_counter()
+        appended = await self._store.append(
+            self._run, [TEXT], after=self._seq, lease=None, head=head
+        )
+        took = perf_counter() - started
+        self._seq = appended.seq
+        return took
+
+
+def _head(step: int) -> Head:
+    return Head(phase=Phase.RUNNING, agent="bench", task="measure", step=step)
+
+
+def figures() -> Sequence[Figure]:
+    """Measure appends alone, in a crowd, to a long journal, and as noticed elsewhere."""
+    with TemporaryDirectory(prefix="midrun-bench-", dir=".") as folder:
+        return anyio.run(_measure, Path(folder))
+
+
+async def _measure(folder: Path) -> list[Figure]:
+    store = SqliteStore(folder / "runs.db")
+    raw = Raw(folder / "raw.db")
+    one = await Ours(store, "one").begin()
+    for _ in range(WARM):
+        raw.append()
+        await one.append()
+    measured = [
+        await _alone(raw, one),
+        await _crowd(raw, store),
+        await _growing(store),
+        await _noticed(store),
+    ]
+    await store.close()
+    return measured
+
+
+async def _alone(raw: Raw, one: Ours) -> Figure:
+    theirs, ours = [], []
+    for _ in range(APPENDS):
+        theirs.append(raw.append())
+        ours.append(await one.append())
+    return Figure(
+        name="append, against a raw commit",
+        value=micros(ours) / micros(theirs),
+        at_most=1.25,
+        detail=f"medians of {APPENDS}: raw {micros(theirs):.0f} µs, ours {micros(ours):.0f} µs",
+    )
+
+
+async def _crowd(raw: Raw, store: SqliteStore) -> Figure:
+    rounds, each = 8, 20
+    runs = [await Ours(store, f"crowd{n}").begin() for n in range(CROWD)]
+    theirs, ours = [], []
+
+    async def work(run: Ours) -> None:
+        for _ in range(each):
+            await run.append()
+
+    for _ in range(rounds):
+        theirs += [raw.append() for _ in range(100)]
+        started = perf_counter()
+        async with anyio.create_task_group() as group:
+            for run in runs:
+                group.start_soon(work, run)
+        ours.append((perf_counter() - started) / (CROWD * each))
+    return Figure(
+        name=f"rate with {CROWD} appenders, against raw commits one by one",
+        value=micros(theirs) / micros(ours),
+        at_least=5,
+        detail=f"raw {1e6 / micros(theirs):.0f}/s, ours {1e6 / micros(ours):.0f}/s",
+    )
+
+
+async def _growing(store: SqliteStore) -> Figure:
+    """Compare appends around the 10th entry of young runs with those past the 10,000th."""
+    long = await Ours(store, "long").begin(10_000)
+    young, old = [], []
+    for n in range(60):
+        short = await Ours(store, f"short{n}").begin(5)
+        for _ in range(10):
+            young.append(await short.append())
+            old.append(await long.append())
+    return Figure(
+        name="10,000th append, against the 10th",
+        value=micros(old) / micros(young),
+        at_most=1.1,
+        detail=f"medians of {len(old)}: {micros(young):.0f} µs, {micros(old):.0f} µs",
+    )
+
+
+async def _noticed(store: SqliteStore) -> Figure:
+    chance = Random(1)  # noqa: S311 - only to be out of step with the other's polling
+    run = await Ours(store, "noticed").begin()
+    command = [sys.executable, "-m", "bench.watcher", str(store.path)]
+    delays: list[float] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:  # noqa: S603, ASYNC220 - our own
+        assert other.stdout
+        await anyio.to_thread.run_sync(other.stdout.readline)
+        for _ in range(200):
+            await anyio.sleep(chance.uniform(0.001, 0.02))
+            await run.append()
+            committed = time.monotonic_ns()
+            noticed = int(await anyio.to_thread.run_sync(other.stdout.readline))
+            delays.append((noticed - committed) / 1e6)
+        other.kill()
+    delays.sort()
+    return Figure(
+        name="append noticed by another process",
+        value=delays[100],
+        unit="ms",
+        at_most=10,
+        detail=f"median of 200; 90th percentile {delays[180]:.1f} ms",
+    )

@@ -1,0 +1,21 @@
+"""`python -m bench.watcher PATH`: print the time at which each change is noticed."""
+
+import sys
+import time
+
+import anyio
+
+from midrun.stores.sqlite.store import SqliteStore
+
+
+async def main(path: str) -> None:
+    """Watch until the store's owner ends this process."""
+    store = SqliteStore(path)
+    async with store.watch() as watch:
+        print("ready", flush=True)
+        async for _ in watch:
+            print(time.monotonic_ns(), flush=True)
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[1])

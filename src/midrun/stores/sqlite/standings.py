@@ -1,0 +1,137 @@
+"""Standings: where runs stand, inside a write transaction of this process's one writer.
+
+What the writer has read or written itself it need not read again, as long as nobody else has
+written since. SQLite tells: a connection's data version is the same in the next transaction as
+after the last commit only if no other connection has committed in between. So what is
+remembered is asked about once for each transaction, and never trusted on its own.
+"""
+
+from typing import Final
+
+import apsw
+import msgspec
+
+from midrun.core.head import Head
+from midrun.core.ids import Epoch, RunId
+from midrun.errors import RunNotFound
+from midrun.ports.store import Appended
+from midrun.stores import rules
+from midrun.stores.rules import Stamped, Standing
+from midrun.stores.sqlite import queries
+
+REMEMBERED: Final = 4096
+HEADS: Final = msgspec.json.Decoder(Head)
+
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+
+
+def encode_head(head: Head) -> bytes:
+    """Return `head` as it is stored."""
+    return _ENCODER.encode(head)
+
+
+class Found(Standing, frozen=True, kw_only=True):
+    """Where a run stands, and what of its row may have to be changed."""
+
+    number: int
+    head: bytes
+    phase: str
+    attention: str
+    wake_at: int | None
+
+
+class Standings:
+    """The connection of the writer, and what it knows of the runs it writes to."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self.db = db
+        self._known: dict[RunId, Found] = {}
+        self._version = -1
+
+    def begin(self) -> None:
+        """Begin a transaction; whatever another process has changed is forgotten."""
+        self.db.execute("BEGIN IMMEDIATE")
+        if self.db.data_version() != self._version or len(self._known) > REMEMBERED:
+            self._known.clear()
+
+    def commit(self) -> None:
+        """Commit the transaction."""
+        self.db.execute("COMMIT")
+        self._version = self.db.data_version()
+
+    def abandon(self) -> None:
+        """Take back everything since `begin`."""
+        self._known.clear()
+        if self.db.in_transaction:
+            self.db.execute("ROLLBACK")
+
+    def find(self, run: RunId) -> Found:
+        """Return where `run` stands in this transaction.
+
+        Raises:
+            RunNotFound: no such run.
+        """
+        known = self._known.get(run)
+        if known is not None:
+            return known
+        rules.check_id(run)
+        row = self.db.execute(queries.STANDING, (run,)).get
+        if row is None:
+            raise RunNotFound(run)
+        number, seq, link, at, epoch, holder, head, phase, attention, wake_at = row
+        return Found(
+            run=run,
+            seq=seq,
+            hash=link,
+            at=at,
+            epoch=epoch,
+            holder=holder,
+            number=number,
+            head=head,
+            phase=phase,
+            attention=attention,
+            wake_at=wake_at,
+        )
+
+    def add(self, number: int, stamped: Stamped) -> None:
+        """Add entries to the run of this number."""
+        seq = stamped.appended.seq - len(stamped.lines)
+        for data, link in stamped.lines:
+            seq += 1
+            self.db.execute(queries.ADD_ENTRY, (number, seq, data, link))
+
+    def move(
+        self, found: Found, new: Appended, head: Head | None, epoch: Epoch, holder: str
+    ) -> None:
+        """Move the row of a run to `new`, touching no more of it than has changed."""
+        body, phase = found.head, found.phase
+        attention, wake_at = found.attention, found.wake_at
+        if head is not None:
+            body, phase = encode_head(head), head.phase.value
+            attention, wake_at = head.attention, head.wake_at
+        if (
+            epoch != found.epoch
+            or holder != found.holder
+            or phase != found.phase
+            or attention != found.attention
+            or wake_at != found.wake_at
+        ):
+            row = (new.seq, new.hash, new.at, body, epoch, holder, phase, attention, wake_at)
+            self.db.execute(queries.MOVE, (*row, found.number))
+        elif body != found.head:
+            self.db.execute(queries.GROW_HEAD, (new.seq, new.hash, new.at, body, found.number))
+        else:
+            self.db.execute(queries.GROW, (new.seq, new.hash, new.at, found.number))
+        self._known[found.run] = Found(
+            run=found.run,
+            seq=new.seq,
+            hash=new.hash,
+            at=new.at,
+            epoch=epoch,
+            holder=holder,
+            number=found.number,
+            head=body,
+            phase=phase,
+            attention=attention,
+            wake_at=wake_at,
+        )

@@ -1,0 +1,210 @@
+"""Faults in what people ask and decide: requests, asks, messages, frames, time."""
+
+from msgspec.structs import replace
+
+from midrun.core import boundary, plan
+from midrun.core import decide as deciding
+from midrun.core.controls import Control, Lift, Redirect
+from midrun.core.entries import (
+    AskAnswered,
+    AskClosed,
+    Entry,
+    FramePushed,
+    FrameResumed,
+    RunHalted,
+)
+from midrun.core.evidence import Advanced, Wake
+from midrun.core.folds import asks as ask_folds
+from midrun.core.ids import Micros
+from midrun.core.rulings import asked as waking_rules
+from midrun.core.rulings import asks as ask_rulings
+from midrun.core.rulings import steering, thought
+from midrun.core.state import Ask, State
+from midrun.core.table import Input
+from midrun.core.values import Phase
+from midrun.core.verdicts import Refused, Verdict
+from midrun.core.words import back_to
+from midrun.testing.mutants.planting import (
+    Mutant,
+    Planted,
+    Ruling,
+    arm,
+    filtered,
+    in_place_of,
+    ruling,
+    together,
+)
+
+
+def _never_heard(state: State, control: Control, now: Micros) -> Verdict:
+    return _ASKED_FOR(replace(state, heard={}), control, now)
+
+
+def _not_noted(state: State, control: Control, now: Micros) -> Verdict:
+    verdict = _ASKED_FOR(state, control, now)
+    return verdict if not isinstance(verdict, Refused) else replace(verdict, entries=())
+
+
+_ASKED_FOR = deciding._asked_for  # noqa: SLF001 - a fault replaces what it knows by name
+_PROBLEM = ask_rulings._problem  # noqa: SLF001 - as above
+
+
+def _answered_again(state: State, ask: Ask | None, control: object) -> Refused | None:
+    if ask is not None and ask.closed == "answered":
+        ask = replace(ask, closed="")
+    return _PROBLEM(state, ask, control)  # type: ignore[arg-type]  # as it came
+
+
+def _anybody(state: State, ask: Ask | None, control: object) -> Refused | None:
+    if ask is not None:
+        ask = replace(ask, audience="", four_eyes=False)
+    return _PROBLEM(state, ask, control)  # type: ignore[arg-type]  # as it came
+
+
+def _old_arguments(before: State, after: State, entry: Entry) -> State:
+    """Keep the arguments that were shown, whatever the person changed."""
+    assert isinstance(entry, AskAnswered)
+    ask = before.ask(entry.ask)
+    if ask is None or ask.ask_kind != "approval" or entry.decision.value is None:
+        return after
+    was, call = before.call(ask.call), after.call(ask.call)
+    assert was is not None
+    assert call is not None
+    return after.with_call(replace(call, use=was.use))
+
+
+def _held(state: State, now: Micros, by: str = "") -> FrameResumed:
+    del now
+    frame = state.frames[-1]
+    return FrameResumed(frame=frame.id, words=back_to(frame), by=by)
+
+
+def _deep(old: Ruling) -> Ruling:
+    def rule(state: State, given: Input, now: Micros) -> Verdict:
+        spec = replace(state.started, frame_depth=99)
+        return old(replace(state, spec=spec), given, now)
+
+    return rule
+
+
+def _always_deep() -> Planted:
+    """Push frames however many are held."""
+    original = boundary.crossing
+
+    def crossing(state: State, now: Micros) -> tuple[Entry, ...]:
+        spec = replace(state.started, frame_depth=99)
+        return original(replace(state, spec=spec), now)
+
+    return together(
+        ruling(Advanced, _deep),
+        in_place_of(plan, "crossing", crossing),
+    )
+
+
+def _anywhere(before: State, after: State, entry: Entry) -> State:
+    del before
+    assert isinstance(entry, RunHalted)
+    return replace(after, then=Phase.QUEUED)
+
+
+ASKING = (
+    Mutant(
+        name="request_applied_twice",
+        wrong="a request that is sent again is applied again",
+        plant=lambda: in_place_of(deciding, "_asked_for", _never_heard),
+    ),
+    Mutant(
+        name="refusal_not_kept",
+        wrong="a refused request that is sent again may be accepted",
+        plant=lambda: in_place_of(deciding, "_asked_for", _not_noted),
+    ),
+    Mutant(
+        name="answer_twice",
+        wrong="an ask that was answered can be answered again",
+        plant=lambda: in_place_of(ask_rulings, "_problem", _answered_again),
+    ),
+    Mutant(
+        name="anybody_decides",
+        wrong="an ask is decided by somebody whom it is not for",
+        plant=lambda: in_place_of(ask_rulings, "_problem", _anybody),
+    ),
+    Mutant(
+        name="approval_for_other_arguments",
+        wrong="a person approves other arguments than the call is made with",
+        plant=lambda: arm(AskAnswered, _old_arguments),
+    ),
+    Mutant(
+        name="redirect_keeps_old_approvals",
+        wrong="an approval given for the old course counts on the new one",
+        plant=lambda: together(
+            filtered(Redirect, AskClosed),
+            in_place_of(boundary, "_redirected", _only_applied),
+        ),
+    ),
+    Mutant(
+        name="expired_asks_stay_open",
+        wrong="a run is woken for an ask that expired, and leaves it open",
+        plant=lambda: filtered(Wake, AskClosed),
+    ),
+    Mutant(
+        name="answers_do_not_wake",
+        wrong="a run that waits is not woken by what it waited for",
+        plant=lambda: together(
+            in_place_of(ask_rulings, "waking", lambda _, entries, __: entries),
+            in_place_of(waking_rules, "can_go_on", lambda _: False),
+        ),
+    ),
+    Mutant(
+        name="frames_without_bound",
+        wrong="thoughts are held beyond the depth of the stack",
+        plant=_always_deep,
+    ),
+    Mutant(
+        name="frame_from_the_middle",
+        wrong="a held thought is taken from below another one",
+        plant=lambda: in_place_of(thought, "_off_top", _not_there),
+        limit=12000,
+    ),
+    Mutant(
+        name="frame_resumed_too_late",
+        wrong="a thought that was held for too long goes on as if it was not",
+        plant=lambda: together(
+            in_place_of(boundary, "way_back", _held), in_place_of(thought, "way_back", _held)
+        ),
+        limit=6000,
+    ),
+    Mutant(
+        name="held_thought_forgotten",
+        wrong="a thought is suspended and nobody remembers it",
+        plant=lambda: arm(
+            FramePushed, lambda before, after, _: replace(after, frames=before.frames)
+        ),
+    ),
+    Mutant(
+        name="halt_forgets_where_the_run_was",
+        wrong="a halted run goes on as queued, wherever it was",
+        plant=lambda: arm(RunHalted, _anywhere),
+    ),
+    Mutant(
+        name="pause_at_a_cap_forgets_to_settle",
+        wrong="a run that is pausing is never paused",
+        plant=lambda: in_place_of(plan, "_stopping", lambda _, __: iter(())),
+    ),
+)
+
+
+def _not_there(state: State, frame: str) -> Refused | None:
+    known = any(held.id == frame for held in state.frames)
+    return None if known else Refused(reason="no_such_frame")
+
+
+def _only_applied(state: State) -> tuple[Entry, ...]:
+    return tuple(
+        e
+        for e in _REDIRECTED(state)
+        if type(e).__name__ not in {"AskClosed", "CallSealed"}
+    )
+
+
+_REDIRECTED = boundary._redirected  # noqa: SLF001 - as above
+_unused = (ask_folds, Lift, steering)

@@ -1,0 +1,46 @@
+"""The gate: every planted fault must be found within its number of schedules."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from midrun.testing.mutants.asking import ASKING
+from midrun.testing.mutants.ends import ENDS
+from midrun.testing.mutants.planting import Mutant
+from midrun.testing.mutants.shell import SHELL
+from midrun.testing.mutants.starts import STARTS
+from midrun.testing.simulate.setup import Strategy
+from midrun.testing.simulate.sweep import failure_of
+
+MUTANTS: Final[tuple[Mutant, ...]] = (*STARTS, *ENDS, *ASKING, *SHELL)
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """How a fault was found by one strategy; `schedules` is 0 if it was not."""
+
+    strategy: Strategy
+    schedules: int
+    rule: str = ""
+    seed: int = 0
+
+
+def hunt(mutant: Mutant, strategy: Strategy, seed: int, limit: int) -> Found:
+    """Plant the fault and run schedules until one fails."""
+    with mutant.plant():
+        for count in range(1, limit + 1):
+            failure = failure_of(seed + count - 1, strategy)
+            if failure is not None:
+                return Found(
+                    strategy=strategy, schedules=count, rule=failure.rule, seed=failure.seed
+                )
+    return Found(strategy=strategy, schedules=0)
+
+
+def hunts(
+    mutants: tuple[Mutant, ...], strategies: tuple[Strategy, ...], seed: int, limit: int
+) -> Iterator[tuple[Mutant, tuple[Found, ...]]]:
+    """Hunt every fault with every strategy; `limit`, if not 0, is a bound below its own."""
+    for mutant in mutants:
+        bound = min(mutant.limit, limit) if limit else mutant.limit
+        yield mutant, tuple(hunt(mutant, strategy, seed, bound) for strategy in strategies)

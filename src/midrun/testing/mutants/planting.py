@@ -1,0 +1,91 @@
+"""How a fault is planted: by replacing what has a name, and putting it back."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Final
+from unittest.mock import patch
+
+from msgspec import Struct
+
+from midrun.core.decide import RULINGS
+from midrun.core.entries import Entry
+from midrun.core.evolve import ARMS
+from midrun.core.follows import FOLLOWS
+from midrun.core.ids import Micros
+from midrun.core.state import State
+from midrun.core.table import ACCEPTS, Cell, Input
+from midrun.core.values import Phase
+from midrun.core.verdicts import Accepted, Verdict
+
+Planted = AbstractContextManager[object]
+Ruling = Callable[[State, Input, Micros], Verdict]
+
+LIMIT: Final = 3000
+
+
+class Mutant(Struct, frozen=True, kw_only=True):
+    """A fault: its name, what it does wrong in a sentence, and how to plant it."""
+
+    name: str
+    wrong: str
+    plant: Callable[[], Planted]
+    limit: int = LIMIT  # of schedules within which it must be found
+    documented: bool = False  # not a fault: a limit that the documentation names
+
+
+@contextmanager
+def together(*planted: Planted) -> Iterator[None]:
+    """Plant several at once."""
+    with ExitStack() as stack:
+        for one in planted:
+            stack.enter_context(one)
+        yield
+
+
+def in_place_of(where: object, name: str, new: object) -> Planted:
+    """Replace the attribute `name` of a module or class."""
+    return patch.object(where, name, new)
+
+
+def ruling(kind: type[Input], new: Callable[[Ruling], Ruling]) -> Planted:
+    """Replace the ruling about inputs of this kind by one made of it."""
+    old: Ruling = RULINGS[kind]
+    return patch.dict(RULINGS, {kind: new(old)})
+
+
+def filtered(kind: type[Input], *without: type[Entry]) -> Planted:
+    """Let a ruling forget entries of some kinds."""
+
+    def forgetful(old: Ruling) -> Ruling:
+        def rule(state: State, given: Input, now: Micros) -> Verdict:
+            verdict = old(state, given, now)
+            if not isinstance(verdict, Accepted):
+                return verdict
+            return Accepted(
+                entries=tuple(e for e in verdict.entries if not isinstance(e, without))
+            )
+
+        return rule
+
+    return ruling(kind, forgetful)
+
+
+def arm(kind: type[Entry], new: Callable[[State, State, Entry], State]) -> Planted:
+    """Let the fold of an entry end differently: `new` gets the state before, after, and it."""
+    old = ARMS[kind]
+
+    def fold(state: State, entry: Entry) -> State:
+        return new(state, old(state, entry), entry)
+
+    return patch.dict(ARMS, {kind: fold})
+
+
+def follows(kind: type[Entry], also: Mapping[Phase, Phase]) -> Planted:
+    """Let an entry stand where it must not."""
+    return patch.dict(FOLLOWS, {kind: {**FOLLOWS[kind], **also}})
+
+
+def accepts(kind: type[Input], also: Mapping[Phase, tuple[Phase, ...]]) -> Planted:
+    """Let an input be accepted where it must not be."""
+    cells = {phase: Cell(to=to) for phase, to in also.items()}
+    return patch.dict(ACCEPTS, {kind: {**ACCEPTS[kind], **cells}})

@@ -1,0 +1,36 @@
+"""Stores by their addresses."""
+
+from pathlib import Path
+
+import pytest
+
+from midrun.errors import StoreUnreachable
+from midrun.stores.memory import MemoryStore
+from midrun.stores.sqlite.store import SqliteStore
+from midrun.stores.urls import open_store
+
+
+@pytest.mark.parametrize("tail", ["runs.db", "with%20space.db"])
+async def test_a_path_after_three_slashes_is_relative_and_after_four_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: str
+) -> None:
+    """As with every other tool that takes such an address."""
+    monkeypatch.chdir(tmp_path)
+    name = tail.replace("%20", " ")
+    for url in (f"sqlite:///{tail}", f"sqlite:///{tmp_path}/{tail}"):
+        store = await open_store(url)
+        assert isinstance(store, SqliteStore)
+        assert store.path == tmp_path / name
+        await store.close()
+
+
+async def test_memory_is_a_store_too() -> None:
+    """For scripts and tests."""
+    assert isinstance(await open_store("memory://"), MemoryStore)
+
+
+@pytest.mark.parametrize("url", ["", "runs.db", "mysql://x", "sqlite://", "sqlite://host/x"])
+async def test_an_address_that_means_nothing_says_what_does(url: str) -> None:
+    """Not silently another file."""
+    with pytest.raises(StoreUnreachable, match="sqlite:///path"):
+        await open_store(url)

@@ -1,0 +1,254 @@
+"""The writer: groups, who commits where, and nobody left without an answer."""
+
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread, get_ident
+
+import anyio
+import pytest
+
+from midrun.errors import RunNotFound, StoreClosed, StoreError, StoreUnreachable
+from midrun.ports.store import Store
+from midrun.stores.sqlite.connect import open_file
+from midrun.stores.sqlite.standings import Standings
+from midrun.stores.sqlite.store import SqliteStore
+from midrun.stores.sqlite.writer import DETOUR, GROUP_MAX, QUICK_S, WARM, Writer
+from midrun.stores.watchers import Watchers
+from midrun.testing.store_suite import HandClock, StoreSuite
+from midrun.testing.store_suite.setting import RUN, create, say
+
+
+class TestSqliteStoreByThread(StoreSuite):
+    """The same contract when every commit is left to the thread, as on a slow disk."""
+
+    @pytest.fixture
+    async def store(self, clock: HandClock, tmp_path: Path) -> AsyncIterator[Store]:
+        store = SqliteStore(tmp_path / "runs.db", clock=clock)
+        store._writer._detours_left = 1_000_000
+        yield store
+        await store.close()
+
+
+class Stopwatch:
+    """A timer whose every second reading is `took` later."""
+
+    def __init__(self) -> None:
+        self.took = 0.0
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        self._now += self.took
+        return self._now
+
+
+@pytest.fixture
+def timer() -> Stopwatch:
+    """Give the timer that commits are measured by."""
+    return Stopwatch()
+
+
+@pytest.fixture
+async def writer(tmp_path: Path, timer: Stopwatch) -> AsyncIterator[Writer]:
+    """Give a writer on a fresh file."""
+    path = tmp_path / "runs.db"
+    db = open_file(path, durability="full", busy_ms=5000)
+    writer = Writer(db, path, busy_ms=5000, watchers=Watchers(), timer=timer)
+    yield writer
+    await writer.close()
+
+
+def here(at: Standings) -> int:
+    """Return which thread carries out a request."""
+    at.db.execute("UPDATE latches SET turns = turns + 1")
+    return get_ident()
+
+
+async def test_quick_commits_stay_in_the_loops_thread(writer: Writer) -> None:
+    """A hop to a thread and back would cost as much again."""
+    for _ in range(WARM - 1):
+        assert await writer.write(here) == get_ident()
+
+
+async def test_after_a_slow_commit_the_next_ones_are_left_to_the_thread(
+    writer: Writer, timer: Stopwatch
+) -> None:
+    """The loop is blocked once by a slow disk, not every time."""
+    timer.took = QUICK_S * 2
+    assert await writer.write(here) == get_ident()
+    for _ in range(DETOUR):
+        assert await writer.write(here) != get_ident()
+    assert await writer.write(here) == get_ident()
+    for _ in range(2 * DETOUR):
+        assert await writer.write(here) != get_ident()
+    timer.took = 0
+    assert await writer.write(here) == get_ident()
+    assert await writer.write(here) == get_ident()
+
+
+async def test_writes_that_come_together_are_committed_together(writer: Writer) -> None:
+    """That is what makes a thousand runs share one fsync."""
+    before = writer._commits
+    async with anyio.create_task_group() as group:
+        for _ in range(GROUP_MAX):
+            group.start_soon(writer.write, here)
+    assert writer._commits == before + 1
+
+
+async def test_a_crowd_beyond_one_group_is_answered_too(writer: Writer) -> None:
+    """In several groups, in whatever thread."""
+    answered = []
+
+    async def one(n: int) -> None:
+        await writer.write(here)
+        answered.append(n)
+
+    async with anyio.create_task_group() as group:
+        for n in range(3 * GROUP_MAX + 1):
+            group.start_soon(one, n)
+    assert sorted(answered) == [*range(3 * GROUP_MAX + 1)]
+
+
+async def _together(writer: Writer, bad: Callable[[Standings], int]) -> list[object]:
+    """Write something bad between two good things, and return what came of each."""
+    outcomes: list[object] = [None] * 3
+
+    async def one(n: int, work: Callable[[Standings], int]) -> None:
+        try:
+            outcomes[n] = await writer.write(work)
+        except Exception as error:  # noqa: BLE001 - looked at by the test
+            outcomes[n] = error
+
+    async with anyio.create_task_group() as group:
+        for n, work in enumerate((here, bad, here)):
+            group.start_soon(one, n, work)
+    return outcomes
+
+
+async def test_a_refusal_reaches_the_one_who_asked_and_no_other(writer: Writer) -> None:
+    """The rest of its group is committed."""
+
+    def refuse(_: Standings) -> int:
+        raise RunNotFound("r")
+
+    first, refused, third = await _together(writer, refuse)
+    assert isinstance(refused, RunNotFound)
+    assert first == third == get_ident()
+
+
+async def test_an_error_of_the_file_fails_only_what_causes_it(writer: Writer) -> None:
+    """Each request of a group that failed is tried again alone."""
+
+    def breaks(at: Standings) -> int:
+        at.db.execute("UPDATE latches SET turns = 'a lot'")
+        return 0
+
+    first, broken, third = await _together(writer, breaks)
+    assert isinstance(broken, StoreError)
+    assert isinstance(first, int)
+    assert isinstance(third, int)
+    turns = await writer.write(lambda at: at.db.execute("SELECT turns FROM latches").get)
+    assert turns == 2
+
+
+async def test_an_interrupt_in_a_commit_leaves_nobody_waiting(writer: Writer) -> None:
+    """Ctrl-C can hit the leader of a group; the others must hear of it."""
+
+    class Interrupt(BaseException):
+        pass
+
+    def interrupt(_: Standings) -> int:
+        raise Interrupt
+
+    outcomes: list[BaseException] = []
+
+    async def one(work: Callable[[Standings], int]) -> None:
+        try:
+            await writer.write(work)
+        except (Interrupt, StoreUnreachable) as error:
+            outcomes.append(error)
+
+    async with anyio.create_task_group() as group:
+        for work in (here, interrupt, here):
+            group.start_soon(one, work)
+    assert sorted(type(o).__name__ for o in outcomes) == [
+        "Interrupt",
+        "StoreUnreachable",
+        "StoreUnreachable",
+    ]
+    assert await writer.write(here) == get_ident()
+
+
+async def test_a_heartbeat_from_another_thread_does_not_wait_for_a_blocked_loop(
+    tmp_path: Path,
+) -> None:
+    """A tool that blocks the loop must not cost the process its leases."""
+    store = SqliteStore(tmp_path / "runs.db")
+    beaten = Event()
+
+    async def beat() -> None:
+        await create(store)
+        beaten.set()
+
+    async def blocked() -> None:
+        Thread(target=anyio.run, args=(beat,)).start()
+        assert beaten.wait(timeout=60)  # blocks the loop, while a group of it gathers
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(store.halts)
+        group.start_soon(store.rest, "nobody")
+        group.start_soon(blocked)
+    assert (await store.row(RUN)).seq == 1
+    await store.close()
+
+
+async def test_closing_answers_everything_that_was_handed_in(tmp_path: Path) -> None:
+    """Done, or refused as closed; nobody hangs."""
+    store = SqliteStore(tmp_path / "runs.db")
+    await create(store)
+    outcomes: list[str] = []
+
+    async def one(n: int) -> None:
+        try:
+            await store.halts()
+            await store.beat(f"h{n}", ttl=timedelta(seconds=1))
+            outcomes.append("done")
+        except StoreClosed:
+            outcomes.append("closed")
+
+    async with anyio.create_task_group() as group:
+        for n in range(50):
+            group.start_soon(one, n)
+        group.start_soon(store.close)
+    assert len(outcomes) == 50
+    with pytest.raises(StoreClosed):
+        await say(store, RUN, 1)
+
+
+async def test_the_log_is_grown_once_a_process_has_come_to_stay(tmp_path: Path) -> None:
+    """While it grows commit by commit, every fsync costs nearly twice as much."""
+    store = SqliteStore(tmp_path / "runs.db")
+    await create(store)
+    for seq in range(1, 2 * WARM):
+        await say(store, RUN, seq)
+    # What is handed to the thread after the chore is answered after it.
+    store._writer._detours_left = 1
+    await say(store, RUN, 2 * WARM)
+    assert (tmp_path / "runs.db-wal").stat().st_size > 4_000_000
+    assert len(await store.read(RUN)) == 2 * WARM + 1
+    await store.close()
+    store = SqliteStore(tmp_path / "runs.db")
+    assert len(await store.read(RUN)) == 2 * WARM + 1
+    await store.close()
+
+
+async def test_a_log_that_has_grown_is_carried_over_into_the_file(tmp_path: Path) -> None:
+    """Checkpoints are ours to make: the log must not grow for ever."""
+    store = SqliteStore(tmp_path / "runs.db")
+    await create(store)
+    for seq in range(1, 60):
+        await say(store, RUN, seq, "x" * 100_000)
+    store._writer._detours_left = 2
+    await say(store, RUN, 60)
+    assert (tmp_path / "runs.db").stat().st_size > 3_000_000
+    await store.close()
