@@ -11,7 +11,7 @@ class Figure(Struct, frozen=True, kw_only=True):
 
     name: str
     value: float
-    unit: str = "×"
+    unit: str = "times"
     at_most: float | None = None
     at_least: float | None = None
     detail: str = ""

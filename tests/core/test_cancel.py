@@ -7,6 +7,7 @@ from midrun.core import evidence as v
 from midrun.core.entries import (
     CallAborted,
     CallDone,
+    CallFailed,
     CallUnknown,
     RunCancelled,
     UndoDone,
@@ -17,7 +18,7 @@ from midrun.core.ids import CallId, Epoch
 from midrun.core.machine import plan
 from midrun.core.orders import AbortCall, ControlChild, Release, Settle, Undo
 from midrun.core.report import report
-from midrun.core.values import Action, Phase, Traits, UndoSet, Use
+from midrun.core.values import Action, Effect, Phase, Traits, UndoSet, Use
 from midrun.testing.journals import BEGUN, Scenario, given
 
 E1 = Epoch(1)
@@ -104,7 +105,7 @@ def test_what_is_held_is_released_however_the_run_ends() -> None:
 
 def test_an_unknown_call_stays_in_the_undo_set_after_a_later_clean_end() -> None:
     """Unknown sticks: a failed second attempt says nothing about the first."""
-    idempotent = Use(tool="draft", traits=Traits(undo=True, effect="idempotent"))  # type: ignore[arg-type]  # msgspec takes the word
+    idempotent = Use(tool="draft", traits=Traits(undo=True, effect=Effect.IDEMPOTENT))
     run = begun.replies(idempotent).starts("c2").after(v.TakeLease())
     call = run.state.call("c2")
     assert call is not None
@@ -112,6 +113,15 @@ def test_an_unknown_call_stays_in_the_undo_set_after_a_later_clean_end() -> None
     run = run.starts("c2").when(c.Cancel())
     run = run.after(v.Close(epoch=Epoch(2), outcome=CallAborted(call=C2)))
     assert undone(cleaned_up(run)) == [("c2", "undo")]
+
+
+def test_an_attempt_that_was_stopped_counts_even_if_the_next_one_failed() -> None:
+    """The first may have taken effect; the failure speaks only of the second."""
+    idempotent = Use(tool="draft", traits=Traits(undo=True, effect=Effect.IDEMPOTENT))
+    run = begun.replies(idempotent).starts("c2").when(c.Pause(now=True)).after(aborted(C2))
+    run = run.advances().when(c.Resume()).after(v.TakeLease()).starts("c2")
+    run = run.after(v.Close(epoch=Epoch(2), outcome=CallFailed(call=C2, error="no")))
+    assert undone(cleaned_up(run.when(c.Cancel()))) == [("c2", "undo")]
 
 
 def test_a_tool_whose_undo_needs_certainty_is_reported_instead_of_guessed() -> None:

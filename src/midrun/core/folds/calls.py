@@ -62,10 +62,15 @@ def call_started(state: State, entry: CallStarted) -> State:
     """The call is in flight; what it may cost is set aside."""
     number = number_of(entry.call)
     new = number > len(state.calls)
-    call = replace(
+    call = (
         Call(number=number, call_kind=entry.call_kind, step=state.meter.steps + 1)
         if new
-        else state.calls[number - 1],
+        else state.calls[number - 1]
+    )
+    call = replace(
+        call,
+        # An earlier attempt that was stopped may have happened, however this one ends.
+        maybe=call.maybe or call.stage is Stage.ABORTED,
         purpose=entry.purpose,
         stage=Stage.STARTED,
         attempt=entry.attempt,

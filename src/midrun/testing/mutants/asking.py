@@ -200,9 +200,7 @@ def _not_there(state: State, frame: str) -> Refused | None:
 
 def _only_applied(state: State) -> tuple[Entry, ...]:
     return tuple(
-        e
-        for e in _REDIRECTED(state)
-        if type(e).__name__ not in {"AskClosed", "CallSealed"}
+        e for e in _REDIRECTED(state) if type(e).__name__ not in {"AskClosed", "CallSealed"}
     )
 
 

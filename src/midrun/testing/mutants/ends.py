@@ -148,7 +148,10 @@ ENDS = (
     Mutant(
         name="undo_in_start_order",
         wrong="what was done first is undone first",
-        plant=lambda: in_place_of(cleanup, "remaining", _oldest_first),
+        plant=lambda: together(
+            in_place_of(cleanup, "remaining", _oldest_first),
+            in_place_of(boundary, "remaining", _oldest_first),
+        ),
     ),
     Mutant(
         name="cancel_does_not_wait",
@@ -188,9 +191,7 @@ ENDS = (
         plant=lambda: in_place_of(
             Call,
             "touched",
-            property(
-                lambda call: call.maybe or call.stage in {"done", "aborted", "unknown"}
-            ),
+            property(lambda call: call.maybe or call.stage in {"done", "aborted", "unknown"}),
         ),
     ),
     Mutant(

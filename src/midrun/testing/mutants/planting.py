@@ -11,11 +11,11 @@ from midrun.core.decide import RULINGS
 from midrun.core.entries import Entry
 from midrun.core.evolve import ARMS
 from midrun.core.follows import FOLLOWS
-from midrun.core.ids import Micros
+from midrun.core.ids import START, Micros
 from midrun.core.state import State
 from midrun.core.table import ACCEPTS, Cell, Input
 from midrun.core.values import Phase
-from midrun.core.verdicts import Accepted, Verdict
+from midrun.core.verdicts import Accepted, Already, Verdict
 
 Planted = AbstractContextManager[object]
 Ruling = Callable[[State, Input, Micros], Verdict]
@@ -61,9 +61,8 @@ def filtered(kind: type[Input], *without: type[Entry]) -> Planted:
             verdict = old(state, given, now)
             if not isinstance(verdict, Accepted):
                 return verdict
-            return Accepted(
-                entries=tuple(e for e in verdict.entries if not isinstance(e, without))
-            )
+            kept = tuple(e for e in verdict.entries if not isinstance(e, without))
+            return Accepted(entries=kept) if kept else Already(name="forgotten", seq=START)
 
         return rule
 

@@ -67,8 +67,8 @@ _COMMIT = Door.commit
 
 def _stays_away(self: driver.Driver, door_: Door) -> Steps:
     yield from _DRIVE(self, door_)
-    self.leaving = self.leaving or (door_.dropped and self.process.lapsed)
-    yield lambda: not (door_.dropped and self.process.lapsed)
+    if self.process.lapsed:
+        yield lambda: False
 
 
 _DRIVE = driver.Driver._drive  # noqa: SLF001 - a fault replaces what it knows by name
@@ -91,7 +91,7 @@ SHELL = (
     Mutant(
         name="no_last_look",
         wrong="a process that lost its lease does not look again before it acts",
-        plant=lambda: in_place_of(Door, "holds", lambda self: not self.dropped),
+        plant=lambda: in_place_of(Door, "may_act", lambda _: True),
     ),
     Mutant(
         name="acts_before_it_is_journaled",

@@ -77,8 +77,12 @@ class Door:
 
     # ── the right to act ──────────────────────────────────────────────────────────────────
 
+    def may_act(self) -> bool:
+        """Take the last look before something leaves."""
+        return self.holds()
+
     def holds(self) -> bool:
-        """Take the last look: is this epoch still the one that counts?"""
+        """Tell whether this epoch is still the one that counts."""
         state = self.desk.state
         current = state.leased and state.epoch == self.lease.epoch
         return current and not (self.dropped or self.process.lapsed)
@@ -142,7 +146,7 @@ class Door:
 
     def _tracked(self, task: Task, steps: Steps) -> Steps:
         yield None  # the intent is journaled, nothing has left yet
-        if not self.holds():
+        if not self.may_act():
             return
         if task.stop:
             yield from self.close(task, CallAborted(call=task.call.id))
@@ -350,7 +354,7 @@ class Door:
     def _clean(self, started: UndoStarted) -> Steps:
         scene = self.scene
         yield None
-        if not self.holds():
+        if not self.may_act():
             return
         key = undo_key(self.desk.run, started.call, started.action)
         world = scene.world

@@ -91,12 +91,15 @@ class Driver:
                 return
             if self.scene.chance(self.scene.setup.snapshots):
                 self.desk.snapshot()
-            if state.phase is not Phase.HALTED and (scopes := self.desk.latches):
+            heard = self.scene.chance(0.6)  # word of a latch may come late
+            if heard and state.phase is not Phase.HALTED and (scopes := self.desk.latches):
                 door.meet(scopes[0], "olga")
                 continue
-            if self.leaving and not (state.in_flight or state.cleaning):
+            busy = state.in_flight or state.cleaning
+            if self.leaving and (not busy or self.scene.chance(0.2)):
                 self._bring(door, state, StandDown(epoch=door.lease.epoch, why="shutdown"))
-                continue
+                if not busy:
+                    continue
             orders = plan(state)
             self._pass_on(door, orders)
             self.timer = self._timer(orders)
@@ -107,12 +110,12 @@ class Driver:
                 yield None  # prompts are built, hosts run: the world may change meanwhile
                 self._carry_out(door, acting, state)
                 continue
-            seq, phase = state.seq, state.phase
+            seq, phase, leaving = state.seq, state.phase, self.leaving
             yield (
                 lambda: (
                     self.desk.state.seq > seq  # noqa: B023 - read before the next turn of the loop
                     or not door.holds()
-                    or self.leaving
+                    or self.leaving is not leaving  # noqa: B023 - as above
                     or (self.timer is not None and self.scene.now >= self.timer)
                     or (bool(self.desk.latches) and phase is not Phase.HALTED)  # noqa: B023 - as above
                 )

@@ -57,8 +57,10 @@ class Faults:
         self.restart()
         yield from self._pause()
         self.desk.lapse(process.name)
-        yield from self._pause()
-        yield from self._pause()
+        if self.scene.chance(0.5):
+            yield self.scene.from_seq(self.desk.state.seq + self.scene.rng.randint(1, 8))
+        else:
+            yield from self._pause()
         process.frozen = False
 
     def lapse(self) -> Steps:

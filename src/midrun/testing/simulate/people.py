@@ -45,10 +45,10 @@ from midrun.testing.simulate.scene import Scene, Told
 from midrun.testing.simulate.schedule import Process, Steps
 
 OLGA: Final = Actor(name="olga", role="operator")
+ANN: Final = Actor(name="ann", role="user")
+DECIDING: Final = {"approve", "approve_other", "decline"}
 OPERATED: Final = {
-    "approve",
-    "approve_other",
-    "decline",
+    *DECIDING,
     "halt",
     "halt_agent",
     "halt_all",
@@ -74,7 +74,7 @@ class Person:
     def steps(self, ops: tuple[str, ...]) -> Steps:
         """Press these, each at its moment."""
         for op in ops:
-            yield from self.scene.placed()
+            yield from self.scene.placed(op)
             yield from self.does(op)
 
     def does(self, op: str) -> Steps:
@@ -144,6 +144,8 @@ class Person:
         self.pressed += 1
         request = f"{self.process.name}-{self.pressed}" if self.scene.chance(0.85) else ""
         by = OLGA if op in OPERATED else Actor(name=self.name)
+        if op in DECIDING and not self.scene.draining and self.scene.chance(0.4):
+            by = self.scene.rng.choice((ANN, Actor(name=self.name)))
         control = PLAIN[op] if op in PLAIN else MADE[op](self)
         return replace(control, by=by, request=request)
 

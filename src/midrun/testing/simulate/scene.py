@@ -1,5 +1,6 @@
 """The scene: what everybody in one schedule shares, time and chance included."""
 
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
 
@@ -32,6 +33,7 @@ from midrun.core.entries import (
     UndoStarted,
 )
 from midrun.core.ids import CallId, Micros, RunId, Seq, call_key
+from midrun.core.state import State
 from midrun.core.values import Phase
 from midrun.core.verdicts import Verdict
 from midrun.testing.simulate.desk import Desk
@@ -66,7 +68,9 @@ TARGETS: Final[tuple[type[Entry], ...]] = (
     CancelRequested,
     RedirectRequested,
     CallUnknown,
+    CallUnknown,
     CallAborted,
+    UndoStarted,
     UndoStarted,
     UndoFailed,
     RunPaused,
@@ -83,6 +87,33 @@ TARGETS: Final[tuple[type[Entry], ...]] = (
 """The entries right after which something is placed; twice, where most races are."""
 
 
+Sense = Callable[[State], bool]
+
+
+def _asked(state: State) -> bool:
+    return bool(state.open_asks)
+
+
+def _rests(state: State) -> bool:
+    return state.phase in {Phase.PAUSED, Phase.FAILED}
+
+
+SENSIBLE: Final[Mapping[str, Sense]] = {
+    **dict.fromkeys(("answer", "approve", "approve_other", "decline"), _asked),
+    **dict.fromkeys(("answer_on_child",), _asked),
+    **dict.fromkeys(("resume", "resume_with", "resume_caps"), _rests),
+    **dict.fromkeys(("write", "use_tool", "hand_back"), lambda s: bool(s.wheel) and _rests(s)),
+    **dict.fromkeys(("resume_frame", "drop_frame"), lambda s: bool(s.frames)),
+    "withdraw": lambda s: bool(s.pending) or s.phase is Phase.PAUSING,
+    "force_pause": lambda s: s.phase is Phase.PAUSING,
+    "lift": lambda s: s.phase is Phase.HALTED,
+    "retry_undo": lambda s: s.phase is Phase.CANCELLED,
+    "accept_residue": lambda s: s.phase is Phase.CANCELLED,
+    "raise_cap": lambda s: bool(s.hold and s.hold.cap),
+}
+"""When an op makes sense."""
+
+
 class Told(Struct, frozen=True, kw_only=True):
     """A reply that somebody got: to which control, what, and where the journal stood then."""
 
@@ -97,6 +128,7 @@ class Scene:
     """One schedule: its parameters, its journal, its world, its people's memory."""
 
     gap = False  # whether a process can freeze between the gate and the wire
+
     def __init__(self, seed: int, strategy: Strategy) -> None:
         self.rng = Random(seed)  # noqa: S311 - repeatable, not secret
         self.setup = drawn(seed, strategy, NAMES, self.rng)
@@ -135,8 +167,17 @@ class Scene:
         """Add a thread to a process."""
         self.scheduler.spawn(steps, process)
 
-    def placed(self) -> Steps:
-        """Wait for the moment at which something is to happen, as the strategy has it."""
+    def placed(self, op: str = "") -> Steps:
+        """Wait for the moment at which something is to happen, as the strategy has it.
+
+        What only makes sense at times is most often placed when it does.
+        """
+        sensible = SENSIBLE.get(op)
+        if sensible is not None and self.setup.targeted and self.chance(0.6):
+            yield lambda: sensible(self.desk.state)
+            for _ in range(self.rng.randint(0, 3)):
+                yield None
+            return
         if not self.setup.targeted:
             for _ in range(self.rng.randint(0, 12)):
                 yield None

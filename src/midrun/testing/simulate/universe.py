@@ -5,7 +5,7 @@ from typing import Final
 from midrun.core.ids import Micros
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE, Phase
-from midrun.testing.simulate.checks.audit import audit
+from midrun.testing.simulate.checks.audit import audit, audit_so_far
 from midrun.testing.simulate.driver import Driver
 from midrun.testing.simulate.faults import Faults, lifter, waker
 from midrun.testing.simulate.people import Person, is_over, open_asks, reader
@@ -73,7 +73,11 @@ class Universe:
                 continue
             scene.now = Micros(scene.now + TICK)
             scheduler.step(scheduler.pick(enabled))
-        self._drain()
+        try:
+            self._drain()
+        except Violation:
+            audit_so_far(scene)  # what broke first says more than where it led
+            raise
         audit(scene)
 
     def _leap(self) -> bool:
@@ -150,7 +154,8 @@ class Universe:
             case Phase.PAUSED | Phase.FAILED:
                 self._does("resume")
             case Phase.WAITING:
-                kind = open_asks(state)[0].ask_kind
+                kinds = [ask.ask_kind for ask in open_asks(state)]
+                kind = kinds[0] if kinds else "question"
                 on_child = kind == "child" and self.scene.chance(0.5)
                 answer = "answer_on_child" if on_child else "answer"
                 self._does("approve" if kind == "approval" else answer)

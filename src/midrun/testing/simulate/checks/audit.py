@@ -2,9 +2,10 @@
 
 from typing import Final
 
+from midrun.core.entries import Record
 from midrun.core.machine import fold
-from midrun.testing.simulate.checks.effects import check_effects
-from midrun.testing.simulate.checks.replies import check_replies, check_words
+from midrun.testing.simulate.checks.effects import check_counts, check_effects
+from midrun.testing.simulate.checks.replies import check_caps, check_replies, check_words
 from midrun.testing.simulate.scene import Scene
 from midrun.testing.simulate.violation import Violation
 from midrun.verify.journal import check_journal
@@ -14,7 +15,23 @@ REFUSED_MAX: Final = 40
 
 
 def audit(scene: Scene) -> None:
-    """Check everything that must be true now.
+    """Check everything that must be true now that the run is over.
+
+    Raises:
+        Violation: the first thing that is not.
+    """
+    records = audit_so_far(scene)
+    check_effects(scene, records)
+    check_replies(scene, records)
+    check_words(records)
+    check_caps(records)
+    refused = scene.desk.refused.total() + scene.desk.clashes
+    if refused > REFUSED_MAX + len(records):
+        raise Violation("L5", f"{refused} refused inputs: {scene.desk.refused}")
+
+
+def audit_so_far(scene: Scene) -> list[Record]:
+    """Check what must be true at any moment, and return the journal.
 
     Raises:
         Violation: the first thing that is not.
@@ -26,9 +43,5 @@ def audit(scene: Scene) -> None:
         raise Violation(problem.invariant, f"at {problem.seq}: {problem.text}")
     if scene.fed != records[: len(scene.fed)]:
         raise Violation("I38", "the feed has a gap, or an entry twice")
-    check_effects(scene, records)
-    check_replies(scene, records)
-    check_words(records)
-    refused = scene.desk.refused.total() + scene.desk.clashes
-    if refused > REFUSED_MAX + len(records):
-        raise Violation("L5", f"{refused} refused inputs: {scene.desk.refused}")
+    check_counts(scene, records)
+    return records

@@ -28,11 +28,11 @@ from midrun.testing.simulate.scene import Scene
 from midrun.testing.simulate.violation import Violation
 
 
-def check_effects(scene: Scene, records: list[Record]) -> None:
-    """Compare what happened with what the journal says.
+def check_counts(scene: Scene, records: list[Record]) -> None:
+    """Count effects and undos: true at any moment.
 
     Raises:
-        Violation: they do not agree.
+        Violation: something happened too often, or before it was journaled.
     """
     _committed_first(scene, records)
     for key, count in scene.world.acts.items():
@@ -42,6 +42,17 @@ def check_effects(scene: Scene, records: list[Record]) -> None:
         for key, count in counts.items():
             if count > 1:
                 raise Violation("W2", f"{_named(scene, key)} was undone {count} times")
+
+
+def check_effects(scene: Scene, records: list[Record]) -> None:
+    """Compare what happened with what the journal of a run that is over says.
+
+    Raises:
+        Violation: they do not agree.
+    """
+    for call in scene.desk.state.calls:
+        if call.unclosed:
+            raise Violation("W4", f"{call.id} ({call.use.tool}) is left open at the end")
     for call in _lasting(scene):
         _truth(scene, call)
     _undone(scene, records)

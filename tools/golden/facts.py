@@ -1,0 +1,52 @@
+"""What a stored journal means, in the few facts that no later version may see differently."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from midrun.codec.journal import chain, genesis, line_of
+from midrun.core.entries import Record
+from midrun.core.ids import RunId
+from midrun.core.machine import fold
+from midrun.core.state import State
+
+RUN = RunId("run_1")
+
+
+def text_of(records: Sequence[Record]) -> bytes:
+    """Return the journal as stored: one line per entry."""
+    return b"".join(line_of(record) + b"\n" for record in records)
+
+
+def facts_of(records: Sequence[Record]) -> bytes:
+    """Return what the journal means, and the hash of its last line."""
+    state = fold(RUN, records)
+    head = genesis(RUN)
+    for record in records:
+        head = chain(head, line_of(record))
+    facts = {"head": head.hex(), **_facts(state)}
+    return msgspec.json.format(msgspec.json.encode(facts, order="sorted"), indent=1) + b"\n"
+
+
+def _facts(state: State) -> dict[str, object]:
+    return {
+        "phase": state.phase,
+        "seq": state.seq,
+        "epoch": state.epoch,
+        "leased": state.leased,
+        "steps": state.meter.steps,
+        "tool_calls": state.meter.tool_calls,
+        "spent": state.meter.spent,
+        "calls": {
+            call.id: [call.stage, call.attempt, call.undo.stage, call.release.stage]
+            for call in state.calls
+        },
+        "results": {call.id: call.result for call in state.calls if call.result is not None},
+        "asks": {ask.id: ask.closed for ask in state.asks},
+        "frames": [frame.goal for frame in state.frames],
+        "pending": [waiting.text for waiting in state.pending],
+        "said": [f"{message.role}: {message.text}" for message in state.messages],
+        "plan": [[item.text, item.mark] for item in state.plan],
+        "residue": [[left.call, left.action] for left in state.residue],
+        "output": state.output,
+    }
