@@ -7,10 +7,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from bench import codec, stores
+from bench import codec, core, stores
 from bench.figures import Figure, table
 
-BENCHES: Final[Sequence[Callable[[], Sequence[Figure]]]] = (stores.figures, codec.figures)
+BENCHES: Final[Sequence[Callable[[], Sequence[Figure]]]] = (
+    stores.figures,
+    codec.figures,
+    core.figures,
+)
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
 Only new ones are written. A stored journal is never written again: it stands for what some
 user has on disk. A new entry, or a changed one, needs a new scenario in `tools/golden/`.
 
-    python tools/make_golden.py
+    python -m tools.make_golden
 """
 
 from pathlib import Path

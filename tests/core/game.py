@@ -60,7 +60,7 @@ class Game:
             self.give(v.TakeLease(holder="one"))
         elif state.cleaning is not None and pick(MOSTLY):
             self.give(wild.undo_ending(pick, state))
-        elif state.in_flight and pick(MOSTLY):
+        elif bool(state.in_flight) and pick(MOSTLY):
             call = state.calls[pick(state.in_flight) - 1]
             if call.call_kind != "model" and pick((False, False, False, True)):
                 self.give(wild.asking(pick, state, call, self.run.now))

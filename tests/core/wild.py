@@ -129,7 +129,8 @@ def wish(
 ) -> Control:
     """Return something that a person may ask of a run in `state`, mostly at a fitting time."""
     fitting = tuple(kind for kind in kinds if ACCEPTS[kind][state.phase].to)
-    kind = pick(fitting if fitting and pick((True, True, True, False)) else kinds)
+    at_a_fitting_time = bool(fitting) and pick((True, True, True, False))
+    kind = pick(fitting if at_a_fitting_time else kinds)
     later = pick((None, None, Micros(now + 5 * SECOND)))
     ask = AskId(f"a{max(0, len(state.asks) - pick((0, 0, 1, 2)))}")
     frame = FrameId(f"f{max(0, state.frames_pushed - pick((0, 0, 1)))}")

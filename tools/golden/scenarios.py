@@ -15,7 +15,7 @@ from midrun.core.entries import (
     UndoDone,
     UndoFailed,
 )
-from midrun.core.ids import SECOND, AskId, CallId, Epoch, FrameId, Seq
+from midrun.core.ids import SECOND, AskId, CallId, Epoch, FrameId, Micros, Seq
 from midrun.core.machine import plan
 from midrun.core.orders import Release, Undo
 from midrun.core.stops import Custom, MaxCost, MaxSteps, TextMention
@@ -24,15 +24,23 @@ from midrun.testing.journals import Scenario, given
 
 ANN = Actor(name="ann")
 BOB = Actor(name="bob", role="operator")
-A1, F1 = AskId("a1"), FrameId("f1")
+A1 = AskId("a1")
 
-LOOK = Use(tool="look", args={"url": "https://example.com/ä"}, traits=Traits(effect=Effect.READ))
-DRAFT = Use(tool="draft", args={"title": "Memo", "tags": [1, 2.5, None]}, why="to show it first")
-DRAFT = Use(tool="draft", args=DRAFT.args, why=DRAFT.why, traits=Traits(undo=True))
+LOOK = Use(
+    tool="look", args={"url": "https://example.com/ä"}, traits=Traits(effect=Effect.READ)
+)
+DRAFT = Use(
+    tool="draft",
+    args={"title": "Memo", "tags": [1, 2.5, None]},
+    why="to show it first",
+    traits=Traits(undo=True),
+)
 LOCK = Use(tool="lock", args={"table": "t"}, traits=Traits(release=True))
 MAIL = Use(tool="mail", args={"to": "eve"}, traits=Traits(version="3"))
 PAY = Use(tool="pay", args={"amount": 12.5}, traits=Traits(check=True))
-POST = Use(tool="post", args={"text": "Hi"}, traits=Traits(approve="queue", audience="operator"))
+POST = Use(
+    tool="post", args={"text": "Hi"}, traits=Traits(approve="queue", audience="operator")
+)
 CHILD = Use(tool="researcher", args={"task": "Read"}, kind="child")
 
 
@@ -102,17 +110,20 @@ def redirect_now() -> Scenario:
 
 
 def cancel_undoes_what_is_in_flight() -> Scenario:
-    """Finished work is kept, unfinished work undone, what is held released."""
+    """Finished work is kept, unfinished work undone, also after a crash; locks are released."""
     run = ends(ends(begun().replies(LOCK, DRAFT).starts("c2", "c3"), "c2"), "c3")
     run = run.replies(DRAFT, MAIL, text="One more.").starts("c5").when(c.Say(by=ANN, text="?"))
     run = run.when(c.Cancel(by=ANN, reason="wrong inbox"))
     stopped = v.Close(epoch=Epoch(1), outcome=CallAborted(call=CallId("c5")))
-    return cleaned_up(run.after(stopped))
+    undo = v.StartUndo(epoch=Epoch(1), call=CallId("c5"))
+    return cleaned_up(taken(run.after(stopped, undo).later(30)))
 
 
 def cancel_of_all_leaves_a_residue() -> Scenario:
     """One undo fails for ever; an operator tries again, in vain, and accepts it."""
-    run = ends(ends(begun(undo_attempts=2).replies(DRAFT, DRAFT).starts("c2", "c3"), "c2"), "c3")
+    run = ends(
+        ends(begun(undo_attempts=2).replies(DRAFT, DRAFT).starts("c2", "c3"), "c2"), "c3"
+    )
     run = cleaned_up(run.when(c.Cancel(by=ANN, undo="all")), failing="c2")
     run = cleaned_up(taken(run.later(60).when(c.RetryUndo(by=BOB))), failing="c2")
     return run.when(c.AcceptResidue(by=BOB, reason="harmless"))
@@ -147,10 +158,10 @@ def a_side_question_with_frames() -> Scenario:
 
 
 def messages_wait_their_turn() -> Scenario:
-    """A note for later, one that is scheduled, and one that the end overtakes."""
+    """A note for later, one that is scheduled, and one that is taken back."""
     run = begun(frame_depth=1).replies(LOOK).starts("c2")
     run = run.when(c.Say(by=ANN, text="Thanks, by the way", urgency="later"))
-    due = run.now + 5 * SECOND
+    due = Micros(run.now + 5 * SECOND)
     run = run.when(c.Say(by=BOB, text="Standup", due=due), c.Say(by=ANN, text="Too late"))
     run = run.when(c.Withdraw(by=ANN, seq=Seq(run.state.seq)))
     run = ends(run.later(6).when(v.Wake()), "c2").advances()
@@ -159,7 +170,7 @@ def messages_wait_their_turn() -> Scenario:
 
 
 def a_queued_approval() -> Scenario:
-    """The agent goes on; the outcome comes later as a message. One is declined, one expires."""
+    """The agent goes on; the outcome comes later as a message. One of two is declined."""
     run = begun().replies(POST, POST, text="Two proposals.").advances()
     run = run.replies(text="Both are proposed.").advances()
     run = run.when(c.Decline(by=BOB, ask=AskId("a2"), reason="not that one"))
@@ -182,7 +193,9 @@ def a_cap_reached_and_raised() -> Scenario:
 
 def a_halt_and_a_lift() -> Scenario:
     """The latch holds; what was in flight is stopped, and the run goes on where it was."""
-    run = begun().replies(LOOK).starts("c2").when(c.Halt(by=BOB, reason="incident", scope="all"))
+    run = (
+        begun().replies(LOOK).starts("c2").when(c.Halt(by=BOB, reason="incident", scope="all"))
+    )
     stopped = v.Close(epoch=Epoch(1), outcome=CallAborted(call=CallId("c2")))
     run = run.after(stopped, v.StandDown(epoch=Epoch(1), why="halted"))
     run = taken(run.later(600).when(c.Lift(by=BOB))).starts("c2")
@@ -210,7 +223,7 @@ def a_question_that_nobody_answers() -> Scenario:
     """A tool asks from within and expires; a second one is answered, and that is its result."""
     ask = Use(tool="ask", args={"question": "Blue?"})
     run = begun().replies(ask, ask).starts("c2", "c3")
-    until = run.now + 60 * SECOND
+    until = Micros(run.now + 60 * SECOND)
     for call, expires in (("c2", until), ("c3", None)):
         question = v.AskPerson(
             epoch=Epoch(1), call=CallId(call), question="Blue?", data=[1], expires=expires
@@ -247,7 +260,9 @@ def a_text_that_ends_the_run() -> Scenario:
 
 def a_hosted_agent() -> Scenario:
     """Its calls come one by one, by position, and its return value is the answer."""
-    use = Use(tool="fetch", args={"n": 1}, position="1:fetch", traits=Traits(effect=Effect.READ))
+    use = Use(
+        tool="fetch", args={"n": 1}, position="1:fetch", traits=Traits(effect=Effect.READ)
+    )
     run = begun(hosted=True).after(v.Propose(epoch=Epoch(1), use=use)).starts("c1")
     run = ends(run, "c1", [1, 2])
     return run.after(v.Finish(epoch=Epoch(1), output="Fetched.")).advances()
@@ -256,11 +271,12 @@ def a_hosted_agent() -> Scenario:
 def a_long_history_is_condensed() -> Scenario:
     """The model is given a summary; the journal keeps every word."""
     run = begun(window=5)
-    for number in range(5):
-        call = CallId(f"c{len(run.state.calls) + 1}")
-        reply = Reply(text=f"Step {number}.", uses=(LOOK,), window=9 if number == 4 else 1)
-        run = run.starts(call).after(v.Close(epoch=Epoch(1), outcome=CallDone(call=call, reply=reply)))
-        run = ends(run.starts(f"c{len(run.state.calls)}"), f"c{len(run.state.calls)}")
+    for number in range(1, 9):
+        call, tool = CallId(f"c{2 * number - 1}"), f"c{2 * number}"
+        reply = Reply(text=f"Step {number}.", uses=(LOOK,), window=number - 1)
+        done = CallDone(call=call, reply=reply)
+        run = run.starts(call).after(v.Close(epoch=Epoch(1), outcome=done))
+        run = ends(run.starts(tool), tool)
     return run.replies(text="We looked often.").replies(text="Enough.").advances()
 
 

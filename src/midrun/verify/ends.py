@@ -8,6 +8,7 @@ from midrun.core.entries import (
     CallStarted,
     CapRaised,
     EndReached,
+    Entry,
     FramePushed,
     FrameReconstructed,
     FrameResumed,
@@ -63,6 +64,8 @@ AGAIN: Final = REMAINS | {
 class Ends(Watch):
     """Watches that nothing is in flight when a run says so, and that an end is one."""
 
+    CONCERNS_ALL = True
+
     __slots__ = ("_answer", "_first", "_may_follow")
 
     def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
@@ -71,16 +74,16 @@ class Ends(Watch):
         self._may_follow: frozenset[type] | None = None  # None while it has not
         self._answer = False  # the agent has said what it would end with
 
-    def see(self, record: Record) -> None:
+    def look(self, record: Record, entry: Entry) -> None:
         """Look at what follows an end before anything else."""
-        kind = type(record.entry)
-        if self._may_follow is not None:
-            if kind not in self._may_follow:
-                text = f"{kind.__name__} came after the run had been {self._first}."
-                self.report("I5", record.seq, text)
-            elif kind is UndoRetried:
-                self._may_follow = AGAIN
-        super().see(record)
+        if self._may_follow is None:
+            return
+        kind = type(entry)
+        if kind not in self._may_follow:
+            text = f"{kind.__name__} came after the run had been {self._first}."
+            self.report("I5", record.seq, text)
+        elif kind is UndoRetried:
+            self._may_follow = AGAIN
 
     def completed(self, record: Record, _: RunCompleted) -> None:
         """The run has reached its end."""

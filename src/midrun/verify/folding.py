@@ -1,6 +1,6 @@
 """The journal as a whole: numbered without gaps, and meaning what it says (I1, I2, I7)."""
 
-from midrun.core.entries import LateResult, Record
+from midrun.core.entries import Entry, LateResult, Record
 from midrun.core.evolve import evolve
 from midrun.core.head import Head, head_of
 from midrun.core.ids import RunId
@@ -25,13 +25,15 @@ BROKEN = (
 class Numbers(Watch):
     """Watches the numbers; sees every record."""
 
+    CONCERNS_ALL = True
+
     __slots__ = ("_seq",)
 
     def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
         super().__init__(ledger, found)
         self._seq = 0
 
-    def see(self, record: Record) -> None:
+    def look(self, record: Record, _: Entry) -> None:
         """Look at the next number."""
         if record.seq != self._seq + 1:
             text = f"Entry {record.seq} follows entry {self._seq}."
@@ -50,20 +52,20 @@ class Folding(Watch):
         self._lost = False
         self._seen = 0
 
-    def see(self, record: Record) -> None:
+    def look(self, record: Record, entry: Entry) -> None:
         """Fold the next record. The books know it already: this subject comes last."""
         if self._lost:
             return
         self._seen = record.seq
         try:
-            self.state = evolve(self.state, record.entry, record.at)
+            self.state = evolve(self.state, entry, record.at)
         except BROKEN as problem:
             self._lost = True
-            text = f"{type(record.entry).__name__} cannot stand here: {problem}"
+            text = f"{type(entry).__name__} cannot stand here: {problem}"
             self.report("I2", record.seq, text)
             return
-        if isinstance(record.entry, LateResult):
-            self._late(record, record.entry)
+        if isinstance(entry, LateResult):
+            self._late(record, entry)
 
     def _late(self, record: Record, entry: LateResult) -> None:
         """A late result settles its own attempt, if nobody knew, and changes nothing else."""

@@ -20,15 +20,14 @@ from midrun.verify.frames import Frames
 from midrun.verify.ledger import Ledger
 from midrun.verify.money import Money
 from midrun.verify.ownership import Ownership
-from midrun.verify.problems import Problem, Watch
+from midrun.verify.problems import Arm, Problem, Watch
 from midrun.verify.starts import Starts
 from midrun.verify.undo import Undoing
 
-ALWAYS: Final[tuple[type[Watch], ...]] = (Numbers, Ownership, Ends)
-"""The subjects that every record concerns."""
-
 SUBJECTS: Final[tuple[type[Watch], ...]] = (
-    *ALWAYS,
+    Numbers,
+    Ownership,
+    Ends,
     Starts,
     Calls,
     Controls,
@@ -38,13 +37,22 @@ SUBJECTS: Final[tuple[type[Watch], ...]] = (
     Money,
 )
 
-ROUTES: Final[Mapping[type[Entry], tuple[int, ...]]] = {
-    kind: tuple(
-        number
+
+def _route(kind: type[Entry]) -> tuple[tuple[int, Arm], ...]:
+    """Return which subjects look at entries of `kind`, in order, and with which arm."""
+    looks = (
+        (number, look)
         for number, subject in enumerate(SUBJECTS)
-        if subject in ALWAYS or kind in subject.ARMS
+        for look in (
+            subject.look if subject.CONCERNS_ALL else None,
+            subject.ARMS.get(kind),
+        )
     )
-    for kind in KINDS
+    return tuple((number, look) for number, look in looks if look is not None)
+
+
+ROUTES: Final[Mapping[type[Entry], tuple[tuple[int, Arm], ...]]] = {
+    kind: _route(kind) for kind in KINDS
 }
 
 UNNAMED: Final = RunId("run_unnamed")
@@ -62,10 +70,11 @@ def check_journal(
     subjects = [subject(ledger, found) for subject in SUBJECTS]
     folding = Folding(ledger, found, run)
     for record in records:
-        for number in ROUTES[type(record.entry)]:
-            subjects[number].see(record)
+        entry = record.entry
+        for number, look in ROUTES[type(entry)]:
+            look(subjects[number], record, entry)
         ledger.note(record)
-        folding.see(record)
+        folding.look(record, entry)
     for subject in (*subjects, folding):
         subject.end()
     if head is not None:

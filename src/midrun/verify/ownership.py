@@ -12,6 +12,7 @@ from midrun.core.entries import (
     CallStarted,
     CallUnknown,
     EndReached,
+    Entry,
     FramePushed,
     HistoryCondensed,
     LateResult,
@@ -32,7 +33,7 @@ from midrun.core.entries import (
     VerdictGiven,
 )
 from midrun.verify.ledger import Ledger
-from midrun.verify.problems import Problem, Watch
+from midrun.verify.problems import Problem, Watch, arms
 
 DRIVERS: Final = frozenset(
     {
@@ -65,6 +66,8 @@ DRIVERS: Final = frozenset(
 class Ownership(Watch):
     """Sees every record: each one has a writer."""
 
+    CONCERNS_ALL = True
+
     __slots__ = ("_evidence", "_orphans", "_taken")
 
     def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
@@ -73,25 +76,24 @@ class Ownership(Watch):
         self._taken = 0  # where the lease was taken that must close the orphans
         self._evidence: set[str] = set()  # calls that a late result has settled
 
-    def see(self, record: Record) -> None:
+    def look(self, record: Record, entry: Entry) -> None:
         """Look at who wrote the record, and whether they could."""
-        entry = record.entry
         if self._orphans:
             self._orphan(record)
-        if isinstance(entry, LeaseTaken):
-            self._lease_taken(record, entry)
-        elif isinstance(entry, LateResult):
-            self._late(record, entry)
-        else:
-            self._writer(record)
-            if isinstance(entry, AskClosed) and entry.why == "evidence":
-                self._settled(record, entry)
+        epoch, books, kind = record.epoch, self.ledger, type(entry)
+        if epoch == books.epoch if epoch is not None else kind not in DRIVERS:
+            if kind in DRIVERS and not books.leased:
+                text = f"{kind.__name__} was written after the lease had been given back."
+                self.report("I6", record.seq, text)
+        elif kind is not LeaseTaken and kind is not LateResult:
+            self._foreign(record)
 
     def end(self) -> None:
         """The last batch must have been complete."""
         self._left_behind()
 
-    def _lease_taken(self, record: Record, entry: LeaseTaken) -> None:
+    def lease_taken(self, record: Record, entry: LeaseTaken) -> None:
+        """A driver takes the run, and with it whatever was in flight."""
         books = self.ledger
         if entry.epoch <= books.epoch or record.epoch not in {None, entry.epoch}:
             self.report(
@@ -130,7 +132,8 @@ class Ownership(Watch):
             )
         self._orphans = set()
 
-    def _late(self, record: Record, entry: LateResult) -> None:
+    def late(self, record: Record, entry: LateResult) -> None:
+        """An older epoch brings evidence."""
         if entry.epoch > self.ledger.epoch:
             self.report(
                 "I7",
@@ -141,8 +144,9 @@ class Ownership(Watch):
         if self.ledger.settles(entry):
             self._evidence.add(entry.call)
 
-    def _settled(self, record: Record, entry: AskClosed) -> None:
-        ask = self.ledger.asks.get(entry.ask)
+    def ask_closed(self, record: Record, entry: AskClosed) -> None:
+        """An ask is closed by evidence only if there is some."""
+        ask = self.ledger.asks.get(entry.ask) if entry.why == "evidence" else None
         if ask is not None and ask.call not in self._evidence:
             self.report(
                 "I7",
@@ -151,15 +155,16 @@ class Ownership(Watch):
                 f"of {ask.call} that nobody knew about.",
             )
 
-    def _writer(self, record: Record) -> None:
-        epoch, books = record.epoch, self.ledger
-        what = type(record.entry).__name__
-        if epoch is not None and epoch < books.epoch:
-            text = f"A driver of epoch {epoch} wrote {what}, but the run is at {books.epoch}."
-            self.report("I7", record.seq, text)
-        elif epoch is not None and epoch > books.epoch:
-            text = f"{what} was written under epoch {epoch}, which nobody has taken."
-            self.report("I6", record.seq, text)
-        elif type(record.entry) in DRIVERS and (epoch is None or not books.leased):
+    def _foreign(self, record: Record) -> None:
+        epoch, current, what = record.epoch, self.ledger.epoch, type(record.entry).__name__
+        if epoch is None:
             text = f"{what} was written without the lease, which only its holder may do."
             self.report("I6", record.seq, text)
+        elif epoch < current:
+            text = f"A driver of epoch {epoch} wrote {what}, but the run is at {current}."
+            self.report("I7", record.seq, text)
+        else:
+            text = f"{what} was written under epoch {epoch}, which nobody has taken."
+            self.report("I6", record.seq, text)
+
+    ARMS = arms({LeaseTaken: lease_taken, LateResult: late, AskClosed: ask_closed})

@@ -27,10 +27,12 @@ class Problem(Struct, frozen=True, kw_only=True):
 class Watch:
     """One subject: it sees every record of the kinds in `ARMS`, in order, then the end.
 
-    When an arm runs, `self.ledger` is what the journal said before the record.
+    A subject that every record concerns has its look at it first, in `look`. Meanwhile
+    `self.ledger` is what the journal said before the record.
     """
 
     ARMS: ClassVar["Arms"] = {}
+    CONCERNS_ALL: ClassVar[bool] = False
 
     __slots__ = ("found", "ledger")
 
@@ -42,17 +44,15 @@ class Watch:
         """Add a problem."""
         self.found.append(Problem(invariant=invariant, seq=seq, text=text))
 
-    def see(self, record: Record) -> None:
-        """Look at the next record."""
-        arm = self.ARMS.get(type(record.entry))
-        if arm is not None:
-            arm(self, record, record.entry)
+    def look(self, record: Record, entry: Entry) -> None:
+        """Look at a record of any kind."""
 
     def end(self) -> None:
         """Look back: the journal has no more records."""
 
 
-Arms = Mapping[type[Entry], Callable[[Watch, Record, Entry], None]]
+Arm = Callable[[Watch, Record, Entry], None]
+Arms = Mapping[type[Entry], Arm]
 
 
 def arms(*given: Mapping[type[Entry], object]) -> Arms:

@@ -176,21 +176,16 @@ class Writer:
         told: Callable[[T], tuple[RunId, Seq]] | None = None,
     ) -> T:
         """Return what `work` returned, once it is committed."""
+        await checkpoint_if_cancelled()
         gate = self._gate()
         request = Request(work, told, gate)
         gate.group.append(request)
         if not gate.open:
-            await checkpoint_if_cancelled()
             self._hand_in(gate.group)
-        try:
-            if gate.open and len(gate.group) == 1:
-                await self._lead(gate)
-            if not request.done:
-                await gate.signal().wait()
-        except BaseException:
-            if gate.open:
-                gate.group.remove(request)  # nobody has looked at it yet
-            raise
+        elif len(gate.group) == 1:
+            await self._lead(gate)
+        if not request.done:
+            await gate.signal().wait()
         return request.result()
 
     def _gate(self) -> _Gate:
@@ -212,15 +207,12 @@ class Writer:
         """Let the others of this turn come in, then see to it that all are carried out."""
         try:
             await checkpoint()
-        except BaseException:
-            del gate.group[0]
-            raise
-        finally:
-            gate.open = False
+        finally:  # also when it is cancelled: the others rely on it
             if self._gates.get(gate.home) is gate:
                 del self._gates[gate.home]
-            if gate.group:
-                self._hand_in(gate.group)
+            if len(gate.group) > 1:
+                self._last_task = 0  # in a crowd the leader does not go ahead alone next time
+            self._hand_in(gate.group)
 
     async def close(self) -> None:
         """Commit what was handed in, then close the connection."""

@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _row(mutant: Mutant, found: tuple[Found, ...]) -> str:
-    cells = (f"{one.schedules}" if one.schedules else "–" for one in found)
+    cells = (f"{one.schedules}" if one.schedules else "-" for one in found)
     rules = sorted({one.rule for one in found if one.rule})
     name = f"{mutant.name} (documented limit)" if mutant.documented else mutant.name
     return f"| {name} | {' | '.join(cells)} | {', '.join(rules)} |"

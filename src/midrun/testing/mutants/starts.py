@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from midrun.core import boundary
+from midrun.core import boundary, machine
 from midrun.core.entries import (
     CallFailed,
     CallStarted,
@@ -37,7 +37,7 @@ from midrun.testing.simulate import desk as sim_desk
 
 
 def _unfenced_decide() -> Planted:
-    original = sim_desk.decide
+    original = machine.decide
 
     def decide(state: State, given: Input, now: Micros) -> Verdict:
         if isinstance(given, Fenced):

@@ -295,7 +295,10 @@ class Door:
                 return
             if not self.holds():
                 return
-        yield from self._plain(task)
+        done = self.act(task)  # what it saved no more: from here it cannot be stopped
+        yield None
+        task.stop = ""
+        yield from self.close(task, self._ended(task, done=done))
 
     def _hangs(self, task: Task) -> Steps:
         done = self.act(task)
@@ -373,7 +376,6 @@ class Door:
 
     def check(self, call: CallId) -> Steps:
         """Ask the tool itself whether an unknown call happened."""
-        self.checking.add(call)
         yield None
         happened = self.scene.world.happened(self.scene.key(call))
         yield None

@@ -104,7 +104,7 @@ class Driver:
             self._pass_on(door, orders)
             self.timer = self._timer(orders)
             acting = [o for o in orders if self._is_acting(door, o)]
-            if acting and not self.leaving:
+            if acting:
                 if self._breaks(door, state):
                     continue
                 yield None  # prompts are built, hosts run: the world may change meanwhile
@@ -146,11 +146,13 @@ class Driver:
         times += [
             o.after
             for o in orders
-            if isinstance(o, CallModel | Undo | Release) and o.after is not None
+            if isinstance(o, CallModel | Undo | Release) and o.after and not self.leaving
         ]
         return min(times, default=None)
 
     def _is_acting(self, door: Door, order: Order) -> bool:
+        if self.leaving and not isinstance(order, WakeAt):
+            return False
         match order:
             case AbortCall() | ControlChild():
                 return False
@@ -173,6 +175,7 @@ class Driver:
                 starts = [o for o in orders if isinstance(o, CallModel | CallTool)]
                 self._start(door, starts, state)
             case CheckCall(call=call):
+                door.checking.add(call)
                 self.scene.spawn(door.check(call), self.process)
             case Judge(name=name):
                 met = self.scene.verdicts_left > 0 and self.scene.chance(0.3)

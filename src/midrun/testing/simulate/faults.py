@@ -3,6 +3,13 @@
 from collections.abc import Callable
 
 from midrun.core.controls import Lift
+from midrun.core.entries import (
+    AskAnswered,
+    CallUnknown,
+    CancelRequested,
+    RunWaiting,
+    UndoStarted,
+)
 from midrun.core.evidence import Wake
 from midrun.core.values import Actor, Phase
 from midrun.core.verdicts import Accepted
@@ -12,6 +19,8 @@ from midrun.testing.simulate.schedule import Steps
 from midrun.testing.simulate.violation import Violation
 
 HOUR = 3_600_000_000
+WAKING = (CancelRequested, CallUnknown, AskAnswered, RunWaiting, UndoStarted)
+"""What may have happened when a frozen process wakes up."""
 JUMPS = (HOUR, 24 * HOUR, -HOUR, 100_000, 30_000)
 
 
@@ -57,8 +66,12 @@ class Faults:
         self.restart()
         yield from self._pause()
         self.desk.lapse(process.name)
-        if self.scene.chance(0.5):
+        way = self.scene.rng.random()
+        if way < 0.3:
             yield self.scene.from_seq(self.desk.state.seq + self.scene.rng.randint(1, 8))
+        elif way < 0.6:
+            kind = self.scene.rng.choice(WAKING)
+            yield lambda: self.desk.tally[kind] > 0
         else:
             yield from self._pause()
         process.frozen = False

@@ -70,6 +70,83 @@ OPS: Final[tuple[tuple[str, ...], ...]] = (
 """What one person may press, one button after the other."""
 
 
+FEW: Final = (0, 0, 0, 1, 1, 2)
+
+
+class Theme(Struct, frozen=True, kw_only=True):
+    """A corner to look into: scripts and buttons that meet there more often than by chance."""
+
+    programs: tuple[str, ...]
+    ops: tuple[tuple[str, ...], ...]
+    crashes: tuple[int, ...] = (0, 0, 1)
+    freezes: tuple[int, ...] = (0, 0, 1)
+    undo_failures: tuple[int, ...] = (0, 0, 2)
+
+
+THEMES: Final[dict[str, Theme]] = {
+    "frames": Theme(
+        programs=("clerk", "asker", "planner", "crawler"),
+        ops=(
+            ("say", "say_now"),
+            ("say_now", "say_now", "drop_frame"),
+            ("say", "resume_frame", "drop_frame"),
+            ("say_later", "say"),
+            ("cancel",),
+            ("halt", "cancel", "lift"),
+            ("pause", "resume_frame"),
+            ("answer",),
+            ("redirect",),
+        ),
+    ),
+    "approvals": Theme(
+        programs=("buyer", "mailer", "notary", "visitor", "guest"),
+        ops=(
+            ("approve", "redirect"),
+            ("approve_other",),
+            ("approve_other", "pause", "resume"),
+            ("approve", "approve"),
+            ("approve", "decline"),
+            ("decline",),
+            ("redirect",),
+            ("pause", "approve", "resume"),
+            ("cancel_all",),
+            ("take_over", "use_tool", "approve", "hand_back"),
+        ),
+    ),
+    "zombies": Theme(
+        programs=("writer", "clerk", "locker", "mailer", "unlucky"),
+        ops=(("cancel",), ("cancel_all",), ("answer",), ("answer", "cancel"), ("pause",)),
+        crashes=(0, 1),
+        freezes=(1, 2, 2),
+    ),
+    "undo": Theme(
+        programs=("writer", "locker", "unlucky", "crawler", "stubborn"),
+        ops=(
+            ("cancel_all",),
+            ("cancel_all", "halt", "lift"),
+            ("halt_all", "lift"),
+            ("halt", "lift"),
+            ("cancel", "retry_undo"),
+            ("force_pause",),
+        ),
+        undo_failures=(0, 1, 2, 6),
+    ),
+    "wheel": Theme(
+        programs=("clerk", "buyer", "counted", "family"),
+        ops=(
+            ("take_over", "use_tool", "hand_back"),
+            ("take_over", "use_tool", "use_tool", "write"),
+            ("take_over", "write", "hand_back"),
+            ("pause_now", "take_over", "use_tool"),
+            ("redirect",),
+            ("resume",),
+            ("raise_cap",),
+        ),
+    ),
+}
+"""Corners by name; half of all schedules look into none of them."""
+
+
 class Setup(Struct, frozen=True, kw_only=True):
     """The parameters of one schedule."""
 
@@ -77,6 +154,7 @@ class Setup(Struct, frozen=True, kw_only=True):
     strategy: Strategy
     style: Strategy
     depth: int  # of a PCT schedule: how often the order of priorities changes, plus one
+    theme: str
     program: str
     drivers: int
     crashes: int
@@ -105,23 +183,31 @@ class Setup(Struct, frozen=True, kw_only=True):
 def drawn(seed: int, strategy: Strategy, programs: tuple[str, ...], rng: Random) -> Setup:
     """Return the schedule that `seed` means; `rng` goes on being drawn from afterwards."""
     style = rng.choice(STYLES) if strategy == "mixed" else strategy
-    few = (0, 0, 0, 1, 1, 2)
+    name = rng.choice(tuple(THEMES)) if rng.random() < 0.5 else ""
+    theme = THEMES.get(name) or Theme(
+        programs=programs,
+        ops=OPS,
+        crashes=FEW,
+        freezes=FEW,
+        undo_failures=(0, 0, 1, 2, 6),
+    )
     return Setup(
         seed=seed,
         strategy=strategy,
         style=style,
         depth=rng.randint(2, 5),
-        program=rng.choice(programs),
+        theme=name,
+        program=rng.choice(theme.programs),
         drivers=rng.randint(1, 3),
-        crashes=rng.choice(few),
-        freezes=rng.choice(few),
-        lapses=rng.choice(few),
+        crashes=rng.choice(theme.crashes),
+        freezes=rng.choice(theme.freezes),
+        lapses=rng.choice(FEW),
         jumps=rng.choice((0, 0, 1, 2)),
         stand_downs=rng.choice((0, 0, 0, 1)),
-        undo_failures=rng.choice((0, 0, 1, 2, 6)),
+        undo_failures=rng.choice(theme.undo_failures),
         model_failures=rng.choice((0, 0, 0, 1, 2)),
         lost_replies=rng.choice((0.0, 0.3)),
         batches=rng.choice((0.0, 0.5, 1.0)),
         snapshots=rng.choice((0.0, 0.0, 0.1)),
-        people=tuple(rng.choice(OPS) for _ in range(rng.randint(1, 4))),
+        people=tuple(rng.choice(theme.ops) for _ in range(rng.randint(1, 4))),
     )

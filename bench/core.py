@@ -1,0 +1,102 @@
+"""What knowing a long run costs: folding it, loading it with a snapshot, deciding about it."""
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import anyio
+
+from bench.figures import Figure
+from midrun.core.controls import Pause
+from midrun.core.entries import CallDone, CallStarted, Entry, LeaseTaken, Record, RunStarted
+from midrun.core.evolve import fold
+from midrun.core.head import head_of
+from midrun.core.ids import SECOND, Epoch, Micros, RunId, Seq, call_id
+from midrun.core.machine import decide, evolve, plan
+from midrun.core.state import State
+from midrun.core.values import Reply, Spend, Use
+from midrun.driver.journal import load, snapshot_if_due
+from midrun.ports.store import Lease
+from midrun.stores.memory import MemoryStore
+
+ENTRIES = 10_000
+RUN = RunId("run_bench")
+E1 = Epoch(1)
+
+
+def figures() -> Sequence[Figure]:
+    """Measure a journal of 10,000 entries: model calls of 300 B, tool results of 500 B."""
+    records = _journal()
+    early, late = fold(RUN, records[:10]), fold(RUN, records)
+    folding = _best(lambda: fold(RUN, records), 1)
+    first, last = (_best(_evolving(state), 2000) for state in (early, late))
+    deciding = _best(lambda: (plan(late), decide(late, Pause(), late.at)), 2000)
+    plain, snapped = anyio.run(_loading, [record.entry for record in records])
+    return [
+        Figure(name="fold 10,000 entries", value=folding * 1e3, unit="ms", at_most=100),
+        Figure(name="load 10,000 entries", value=plain * 1e3, unit="ms"),
+        Figure(name="… with a snapshot", value=snapped * 1e3, unit="ms", at_most=20),
+        Figure(name="evolve: entry 10,000 / entry 10", value=last / first, at_most=1.5),
+        Figure(name="plan and decide at 10,000", value=deciding * 1e6, unit="µs"),
+    ]
+
+
+def _journal() -> list[Record]:
+    entries: list[Entry] = [RunStarted(agent="bench", task="t"), LeaseTaken(epoch=E1)]
+    number = 0
+    while len(entries) < ENTRIES - 1:
+        number += 2
+        use = Use(tool="search", args={"q": str(number)})
+        model, tool = call_id(number - 1), call_id(number)
+        entries += [
+            CallStarted(call=model, call_kind="model", attempt=1, seen=Seq(len(entries))),
+            CallDone(
+                call=model,
+                reply=Reply(text="x" * 300, uses=(use,)),
+                spent=Spend(tokens=10),
+            ),
+            CallStarted(call=tool, call_kind="tool", attempt=1, seen=Seq(len(entries) + 2)),
+            CallDone(call=tool, result={"text": "y" * 500}),
+        ]
+    return [
+        Record(seq=Seq(seq), at=Micros(seq * SECOND), entry=entry)
+        for seq, entry in enumerate(entries, start=1)
+    ]
+
+
+def _evolving(state: State) -> Callable[[], object]:
+    call = call_id(len(state.calls) + 1)
+    entry = CallStarted(call=call, call_kind="model", attempt=1, seen=state.seq)
+    return lambda: evolve(state, entry, state.at)
+
+
+async def _loading(entries: list[Entry]) -> tuple[float, float]:
+    """Return the seconds that a load takes without and with the newest snapshot."""
+    store = MemoryStore()
+    state = State(run=RUN)
+    lease = Lease(run=RUN, holder="bench", epoch=E1)
+    state = evolve(state, entries[0], Micros(0))
+    await store.create(RUN, entries[:1], head=head_of(state))
+    taken = evolve(state, entries[1], Micros(0))
+    await store.take(RUN, entries[1:2], after=Seq(1), holder="bench", head=head_of(taken))
+    appended = await store.append(RUN, entries[2:], after=None, lease=lease, head=None)
+    started = perf_counter()
+    state = await load(store, RUN)
+    plain = perf_counter() - started
+    await snapshot_if_due(store, state, appended)
+    times = []
+    for _ in range(5):
+        started = perf_counter()
+        await load(store, RUN)
+        times.append(perf_counter() - started)
+    return plain, sorted(times)[2]
+
+
+def _best(work: Callable[[], object], times: int) -> float:
+    """Return the seconds that `work` takes when nothing gets in its way."""
+    best = float("inf")
+    for _ in range(5):
+        started = perf_counter()
+        for _ in range(times):
+            work()
+        best = min(best, (perf_counter() - started) / times)
+    return best
