@@ -83,6 +83,15 @@ def test_a_stored_head_that_says_something_else_is_reported() -> None:
     assert [p.invariant for p in check_journal(records, head=wrong)] == ["I2"]
 
 
+def test_a_state_that_is_not_what_the_journal_means_is_reported() -> None:
+    """I2: a snapshot, or what a process has in memory, must be what reading again gives."""
+    records = journal(*BEGUN)
+    state = fold(RUN_ID, records)
+    assert check_journal(records, state=state) == ()
+    wrong = replace(state, phase=Phase.PAUSED)
+    assert [p.invariant for p in check_journal(records, state=wrong)] == ["I2"]
+
+
 def test_epochs_only_grow() -> None:
     """I6: a lease that is taken twice with one number fences nobody off."""
     assert broken(*BEGUN, StoodDown(), AGAIN) == []

@@ -37,7 +37,14 @@ class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-class _Stop(Struct, frozen=True, omit_defaults=True, tag=True, tag_field="stop"):
+class _Stop(
+    Struct,
+    frozen=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    tag=True,
+    tag_field="stop",
+):
     """Base of the conditions: lends them `|`, `&` and `~`."""
 
     def __or__(self, other: "Stop") -> "AnyOf":

@@ -104,8 +104,13 @@ class Folding(Watch):
                 text = f"The fold has {said} for {name}, the entries say {is_}."
                 self.report("I2", self._seen, text)
 
-    def compare(self, head: Head) -> None:
-        """Hold the head that was stored with the last entry against the fold."""
-        if not self._lost and self._seen and head != head_of(self.state):
+    def compare(self, head: Head | None, state: State | None) -> None:
+        """Hold what was stored beside the last entry against the fold."""
+        if self._lost or not self._seen:
+            return
+        if head is not None and head != head_of(self.state):
             text = f"The stored head is {head}, but the journal means {head_of(self.state)}."
+            self.report("I2", self._seen, text)
+        if state is not None and state != self.state:
+            text = "The journal, read again, means something else than the state given with it."
             self.report("I2", self._seen, text)

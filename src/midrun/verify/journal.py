@@ -11,6 +11,7 @@ from typing import Final
 from midrun.core.entries import KINDS, Entry, Record
 from midrun.core.head import Head
 from midrun.core.ids import RunId
+from midrun.core.state import State
 from midrun.verify.asks import Asks
 from midrun.verify.calls import Calls
 from midrun.verify.controls import Controls
@@ -59,16 +60,21 @@ UNNAMED: Final = RunId("run_unnamed")
 
 
 def check_journal(
-    records: Iterable[Record], *, run: RunId = UNNAMED, head: Head | None = None
+    records: Iterable[Record],
+    *,
+    run: RunId = UNNAMED,
+    head: Head | None = None,
+    state: State | None = None,
 ) -> tuple[Problem, ...]:
     """Return what is wrong with a journal, in the order of its entries; nothing if it is sound.
 
-    `head`, if given, is what the store keeps beside the last of these records.
+    The records must end where an append ended. `head` is what the store keeps beside the last
+    of them, `state` what somebody thinks they mean; both are held against the fold, if given.
     """
     found: list[Problem] = []
     ledger = Ledger()
     subjects = [subject(ledger, found) for subject in SUBJECTS]
-    folding = Folding(ledger, found, run)
+    folding = Folding(ledger, found, run if state is None else state.run)
     for record in records:
         entry = record.entry
         for number, look in ROUTES[type(entry)]:
@@ -77,8 +83,7 @@ def check_journal(
         folding.look(record, entry)
     for subject in (*subjects, folding):
         subject.end()
-    if head is not None:
-        folding.compare(head)
+    folding.compare(head, state)
     return _in_order(found)
 
 

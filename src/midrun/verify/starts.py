@@ -33,14 +33,16 @@ class Starts(Watch):
     def started(self, record: Record, entry: CallStarted) -> None:
         """A call leaves."""
         books, seq = self.ledger, record.seq
-        call = str(books.calls.get(entry.call) or f"{entry.call} ({entry.call_kind})")
+        call = books.calls.get(entry.call) or entry.call
         if books.cancelled_at:
             text = f"{call} was started after the cancel at {books.cancelled_at}."
             self.report("I10", seq, text)
         elif books.held and entry.call not in self._persons:
             text = f"{call} was started during the pause asked for at {books.held}."
             self.report("I11", seq, text)
-        self._latched(record, f"{call} was started")
+        if self._halted:
+            text = f"{call} was started during the halt at {self._halted}."
+            self.report("I12", seq, text)
         if entry.seen < self._asked:
             text = f"{call} was started by one who had seen {entry.seen}, not {self._asked}."
             self.report("I13", seq, text)
@@ -50,11 +52,10 @@ class Starts(Watch):
 
     def undo_started(self, record: Record, entry: UndoStarted) -> None:
         """An undo leaves."""
-        self._latched(record, f"The {entry.action} of {entry.call} was started")
-
-    def _latched(self, record: Record, what: str) -> None:
         if self._halted:
-            self.report("I12", record.seq, f"{what} during the halt at {self._halted}.")
+            what = f"The {entry.action} of {entry.call}"
+            text = f"{what} was started during the halt at {self._halted}."
+            self.report("I12", record.seq, text)
 
     def halted(self, record: Record, _: RunHalted) -> None:
         """The latch holds."""

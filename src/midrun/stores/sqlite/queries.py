@@ -132,3 +132,8 @@ LISTS: Final = {
     if name.startswith("LIST_") or name in {"COUNTS", "DRIVABLE", "DUE", "HALTS", "HOLDERS"}
 }
 """The statements that list runs; a test looks at how each of them is carried out."""
+
+CACHE_SIZE: Final = "PRAGMA cache_size"
+SMALL_CACHE: Final = "PRAGMA cache_size = 10"
+MAKE_ROOM: Final = "CREATE TABLE room (zeros BLOB)"
+FILL_ROOM: Final = "INSERT INTO room VALUES (zeroblob(?))"

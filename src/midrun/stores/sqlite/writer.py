@@ -34,6 +34,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from midrun.core.ids import RunId, Seq
 from midrun.errors import StoreClosed, StoreUnreachable
 from midrun.stores.hop import Home, Signal, set_all, this_task
+from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connect import DAMAGE, meaning_of
 from midrun.stores.sqlite.standings import Standings
 from midrun.stores.watchers import Watchers
@@ -358,22 +359,21 @@ class Writer:
                 self._grow_log()
 
     def _grow_log(self) -> None:
-        """Fill the write-ahead log's file with zeros up to the size it will have anyway.
+        """Have the write-ahead log's file grow to the size that it will have anyway.
 
         While the file still grows, every fsync also has to write the file's new length: a
-        commit costs nearly twice as much. SQLite takes zeros after the last frame for the end
-        of the log. Nobody else writes to it while we have the write lock.
+        commit costs nearly twice as much. What does not fit into a small cache is spilled into
+        the log; taken back, it leaves nothing but the room.
         """
-        log = Path(f"{self._path}-wal")
-        room = os.statvfs(log)
+        room = os.statvfs(self._path)
         if room.f_bavail * room.f_frsize < 16 * PAGES * FRAME:
             return  # better slow than full
-        self._standings.begin()
+        size = self._db.execute(queries.CACHE_SIZE).get
+        self._db.execute(queries.SMALL_CACHE)
         try:
-            with log.open("r+b") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.write(bytes(max(0, PAGES * FRAME - size)))
-                file.flush()
-                os.fsync(file.fileno())
+            self._standings.begin()
+            self._db.execute(queries.MAKE_ROOM)
+            self._db.execute(queries.FILL_ROOM, (PAGES * FRAME,))
         finally:
             self._standings.abandon()
+            self._db.pragma("cache_size", size)

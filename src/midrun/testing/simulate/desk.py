@@ -212,7 +212,11 @@ class Desk:
         found = done(self.store.load_snapshot(self.run))
         state = thaw(found.body) if found else None
         rest = self.records(after=state.seq if state else 0)
-        if fold(self.run, rest, state) != self.state:
+        try:
+            same = fold(self.run, rest, state) == self.state
+        except (JournalCorrupt, StopIteration) as error:
+            raise Violation("I2", f"snapshot and the rest do not fit: {error!r}") from error
+        if not same:
             raise Violation("I2", f"snapshot at {state and state.seq} and the rest differ")
 
     def _grew(self, batch: Batch, appended: Appended, epoch: Epoch | None) -> None:

@@ -39,7 +39,7 @@ from midrun.errors import HaltInForce, KindRefused, StaleEpoch
 from midrun.ports.store import Lease
 from midrun.testing.simulate.desk import Batch
 from midrun.testing.simulate.programs import TOOLS, plan_items, reply_to, soon
-from midrun.testing.simulate.scene import Scene
+from midrun.testing.simulate.scene import Acted, Scene
 from midrun.testing.simulate.schedule import Process, Steps
 from midrun.testing.simulate.violation import Violation
 from midrun.testing.simulate.world import Child
@@ -208,7 +208,8 @@ class Door:
         self.drop()
         if not isinstance(outcome, CallDone) or task.call.call_kind == "model":
             return
-        yield None
+        if self.scene.chance(0.5):
+            yield None
         result = LateResult(
             call=task.call.id,
             attempt=task.attempt,
@@ -222,7 +223,14 @@ class Door:
     def act(self, task: Task, part: str = "", *, holds: bool = False) -> bool:
         """Let the call take effect. Only here does anything reach the world."""
         scene = self.scene
-        scene.acted.append((task.call.id, task.attempt, Seq(self.desk.state.seq)))
+        scene.acted.append(
+            Acted(
+                call=task.call.id,
+                attempt=task.attempt,
+                seq=Seq(self.desk.state.seq),
+                args=task.call.use.args,
+            )
+        )
         effect = Effect.IDEMPOTENT if part else task.call.traits.effect
         return scene.world.act(task.key + part, effect, holds=holds)
 

@@ -96,7 +96,7 @@ class Driver:
                 door.meet(scopes[0], "olga")
                 continue
             busy = state.in_flight or state.cleaning
-            if self.leaving and (not busy or self.scene.chance(0.2)):
+            if self.leaving and (not busy or self.scene.chance(0.5)):
                 self._bring(door, state, StandDown(epoch=door.lease.epoch, why="shutdown"))
                 if not busy:
                     continue

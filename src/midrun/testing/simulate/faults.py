@@ -19,7 +19,14 @@ from midrun.testing.simulate.schedule import Steps
 from midrun.testing.simulate.violation import Violation
 
 HOUR = 3_600_000_000
-WAKING = (CancelRequested, CallUnknown, AskAnswered, RunWaiting, UndoStarted)
+WAKING = (
+    CancelRequested,
+    CancelRequested,
+    CallUnknown,
+    AskAnswered,
+    RunWaiting,
+    UndoStarted,
+)
 """What may have happened when a frozen process wakes up."""
 JUMPS = (HOUR, 24 * HOUR, -HOUR, 100_000, 30_000)
 

@@ -48,7 +48,7 @@ TOOLS: Final[dict[str, Tool]] = {
     "lease": Tool(traits=Traits(effect=SAFE, undo=True, release=True)),
     "mail": Tool(traits=Traits(effect=ONCE, approve="queue")),
     "pay": Tool(traits=Traits(effect=ONCE, undo=True, approve="block", audience="operator")),
-    "sign": Tool(traits=Traits(effect=SAFE, approve="block", four_eyes=True)),
+    "sign": Tool(traits=Traits(effect=SAFE, approve="block", four_eyes=True, ask_ttl=60_000)),
     "ask": Tool(traits=Traits(effect=READ), habit="asks"),
     "reserve": Tool(traits=Traits(effect=ONCE, release=True), habit="asks"),
     "index": Tool(traits=Traits(effect=SAFE), habit="long"),
@@ -72,17 +72,18 @@ class Program(Struct, frozen=True, kw_only=True):
     frame_ttl: int = 86_400_000_000
     history: int = 0
     window: int = 0
+    aside: tuple[str, ...] = ()
 
 
 PROGRAMS: Final[dict[str, Program]] = {
-    "clerk": Program(turns=(("file", "draft"), ("ask",), ("send",))),
+    "clerk": Program(turns=(("file", "draft"), ("ask",), ("send",)), aside=("look",)),
     "writer": Program(turns=(("draft",), ("file", "order"), ("stamp",))),
     "buyer": Program(turns=(("look", "pay"), ("order",))),
     "mailer": Program(turns=(("mail", "draft"), ("fetch",))),
     "notary": Program(turns=(("sign", "mail"), ("mail",))),
     "locker": Program(turns=(("lock", "lease"), ("draft",))),
-    "asker": Program(turns=(("ask", "ask"), ("reserve",)), frame_depth=1),
-    "crawler": Program(turns=(("index", "draft"), ("crawl",))),
+    "asker": Program(turns=(("ask", "ask"), ("reserve",)), aside=("ask",)),
+    "crawler": Program(turns=(("index", "draft"), ("crawl",)), aside=("file",)),
     "stubborn": Program(turns=(("stuck", "file"), ("look",))),
     "unlucky": Program(turns=(("flaky", "lease"), ("none", "flaky"))),
     "planner": Program(turns=(("plan", "look"), ("draft",), ("fetch",)), frame_ttl=40_000),
@@ -117,6 +118,7 @@ def program_of(name: str, rng: Random) -> Program:
         turns=turns,
         frame_depth=rng.randint(1, 3),
         hosted=rng.random() < 0.1,
+        aside=rng.choice(((), (), ("look",), ("draft",))),
         stop=rng.choice((None, None, None, MaxSteps(2), MaxTokens(45), MaxToolCalls(3))),
     )
 
@@ -155,7 +157,7 @@ def use_of(tool: str, at: str = "") -> Use:
 def reply_to(program: Program, state: State) -> Reply:
     """Return what the model says after the messages of `state`."""
     if state.frames:
-        return Reply(text="aside")
+        return _aside(program, state)
     played = sum(
         message.role == "assistant" and message.text.startswith("main:")
         for message in state.messages
@@ -164,6 +166,17 @@ def reply_to(program: Program, state: State) -> Reply:
         return Reply(text="main:end", window=program.window * 2)
     uses = tuple(use_of(tool) for tool in program.turns[played])
     return Reply(text=f"main:{played}", uses=uses, window=program.window * 2)
+
+
+def _aside(program: Program, state: State) -> Reply:
+    """Answer a side question, after a look if the program is thorough."""
+    for index in range(len(state.messages) - 1, -1, -1):
+        message = state.messages[index]
+        if message.kind in {"held", "back"}:
+            break
+        if message.role == "assistant" and not message.interrupted:
+            return Reply(text="aside")
+    return Reply(text="aside", uses=tuple(use_of(tool) for tool in program.aside))
 
 
 def proposals(program: Program, state: State) -> tuple[Use, ...]:

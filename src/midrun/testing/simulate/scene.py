@@ -34,7 +34,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import CallId, Micros, RunId, Seq, call_key
 from midrun.core.state import State
-from midrun.core.values import Phase
+from midrun.core.values import Json, Phase
 from midrun.core.verdicts import Verdict
 from midrun.testing.simulate.desk import Desk
 from midrun.testing.simulate.programs import NAMES, program_of, start_of
@@ -124,6 +124,15 @@ class Told(Struct, frozen=True, kw_only=True):
     first: Seq  # of the first entry that the reply led to, if any
 
 
+class Acted(Struct, frozen=True, kw_only=True):
+    """A call that reached the world: which attempt, after which entry, with what."""
+
+    call: CallId
+    attempt: int
+    seq: Seq
+    args: Json
+
+
 class Scene:
     """One schedule: its parameters, its journal, its world, its people's memory."""
 
@@ -141,7 +150,7 @@ class Scene:
         self.verdicts_left = 1  # how often the custom condition may say stop
         self.told: list[Told] = []
         self.fed: list[Record] = []
-        self.acted: list[tuple[CallId, int, Seq]] = []
+        self.acted: list[Acted] = []
         self.spins = 0
         self.draining = False
         own = Random(seed ^ 0x9E3779B9)  # noqa: S311 - as above

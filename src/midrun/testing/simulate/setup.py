@@ -203,7 +203,7 @@ def drawn(seed: int, strategy: Strategy, programs: tuple[str, ...], rng: Random)
         freezes=rng.choice(theme.freezes),
         lapses=rng.choice(FEW),
         jumps=rng.choice((0, 0, 1, 2)),
-        stand_downs=rng.choice((0, 0, 0, 1)),
+        stand_downs=rng.choice((0, 0, 1)),
         undo_failures=rng.choice(theme.undo_failures),
         model_failures=rng.choice((0, 0, 0, 1, 2)),
         lost_replies=rng.choice((0.0, 0.3)),

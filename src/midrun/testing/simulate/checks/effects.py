@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from midrun.core.entries import (
     AskAnswered,
+    AskOpened,
     CallAborted,
     CallDone,
     CallFailed,
@@ -22,7 +23,7 @@ from midrun.core.entries import (
 from midrun.core.ids import CallId
 from midrun.core.report import report
 from midrun.core.state import Call
-from midrun.core.values import Effect, Phase
+from midrun.core.values import Effect, Json, Phase
 from midrun.testing.simulate.programs import TOOLS
 from midrun.testing.simulate.scene import Scene
 from midrun.testing.simulate.violation import Violation
@@ -35,6 +36,7 @@ def check_counts(scene: Scene, records: list[Record]) -> None:
         Violation: something happened too often, or before it was journaled.
     """
     _committed_first(scene, records)
+    _as_approved(scene, records)
     for key, count in scene.world.acts.items():
         if count > 1:
             raise Violation("W1", f"{_named(scene, key)} took effect {count} times")
@@ -67,9 +69,28 @@ def _committed_first(scene: Scene, records: list[Record]) -> None:
         for r in records
         if isinstance(r.entry, CallStarted)
     }
-    for call, attempt, seq in scene.acted:
-        if starts.get((call, attempt), seq + 1) > seq:
-            raise Violation("I14", f"{call} attempt {attempt} acted before it was journaled")
+    for acted in scene.acted:
+        if starts.get((acted.call, acted.attempt), acted.seq + 1) > acted.seq:
+            text = f"{acted.call} attempt {acted.attempt} acted before it was journaled"
+            raise Violation("I14", text)
+
+
+def _as_approved(scene: Scene, records: list[Record]) -> None:
+    """What a person approved is what was done, with these arguments and no others."""
+    about: dict[str, CallId] = {}
+    args: dict[CallId, Json] = {}
+    for record in records:
+        match record.entry:
+            case AskOpened(ask=ask, ask_kind="approval", call=call, data=data):
+                about[ask] = call
+                args[call] = data
+            case AskAnswered(ask=ask, decision=decision) if ask in about:
+                args[about[ask]] = decision.value or args[about[ask]]
+            case _:
+                continue
+    for acted in scene.acted:
+        if acted.call in args and acted.args != args[acted.call]:
+            raise Violation("I25", f"{acted.call} acted with {acted.args}, nobody approved it")
 
 
 def _named(scene: Scene, key: str) -> str:
