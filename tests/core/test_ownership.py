@@ -4,7 +4,7 @@ import pytest
 
 from midrun.core import controls as c
 from midrun.core import evidence as v
-from midrun.core.entries import CallAborted, CallDone, CallFailed, RequestNoted
+from midrun.core.entries import CallAborted, CallDone, CallFailed, LateResult, RequestNoted
 from midrun.core.ids import AskId, CallId, Epoch, Micros, RunId, call_key, child_id, undo_key
 from midrun.core.machine import plan
 from midrun.core.orders import AbortCall, CallModel, CallTool, Park
@@ -110,6 +110,14 @@ def test_a_lift_returns_the_run_to_the_phase_it_was_halted_in(phase: Phase) -> N
         Phase.FAILED: begun.after(v.Fail(epoch=E1, error="boom")),
     }
     runs[phase].when(c.Halt()).then(phase=Phase.HALTED).when(c.Lift()).then(phase=phase)
+
+
+def test_a_run_whose_question_was_settled_while_halted_goes_on_after_the_lift() -> None:
+    """Found by the simulator: it would have waited for nobody, for ever."""
+    run = mailing.after(v.TakeLease()).advances().then(phase=Phase.WAITING).when(c.Halt())
+    late = LateResult(call=C2, attempt=1, epoch=E1, result="sent")
+    run = run.when(v.Late(result=late)).then(phase=Phase.HALTED)
+    run.when(c.Lift()).then(phase=Phase.QUEUED)
 
 
 def test_a_request_id_is_applied_once_and_a_repeat_hears_the_same() -> None:

@@ -167,7 +167,10 @@ ACCEPTS: Final[Mapping[type[Input], Row]] = {
     v.Close: _row(_stays(_DRIVEN)),
     v.AskPerson: _row(_stays((RUNNING, PAUSING))),
     v.AskMoot: _row(
-        {**_stays((QUEUED, RUNNING, PAUSING, PAUSED, FAILED)), WAITING: _to(WAITING, QUEUED)}
+        {
+            **_stays((QUEUED, RUNNING, PAUSING, PAUSED, FAILED, HALTED)),
+            WAITING: _to(WAITING, QUEUED),
+        }
     ),
     v.SaveProgress: _row(_stays(_DRIVEN)),
     v.Propose: _row({RUNNING: _to(RUNNING)}),

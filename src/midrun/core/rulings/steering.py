@@ -38,7 +38,7 @@ from midrun.core.entries import (
 )
 from midrun.core.evolve import apply
 from midrun.core.ids import Micros, call_id
-from midrun.core.rulings.asked import asked, by, parking
+from midrun.core.rulings.asked import asked, by, parking, waking
 from midrun.core.rulings.ends import cancelled
 from midrun.core.state import Hold, Pending, State
 from midrun.core.stops import caps
@@ -155,9 +155,10 @@ def halt(state: State, control: Halt, _: Micros) -> Verdict:
     return accept(RunHalted(then=then, scope=control.scope, **asked(control)))
 
 
-def lift(_: State, control: Lift, __: Micros) -> Verdict:
-    """Let go of the run."""
-    return accept(RunLifted(**asked(control)))
+def lift(state: State, control: Lift, _: Micros) -> Verdict:
+    """Let go of the run; what it waited for may have come while the latch held it."""
+    lifted = RunLifted(**asked(control))
+    return accept(lifted, *waking(apply(state, (lifted,)), (), "lifted"))
 
 
 def raise_cap(state: State, control: RaiseCap, _: Micros) -> Verdict:
