@@ -25,7 +25,7 @@ from tests.core.game import Game
 from tests.core.wild import Pick
 
 T = TypeVar("T")
-GAMES, MOVES = 120, 80
+GAMES, MOVES = 400, 100
 
 
 def drawing(data: st.DataObject) -> Pick:
@@ -93,7 +93,7 @@ class BareCore(RuleBasedStateMachine):
 @pytest.mark.slow
 def test_no_short_life_breaks_a_promise() -> None:
     """Shrinks what it finds; bounded to about ten seconds."""
-    bounds = settings(max_examples=100, stateful_step_count=30, deadline=None)
+    bounds = settings(max_examples=200, stateful_step_count=40, deadline=None)
     run_state_machine_as_test(BareCore, settings=bounds)
 
 

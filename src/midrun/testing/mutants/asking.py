@@ -4,21 +4,21 @@ from msgspec.structs import replace
 
 from midrun.core import boundary, plan
 from midrun.core import decide as deciding
-from midrun.core.controls import Control, Lift, Redirect
+from midrun.core.controls import Control, Redirect
 from midrun.core.entries import (
     AskAnswered,
     AskClosed,
     Entry,
     FramePushed,
+    FrameReconstructed,
     FrameResumed,
     RunHalted,
 )
 from midrun.core.evidence import Advanced, Wake
-from midrun.core.folds import asks as ask_folds
 from midrun.core.ids import Micros
 from midrun.core.rulings import asked as waking_rules
 from midrun.core.rulings import asks as ask_rulings
-from midrun.core.rulings import steering, thought
+from midrun.core.rulings import thought
 from midrun.core.state import Ask, State
 from midrun.core.table import Input
 from midrun.core.values import Phase
@@ -71,6 +71,13 @@ def _old_arguments(before: State, after: State, entry: Entry) -> State:
     assert was is not None
     assert call is not None
     return after.with_call(replace(call, use=was.use))
+
+
+def _from_below(state: State, now: Micros, by: str = "") -> FrameResumed | FrameReconstructed:
+    return _WAY_BACK(replace(state, frames=state.frames[:1]), now, by)
+
+
+_WAY_BACK = boundary.way_back
 
 
 def _held(state: State, now: Micros, by: str = "") -> FrameResumed:
@@ -162,8 +169,11 @@ ASKING = (
     Mutant(
         name="frame_from_the_middle",
         wrong="a held thought is taken from below another one",
-        plant=lambda: in_place_of(thought, "_off_top", _not_there),
-        limit=12000,
+        plant=lambda: together(
+            in_place_of(boundary, "way_back", _from_below),
+            in_place_of(thought, "way_back", _from_below),
+        ),
+        limit=6000,
     ),
     Mutant(
         name="frame_resumed_too_late",
@@ -193,11 +203,6 @@ ASKING = (
 )
 
 
-def _not_there(state: State, frame: str) -> Refused | None:
-    known = any(held.id == frame for held in state.frames)
-    return None if known else Refused(reason="no_such_frame")
-
-
 def _only_applied(state: State) -> tuple[Entry, ...]:
     return tuple(
         e for e in _REDIRECTED(state) if type(e).__name__ not in {"AskClosed", "CallSealed"}
@@ -205,4 +210,3 @@ def _only_applied(state: State) -> tuple[Entry, ...]:
 
 
 _REDIRECTED = boundary._redirected  # noqa: SLF001 - as above
-_unused = (ask_folds, Lift, steering)

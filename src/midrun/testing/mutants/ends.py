@@ -167,6 +167,8 @@ ENDS = (
         name="undo_set_forgets_the_unknown",
         wrong="late evidence takes an unknown call out of the undo set",
         plant=lambda: arm(CancelRequested, _doomed_in_flight_only),
+        limit=20000,
+        strategy="targeted+pct",
     ),
     Mutant(
         name="nothing_is_undone",

@@ -16,11 +16,12 @@ from midrun.core.state import State
 from midrun.core.table import ACCEPTS, Cell, Input
 from midrun.core.values import Phase
 from midrun.core.verdicts import Accepted, Already, Verdict
+from midrun.testing.simulate.setup import Strategy
 
 Planted = AbstractContextManager[object]
 Ruling = Callable[[State, Input, Micros], Verdict]
 
-LIMIT: Final = 3000
+LIMIT: Final = 5000
 
 
 class Mutant(Struct, frozen=True, kw_only=True):
@@ -30,6 +31,7 @@ class Mutant(Struct, frozen=True, kw_only=True):
     wrong: str
     plant: Callable[[], Planted]
     limit: int = LIMIT  # of schedules within which it must be found
+    strategy: Strategy = "mixed"  # the one that the gate hunts it with
     documented: bool = False  # not a fault: a limit that the documentation names
 
 

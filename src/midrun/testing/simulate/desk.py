@@ -14,7 +14,7 @@ from midrun.core import follows
 from midrun.core.entries import Entry, Record
 from midrun.core.evidence import Evidence, TakeLease
 from midrun.core.follows import STARTS
-from midrun.core.head import head_of
+from midrun.core.head import Head, head_of
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.machine import apply, decide, evolve, fold
 from midrun.core.state import State
@@ -201,6 +201,14 @@ class Desk:
     def records(self, after: int = 0, limit: int | None = None) -> list[Record]:
         """Return what the store hands out to anybody who reads."""
         return list(done(self.store.read(self.run, after=Seq(after), limit=limit)))
+
+    def head(self) -> Head:
+        """Return what the store keeps beside the journal, for lists and wake-ups."""
+        return done(self.store.row(self.run)).head
+
+    def alive(self, holder: str) -> bool:
+        """Tell whether the store has heard of `holder` lately."""
+        return holder in done(self.store.holders())
 
     def snapshot(self) -> None:
         """Store the state as it is now."""

@@ -106,6 +106,9 @@ class Door:
             return False
         except KindRefused as error:
             raise Violation("KIND", str(error)) from error
+        if self.scene.chance(self.scene.setup.cuts):
+            self.drop()  # nobody told this process that it was appended: it starts anew
+            return False
         self.leave(batch)
         return True
 

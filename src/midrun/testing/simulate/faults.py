@@ -52,7 +52,7 @@ class Faults:
 
     def crash(self) -> Steps:
         """Kill a process; its lease lapses some time later, and a new one starts."""
-        yield from self.scene.placed()
+        yield from self.scene.placed("fault")
         driver = self._victim()
         if driver is None:
             return
@@ -63,7 +63,7 @@ class Faults:
 
     def freeze(self) -> Steps:
         """Stop a process for so long that its lease lapses; it wakes up knowing nothing."""
-        yield from self.scene.placed()
+        yield from self.scene.placed("fault")
         driver = self._victim()
         if driver is None:
             return
@@ -85,22 +85,29 @@ class Faults:
 
     def lapse(self) -> Steps:
         """Let the store hear nothing of a live process for too long."""
-        yield from self.scene.placed()
+        yield from self.scene.placed("fault")
         if (driver := self._victim()) is not None:
             driver.process.lapsed = True
             self.desk.lapse(driver.process.name)
 
     def jump(self) -> Steps:
         """Set the clock forward or back."""
-        yield from self.scene.placed()
+        yield from self.scene.placed("fault")
         self.scene.now += self.scene.rng.choice(JUMPS)  # type: ignore[assignment]  # a time
 
     def stand_down(self) -> Steps:
         """Shut a process down in an orderly way."""
-        yield from self.scene.placed()
+        yield from self.scene.placed("fault")
         if (driver := self._victim()) is not None:
             driver.leaving = True
             self.restart()
+
+    def grab(self) -> Steps:
+        """Try to take the run from a process that is alive, as a second wake-up would."""
+        yield from self.scene.placed("fault")
+        holder = self.desk.holder
+        if holder and self.desk.alive(holder) and self.desk.take("grabber") is not None:
+            raise Violation("I6", f"the lease was taken from {holder}, who is alive")
 
     def _pause(self) -> Steps:
         for _ in range(self.scene.rng.randint(0, 10)):

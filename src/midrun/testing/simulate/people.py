@@ -51,13 +51,19 @@ OPERATED: Final = {
     *DECIDING,
     "halt",
     "halt_agent",
+    "halt_label",
     "halt_all",
     "lift",
     "retry_undo",
     "accept_residue",
 }
 BY_HAND: Final = ("file", "send", "pay", "ask")
-SCOPES: Final = {"halt": "run:run_1", "halt_agent": "agent:clerk", "halt_all": "all"}
+SCOPES: Final = {
+    "halt": "run:run_1",
+    "halt_agent": "agent:clerk",
+    "halt_label": "label:red",
+    "halt_all": "all",
+}
 
 
 class Person:
@@ -88,6 +94,8 @@ class Person:
             return
         control = self.wish(op)
         yield from self.press(control)
+        if control.request and self.scene.chance(0.03):
+            yield from self.press(replace(control, reason="something else"))
         if control.request and self.scene.chance(self.scene.setup.lost_replies):
             if self.scene.chance(0.5):
                 self.scene.spawn(self.press(control), self.process)
@@ -208,6 +216,7 @@ PLAIN: Final[dict[str, Control]] = {
     "cancel_all": Cancel(undo="all"),
     "halt": Halt(scope=SCOPES["halt"]),
     "halt_agent": Halt(scope=SCOPES["halt_agent"]),
+    "halt_label": Halt(scope=SCOPES["halt_label"]),
     "halt_all": Halt(scope=SCOPES["halt_all"]),
     "lift": Lift(),
     "force_pause": ForcePause(),

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from midrun.core.controls import Control
 from midrun.core.entries import (
+    KINDS,
     AskOpened,
     CallAborted,
     CallDone,
@@ -46,13 +47,15 @@ from midrun.testing.simulate.schedule import (
     at_random,
     by_priority,
 )
-from midrun.testing.simulate.setup import Strategy, drawn
+from midrun.testing.simulate.setup import THEMES, Strategy, drawn
 from midrun.testing.simulate.world import World
 
 NOON: Final = Micros(1_800_000_000_000_000)
 TICK: Final = 1000
 REACH: Final = 34
 """The last position of the journal at which something is placed."""
+
+BY_NAME: Final = {kind.__name__: kind for kind in KINDS}
 
 TARGETS: Final[tuple[type[Entry], ...]] = (
     CallStarted,
@@ -191,7 +194,7 @@ class Scene:
             for _ in range(self.rng.randint(0, 12)):
                 yield None
             return
-        draw = self.rng.random()
+        draw = self.rng.random() if op != "fault" else self.rng.uniform(0.2, 0.8)
         if draw < 0.4:
             yield self.from_seq(self.rng.randint(1, REACH))
             return
@@ -199,7 +202,10 @@ class Scene:
             acts = self.rng.randint(1, 4)
             yield lambda: len(self.acted) >= acts
             return
+        theme = THEMES.get(self.setup.theme)
         kind, count = self.rng.choice(TARGETS), self.rng.choice((1, 1, 2, 3))
+        if theme is not None and theme.moments and self.chance(0.7):
+            kind, count = BY_NAME[self.rng.choice(theme.moments)], 1
         yield lambda: self.desk.tally[kind] >= count
 
     def from_seq(self, seq: int) -> Ready:

@@ -58,6 +58,8 @@ OPS: Final[tuple[tuple[str, ...], ...]] = (
     ("halt", "cancel", "lift"),
     ("cancel_all", "halt", "lift"),
     ("halt_agent", "lift"),
+    ("halt_label", "lift"),
+    ("pause_until", "pause", "resume"),
     ("halt_all", "halt", "lift"),
     ("lift",),
     ("raise_cap",),
@@ -81,6 +83,7 @@ class Theme(Struct, frozen=True, kw_only=True):
     crashes: tuple[int, ...] = (0, 0, 1)
     freezes: tuple[int, ...] = (0, 0, 1)
     undo_failures: tuple[int, ...] = (0, 0, 2)
+    moments: tuple[str, ...] = ()  # entries right after which things are placed here
 
 
 THEMES: Final[dict[str, Theme]] = {
@@ -112,12 +115,14 @@ THEMES: Final[dict[str, Theme]] = {
             ("cancel_all",),
             ("take_over", "use_tool", "approve", "hand_back"),
         ),
+        moments=("AskOpened", "AskAnswered", "CallDone"),
     ),
     "zombies": Theme(
         programs=("writer", "clerk", "locker", "mailer", "unlucky"),
         ops=(("cancel",), ("cancel_all",), ("answer",), ("answer", "cancel"), ("pause",)),
-        crashes=(0, 1),
-        freezes=(1, 2, 2),
+        crashes=(0, 0, 1),
+        freezes=(1, 2),
+        moments=("CallUnknown", "CallUnknown", "AskOpened", "CancelRequested"),
     ),
     "undo": Theme(
         programs=("writer", "locker", "unlucky", "crawler", "stubborn"),
@@ -130,6 +135,7 @@ THEMES: Final[dict[str, Theme]] = {
             ("force_pause",),
         ),
         undo_failures=(0, 1, 2, 6),
+        moments=("UndoStarted", "UndoFailed", "CancelRequested", "CallStarted"),
     ),
     "wheel": Theme(
         programs=("clerk", "buyer", "counted", "family"),
@@ -162,6 +168,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     lapses: int
     jumps: int
     stand_downs: int
+    grabs: int
+    cuts: float  # how often a driver does not hear that its append was made
     undo_failures: int
     model_failures: int
     lost_replies: float
@@ -204,6 +212,8 @@ def drawn(seed: int, strategy: Strategy, programs: tuple[str, ...], rng: Random)
         lapses=rng.choice(FEW),
         jumps=rng.choice((0, 0, 1, 2)),
         stand_downs=rng.choice((0, 0, 1)),
+        grabs=rng.choice((0, 0, 1)),
+        cuts=rng.choice((0.0, 0.0, 0.0, 0.05)),
         undo_failures=rng.choice(theme.undo_failures),
         model_failures=rng.choice((0, 0, 0, 1, 2)),
         lost_replies=rng.choice((0.0, 0.3)),

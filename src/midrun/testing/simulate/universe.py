@@ -48,6 +48,7 @@ class Universe:
             (self.faults.lapse, setup.lapses),
             (self.faults.jump, setup.jumps),
             (self.faults.stand_down, setup.stand_downs),
+            (self.faults.grab, setup.grabs),
         ):
             for _ in range(count):
                 scene.spawn(kind(), chaos)

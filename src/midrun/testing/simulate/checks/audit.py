@@ -39,7 +39,7 @@ def audit_so_far(scene: Scene) -> list[Record]:
     records = scene.desk.records()
     if fold(scene.desk.run, records) != scene.desk.state:
         raise Violation("I2", "the journal, read again, means something else")
-    for problem in check_journal(records):
+    for problem in check_journal(records, run=scene.desk.run, head=scene.desk.head()):
         raise Violation(problem.invariant, f"at {problem.seq}: {problem.text}")
     if scene.fed != records[: len(scene.fed)]:
         raise Violation("I38", "the feed has a gap, or an entry twice")

@@ -44,6 +44,10 @@ def _repeats(first: Told, later: Told) -> None:
     if first is later:
         return
     heard, now = _heard(first.verdict), _heard(later.verdict)
+    if later.control.reason != first.control.reason:
+        if now != ("refused", "request_id_reused"):
+            raise Violation("I20", f"{later.control} reused an id, and was told {now}")
+        return
     if isinstance(first.verdict, Accepted):
         heard = ("already", "duplicate_request")
         if isinstance(later.verdict, Already) and later.verdict.seq != first.first:

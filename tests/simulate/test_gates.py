@@ -1,0 +1,50 @@
+"""The gates: many schedules break nothing, and what is broken on purpose is found."""
+
+import secrets
+from time import perf_counter
+
+import pytest
+
+from midrun.testing.mutants.gate import MUTANTS, hunt
+from midrun.testing.mutants.planting import Mutant
+from midrun.testing.simulate.setup import STYLES, Strategy
+from midrun.testing.simulate.sweep import swept
+
+pytestmark = [pytest.mark.slow, pytest.mark.once]
+
+FIXED = 1000
+FRESH_S = 12.0
+FAULTS_MIN = 25
+
+
+def _run(seed: int, count: int, strategy: Strategy) -> None:
+    sweep = swept(range(seed, seed + count), strategy)
+    assert not sweep.failures, sweep.failures[0].text
+
+
+@pytest.mark.parametrize("strategy", STYLES)
+def test_no_rule_is_broken_in_the_schedules_of_fixed_seeds(strategy: Strategy) -> None:
+    """The same on every machine, so a failure here is about the change at hand."""
+    _run(0, FIXED, strategy)
+
+
+def test_no_rule_is_broken_in_the_schedules_of_fresh_seeds() -> None:
+    """Each time elsewhere; the failure prints its seed."""
+    seed = secrets.randbelow(2**40)
+    print(f"first seed: {seed}")  # noqa: T201 - for whoever reads the output of a failure
+    began = perf_counter()
+    while perf_counter() - began < FRESH_S:
+        _run(seed, 100, "mixed")
+        seed += 100
+
+
+def test_there_are_enough_planted_faults_and_each_has_its_own_name() -> None:
+    """The list may grow; a fault that is removed takes what it proved with it."""
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= FAULTS_MIN
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_fault_is_found(mutant: Mutant) -> None:
+    """A check that cannot fail is worse than none: it is trusted."""
+    found = hunt(mutant, mutant.strategy, seed=0, limit=mutant.limit)
+    assert found.schedules, f"{mutant.name} survived {mutant.limit} schedules: {mutant.wrong}"

@@ -1,0 +1,96 @@
+"""The simulator itself: it repeats itself, and tells everything about a failure."""
+
+import pytest
+
+from midrun.core.entries import CallStarted, FrameAbandoned
+from midrun.testing.mutants.asking import ASKING
+from midrun.testing.mutants.gate import hunt
+from midrun.testing.simulate.__main__ import main
+from midrun.testing.simulate.setup import STRATEGIES, Strategy
+from midrun.testing.simulate.sweep import failure_of, sweeps, swept
+from midrun.testing.simulate.universe import Universe
+
+TWICE = next(mutant for mutant in ASKING if mutant.name == "request_applied_twice")
+
+
+def _journal(seed: int, strategy: Strategy) -> list[object]:
+    universe = Universe(seed, strategy)
+    universe.run()
+    return [*universe.scene.desk.written, *universe.scene.world.seen]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_same_seed_is_the_same_schedule(strategy: Strategy) -> None:
+    """A failure that does not come again cannot be mended."""
+    for seed in range(5):
+        assert _journal(seed, strategy) == _journal(seed, strategy)
+
+
+def test_different_seeds_are_different_schedules() -> None:
+    """Otherwise a million of them say no more than one."""
+    journals = {str(_journal(seed, "mixed")) for seed in range(40)}
+    assert len(journals) > 35
+
+
+@pytest.mark.parametrize("seed", [2**31, 2**63, 10**30])
+def test_any_number_is_a_seed(seed: int) -> None:
+    """Whatever was drawn, the run comes to an end."""
+    assert failure_of(seed, "mixed") is None
+
+
+def test_schedules_reach_every_end_and_most_entries() -> None:
+    """What is never tried is never found."""
+    kinds: set[type] = set()
+    for seed in range(400):
+        universe = Universe(seed, "targeted")
+        universe.run()
+        kinds |= set(universe.scene.desk.tally)
+    assert {CallStarted, FrameAbandoned} <= kinds
+    assert len(kinds) > 50
+
+
+def test_a_failing_schedule_tells_everything_that_is_needed() -> None:
+    """Seed, strategy, parameters, the one command, and the whole journal."""
+    with TWICE.plant():
+        found = hunt(TWICE, "mixed", seed=0, limit=500)
+        failure = failure_of(found.seed, "mixed")
+        universe = Universe(found.seed, "mixed")
+        with pytest.raises(AssertionError):
+            universe.run()
+    assert failure is not None
+    assert failure.rule == "I20"
+    assert f"FAILED seed {found.seed}, strategy mixed: I20" in failure.text
+    command = f"--schedules 1 --seed {found.seed} --strategy mixed --verbose"
+    assert f"python -m midrun.testing.simulate {command}" in failure.text
+    assert "crashes = " in failure.text
+    for entry, _ in universe.scene.desk.written:
+        assert type(entry).__name__ in failure.text
+
+
+def test_a_planted_fault_is_gone_afterwards() -> None:
+    """A fault that stays would be found by every test that comes after."""
+    found = hunt(TWICE, "mixed", seed=0, limit=500)
+    assert found.schedules
+    assert failure_of(found.seed, "mixed") is None
+
+
+def test_the_command_fails_when_a_schedule_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """CI looks at the exit code, people at the first failure."""
+    with TWICE.plant():
+        found = hunt(TWICE, "mixed", seed=0, limit=500)
+        arguments = ["--schedules", "1", "--seed", str(found.seed)]
+        assert main([*arguments, "--verbose"]) == 1
+        assert main(arguments) == 1
+    assert "FAILED: I20" in capsys.readouterr().out
+    assert main(arguments) == 0
+    assert "no rule was broken" in capsys.readouterr().out
+
+
+def test_two_processes_count_what_one_counts() -> None:
+    """Splitting the work must not change it."""
+    alone = swept(range(220), "mixed")
+    outcomes: dict[str, int] = {}
+    for sweep in sweeps(range(220), "mixed", processes=2):
+        for name, count in sweep.outcomes.items():
+            outcomes[name] = outcomes.get(name, 0) + count
+    assert outcomes == alone.outcomes
