@@ -21,7 +21,7 @@ from tests.core import wild
 from tests.core.wild import Pick
 
 COMMON = {"fenced", "lease_lost", "request_id_reused"}
-NO_OPS = {"nothing_due", "duplicate_request"}
+NO_OPS = {"duplicate_request"}
 ROUNDS_MAX = 300
 MOSTLY = (True, True, False)
 

@@ -19,7 +19,7 @@ from midrun.core.entries import (
     RunWaiting,
     StoodDown,
 )
-from midrun.core.facts.base import Asked
+from midrun.core.facts.fact import Asked
 from midrun.core.ids import SECOND, CallId, Epoch, Micros, Seq, call_id
 from midrun.core.values import Effect, Reply, Traits, Use
 from midrun.verify.journal import check_journal

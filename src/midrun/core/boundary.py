@@ -61,10 +61,10 @@ def _startable(state: State) -> bool:
 def _redirected(state: State) -> Iterator[Entry]:
     """The new course: what had not started will not start, and nobody decides about it."""
     yield from close_asks(state, "superseded")
-    asking = {state.asks[n - 1].call for n in state.open_asks}
-    for number in state.open:
+    parked = (n for frame in state.frames for n in frame.parked)
+    for number in (*state.open, *parked):
         call = state.calls[number - 1]
-        if call.id not in asking or call.stage is not Stage.ASKING:
+        if call.unclosed and call.stage is not Stage.ASKING:  # closing its ask sealed that one
             yield CallSealed(call=call.id, why=SEALED_BECAUSE["superseded"])
     minus = words.upcoming(state)
     for waiting in state.redirects:

@@ -19,7 +19,7 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 from midrun.core.ids import AskId, CallId, Epoch, Micros, Seq
-from midrun.core.values import Action, Item, Json, Spend, Use
+from midrun.core.values import NOTHING, Action, Item, Json, Spend, Use
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -59,7 +59,7 @@ class Start(Fenced, kw_only=True):
 
     call: CallId
     seen: Seq
-    reserve: Spend = Spend()
+    reserve: Spend = NOTHING
 
 
 class Close(Fenced, kw_only=True):

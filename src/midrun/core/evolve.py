@@ -6,7 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from midrun.core.entries import Entry, LeaseTaken, Record, RequestNoted, RunLifted, RunStarted
-from midrun.core.facts.base import Asked
+from midrun.core.facts.fact import Asked
 from midrun.core.folds import asks, calls, life, steering, thought, undo
 from midrun.core.follows import FOLLOWS
 from midrun.core.ids import Micros, RunId, Seq

@@ -30,7 +30,8 @@ def number_of(call: str) -> int:
     """Return which call of its run `call` names, or 0 if it names none."""
     digits = call[1:]
     known = call[:1] == "c" and digits.isdecimal() and len(digits) <= _DIGITS
-    return int(digits) if known else 0
+    number = int(digits) if known else 0
+    return number if call_id(number) == call else 0  # "c02" is nobody's id
 
 
 def call_key(run: RunId, call: CallId) -> str:

@@ -26,6 +26,7 @@ from midrun.core.ids import (
 )
 from midrun.core.stops import Meter, Stop
 from midrun.core.values import (
+    NOTHING,
     Action,
     Approval,
     AskKind,
@@ -94,13 +95,14 @@ class Call(Value, kw_only=True):
     doomed: bool = False  # in flight when the cancel came: in the undo set however it ends
     again: bool = False  # to be made again, under the same key
     by_hand: bool = False  # wanted by a person at the wheel
+    late: bool = False  # a worker of an older epoch has brought its result
     entered: bool = False  # it asked a person from within: it may have done things before
     shelved: bool = False  # the agent goes on; the outcome will come as a message
     result: Json = None
     error: str = ""
     retry_at: Micros | None = None
     progress: Json = None
-    reserved: Spend = Spend()
+    reserved: Spend = NOTHING
     approval: Approval | None = None
     approved_at: Seq = START
     undo: Cleanup = Cleanup()

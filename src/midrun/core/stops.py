@@ -8,14 +8,14 @@ and asks; `TextMention` and `Custom` may say `then="complete"` instead.
 from typing import Final, Literal, assert_never, dataclass_transform
 
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
-from midrun.core.values import Spend
+from midrun.core.values import NOTHING, Spend
 
 TRAIL: Final = 64
 """How many calls are remembered for `Repeats`: cycles of up to four calls, sixteen times."""
 
 CYCLE_MAX: Final = 4
-NOTHING: Final = Spend()
 
 
 class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -23,8 +23,8 @@ class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     steps: int = 0
     tool_calls: int = 0
-    spent: Spend = Spend()
-    reserved: Spend = Spend()
+    spent: Spend = NOTHING
+    reserved: Spend = NOTHING
     worked: int = 0  # microseconds in which a driver held the run; see State.metered
     trail: tuple[str, ...] = ()
     text: str = ""
@@ -80,6 +80,10 @@ class MaxCost(_Stop, frozen=True):
 
     usd: float
 
+    def __post_init__(self) -> None:
+        """Take `2` as `2.0`: what is read back must be written as the same bytes."""
+        force_setattr(self, "usd", float(self.usd))
+
     def __str__(self) -> str:
         return f"at most ${self.usd:g}"
 
@@ -87,8 +91,13 @@ class MaxCost(_Stop, frozen=True):
 class MaxTime(_Stop, frozen=True):
     """Pause after this much time at work; paused and waiting time does not count."""
 
-    seconds: float = 0
-    minutes: float = 0
+    seconds: float = 0.0
+    minutes: float = 0.0
+
+    def __post_init__(self) -> None:
+        """As for `MaxCost`."""
+        force_setattr(self, "seconds", float(self.seconds))
+        force_setattr(self, "minutes", float(self.minutes))
 
     def __str__(self) -> str:
         return f"at most {self.seconds + self.minutes * 60:g} s of work"

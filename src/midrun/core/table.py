@@ -58,6 +58,14 @@ def _stays(phases: Iterable[Phase]) -> dict[Phase, Cell]:
     return {phase: _to(phase) for phase in phases}
 
 
+def _or(already: str, row: Row) -> Row:
+    """Say that every accepted cell of `row` may also be the no-op `already`."""
+    return {
+        phase: Cell(to=cell.to, already=already) if cell.to else cell
+        for phase, cell in row.items()
+    }
+
+
 _LIVE = (QUEUED, RUNNING, PAUSING, PAUSED, WAITING, FAILED)
 _DRIVEN = (RUNNING, PAUSING, CANCELLING, HALTED)
 _ENDED = {CANCELLED: "already_cancelled", COMPLETED: "already_completed"}
@@ -142,17 +150,20 @@ ACCEPTS: Final[Mapping[type[Input], Row]] = {
     c.UseTool: _row({PAUSED: _to(QUEUED)}),
     c.HandBack: _row(dict.fromkeys((PAUSED, FAILED), _to(QUEUED, WAITING))),
     # what time, and workers that come late, bring
-    v.Wake: _row(
-        {
-            **_stays((QUEUED, RUNNING, CANCELLING)),
-            RUNNING: _to(RUNNING, PAUSING),
-            PAUSING: _to(PAUSING, RUNNING),
-            PAUSED: _to(PAUSED, QUEUED, WAITING),
-            WAITING: _to(WAITING, QUEUED),
-            FAILED: _to(FAILED),
-        }
+    v.Wake: _or(
+        "nothing_due",
+        _row(
+            {
+                **_stays((QUEUED, RUNNING, CANCELLING)),
+                RUNNING: _to(RUNNING, PAUSING),
+                PAUSING: _to(PAUSING, RUNNING),
+                PAUSED: _to(PAUSED, QUEUED, WAITING),
+                WAITING: _to(WAITING, QUEUED),
+                FAILED: _to(FAILED),
+            }
+        ),
     ),
-    v.Late: _row(_stays(Phase) | {WAITING: _to(WAITING, QUEUED)}),
+    v.Late: _or("already_known", _row(_stays(Phase) | {WAITING: _to(WAITING, QUEUED)})),
     # what the driver brings
     v.TakeLease: _row(
         {
@@ -162,7 +173,9 @@ ACCEPTS: Final[Mapping[type[Input], Row]] = {
             CANCELLING: _to(CANCELLING),
         }
     ),
-    v.Advanced: _row({RUNNING: _to(RUNNING, PAUSING), CANCELLING: _to(CANCELLING)}),
+    v.Advanced: _or(
+        "nothing_due", _row({RUNNING: _to(RUNNING, PAUSING), CANCELLING: _to(CANCELLING)})
+    ),
     v.Start: _row({RUNNING: _to(RUNNING, PAUSING)}),
     v.Close: _row(_stays(_DRIVEN)),
     v.AskPerson: _row(_stays((RUNNING, PAUSING))),
@@ -244,6 +257,7 @@ GUARDS: Final[Mapping[type[Input], tuple[str, ...]]] = {
         "not_next",
     ),
     v.Close: ("not_in_flight",),
+    v.Propose: ("taken_over",),
     v.AskPerson: ("not_in_flight",),
     v.AskMoot: ("no_such_ask", "ask_closed", "already_answered"),
     v.SaveProgress: ("not_in_flight",),

@@ -1,7 +1,7 @@
 """The small values that entries, controls, orders and the state are made of."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, dataclass_transform
+from typing import TYPE_CHECKING, Any, Final, Literal, dataclass_transform
 
 from msgspec import Struct, field
 
@@ -80,6 +80,10 @@ class Spend(Value, kw_only=True):
     def minus(self, other: "Spend") -> "Spend":
         """Return the difference."""
         return Spend(tokens=self.tokens - other.tokens, cost=self.cost - other.cost)
+
+
+NOTHING: Final = Spend()
+"""The one empty spend: a default is left out of a line only if it is this very object."""
 
 
 class Traits(Value, kw_only=True):

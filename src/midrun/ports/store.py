@@ -46,7 +46,7 @@ from midrun.core.entries import (
     UndoRetried,
     UndoUnknown,
 )
-from midrun.core.facts.base import Asked
+from midrun.core.facts.fact import Asked
 from midrun.core.head import Head
 from midrun.core.ids import START, Epoch, Micros, RunId, Seq
 from midrun.core.values import Phase

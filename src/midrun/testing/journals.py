@@ -25,7 +25,7 @@ from midrun.core.evidence import (
     Start,
     TakeLease,
 )
-from midrun.core.facts.base import Asked, Fact
+from midrun.core.facts.fact import Asked, Fact
 from midrun.core.ids import SECOND, CallId, Epoch, Micros, RunId, Seq, call_id
 from midrun.core.machine import decide, evolve, plan
 from midrun.core.orders import Advance, Order, Settle

@@ -18,7 +18,7 @@ from midrun.core.entries import (
     TakenOver,
     ToolUsed,
 )
-from midrun.core.facts.base import Asked
+from midrun.core.facts.fact import Asked
 from midrun.verify.ledger import Ledger
 from midrun.verify.problems import ASKED, Problem, Watch, arms
 

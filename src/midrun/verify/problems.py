@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 from msgspec import Struct
 
 from midrun.core.entries import KINDS, Entry, Record
-from midrun.core.facts.base import Asked
+from midrun.core.facts.fact import Asked
 from midrun.verify.ledger import Ledger
 
 ASKED: Final = tuple(kind for kind in KINDS if issubclass(kind, Asked))

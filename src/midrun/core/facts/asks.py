@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from midrun.core.facts.base import Asked, Fact
+from midrun.core.facts.fact import Asked, Fact
 from midrun.core.ids import AskId, CallId, Micros
 from midrun.core.values import AskKind, Decision, Json
 

@@ -2,9 +2,19 @@
 
 from typing import Literal
 
-from midrun.core.facts.base import Asked, Fact
+from midrun.core.facts.fact import Asked, Fact
 from midrun.core.ids import CallId, Epoch, Micros, Seq
-from midrun.core.values import Action, Approval, CallKind, Json, Purpose, Reply, Spend, Use
+from midrun.core.values import (
+    NOTHING,
+    Action,
+    Approval,
+    CallKind,
+    Json,
+    Purpose,
+    Reply,
+    Spend,
+    Use,
+)
 
 
 class CallProposed(Fact, kw_only=True):
@@ -21,7 +31,7 @@ class CallStarted(Fact, kw_only=True):
     attempt: int
     seen: Seq  # the newest entry the decision to start took into account
     purpose: Purpose = "step"
-    reserved: Spend = Spend()
+    reserved: Spend = NOTHING
     approval: Approval | None = None
 
 

@@ -1,6 +1,6 @@
 """The life of a run: it starts, is driven, waits, wakes and ends."""
 
-from midrun.core.facts.base import Asked, Fact
+from midrun.core.facts.fact import Asked, Fact
 from midrun.core.ids import Epoch
 from midrun.core.stops import Stop
 from midrun.core.values import Item, Message, Origin

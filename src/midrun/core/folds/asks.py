@@ -3,10 +3,11 @@
 from msgspec.structs import replace
 
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened
-from midrun.core.folds.calls import args_hash, out_of_the_way
+from midrun.core.folds.calls import args_hash, call_of, out_of_the_way
 from midrun.core.ids import number_of
 from midrun.core.state import Arms, Ask, Call, Stage, State
 from midrun.core.values import Approval, Decision
+from midrun.errors import JournalCorrupt
 
 SEALED_BECAUSE = {
     "superseded": "not executed: the run was redirected",
@@ -37,7 +38,7 @@ def ask_opened(state: State, entry: AskOpened) -> State:
         open_asks=(*state.open_asks, len(state.asks)),
         in_flight=tuple(n for n in state.in_flight if n != number),
     )
-    call = _call_of(state, ask)
+    call = call_of(state, ask.call)
     if entry.ask_kind == "unsure":
         return state  # it stays unknown while somebody is asked
     entered = call.stage is Stage.STARTED
@@ -49,10 +50,9 @@ def ask_opened(state: State, entry: AskOpened) -> State:
 
 def ask_answered(state: State, entry: AskAnswered) -> State:
     """The first decision counts; it is the call's result, its approval, or its end."""
-    ask = state.ask(entry.ask)
-    assert ask is not None
+    ask = _ask_of(state, entry.ask)
     state = _closed(state, ask, "answered", entry.by, entry.decision)
-    call = _call_of(state, ask)
+    call = call_of(state, ask.call)
     match ask.ask_kind:
         case "question":
             call = replace(
@@ -85,10 +85,9 @@ def _approved(state: State, call: Call, ask: Ask, decision: Decision) -> State:
 
 def ask_closed(state: State, entry: AskClosed) -> State:
     """Nobody decides this any more."""
-    ask = state.ask(entry.ask)
-    assert ask is not None
+    ask = _ask_of(state, entry.ask)
     state = _closed(state, ask, entry.why, entry.by, None)
-    call = _call_of(state, ask)
+    call = call_of(state, ask.call)
     if call.stage is not Stage.ASKING:
         return state
     if entry.why == "elsewhere":
@@ -111,10 +110,11 @@ def _closed(state: State, ask: Ask, how: str, by: str, decision: Decision | None
     return replace(state.with_ask(closed), open_asks=open_asks)
 
 
-def _call_of(state: State, ask: Ask) -> Call:
-    call = state.call(ask.call)
-    assert call is not None
-    return call
+def _ask_of(state: State, ask: str) -> Ask:
+    found = state.ask(ask)
+    if found is None or found.closed:
+        raise JournalCorrupt(state.run, state.seq, f"there is no open ask {ask}")
+    return found
 
 
 ARMS: Arms = {

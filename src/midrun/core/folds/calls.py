@@ -20,9 +20,10 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import call_id, number_of
 from midrun.core.state import Arms, Call, Stage, State
-from midrun.core.stops import NOTHING, TRAIL, Meter
-from midrun.core.values import TERMINAL, Json, Message, Reply, Spend, Use
+from midrun.core.stops import TRAIL, Meter
+from midrun.core.values import NOTHING, TERMINAL, Json, Message, Reply, Spend, Use
 from midrun.core.vector import Vector
+from midrun.errors import JournalCorrupt
 
 
 def args_hash(args: Json) -> str:
@@ -61,11 +62,11 @@ def _proposed(
 def call_started(state: State, entry: CallStarted) -> State:
     """The call is in flight; what it may cost is set aside."""
     number = number_of(entry.call)
-    new = number > len(state.calls)
+    new = number == len(state.calls) + 1
     call = (
         Call(number=number, call_kind=entry.call_kind, step=state.meter.steps + 1)
         if new
-        else state.calls[number - 1]
+        else call_of(state, entry.call)
     )
     call = replace(
         call,
@@ -112,7 +113,7 @@ def _metered(meter: Meter, call: Call) -> Meter:
 def call_done(state: State, entry: CallDone) -> State:
     """The call has its result, and will never be made again."""
     call = replace(
-        _of(state, entry.call),
+        call_of(state, entry.call),
         stage=Stage.DONE,
         maybe=False,
         result=entry.result,
@@ -149,7 +150,7 @@ def _replied(state: State, reply: Reply) -> State:
 
 def call_failed(state: State, entry: CallFailed) -> State:
     """A tool's error goes to the model; a model's is retried, or fails the run."""
-    call = _of(state, entry.call)
+    call = call_of(state, entry.call)
     thinking = call.call_kind == "model"
     retried = thinking and entry.transient and call.attempt < state.started.model_attempts
     if thinking and not retried:
@@ -163,7 +164,7 @@ def call_failed(state: State, entry: CallFailed) -> State:
 
 def call_aborted(state: State, entry: CallAborted) -> State:
     """Stopped midway. Made again only where that is safe and nobody changed the course."""
-    call = _of(state, entry.call)
+    call = call_of(state, entry.call)
     safe = call.call_kind != "model" and (call.harmless or call.progress is not None)
     again = safe and not any(p.when == "now" for p in state.redirects)
     state = _closed(state, replace(call, stage=Stage.ABORTED, again=again), entry.spent)
@@ -181,7 +182,7 @@ def _cut_short(state: State, call: Call, text: str, thinking: str = "") -> State
 
 def call_unknown(state: State, entry: CallUnknown) -> State:
     """Nobody knows. The reservation is kept, and so is the doubt."""
-    call = _of(state, entry.call)
+    call = call_of(state, entry.call)
     call = replace(
         call,
         stage=Stage.UNKNOWN,
@@ -195,7 +196,7 @@ def call_unknown(state: State, entry: CallUnknown) -> State:
 
 def call_settled(state: State, entry: CallSettled) -> State:
     """Evidence about an unknown call."""
-    call = _of(state, entry.call)
+    call = call_of(state, entry.call)
     if entry.happened:
         call = replace(
             call, stage=Stage.DONE, maybe=False, closed=state.seq, result=entry.result
@@ -209,7 +210,7 @@ def call_settled(state: State, entry: CallSettled) -> State:
 
 def call_sealed(state: State, entry: CallSealed) -> State:
     """The call will not be made, or not again."""
-    call = _of(state, entry.call)
+    call = call_of(state, entry.call)
     made = call.stage in {Stage.ABORTED, Stage.UNKNOWN, Stage.FAILED}
     stage = call.stage if made else Stage.SEALED
     call = replace(call, stage=stage, again=False, error=entry.why)
@@ -218,15 +219,15 @@ def call_sealed(state: State, entry: CallSealed) -> State:
 
 def progress_saved(state: State, entry: ProgressSaved) -> State:
     """A long call remembers how far it is."""
-    call = _of(state, entry.call)
+    call = call_of(state, entry.call)
     return state.with_call(replace(call, progress=entry.progress))
 
 
 def late_result(state: State, entry: LateResult) -> State:
     """Late evidence settles that same attempt if nobody else has; it changes nothing more."""
-    call = state.call(entry.call)
-    if call is None or not settles(state, call, entry.attempt):
-        return state
+    call = replace(call_of(state, entry.call), late=True)
+    if not settles(state, call, entry.attempt):
+        return state.with_call(call)
     call = replace(
         call, stage=Stage.DONE, maybe=False, again=False, closed=state.seq, result=entry.result
     )
@@ -243,9 +244,16 @@ def settles(state: State, call: Call, attempt: int) -> bool:
     )
 
 
-def _of(state: State, call: str) -> Call:
-    """Return the call that an entry speaks of; a journal speaks of no others."""
-    return state.calls[number_of(call) - 1]
+def call_of(state: State, call: str) -> Call:
+    """Return the call that an entry speaks of.
+
+    Raises:
+        JournalCorrupt: there is none of that id.
+    """
+    found = state.call(call)
+    if found is None:
+        raise JournalCorrupt(state.run, state.seq, f"there is no call {call}")
+    return found
 
 
 def _closed(state: State, call: Call, spent: Spend | None) -> State:

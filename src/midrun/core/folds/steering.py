@@ -24,8 +24,9 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import Seq
 from midrun.core.state import Arms, Cleanup, Hold, Pending, Stage, State
-from midrun.core.stops import raised
+from midrun.core.stops import Meter, raised
 from midrun.core.values import Message, Phase
+from midrun.errors import JournalCorrupt
 
 
 def pause_requested(state: State, entry: PauseRequested) -> State:
@@ -44,7 +45,7 @@ def pause_requested(state: State, entry: PauseRequested) -> State:
 
 def pause_withdrawn(state: State, _: PauseWithdrawn) -> State:
     """The run goes on as if nobody had asked."""
-    return replace(state, hold=None)
+    return replace(state, hold=None, meter=_afresh(state.meter))
 
 
 def run_paused(state: State, entry: RunPaused) -> State:
@@ -55,13 +56,16 @@ def run_paused(state: State, entry: RunPaused) -> State:
 
 def run_resumed(state: State, entry: RunResumed) -> State:
     """The run may go on. An instruction waits for the boundary, as a redirect does."""
-    # Conditions without a bound would only be met again by what the run did before.
-    meter = replace(state.meter, text="", trail=(), verdicts={})
-    state = replace(state, hold=None, error=None, meter=meter)
+    state = replace(state, hold=None, error=None, meter=_afresh(state.meter))
     if not entry.instruction:
         return state
     waiting = Pending(seq=state.seq, kind="redirect", text=entry.instruction, by=entry.by)
     return replace(state, pending=(*state.pending, waiting), cut=state.seq)
+
+
+def _afresh(meter: Meter) -> Meter:
+    """Forget what conditions without a bound look at: they would only be met again by it."""
+    return replace(meter, text="", trail=(), verdicts={})
 
 
 def cap_raised(state: State, entry: CapRaised) -> State:
@@ -113,7 +117,9 @@ def redirect_closed(state: State, entry: RedirectClosed) -> State:
 
 def without_pending(state: State, seq: Seq) -> tuple[State, Pending]:
     """Return the state without what waited since `seq`, and that."""
-    waiting = next(p for p in state.pending if p.seq == seq)
+    waiting = next((p for p in state.pending if p.seq == seq), None)
+    if waiting is None:
+        raise JournalCorrupt(state.run, state.seq, f"nothing waits since {seq}")
     return replace(state, pending=tuple(p for p in state.pending if p is not waiting)), waiting
 
 

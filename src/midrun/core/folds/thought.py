@@ -22,6 +22,7 @@ from midrun.core.entries import (
 from midrun.core.folds.steering import without_pending
 from midrun.core.state import Arms, Frame, Hold, Pending, State
 from midrun.core.values import Message, Phase
+from midrun.errors import JournalCorrupt
 
 
 def message_received(state: State, entry: MessageReceived) -> State:
@@ -85,7 +86,7 @@ def frame_pushed(state: State, entry: FramePushed) -> State:
 
 def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> State:
     """The chain goes on, and the next reply says so."""
-    goal = next(f.goal for f in state.frames if f.id == entry.frame)
+    goal = _frame_of(state, entry.frame).goal
     state = replace(
         _popped(state, entry.frame), goal=goal, answer=None, prefix=entry.words, cut=state.seq
     )
@@ -102,10 +103,17 @@ def frame_abandoned(state: State, entry: FrameAbandoned) -> State:
 
 
 def _popped(state: State, frame_: str) -> State:
-    frame = next(f for f in state.frames if f.id == frame_)
+    frame = _frame_of(state, frame_)
     back = tuple(n for n in frame.parked if state.calls[n - 1].unclosed)
     frames = tuple(f for f in state.frames if f is not frame)
     return replace(state, frames=frames, open=(*back, *state.open))
+
+
+def _frame_of(state: State, frame: str) -> Frame:
+    for held in state.frames:
+        if held.id == frame:
+            return held
+    raise JournalCorrupt(state.run, state.seq, f"there is no frame {frame}")
 
 
 def plan_made(state: State, entry: PlanMade) -> State:

@@ -9,6 +9,7 @@ from midrun.core.entries import (
     UndoStarted,
     UndoUnknown,
 )
+from midrun.core.folds.calls import call_of
 from midrun.core.ids import Micros, number_of
 from midrun.core.state import Arms, Cleanup, State
 from midrun.core.values import Action, Residue
@@ -55,8 +56,7 @@ def _cleaned(
     error: str = "",
     retry_at: Micros | None = None,
 ) -> State:
-    call = state.call(call_)
-    assert call is not None
+    call = call_of(state, call_)
     before = call.cleanup(action)
     after = Cleanup(
         stage=stage,  # type: ignore[arg-type]  # the arms above name the stages

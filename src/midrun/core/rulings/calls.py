@@ -36,7 +36,7 @@ from midrun.core.plan import KEEP, plan
 from midrun.core.rulings.asked import waking
 from midrun.core.state import Stage, State
 from midrun.core.stops import met, overdraws
-from midrun.core.verdicts import Refused, Rulings, Verdict, accept
+from midrun.core.verdicts import Already, Refused, Rulings, Verdict, accept
 
 
 def take_lease(state: State, evidence: TakeLease, _: Micros) -> Verdict:
@@ -69,7 +69,7 @@ def start(state: State, evidence: Start, _: Micros) -> Verdict:
     )
     if order is None:
         return Refused(reason=_why_not(state, evidence.call))
-    if evidence.seen < state.controls:
+    if not state.controls <= evidence.seen <= state.seq:
         return Refused(reason="unseen_control", seq=state.controls)
     call = state.call(evidence.call)
     if call is None:
@@ -119,8 +119,10 @@ def late(state: State, evidence: Late, _: Micros) -> Verdict:
     """Keep what a fenced worker brings; it may settle what nobody knew, and nothing else."""
     result = evidence.result
     call = state.call(result.call)
-    if call is None:
+    if call is None or not 0 < result.attempt <= call.attempt or result.epoch > state.epoch:
         return Refused(reason="no_such_call")
+    if call.late or call.stage is Stage.DONE:
+        return Already(name="already_known", seq=call.closed)
     entries: tuple[Entry, ...] = (
         LateResult(
             call=result.call, attempt=result.attempt, epoch=result.epoch, result=result.result
@@ -143,8 +145,10 @@ def save_progress(state: State, evidence: SaveProgress, _: Micros) -> Verdict:
     return accept(ProgressSaved(call=call.id, progress=evidence.progress))
 
 
-def propose(_: State, evidence: Propose, __: Micros) -> Verdict:
+def propose(state: State, evidence: Propose, _: Micros) -> Verdict:
     """Let a hosted agent's call in by the same door as every other."""
+    if state.wheel:
+        return Refused(reason="taken_over", by=state.wheel)
     return accept(CallProposed(use=evidence.use))
 
 

@@ -179,7 +179,7 @@ class Door:
     def _journal(self, given: Close | CloseUndo | SaveProgress, view: State | None) -> bool:
         """Append evidence that is true whatever else has happened; False if fenced."""
         batch = self.desk.batch(view)
-        if not isinstance(self.desk.bring(batch, given), Accepted):
+        if self.dropped or not isinstance(self.desk.bring(batch, given), Accepted):
             return False
         try:
             self.desk.commit_blindly(batch, self.lease)

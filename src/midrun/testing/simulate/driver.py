@@ -60,6 +60,7 @@ class Driver:
             self.timer = None
             yield self._claimable
             if self.leaving:
+                self.desk.lapse(self.process.name)  # it lets go of whatever it may still hold
                 return
             if scopes := self.desk.latches:
                 self._hold(scopes[0])
@@ -74,7 +75,8 @@ class Driver:
     def _claimable(self) -> bool:
         if self.leaving:
             return True
-        return self.desk.state.phase in DRIVABLE and self.desk.drivable()
+        own = self.desk.holder == self.process.name  # left over from an epoch it has dropped
+        return self.desk.state.phase in DRIVABLE and (own or self.desk.drivable())
 
     def _hold(self, scope: str) -> None:
         """Halt a run that nobody drives, now that it is touched."""
