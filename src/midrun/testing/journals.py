@@ -31,7 +31,7 @@ from midrun.core.machine import decide, evolve, plan
 from midrun.core.orders import Advance, Order, Settle
 from midrun.core.state import State
 from midrun.core.table import Input
-from midrun.core.values import Phase, Reply, Spend, Use
+from midrun.core.values import NOTHING, Phase, Reply, Spend, Use
 from midrun.core.verdicts import Accepted, Already, Refused, Verdict
 
 RUN: Final = RunId("run_1")
@@ -91,7 +91,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
             went = replace(went._with(verdict.entries, epoch), verdict=verdict)
         return went
 
-    def starts(self, *calls: str, reserve: Spend = Spend()) -> "Scenario":  # noqa: B008 - frozen
+    def starts(self, *calls: str, reserve: Spend = NOTHING) -> "Scenario":
         """Let the driver start these calls from what the journal says now."""
         went = self
         for call in calls:

@@ -4,7 +4,6 @@ Only conditions that stop the run by themselves count: a cap inside `&` or `~` i
 """
 
 from collections.abc import Iterator
-from typing import Final
 
 from midrun.core.entries import (
     CallAborted,
@@ -17,11 +16,9 @@ from midrun.core.entries import (
     RunStarted,
 )
 from midrun.core.stops import AnyOf, MaxCost, MaxSteps, MaxTokens, MaxToolCalls, Stop
-from midrun.core.values import Spend
+from midrun.core.values import NOTHING, Spend
 from midrun.verify.ledger import Ledger
 from midrun.verify.problems import Problem, Watch, arms
-
-NOTHING: Final = Spend()
 
 
 def bounds(stop: Stop | None) -> Iterator[tuple[str, int]]:

@@ -36,6 +36,7 @@ from midrun.core.plan import KEEP, plan
 from midrun.core.rulings.asked import waking
 from midrun.core.state import Stage, State
 from midrun.core.stops import met, overdraws
+from midrun.core.values import NOTHING
 from midrun.core.verdicts import Already, Refused, Rulings, Verdict, accept
 
 
@@ -85,7 +86,8 @@ def start(state: State, evidence: Start, _: Micros) -> Verdict:
             attempt=1 if call is None else call.attempt + 1,
             seen=evidence.seen,
             purpose=order.purpose if isinstance(order, CallModel) else "step",
-            reserved=evidence.reserve,
+            # Nothing set aside is left out of the line, and only this very object is.
+            reserved=NOTHING if evidence.reserve == NOTHING else evidence.reserve,
             approval=None if call is None else call.approval,
         )
     )

@@ -11,7 +11,7 @@ from midrun.testing.mutants.planting import Mutant
 from midrun.testing.mutants.shell import SHELL
 from midrun.testing.mutants.starts import STARTS
 from midrun.testing.simulate.setup import Strategy
-from midrun.testing.simulate.sweep import failure_of
+from midrun.testing.simulate.sweep import Failure, failure_of
 
 MUTANTS: Final[tuple[Mutant, ...]] = (*STARTS, *ENDS, *ASKING, *SHELL)
 
@@ -26,15 +26,23 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 def hunt(mutant: Mutant, strategy: Strategy, seed: int, limit: int) -> Found:
-    """Plant the fault and run schedules until one fails."""
-    with mutant.plant():
-        for count in range(1, limit + 1):
-            failure = failure_of(seed + count - 1, strategy)
-            if failure is not None:
-                return Found(
-                    strategy=strategy, schedules=count, rule=failure.rule, seed=failure.seed
-                )
+    """Plant the fault and run schedules until one fails that passes without it."""
+    seeds = iter(range(seed, seed + limit))
+    while (failure := _next_failure(mutant, strategy, seeds)) is not None:
+        if failure_of(failure.seed, strategy) is None:
+            return Found(
+                strategy=strategy,
+                schedules=failure.seed - seed + 1,
+                rule=failure.rule,
+                seed=failure.seed,
+            )
     return Found(strategy=strategy, schedules=0)
+
+
+def _next_failure(mutant: Mutant, strategy: Strategy, seeds: Iterator[int]) -> Failure | None:
+    with mutant.plant():
+        failures = (failure_of(seed, strategy) for seed in seeds)
+        return next((failure for failure in failures if failure is not None), None)
 
 
 def hunts(
