@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from midrun import errors
+import midrun.errors as errors  # noqa: PLR0402 - mypy loses submodules of a package without code
 
 PLAIN: typing.Final[Mapping[object, object]] = {
     bool: True,

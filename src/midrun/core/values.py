@@ -107,7 +107,7 @@ class Use(Value, kw_only=True):
     tool: str
     args: Json = None
     why: str = ""
-    kind: CallKind = "tool"
+    kind: CallKind = "tool"  # a child run is held: its traits say release, so that it ends
     traits: Traits = Traits()
     refused: str = ""  # the shell found no such tool, or the arguments do not fit
     position: str = ""  # where a hosted agent stood when it asked; its key on replay
