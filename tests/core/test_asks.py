@@ -149,6 +149,16 @@ def test_an_undecided_approval_expires_if_its_tool_says_so() -> None:
     run.then(phase=Phase.QUEUED).when(c.Approve(ask=A1)).then(refused="ask_closed")
 
 
+def test_a_yes_that_was_not_used_in_time_has_to_be_given_again() -> None:
+    """Approved, then nobody drove the run until it had expired."""
+    hasty = Use(tool="pay", args={}, traits=Traits(approve="block", ask_ttl=60 * SECOND))
+    run = begun.replies(hasty).advances().when(c.Approve(ask=A1)).later(61)
+    run = run.when(v.TakeLease()).when(v.Start(epoch=E2, call=C2, seen=run.state.seq + 1))  # type: ignore[arg-type]  # a sum of Seqs
+    run = run.advances().then(phase=Phase.WAITING)
+    assert [ask.id for ask in run.state.asks] == ["a1", "a2"]
+    assert stage(run, "c2") is Stage.ASKING
+
+
 def test_an_unknown_once_call_is_put_to_a_person_and_never_repeated() -> None:
     """It may have happened; only a person can say."""
     run = begun.replies(MAIL).starts("c2").after(v.TakeLease()).advances()

@@ -86,9 +86,9 @@ def _asks(state: State, now: Micros) -> Iterator[AskOpened]:
         call = state.calls[number - 1]
         if call.id in asked:
             continue
-        if needs_approval(call):
+        if needs_approval(state, call, now):
             count += 1
-            yield _approval(call, AskId(f"a{count}"), now)
+            yield approval(call, AskId(f"a{count}"), now)
         elif call.unsure and not call.error and not call.traits.check:
             count += 1
             yield AskOpened(
@@ -100,12 +100,16 @@ def _asks(state: State, now: Micros) -> Iterator[AskOpened]:
             )
 
 
-def needs_approval(call: Call) -> bool:
-    """Tell whether a person must let the call be made first."""
-    return call.stage is Stage.PROPOSED and bool(call.traits.approve) and call.approval is None
+def needs_approval(state: State, call: Call, now: Micros) -> bool:
+    """Tell whether a person must let the call be made first, or once more: a yes expires."""
+    if not call.traits.approve or not (call.again or call.stage is Stage.PROPOSED):
+        return False
+    given = state.ask(call.approval.ask) if call.approval is not None else None
+    return given is None or (given.expires is not None and given.expires <= now)
 
 
-def _approval(call: Call, ask: AskId, now: Micros) -> AskOpened:
+def approval(call: Call, ask: AskId, now: Micros) -> AskOpened:
+    """Return the ask for a person's yes to `call`, bound to its arguments."""
     return AskOpened(
         ask=ask,
         ask_kind="approval",

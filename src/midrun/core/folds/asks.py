@@ -42,7 +42,14 @@ def ask_opened(state: State, entry: AskOpened) -> State:
     if entry.ask_kind == "unsure":
         return state  # it stays unknown while somebody is asked
     entered = call.stage is Stage.STARTED
-    call = replace(call, stage=Stage.ASKING, shelved=not entry.blocking, entered=entered)
+    call = replace(
+        call,
+        stage=Stage.ASKING,
+        again=False,
+        shelved=not entry.blocking,
+        entered=entered,
+        approval=None,
+    )
     if call.shelved:
         state = replace(state, open=tuple(n for n in state.open if n != number))
     return state.with_call(call)

@@ -1,6 +1,6 @@
 """Calls: the gate that every one of them passes, and what their ends mean."""
 
-from midrun.core.boundary import needs_approval, stopped_by
+from midrun.core.boundary import approval, needs_approval, stopped_by
 from midrun.core.entries import (
     AskClosed,
     CallDone,
@@ -30,7 +30,7 @@ from midrun.core.evidence import (
     TakeLease,
 )
 from midrun.core.folds.calls import settles
-from midrun.core.ids import Epoch, Micros, Seq, call_id, number_of
+from midrun.core.ids import AskId, Epoch, Micros, Seq, call_id, number_of
 from midrun.core.orders import CallModel, CallTool, Release, Undo
 from midrun.core.plan import KEEP, plan
 from midrun.core.rulings.asked import waking
@@ -58,7 +58,7 @@ def orphans(state: State) -> tuple[Entry, ...]:
     return (*lost, UndoUnknown(call=call_id(number), action=action))
 
 
-def start(state: State, evidence: Start, _: Micros) -> Verdict:
+def start(state: State, evidence: Start, now: Micros) -> Verdict:
     """The gate. A call leaves only if the plan says so, from what is known now, within caps."""
     order = next(
         (
@@ -69,10 +69,12 @@ def start(state: State, evidence: Start, _: Micros) -> Verdict:
         None,
     )
     if order is None:
-        return Refused(reason=_why_not(state, evidence.call))
+        return Refused(reason=_why_not(state, evidence.call, now))
     if not state.controls <= evidence.seen <= state.seq:
         return Refused(reason="unseen_control", seq=state.controls)
     call = state.call(evidence.call)
+    if call is not None and needs_approval(state, call, now):  # the yes expired meanwhile
+        return accept(approval(call, AskId(f"a{len(state.asks) + 1}"), now))
     if call is None:
         hit = met(state.stop, state.metered, evidence.reserve)
     else:  # its step has begun: only money can still stop it
@@ -93,7 +95,7 @@ def start(state: State, evidence: Start, _: Micros) -> Verdict:
     )
 
 
-def _why_not(state: State, call_: str) -> str:
+def _why_not(state: State, call_: str, now: Micros) -> str:
     call = state.call(call_)
     if call is None:
         return "not_next" if number_of(call_) == len(state.calls) + 1 else "no_such_call"
@@ -101,7 +103,7 @@ def _why_not(state: State, call_: str) -> str:
         return f"call_{call.stage}"
     if state.redirects:
         return "redirected"
-    return "not_approved" if needs_approval(call) else "not_next"
+    return "not_approved" if needs_approval(state, call, now) else "not_next"
 
 
 def close(state: State, evidence: Close, _: Micros) -> Verdict:

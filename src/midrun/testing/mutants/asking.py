@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from midrun.core import boundary, plan
 from midrun.core import decide as deciding
-from midrun.core.controls import Control, Redirect
+from midrun.core.controls import Control, Lift, Redirect, UseTool
 from midrun.core.entries import (
     AskAnswered,
     AskClosed,
@@ -13,6 +13,8 @@ from midrun.core.entries import (
     FrameReconstructed,
     FrameResumed,
     RunHalted,
+    RunWoken,
+    ToolUsed,
 )
 from midrun.core.evidence import Advanced, Wake
 from midrun.core.ids import Micros
@@ -194,6 +196,18 @@ ASKING = (
         name="halt_forgets_where_the_run_was",
         wrong="a halted run goes on as queued, wherever it was",
         plant=lambda: arm(RunHalted, _anywhere),
+    ),
+    Mutant(
+        name="lift_does_not_wake",
+        wrong="a run that got what it waited for while halted waits on after the lift",
+        plant=lambda: filtered(Lift, RunWoken),
+        limit=20000,
+        strategy="targeted",
+    ),
+    Mutant(
+        name="use_of_a_tool_not_recorded",
+        wrong="a person's call leaves no trace of who asked for it, and is made twice",
+        plant=lambda: filtered(UseTool, ToolUsed),
     ),
     Mutant(
         name="pause_at_a_cap_forgets_to_settle",

@@ -168,7 +168,7 @@ ENDS = (
         wrong="late evidence takes an unknown call out of the undo set",
         plant=lambda: arm(CancelRequested, _doomed_in_flight_only),
         limit=20000,
-        strategy="targeted+pct",
+        strategy="targeted",
     ),
     Mutant(
         name="nothing_is_undone",

@@ -29,7 +29,8 @@ def hunt(mutant: Mutant, strategy: Strategy, seed: int, limit: int) -> Found:
     """Plant the fault and run schedules until one fails that passes without it."""
     seeds = iter(range(seed, seed + limit))
     while (failure := _next_failure(mutant, strategy, seeds)) is not None:
-        if failure_of(failure.seed, strategy) is None:
+        counts = not mutant.rules or failure.rule in mutant.rules
+        if counts and failure_of(failure.seed, strategy) is None:
             return Found(
                 strategy=strategy,
                 schedules=failure.seed - seed + 1,

@@ -130,12 +130,14 @@ SHELL = (
         wrong="an effect that arrives after its undo is not refused",
         plant=lambda: together(in_place_of(World, "undo", _no_tombstone), _gapped()),
         limit=12000,
+        rules=("W3", "I28", "I33"),
     ),
     Mutant(
         name="gate_to_wire_gap",
         wrong="a process that froze between the gate and the wire acts when it wakes",
         plant=_gapped,
         limit=12000,
+        rules=("W1",),
         documented=True,
     ),
 )

@@ -146,7 +146,8 @@ STARTS = (
     Mutant(
         name="start_not_gated",
         wrong="a call starts although the run is pausing or cancelling",
-        plant=lambda: together(_ungated(), _unseen()),
+        plant=_ungated,
+        rules=("I10", "I11"),
     ),
     Mutant(
         name="stale_start",

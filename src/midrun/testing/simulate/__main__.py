@@ -1,6 +1,7 @@
 """`python -m midrun.testing.simulate`: run schedules until somebody has seen enough."""
 
 import argparse
+import os
 import secrets
 import sys
 from time import perf_counter
@@ -41,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--schedules", type=int, default=1000, help="how many to run")
     parser.add_argument("--seed", type=int, help="the first seed; a fresh one if left out")
     parser.add_argument("--strategy", choices=STRATEGIES, default="mixed")
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
         "--verbose", action="store_true", help="with one schedule: print all of it"
     )

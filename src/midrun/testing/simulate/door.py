@@ -29,7 +29,7 @@ from midrun.core.evidence import (
     SettleCall,
     Start,
 )
-from midrun.core.ids import CallId, Seq, child_id, undo_key
+from midrun.core.ids import CallId, Seq, undo_key
 from midrun.core.machine import plan
 from midrun.core.orders import Advance, CallModel, CallTool
 from midrun.core.state import Call, State
@@ -45,7 +45,7 @@ from midrun.testing.simulate.violation import Violation
 from midrun.testing.simulate.world import Child
 
 PARTS: Final = 2
-PROMPT: Final = Spend(tokens=10)
+PROMPT: Final = Spend(tokens=10, cost=1000)
 
 Outcome = CallDone | CallFailed | CallAborted | CallUnknown
 
@@ -251,13 +251,14 @@ class Door:
             return
         yield None  # the stream is open
         if task.stop:
-            spent = Spend(tokens=4) if scene.chance(0.5) else None
+            spent = Spend(tokens=4, cost=400) if scene.chance(0.5) else None
             yield from self.close(task, CallAborted(call=call.id, text="par", spent=spent))
             return
         reply = reply_to(scene.program, task.view)
         if call.purpose == "condense":
             reply = Reply(text="in short")
-        spent = Spend(tokens=scene.rng.randint(4, 12))
+        tokens = scene.rng.randint(4, 12)
+        spent = Spend(tokens=tokens, cost=tokens * 100)
         yield from self.close(task, CallDone(call=call.id, reply=reply, spent=spent))
 
     def _plain(self, task: Task) -> Steps:
@@ -338,9 +339,9 @@ class Door:
         yield from self._plain(task)
 
     def _child(self, task: Task) -> Steps:
-        scene, number = self.scene, child_id(self.desk.run, task.call.id)
+        scene = self.scene
         new = Child(asks=scene.chance(0.5), left=scene.rng.randint(0, 2))
-        child = scene.world.children.setdefault(number, new)
+        child = scene.world.children.setdefault(task.key, new)
         asks = (ask for ask in task.view.asks if ask.call == task.call.id)
         child.answered = child.answered or any(ask.closed == "answered" for ask in asks)
         while child.left:

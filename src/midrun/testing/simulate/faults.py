@@ -7,6 +7,7 @@ from midrun.core.entries import (
     AskAnswered,
     CallUnknown,
     CancelRequested,
+    RunHalted,
     RunWaiting,
     UndoStarted,
 )
@@ -24,6 +25,7 @@ WAKING = (
     CancelRequested,
     CallUnknown,
     AskAnswered,
+    RunHalted,
     RunWaiting,
     UndoStarted,
 )

@@ -34,7 +34,7 @@ from midrun.core.controls import (
     Write,
 )
 from midrun.core.evidence import AskMoot
-from midrun.core.ids import AskId, FrameId, Micros, Seq, child_id
+from midrun.core.ids import AskId, FrameId, Micros, Seq
 from midrun.core.state import Ask, State
 from midrun.core.stops import caps
 from midrun.core.values import Actor, Phase
@@ -137,8 +137,7 @@ class Person:
         asks = [a for a in open_asks(self.desk.state) if a.ask_kind == "child"]
         if not asks:
             return
-        number = child_id(self.desk.run, asks[0].call)
-        self.scene.world.children[number].answered = True
+        self.scene.world.children[self.scene.key(asks[0].call)].answered = True
         while True:
             state = self.desk.state
             yield None

@@ -13,6 +13,7 @@ from midrun.core.ids import Micros
 from midrun.core.state import State
 from midrun.core.stops import (
     Custom,
+    MaxCost,
     MaxSteps,
     MaxTime,
     MaxTokens,
@@ -56,7 +57,7 @@ TOOLS: Final[dict[str, Tool]] = {
     "stuck": Tool(traits=Traits(effect=ONCE, undo=True), habit="hangs"),
     "flaky": Tool(traits=Traits(effect=SAFE, undo=True), habit="fails"),
     "plan": Tool(traits=Traits(effect=READ), habit="plans"),
-    "child": Tool(traits=Traits(), habit="child"),
+    "child": Tool(traits=Traits(release=True), habit="child"),  # ended with its parent
     "search": Tool(traits=Traits(effect=SAFE), reserve=Spend(tokens=10)),
     "none": Tool(traits=Traits()),
 }
@@ -97,7 +98,9 @@ PROGRAMS: Final[dict[str, Program]] = {
         turns=(("file",), ("draft",)), stop=TextMention("main:1", then="complete")
     ),
     "judged": Program(turns=(("file",), ("draft",)), stop=Custom("judge") | MaxSteps(9)),
-    "condensed": Program(turns=(("look",), ("file",)), history=12, window=5),
+    "condensed": Program(turns=(("look",), ("file",)), history=36, window=5),
+    "costly": Program(turns=(("file",), ("draft",)), stop=MaxCost(usd=0.0025)),
+    "picky": Program(turns=(("file",), ("fetch",)), stop=MaxSteps(1) & ~TextMention("never")),
     "guest": Program(turns=(("file", "draft"), ("ask",), ("send",)), hosted=True),
     "visitor": Program(turns=(("order", "mail"), ("lock",)), hosted=True),
 }

@@ -12,7 +12,7 @@ Ready = Callable[[], bool] | None
 Steps = Generator[Ready, None, None]
 Picker = Callable[[list["Thread"], int], "Thread"]
 
-SPAN: Final = 140
+SPAN: Final = 90
 """Where the priorities of a PCT schedule change: about as many steps as a schedule takes."""
 
 

@@ -9,6 +9,8 @@ Strategy = Literal["random", "pct", "targeted", "targeted+pct", "mixed"]
 
 STRATEGIES: Final[tuple[Strategy, ...]] = ("random", "pct", "targeted", "targeted+pct", "mixed")
 STYLES: Final = STRATEGIES[:4]
+MIX: Final[tuple[Strategy, ...]] = (*STYLES, "targeted", "targeted+pct")
+"""Placing things by what stands in the journal finds most."""
 
 OPS: Final[tuple[tuple[str, ...], ...]] = (
     ("pause", "resume"),
@@ -119,10 +121,16 @@ THEMES: Final[dict[str, Theme]] = {
     ),
     "zombies": Theme(
         programs=("writer", "clerk", "locker", "mailer", "unlucky"),
-        ops=(("cancel",), ("cancel_all",), ("answer",), ("answer", "cancel"), ("pause",)),
+        ops=(
+            ("cancel",),
+            ("cancel_all",),
+            ("answer",),
+            ("answer", "cancel"),
+            ("halt", "lift"),
+        ),
         crashes=(0, 0, 1),
         freezes=(1, 2),
-        moments=("CallUnknown", "CallUnknown", "AskOpened", "CancelRequested"),
+        moments=("CallUnknown", "CallUnknown", "AskOpened", "RunWaiting"),
     ),
     "undo": Theme(
         programs=("writer", "locker", "unlucky", "crawler", "stubborn"),
@@ -190,7 +198,7 @@ class Setup(Struct, frozen=True, kw_only=True):
 
 def drawn(seed: int, strategy: Strategy, programs: tuple[str, ...], rng: Random) -> Setup:
     """Return the schedule that `seed` means; `rng` goes on being drawn from afterwards."""
-    style = rng.choice(STYLES) if strategy == "mixed" else strategy
+    style = rng.choice(MIX) if strategy == "mixed" else strategy
     name = rng.choice(tuple(THEMES)) if rng.random() < 0.5 else ""
     theme = THEMES.get(name) or Theme(
         programs=programs,

@@ -73,7 +73,7 @@ def swept(seeds: Iterable[int], strategy: Strategy) -> Sweep:
         sweep.entries += state.seq
         sweep.steps += universe.scene.scheduler.count
         if failure is None:
-            outcomes[f"{state.phase} with residue" if state.residue else state.phase] += 1
+            outcomes[f"{state.phase} with residue" if state.residue else str(state.phase)] += 1
         else:
             outcomes["failed"] += 1
             sweep.failures = [*sweep.failures, failure]

@@ -32,7 +32,7 @@ class World:
         self.held: set[str] = set()
         self.buried: set[str] = set()
         self.keys: set[str] = set()
-        self.children: dict[str, Child] = {}
+        self.children: dict[str, Child] = {}  # by the key of the call that started them
         self.undo_failures = undo_failures
         self.seen: list[str] = []
 
@@ -75,6 +75,8 @@ class World:
             self.keys.add(release_key)
             self.released[key] += 1
             self.held.discard(key)
+            if key in self.children:
+                self.children[key].ended = self.children[key].ended or "cancelled"
             self.seen.append(f"release {key[:6]}")
         return not fails
 

@@ -94,7 +94,9 @@ def _as_approved(scene: Scene, records: list[Record]) -> None:
 
 
 def _named(scene: Scene, key: str) -> str:
-    calls = {scene.key(call.id): f"{call.id} ({call.use.tool})" for call in _tools(scene)}
+    calls = {
+        scene.key(call.id): f"{call.id} ({call.use.tool})" for call in scene.desk.state.calls
+    }
     return calls.get(key[:32], key)
 
 
@@ -182,7 +184,8 @@ def _answered(entry: Entry, asked: dict[str, CallId], done: set[CallId]) -> None
 def _released(scene: Scene) -> None:
     """At every end, what was held is free, or listed as what could not be released."""
     listed = {scene.key(r.call) for r in scene.desk.state.residue if r.action == "release"}
-    if left := scene.world.held - listed:
+    alive = {key for key, child in scene.world.children.items() if not child.ended}
+    if left := (scene.world.held | alive) - listed:
         name = _named(scene, min(left))
         raise Violation("W3", f"{scene.desk.state.phase}, but {name} still holds something")
 
