@@ -12,8 +12,8 @@ from midrun.testing.simulate.sweep import swept
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 
-FIXED = 1000
-FRESH_S = 12.0
+FIXED = 1500
+FRESH_S = 20.0
 FAULTS_MIN = 25
 
 

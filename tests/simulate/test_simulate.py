@@ -4,7 +4,9 @@ import pytest
 
 from midrun.core.entries import CallStarted, FrameAbandoned
 from midrun.testing.mutants.asking import ASKING
-from midrun.testing.mutants.gate import hunt
+from midrun.testing.mutants.gate import MUTANTS, hunt
+from midrun.testing.mutants.planting import Mutant, in_place_of
+from midrun.testing.simulate import desk
 from midrun.testing.simulate.__main__ import main
 from midrun.testing.simulate.setup import STRATEGIES, Strategy
 from midrun.testing.simulate.sweep import failure_of, sweeps, swept
@@ -51,8 +53,8 @@ def test_schedules_reach_every_end_and_most_entries() -> None:
 
 def test_a_failing_schedule_tells_everything_that_is_needed() -> None:
     """Seed, strategy, parameters, the one command, and the whole journal."""
+    found = hunt(TWICE, "mixed", seed=0, limit=500)
     with TWICE.plant():
-        found = hunt(TWICE, "mixed", seed=0, limit=500)
         failure = failure_of(found.seed, "mixed")
         universe = Universe(found.seed, "mixed")
         with pytest.raises(AssertionError):
@@ -67,18 +69,34 @@ def test_a_failing_schedule_tells_everything_that_is_needed() -> None:
         assert type(entry).__name__ in failure.text
 
 
-def test_a_planted_fault_is_gone_afterwards() -> None:
+def test_no_planted_fault_stays() -> None:
     """A fault that stays would be found by every test that comes after."""
-    found = hunt(TWICE, "mixed", seed=0, limit=500)
-    assert found.schedules
-    assert failure_of(found.seed, "mixed") is None
+    before = [_journal(seed, "mixed") for seed in range(10)]
+    for mutant in MUTANTS:
+        with mutant.plant():
+            continue
+    assert [_journal(seed, "mixed") for seed in range(10)] == before
+    assert hunt(TWICE, "mixed", seed=0, limit=500).schedules
+    assert [_journal(seed, "mixed") for seed in range(10)] == before
+
+
+def test_a_fault_that_does_not_fit_the_code_proves_nothing() -> None:
+    """Renaming a function must not make a planted fault look as if it was found."""
+    broken = Mutant(
+        name="broken",
+        wrong="it raises before it can be wrong",
+        plant=lambda: in_place_of(desk, "decide", None),
+    )
+    found = hunt(broken, "mixed", seed=0, limit=5)
+    assert found.schedules == 0
+    assert found.rule == "TypeError"
 
 
 def test_the_command_fails_when_a_schedule_does(capsys: pytest.CaptureFixture[str]) -> None:
     """CI looks at the exit code, people at the first failure."""
+    found = hunt(TWICE, "mixed", seed=0, limit=500)
+    arguments = ["--schedules", "1", "--seed", str(found.seed), "--processes", "1"]
     with TWICE.plant():
-        found = hunt(TWICE, "mixed", seed=0, limit=500)
-        arguments = ["--schedules", "1", "--seed", str(found.seed)]
         assert main([*arguments, "--verbose"]) == 1
         assert main(arguments) == 1
     assert "FAILED: I20" in capsys.readouterr().out

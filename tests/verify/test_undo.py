@@ -91,10 +91,11 @@ def test_finished_work_is_kept_unless_somebody_wants_it_undone() -> None:
     assert "I28" in broken(*ONE, CallDone(call=C2), *UNDONE)
 
 
-def test_a_call_that_failed_needs_no_undo() -> None:
-    """I28: it says itself that it did nothing."""
+def test_a_call_that_failed_before_the_cancel_needs_no_undo_and_one_under_it_does() -> None:
+    """I28: an error under a cancel is no proof that nothing happened."""
     failed = CallFailed(call=C2, error="no")
-    assert broken(*ONE, CancelRequested(), failed, RunCancelled()) == []
+    assert broken(*ONE, failed, CancelRequested(), RunCancelled()) == []
+    assert broken(*ONE, CancelRequested(), failed, RunCancelled()) == ["I28"]
 
 
 def test_evidence_after_the_cancel_does_not_take_a_call_out_of_the_undo_set() -> None:

@@ -12,7 +12,6 @@ from midrun.core.cleanup import hopeless, remaining
 from midrun.core.entries import (
     AskClosed,
     AskOpened,
-    CallSealed,
     CapReached,
     EndReached,
     Entry,
@@ -23,12 +22,12 @@ from midrun.core.entries import (
     RedirectApplied,
     UndoGaveUp,
 )
-from midrun.core.folds.asks import SEALED_BECAUSE
 from midrun.core.folds.calls import args_hash
 from midrun.core.ids import AskId, FrameId, Micros
 from midrun.core.state import Call, Pending, Stage, State
 from midrun.core.stops import Stop, cap_of, completes, met
 from midrun.core.values import Phase
+from midrun.core.words import seal
 
 
 def crossing(state: State, now: Micros) -> tuple[Entry, ...]:
@@ -65,7 +64,7 @@ def _redirected(state: State) -> Iterator[Entry]:
     for number in (*state.open, *parked):
         call = state.calls[number - 1]
         if call.unclosed and call.stage is not Stage.ASKING:  # closing its ask sealed that one
-            yield CallSealed(call=call.id, why=SEALED_BECAUSE["superseded"])
+            yield seal(call, "the run was redirected")
     minus = words.upcoming(state)
     for waiting in state.redirects:
         plus = words.line(waiting.text)
@@ -97,6 +96,8 @@ def _asks(state: State, now: Micros) -> Iterator[AskOpened]:
                 call=call.id,
                 question=f"Nobody knows whether {call.use.tool} took effect. Did it?",
                 data=call.use.args,
+                audience=call.traits.audience,
+                four_eyes=call.traits.four_eyes,
             )
 
 

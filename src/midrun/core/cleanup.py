@@ -5,7 +5,6 @@ every finished call that has an undo as well. What is held is released at every 
 in the reverse order of the calls' last closing, so that what came last goes first.
 """
 
-from midrun.core.ids import number_of
 from midrun.core.state import Call, Stage, State
 from midrun.core.values import Action
 
@@ -36,8 +35,12 @@ def to_undo(state: State, call: Call) -> bool:
 
 
 def to_release(call: Call) -> bool:
-    """Tell whether `call` may hold something that is not released, yet."""
-    return call.traits.release and call.touched and not call.release.over
+    """Tell whether `call` may hold something that is not released, yet.
+
+    A child run is held by its parent until it has ended: releasing it is cancelling it.
+    """
+    held = call.traits.release or (call.call_kind == "child" and call.stage is not Stage.DONE)
+    return held and call.touched and not call.release.over
 
 
 def hopeless(call: Call, action: Action) -> bool:
@@ -45,12 +48,3 @@ def hopeless(call: Call, action: Action) -> bool:
     if action != "undo" or call.traits.undo_unknown:
         return False
     return call.stage is not Stage.DONE
-
-
-def is_next(state: State, call: str, action: Action) -> bool:
-    """Tell whether this is what must be undone or released next."""
-    upcoming = next_cleanup(state)
-    return upcoming is not None and (upcoming[0].number, upcoming[1]) == (
-        number_of(call),
-        action,
-    )

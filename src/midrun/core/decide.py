@@ -32,7 +32,7 @@ def decide(state: State, given: Input, now: Micros) -> Verdict:
     """Return what `given` means for a run in `state`, as entries, a no-op or a refusal.
 
     The entries must be appended after exactly `state.seq`, all or none. `now` is the store's
-    time: the core has no clock.
+    time: the core has no clock. User data in `given` must have passed `codec.strict`.
     """
     now = Micros(max(now, state.at))  # a journal's time never runs backwards, nor does ours
     if isinstance(given, Wish):

@@ -4,7 +4,7 @@ Past tense, immutable, never removed. *Asked for* and *happened* are two entries
 `PauseRequested` and `RunPaused`, `CancelRequested` and `RunCancelled`.
 
 A new entry needs four things: a class in `facts/`, its place in `Entry`, a row in
-`table.FOLLOWS` and an arm in `evolve`. The type checker and `tests/core/test_table.py` stay
+`follows.FOLLOWS` and an arm in `evolve`. The type checker and `tests/core/test_table.py` stay
 red until all four exist. A changed entry needs an upcast and a stored journal.
 """
 

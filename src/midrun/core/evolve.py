@@ -5,7 +5,16 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from midrun.core.entries import Entry, LeaseTaken, Record, RequestNoted, RunLifted, RunStarted
+from midrun.core.entries import (
+    Entry,
+    LeaseTaken,
+    Record,
+    RequestNoted,
+    RunCancelled,
+    RunLifted,
+    RunPaused,
+    RunStarted,
+)
 from midrun.core.facts.fact import Asked
 from midrun.core.folds import asks, calls, life, steering, thought, undo
 from midrun.core.follows import FOLLOWS
@@ -24,6 +33,10 @@ ARMS: Final[Arms] = {
 }
 
 
+FULFILMENTS: Final = frozenset({LeaseTaken, RunPaused, RunCancelled})
+"""Entries that only carry out a wish: whoever comes too late still learns whose it was."""
+
+
 def evolve(state: State, entry: Entry, at: Micros) -> State:
     """Return the state after `entry`, which the store stamped with `at`.
 
@@ -39,7 +52,9 @@ def evolve(state: State, entry: Entry, at: Micros) -> State:
     worked = state.worked if idle else state.worked + now - state.at
     after = replace(state, seq=seq, at=now, worked=worked)
     if phase is not state.phase:
-        after = replace(after, phase=phase, since=seq, since_by=getattr(entry, "by", ""))
+        after = replace(after, phase=phase)
+        if kind not in FULFILMENTS:
+            after = replace(after, since=seq, since_by=getattr(entry, "by", ""))
     if isinstance(entry, Asked):
         after = _heard(after, entry)
     return ARMS[kind](after, entry)

@@ -58,7 +58,7 @@ FOLLOWS: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.CancelRequested: {**_leads(CANCELLING, _LIVE), HALTED: HALTED},
     e.RunCancelled: {CANCELLING: CANCELLED},
     e.UndoRetried: {CANCELLED: CANCELLING},
-    e.ResidueAccepted: _stays(CANCELLED),
+    e.ResidueAccepted: _stays(CANCELLED, COMPLETED),
     e.RunHalted: _leads(HALTED, (*_LIVE, CANCELLING)),
     e.RunLifted: {HALTED: HALTED},  # the one exception: it leads to the state's `then`
     e.RequestNoted: _stays(*Phase),
@@ -90,7 +90,7 @@ FOLLOWS: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.FrameAbandoned: _stays(*_OPEN),
     e.PlanMade: _stays(RUNNING, PAUSING),
     e.HistoryCondensed: _stays(*_DRIVEN),
-    e.AnswerGiven: _stays(RUNNING),
+    e.AnswerGiven: _stays(RUNNING, PAUSING, CANCELLING),
     e.TakenOver: _stays(*_LIVE),
     e.PersonWrote: _stays(PAUSED),
     e.ToolUsed: _stays(PAUSED),

@@ -18,7 +18,8 @@ from midrun.core.verdicts import Refused
 
 def fork(state: State, *, by: Actor, instruction: str = "") -> RunStarted | Refused:
     """Return the first entry of a run that continues from `state`, if that is a boundary."""
-    if state.in_flight or state.cleaning or state.spec is None:
+    mid_step = any(not state.waits(state.calls[n - 1]) for n in state.open)
+    if state.in_flight or state.cleaning or mid_step or state.spec is None:
         return Refused(reason="not_a_boundary", seq=state.seq)
     spec = state.spec
     said = tuple(history(state))

@@ -53,4 +53,4 @@ def attention(state: State) -> str:
         return "cap"
     if state.phase is Phase.FAILED:
         return "failed"
-    return "residue" if state.residue else ""
+    return "residue" if state.residue and not state.residue_accepted else ""

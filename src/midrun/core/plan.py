@@ -87,7 +87,7 @@ def _running(state: State) -> Iterator[Order]:
 
 def _cuts(state: State) -> Iterator[Order]:
     """Close model calls that have not heard of a new course; tools only if it says *now*."""
-    now = any(p.when == "now" for p in state.redirects)
+    now = not state.wheel and any(p.when == "now" for p in state.redirects)
     for number in state.in_flight:
         call = state.calls[number - 1]
         if now or (call.call_kind == "model" and call.seen < state.cut):
@@ -136,10 +136,10 @@ def _at_boundary(state: State) -> Order:
 
 def next_call(state: State) -> Order:
     """Return the order that goes on thinking: the host, a condensed history, or the model."""
-    if state.started.hosted:
-        return RunHost()
     if name := unjudged(state.stop, state.meter):
         return Judge(name=name)
+    if state.started.hosted:
+        return RunHost()
     full = 0 < state.started.window < state.window
     purpose = "step"
     if full and len(state.messages) - state.condensed > KEEP:

@@ -95,7 +95,7 @@ class Call(Value, kw_only=True):
     doomed: bool = False  # in flight when the cancel came: in the undo set however it ends
     again: bool = False  # to be made again, under the same key
     by_hand: bool = False  # wanted by a person at the wheel
-    late: bool = False  # a worker of an older epoch has brought its result
+    late: int = 0  # the attempt whose result a worker of an older epoch has brought
     entered: bool = False  # it asked a person from within: it may have done things before
     shelved: bool = False  # the agent goes on; the outcome will come as a message
     result: Json = None
@@ -104,7 +104,6 @@ class Call(Value, kw_only=True):
     progress: Json = None
     reserved: Spend = NOTHING
     approval: Approval | None = None
-    approved_at: Seq = START
     undo: Cleanup = Cleanup()
     release: Cleanup = Cleanup()
 
@@ -127,7 +126,12 @@ class Call(Value, kw_only=True):
     def touched(self) -> bool:
         """It may have changed the world."""
         ended = {Stage.DONE, Stage.ABORTED, Stage.UNKNOWN}
-        return self.maybe or self.entered or self.stage in ended
+        return self.maybe or self.entered or self.doomed or self.stage in ended
+
+    @property
+    def lasting(self) -> bool:
+        """It may leave something behind that has to be undone, released, or ended."""
+        return self.traits.undo or self.traits.release or self.call_kind == "child"
 
     @property
     def unclosed(self) -> bool:
@@ -176,6 +180,7 @@ class Frame(Value, kw_only=True):
     pushed: Seq
     expires: Micros
     parked: tuple[int, ...] = ()  # calls of the suspended chain that wait with it
+    plan: tuple[Item, ...] = ()  # its plan: a side question may have one of its own
 
 
 class Pending(Value, kw_only=True):
@@ -233,7 +238,7 @@ class State(Value, kw_only=True):
     calls: Vector[Call] = field(default_factory=Vector)
     in_flight: tuple[int, ...] = ()
     open: tuple[int, ...] = ()  # calls of the step, and approved ones, that are not closed
-    effects: tuple[int, ...] = ()  # calls started at least once that have an undo or a release
+    effects: Vector[int] = field(default_factory=Vector)  # calls made that may need a cleanup
     cleaning: tuple[int, Action] | None = None  # the undo or release in flight
     asks: Vector[Ask] = field(default_factory=Vector)
     open_asks: tuple[int, ...] = ()
@@ -243,7 +248,9 @@ class State(Value, kw_only=True):
     hold: Hold | None = None
     then: Phase | None = None
     cancel: CancelRequested | None = None
+    ended: bool = False  # completed or cancelled, once; an undo may still be tried again
     residue: tuple[Residue, ...] = ()
+    residue_accepted: bool = False  # somebody has seen it and takes it as it is
     error: RunFailed | None = None
     wheel: str = ""  # the person at the wheel, if anyone
 
@@ -257,6 +264,7 @@ class State(Value, kw_only=True):
     summary: str = ""
     window: int = 0
     answer: str | None = None  # what the agent would end with, or answers a message with
+    main: str | None = None  # the answer to the task, while a last question is answered
     prefix: str = ""  # what the next reply begins with: "Back to ..."
     output: str = ""
 

@@ -326,7 +326,7 @@ def bound(leaf: Stop) -> int:
 
 
 def raised(stop: Stop, new: dict[str, int]) -> Stop:
-    """Return `stop` with the bounds in `new` in place of its own."""
+    """Return `stop` with the bounds in `new` in place of its own where they are higher."""
     match stop:
         case AnyOf(parts):
             return AnyOf(tuple(raised(part, new) for part in parts))
@@ -335,12 +335,11 @@ def raised(stop: Stop, new: dict[str, int]) -> Stop:
         case Not(part):
             return Not(raised(part, new))
         case MaxCost():
-            return MaxCost(new["cost"] / 1e6) if "cost" in new else stop
+            return MaxCost(max(new.get("cost", 0) / 1e6, stop.usd))
         case MaxTime():
-            return MaxTime(new["time"] / 1e6) if "time" in new else stop
+            return MaxTime(max(new.get("time", 0), deadline(stop)) / 1e6)
         case MaxSteps() | MaxTokens() | MaxToolCalls() | Repeats():
-            name = cap_name(stop)
-            return type(stop)(new[name]) if name in new else stop
+            return type(stop)(max(new.get(cap_name(stop), 0), stop.n))
         case TextMention() | Custom():
             return stop
         case _:

@@ -134,7 +134,7 @@ ACCEPTS: Final[Mapping[type[Input], Row]] = {
     c.Withdraw: _row({**_stays(_LIVE), PAUSING: _to(PAUSING, RUNNING)}),
     c.ForcePause: _row({PAUSING: _to(PAUSED), PAUSED: _already("already_paused")}),
     c.RetryUndo: _row({CANCELLED: _to(CANCELLING)}, _NO_RESIDUE),
-    c.AcceptResidue: _row({CANCELLED: _to(CANCELLED)}, _NO_RESIDUE),
+    c.AcceptResidue: _row(_stays((CANCELLED, COMPLETED)), _NO_RESIDUE),
     c.ResumeFrame: _row(
         {**_stays((QUEUED, RUNNING, PAUSING, PAUSED)), WAITING: _to(QUEUED, WAITING)}
     ),
@@ -192,7 +192,7 @@ ACCEPTS: Final[Mapping[type[Input], Row]] = {
     v.SettleCall: _row(_stays((RUNNING, PAUSING))),
     v.StartUndo: _row(_stays((RUNNING, CANCELLING))),
     v.CloseUndo: _row(_stays(_DRIVEN)),
-    v.Finish: _row({RUNNING: _to(RUNNING)}),
+    v.Finish: _row(_stays((RUNNING, PAUSING, CANCELLING))),
     v.Settled: _row(
         {
             RUNNING: _to(COMPLETED, WAITING, PAUSED, FAILED),
@@ -264,7 +264,7 @@ GUARDS: Final[Mapping[type[Input], tuple[str, ...]]] = {
     v.SettleCall: ("not_unknown",),
     v.StartUndo: ("not_next", "in_flight"),
     v.CloseUndo: ("not_in_flight",),
-    v.Finish: ("in_flight", "unseen_control"),
+    v.Finish: ("in_flight", "unseen_control", "already_ended"),
     v.Settled: ("not_settled", "in_flight"),
     v.Fail: ("in_flight",),
     v.StandDown: ("in_flight",),

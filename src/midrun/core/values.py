@@ -50,7 +50,7 @@ Action = Literal["undo", "release"]
 CallKind = Literal["model", "tool", "child"]
 Purpose = Literal["step", "condense"]
 AskKind = Literal["question", "approval", "unsure", "child"]
-Approve = Literal["", "block", "queue"]
+Gate = Literal["", "block", "queue"]
 Role = Literal["viewer", "user", "operator", "system"]
 PauseReason = Literal["user", "cap", "taken_over"]
 
@@ -94,7 +94,7 @@ class Traits(Value, kw_only=True):
     undo_unknown: bool = True  # its undo is safe for a call that may not have happened
     release: bool = False
     check: bool = False
-    approve: Approve = ""
+    approve: Gate = ""
     audience: str = ""
     four_eyes: bool = False
     ask_ttl: int = 0  # microseconds after which an undecided approval is a no; 0 is never

@@ -3,7 +3,8 @@
 No model speaks here: an acknowledgement must come at once and must be true.
 """
 
-from midrun.core.state import Frame, State
+from midrun.core.entries import CallSealed
+from midrun.core.state import Call, Frame, Stage, State
 from midrun.core.values import Item
 
 LINE = 80
@@ -81,3 +82,17 @@ def _at(frame: Frame) -> str:
     if frame.total:
         return f"step {min(frame.done + 1, frame.total)} of {frame.total}"
     return f"step {frame.done}" if frame.done else "the beginning"
+
+
+def seal(call: Call, why: str) -> CallSealed:
+    """Return that `call` will not be made, or not again, in words that are true of it."""
+    return CallSealed(call=call.id, why=f"{fate(call)}: {why}")
+
+
+def fate(call: Call) -> str:
+    """Return what may be said of a call that somebody cut short."""
+    if call.maybe or call.stage is Stage.UNKNOWN:
+        return "outcome unknown, and not made again"
+    if call.entered or call.stage is Stage.ABORTED:
+        return "stopped midway"
+    return "failed" if call.stage is Stage.FAILED else "not executed"

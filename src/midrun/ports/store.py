@@ -2,8 +2,8 @@
 
 The order of a journal decides every race. A writer says *after seq n, under lease e, or not at
 all*, and the store checks that, stamps the entries (`seq`, `at`, epoch), ties them into the
-chain and moves the run's head, all in one transaction. It never folds a journal: what it knows
-about a run is the `Head` that the caller computed from the very entries it appends.
+chain and moves the run's head, all in one transaction. It does not fold what it appends: what
+it knows about a run is the `Head` that the caller computed from the very entries.
 
 `midrun.testing.store_suite` is this contract as tests; an implementation is a store when it
 passes.
@@ -19,6 +19,9 @@ from msgspec import Struct
 from midrun.core.entries import (
     KINDS,
     AskAnswered,
+    CallAborted,
+    CallDone,
+    CallFailed,
     CallProposed,
     CallSealed,
     CallUnknown,
@@ -27,11 +30,13 @@ from midrun.core.entries import (
     CapReached,
     Entry,
     HandedBack,
+    HistoryCondensed,
     LateResult,
     MessageReceived,
     PauseRequested,
     PauseWithdrawn,
     PersonWrote,
+    ProgressSaved,
     Record,
     RedirectApplied,
     RedirectRequested,
@@ -43,6 +48,8 @@ from midrun.core.entries import (
     RunWoken,
     TakenOver,
     ToolUsed,
+    UndoDone,
+    UndoFailed,
     UndoRetried,
     UndoUnknown,
 )
@@ -93,6 +100,25 @@ PERSONAL: Final[frozenset[type[Entry]]] = frozenset(
     }
 )
 """What the holder of a lease may not append: only people ask for these."""
+
+CLOSINGS: Final[frozenset[type[Entry]]] = frozenset(
+    {
+        CallAborted,
+        CallDone,
+        CallFailed,
+        CallUnknown,
+        HistoryCondensed,
+        ProgressSaved,
+        UndoDone,
+        UndoFailed,
+        UndoUnknown,
+    }
+)
+"""What the holder of a lease may append without naming what it has seen.
+
+Each says how something ended, or how far it got: that is true whatever happened since. All
+else depends on what it was decided on.
+"""
 
 T = TypeVar("T")
 
@@ -189,6 +215,10 @@ class Store(Protocol):
     Every method is atomic and may be called concurrently, from any event loop of the process.
     What was acknowledged is durable. A method that raised has changed nothing. A caller that is
     cancelled while it waits cannot know: its append may have happened, all of it, or not.
+
+    Every method that is handed what no store could keep says so before it changes anything:
+    `NotJson` or `TooLarge` for entries and heads, `ValueError` for the rest (a negative
+    `after` or `limit`, an empty holder, text that is not Unicode).
     """
 
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
@@ -206,9 +236,13 @@ class Store(Protocol):
     async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
         """Begin the journal of `run` with lines of another store, byte for byte.
 
+        Nothing is taken on trust: every line must be canonical, its time no earlier than the
+        one before, and each entry one that can follow. Who wrote it is not checked.
+
         Raises:
             RunExists: there is one of this id; nothing was changed.
             JournalCorrupt, JournalTooNew: the lines are not a journal that can be read.
+            NotJson: a field of `head` cannot be stored.
         """
         ...
 
@@ -225,17 +259,19 @@ class Store(Protocol):
         """Add all of `entries` or none of them, and move the head.
 
         `after` is the newest entry that the decision had seen. Only the holder of the lease may
-        leave it out, for evidence that is true whatever happened since; then `head` must be
-        None and the head stays as it is. A head that is not `leased` gives the lease back.
+        leave it out, and only for `CLOSINGS`, which are true whatever happened since; then
+        `head` must be None and the head stays as it is. A head that is not `leased` gives the
+        lease back.
 
-        With `starts`, halts are checked in the same transaction.
+        Halts are checked in the same transaction if any of the entries starts something. The
+        store sees that for itself; `starts` asks for the check besides.
 
         Raises:
             RunNotFound: no such run.
             StaleEpoch: the lease is not in force any more. Checked before everything else.
             SeqConflict: the journal does not end at `after`; read on and decide again.
-            HaltInForce: `starts`, and a latch covers the run.
-            KindRefused: this writer may not append such an entry.
+            HaltInForce: something would start, and a latch covers the run.
+            KindRefused: this writer may not append such an entry, or not without `after`.
             NotJson, TooLarge: see `codec`.
         """
         ...
@@ -254,6 +290,8 @@ class Store(Protocol):
             RunNotFound: no such run.
             LeaseHeld: somebody else holds it and is alive.
             SeqConflict: the journal does not end at `after`.
+            HaltInForce: something would start, and a latch covers the run.
+            KindRefused, NotJson, TooLarge: as with `append`.
         """
         ...
 
@@ -298,6 +336,9 @@ class Store(Protocol):
 
     async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
         """Keep all leases of `holder` alive for `ttl` from now, by the store's clock.
+
+        A clock that is set back by less than `ttl` costs nobody a lease, one that is set back
+        further those who do not beat again soon; no silent holder gains more than `ttl`.
 
         `lag` is how far the holder's event loop is behind, in seconds, for those who look.
         """

@@ -23,6 +23,8 @@ from midrun.errors import RunExists, RunNotFound, StoreClosed
 from midrun.ports.clock import Clock, wall
 from midrun.ports.store import Appended, Change, Halt, Lease, Page, Query, RunRow, Snapshot
 from midrun.stores import rules
+from midrun.stores.adoption import adopted
+from midrun.stores.heads import stored
 from midrun.stores.rules import Stamped, Standing
 from midrun.stores.watchers import LATCHES, Watchers
 
@@ -48,6 +50,14 @@ class _Kept(Struct, kw_only=True):
         )
 
 
+class _Beat(Struct, frozen=True, kw_only=True):
+    """The last sign of life of a holder."""
+
+    at: Micros
+    ttl: int
+    lag: float
+
+
 class MemoryStore:
     """Keeps everything in dictionaries; atomic because nothing awaits in the middle."""
 
@@ -56,13 +66,13 @@ class MemoryStore:
         self._runs: dict[RunId, _Kept] = {}
         self._numbers = itertools.count(1)
         self._halts: dict[str, Halt] = {}
-        self._fresh: dict[str, tuple[Micros, float]] = {}
+        self._beats: dict[str, _Beat] = {}
         self._watchers = Watchers()
         self._closed = False
 
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
         await self._turn()
-        bodies = rules.encoded_start(run, entries)
+        bodies, head = rules.encoded_start(run, entries), stored(head).head
         if run in self._runs:
             raise RunExists(run)
         stamped = rules.stamp(rules.nothing_yet(run), bodies, now=self._clock(), epoch=None)
@@ -70,10 +80,10 @@ class MemoryStore:
 
     async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
         await self._turn()
-        stamped, records = rules.adopted(run, lines)
+        sound, head = adopted(run, lines), stored(head).head
         if run in self._runs:
             raise RunExists(run)
-        return self._begin(run, stamped, head, rules.last_epoch(records), records[0].at)
+        return self._begin(run, sound.stamped, head, sound.epoch, sound.started_at)
 
     async def append(
         self,
@@ -86,11 +96,12 @@ class MemoryStore:
         starts: bool = False,
     ) -> Appended:
         await self._turn()
-        rules.check_shape(run, after=after, lease=lease, head=head, starts=starts)
+        rules.check_shape(run, entries, after=after, lease=lease, head=head, starts=starts)
         bodies = rules.encoded(run, entries, lease=lease)
+        head = head and stored(head).head
         kept = self._find(run)
         rules.check_append(kept.standing, after=after, lease=lease)
-        if starts:
+        if starts or rules.has_starts(entries):
             rules.check_halts(run, kept.row.head, self._halts.values())
         epoch = lease.epoch if lease else None
         stamped = rules.stamp(kept.standing, bodies, now=self._clock(), epoch=epoch)
@@ -103,9 +114,12 @@ class MemoryStore:
         await self._turn()
         epoch = rules.taken_epoch(run, entries, holder)
         bodies = rules.encoded_taking(run, entries, holder=holder)
+        head = stored(head).head
         kept = self._find(run)
         alive = self._is_alive(kept.row.holder)
         rules.check_take(kept.standing, after=after, holder=holder, epoch=epoch, alive=alive)
+        if rules.has_starts(entries):
+            rules.check_halts(run, kept.row.head, self._halts.values())
         stamped = rules.stamp(kept.standing, bodies, now=self._clock(), epoch=epoch)
         appended = self._grow(kept, stamped, head, epoch, holder if head.leased else "")
         return Lease(run=run, holder=holder, epoch=epoch), appended
@@ -122,8 +136,9 @@ class MemoryStore:
         self, run: RunId, *, after: Seq = START, limit: int | None = None
     ) -> Sequence[tuple[bytes, bytes]]:
         await self._turn()
-        stored = self._find(run).lines
-        return stored[after:] if limit is None else stored[after : after + limit]
+        rules.check_stretch(after, limit)
+        kept = self._find(run).lines
+        return kept[after:] if limit is None else kept[after : after + limit]
 
     async def row(self, run: RunId) -> RunRow:
         await self._turn()
@@ -131,6 +146,7 @@ class MemoryStore:
 
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
         await self._turn()
+        rules.check_snapshot(snapshot)
         kept = self._find(run)
         if kept.snapshot is None or kept.snapshot.seq <= snapshot.seq:
             kept.snapshot = snapshot
@@ -149,25 +165,31 @@ class MemoryStore:
 
     async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
         await self._turn()
-        self._fresh[holder] = (rules.later(self._clock(), ttl), lag)
+        lasts = rules.check_beat(holder, ttl, lag)
+        now = self._clock()
+        self._beats[holder] = _Beat(at=now, ttl=lasts, lag=lag)
+        for name, beat in tuple(self._beats.items()):
+            if beat.at - beat.ttl >= now and name != holder:
+                del self._beats[name]  # from before the clock was set back
 
     async def rest(self, holder: str) -> None:
         await self._turn()
-        self._fresh.pop(holder, None)
+        rules.check_holder(holder)
+        self._beats.pop(holder, None)
 
     async def holders(self) -> Mapping[str, float]:
         await self._turn()
-        return {name: lag for name, (_, lag) in self._fresh.items() if self._is_alive(name)}
+        return {name: beat.lag for name, beat in self._beats.items() if self._is_alive(name)}
 
     async def runs(self, query: Query) -> Page[RunRow]:
         await self._turn()
-        before = rules.cursor_number(query.cursor)
+        limit, before = rules.page(query)
         found = [
             kept
             for kept in reversed(self._runs.values())
-            if (before is None or kept.number < before) and _fits(kept.row, query)
+            if kept.number < before and _fits(kept.row, query)
         ]
-        items = tuple(kept.row for kept in found[: query.limit])
+        items = tuple(kept.row for kept in found[:limit])
         more = len(found) > len(items)
         return Page(
             items=items, cursor=rules.cursor(found[len(items) - 1].number) if more else ""
@@ -179,6 +201,8 @@ class MemoryStore:
 
     async def drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
         await self._turn()
+        limit = rules.bounded(limit)
+        rules.check_agents(agents)
         return [
             run
             for run, kept in self._runs.items()
@@ -189,7 +213,7 @@ class MemoryStore:
 
     async def due(self, *, limit: int) -> Sequence[RunId]:
         await self._turn()
-        now = self._clock()
+        limit, now = rules.bounded(limit), self._clock()
         waiting = (
             (kept.row.head.wake_at, kept.number, run)
             for run, kept in self._runs.items()
@@ -199,12 +223,13 @@ class MemoryStore:
 
     async def halt(self, halt: Halt) -> None:
         await self._turn()
-        rules.check_scope(halt.scope)
+        rules.check_halt(halt)
         self._halts.setdefault(halt.scope, replace(halt, at=self._clock()))
         self._watchers.tell([(LATCHES, START)])
 
     async def lift(self, scope: str) -> bool:
         await self._turn()
+        rules.check_text("scope", scope)
         lifted = self._halts.pop(scope, None) is not None
         self._watchers.tell([(LATCHES, START)])
         return lifted
@@ -238,8 +263,8 @@ class MemoryStore:
             raise RunNotFound(run) from None
 
     def _is_alive(self, holder: str) -> bool:
-        until, _ = self._fresh.get(holder, (Micros(0), 0.0))
-        return until > self._clock()
+        beat = self._beats.get(holder)
+        return beat is not None and rules.is_fresh(self._clock(), beat.at, beat.ttl)
 
     def _begin(
         self, run: RunId, stamped: Stamped, head: Head, epoch: Epoch, started_at: Micros

@@ -1,35 +1,38 @@
 """What every store must refuse, and how it stamps what it accepts: pure, shared by all of them.
 
-A store calls `encoded` before its transaction and the rest inside it, with what it has read
-there. So the order of refusals and the bytes are the same wherever a journal is kept.
+A store calls what checks and encodes its arguments before its transaction, so that nothing can
+go wrong after its first write for reasons of content; and the rest inside it, with what it has
+read there. So the order of refusals and the bytes are the same wherever a journal is kept.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from math import isfinite
 from typing import Final
 
 from msgspec import Struct
 
-from midrun.codec.journal import chain, decode_lines, encode_entry, genesis, line
-from midrun.core.entries import Entry, LeaseTaken, Record, RunStarted
+from midrun.codec.journal import chain, encode_entry, genesis, line
+from midrun.codec.strict import DEFAULT, INTEGER_MAX, Limits
+from midrun.core.entries import Entry, LeaseTaken, RunStarted
+from midrun.core.follows import STARTS
 from midrun.core.head import Head
 from midrun.core.ids import START, Epoch, Micros, RunId, Seq
 from midrun.errors import (
     CursorRefused,
     HaltInForce,
-    JournalCorrupt,
     KindRefused,
     LeaseHeld,
     RunNotFound,
     SeqConflict,
     StaleEpoch,
 )
-from midrun.ports.store import PERSONAL, UNLEASED, Appended, Halt, Lease
+from midrun.ports.store import CLOSINGS, PERSONAL, UNLEASED, Appended, Halt, Lease, Query, Snapshot
 
 SCOPES: Final = ("agent", "label", "run")
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-CURSOR: Final = re.compile(r"r[0-9a-f]{1,15}")
+CURSOR: Final = re.compile(r"r[1-9a-f][0-9a-f]{0,12}")
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -57,22 +60,31 @@ def nothing_yet(run: RunId) -> Standing:
     )
 
 
-def encoded_start(run: RunId, entries: Sequence[Entry]) -> list[bytes]:
-    """Return the bodies of a new journal, which begins with the run's start."""
-    if not ID.fullmatch(run):
-        raise ValueError(f"run id {run[:80]!r}: use 1 to 64 letters, digits, - and _")
-    if not entries or not isinstance(entries[0], RunStarted):
-        raise ValueError(f"run {run}: a journal begins with RunStarted")
-    return encoded(run, entries, lease=None)
-
-
 def check_id(run: RunId) -> None:
     """Refuse to look for what cannot be there."""
     if not ID.fullmatch(run):
         raise RunNotFound(run)
 
 
-def encoded(run: RunId, entries: Sequence[Entry], *, lease: Lease | None) -> list[bytes]:
+def check_new_id(run: RunId) -> None:
+    """Refuse an id that would not fit into an address."""
+    if not ID.fullmatch(run):
+        raise ValueError(f"run id {run[:80]!r}: use 1 to 64 letters, digits, - and _")
+
+
+def encoded_start(
+    run: RunId, entries: Sequence[Entry], *, limits: Limits = DEFAULT
+) -> list[bytes]:
+    """Return the bodies of a new journal, which begins with the run's start."""
+    check_new_id(run)
+    if not entries or not isinstance(entries[0], RunStarted):
+        raise ValueError(f"run {run}: a journal begins with RunStarted")
+    return encoded(run, entries, lease=None, limits=limits)
+
+
+def encoded(
+    run: RunId, entries: Sequence[Entry], *, lease: Lease | None, limits: Limits = DEFAULT
+) -> list[bytes]:
     """Return the bodies of `entries` if this writer may append them."""
     if not entries:
         raise ValueError(f"run {run}: nothing to append")
@@ -82,14 +94,17 @@ def encoded(run: RunId, entries: Sequence[Entry], *, lease: Lease | None) -> lis
         kind = type(entry)
         if kind is LeaseTaken or (kind in PERSONAL if lease else kind not in UNLEASED):
             raise KindRefused(run, kind.__name__, "driver" if lease else "control")
-    return [encode_entry(entry) for entry in entries]
+    return [encode_entry(entry, limits) for entry in entries]
 
 
-def encoded_taking(run: RunId, entries: Sequence[Entry], *, holder: str) -> list[bytes]:
+def encoded_taking(
+    run: RunId, entries: Sequence[Entry], *, holder: str, limits: Limits = DEFAULT
+) -> list[bytes]:
     """Return the bodies of what a new lease holder appends; the first names the epoch."""
     lease = Lease(run=run, holder=holder, epoch=taken_epoch(run, entries, holder))
-    first = encode_entry(entries[0])
-    return [first, *(encoded(run, entries[1:], lease=lease) if len(entries) > 1 else ())]
+    first, *rest = entries
+    bodies = encoded(run, rest, lease=lease, limits=limits) if rest else []
+    return [encode_entry(first, limits), *bodies]
 
 
 def taken_epoch(run: RunId, entries: Sequence[Entry], holder: str) -> Epoch:
@@ -97,15 +112,33 @@ def taken_epoch(run: RunId, entries: Sequence[Entry], holder: str) -> Epoch:
     first = entries[0] if entries else None
     if not holder or not isinstance(first, LeaseTaken) or first.holder not in {"", holder}:
         raise ValueError(f"run {run}: a lease is taken with a LeaseTaken by its holder")
+    check_text("holder", holder)
     return first.epoch
 
 
 def check_shape(
-    run: RunId, *, after: Seq | None, lease: Lease | None, head: Head | None, starts: bool
+    run: RunId,
+    entries: Sequence[Entry],
+    *,
+    after: Seq | None,
+    lease: Lease | None,
+    head: Head | None,
+    starts: bool,
 ) -> None:
     """Refuse an append that does not say what it depends on; a bug in the caller."""
-    if after is None and (lease is None or head is not None or starts):
+    if after is not None:
+        return
+    if lease is None or head is not None or starts:
         raise ValueError(f"run {run}: only a lease holder's evidence may leave `after` out")
+    for entry in entries:
+        if type(entry) not in CLOSINGS:
+            writer = "driver that leaves `after` out"
+            raise KindRefused(run, type(entry).__name__, writer)
+
+
+def has_starts(entries: Iterable[Entry]) -> bool:
+    """Tell whether something leaves the process after `entries`: whether latches matter."""
+    return any(type(entry) in STARTS for entry in entries)
 
 
 def check_append(standing: Standing, *, after: Seq | None, lease: Lease | None) -> None:
@@ -157,30 +190,71 @@ def stamp(
     return Stamped(lines=tuple(lines), appended=Appended(seq=seq, at=at, hash=link))
 
 
-def adopted(run: RunId, lines: Sequence[bytes]) -> tuple[Stamped, Sequence[Record]]:
-    """Check lines of another store and return them with their hashes, and what they say."""
-    check_id(run)
-    records = decode_lines(run, lines)
-    if not records or not isinstance(records[0].entry, RunStarted):
-        raise JournalCorrupt(run, 1, "a journal begins with RunStarted")
-    link, hashed = genesis(run), []
-    for data in lines:
-        link = chain(link, data)
-        hashed.append((data, link))
-    last = records[-1]
-    appended = Appended(seq=last.seq, at=max(r.at for r in records), hash=link)
-    return Stamped(lines=tuple(hashed), appended=appended), records
+def check_text(name: str, text: str) -> None:
+    """Refuse text that is not Unicode, which no store could keep."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name}: lone surrogate at character {error.start}") from None
 
 
-def last_epoch(records: Iterable[Record]) -> Epoch:
-    """Return the newest epoch that a journal tells of."""
-    taken = (r.entry.epoch for r in records if isinstance(r.entry, LeaseTaken))
-    return max(taken, default=Epoch(0))
+def check_holder(holder: str) -> None:
+    """Refuse a name that nobody can have; the empty one stands for nobody."""
+    if not holder:
+        raise ValueError("holder: it is empty, which stands for nobody")
+    check_text("holder", holder)
 
 
-def later(now: Micros, ttl: timedelta) -> Micros:
-    """Return the moment that is `ttl` from `now`."""
-    return Micros(now + ttl // timedelta(microseconds=1))
+def check_halt(halt: Halt) -> None:
+    """Refuse a latch that would hold nothing, or that cannot be stored."""
+    check_scope(halt.scope)
+    for name in ("scope", "by", "reason"):
+        check_text(name, getattr(halt, name))
+
+
+def check_snapshot(snapshot: Snapshot) -> None:
+    """Refuse a snapshot of what cannot be an entry."""
+    if not START < snapshot.seq <= INTEGER_MAX:
+        raise ValueError(f"snapshot: seq {snapshot.seq} is no entry's")
+
+
+def check_stretch(after: Seq, limit: int | None) -> None:
+    """Refuse to read from before the beginning, or less than nothing."""
+    if after < START or (limit is not None and limit < 0):
+        raise ValueError(f"after {after}, limit {limit}: neither may be negative")
+
+
+def bounded(limit: int, *, at_least: int = 0) -> int:
+    """Return a `limit` of a list that every store can count to."""
+    if limit < at_least:
+        raise ValueError(f"limit {limit}: use {at_least} or more")
+    return min(limit, INTEGER_MAX - 1)
+
+
+def check_beat(holder: str, ttl: timedelta, lag: float) -> int:
+    """Return for how many microseconds a beat is good, if it is one."""
+    check_holder(holder)
+    micros = ttl // timedelta(microseconds=1)
+    if not 0 <= micros <= INTEGER_MAX:
+        raise ValueError(f"ttl {ttl}: neither negative nor beyond three centuries, please")
+    if not isfinite(lag):
+        raise ValueError(f"lag {lag}: not a number of seconds")
+    return micros
+
+
+def check_agents(agents: Iterable[str]) -> None:
+    """Refuse names that no agent can have."""
+    for name in agents:
+        check_text("agent", name)
+
+
+def is_fresh(now: Micros, beat_at: Micros, ttl: int) -> bool:
+    """Tell whether a holder that beat at `beat_at` is alive; the queries say the same.
+
+    A beat from the future counts too, up to its `ttl`: the clock was set back, by little. One
+    from further ahead is nobody's word: whoever lives will beat again.
+    """
+    return abs(now - beat_at) < ttl
 
 
 def cursor(number: int) -> str:
@@ -188,10 +262,13 @@ def cursor(number: int) -> str:
     return f"r{number:x}"
 
 
-def cursor_number(text: str) -> int | None:
-    """Return where a page begins: before this number, or at the newest run."""
-    if not text:
-        return None
-    if not CURSOR.fullmatch(text):
-        raise CursorRefused(text)
-    return int(text[1:], 16)
+def page(query: Query) -> tuple[int, int]:
+    """Return how many runs `query` asks for, and before which number they begin."""
+    for name in ("agent", "label", "thread", "parent"):
+        check_text(name, getattr(query, name))
+    limit = bounded(query.limit, at_least=1)
+    if not query.cursor:
+        return limit, INTEGER_MAX
+    if not CURSOR.fullmatch(query.cursor):
+        raise CursorRefused(query.cursor)
+    return limit, int(query.cursor[1:], 16)

@@ -70,7 +70,7 @@ class Asks(Watch):
         audience = ask.entry.audience
         spec = self.ledger.spec
         requester = spec.by if spec is not None else ""
-        if audience and audience not in {entry.by, entry.role}:
+        if audience not in {"", entry.role, f"user:{entry.by}"}:
             text = f"{entry.ask} is for {audience}, but {entry.by} ({entry.role}) decided it."
             self.report("I25", record.seq, text)
         elif ask.entry.four_eyes and entry.by == requester:

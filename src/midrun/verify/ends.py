@@ -39,10 +39,10 @@ from midrun.core.entries import (
 from midrun.verify.ledger import Ledger
 from midrun.verify.problems import Problem, Watch, arms
 
-NOTES: Final = frozenset({LateResult, RequestNoted})
+NOTES: Final = frozenset({LateResult, RequestNoted, ResidueAccepted})
 """What may follow the end of any run: evidence and notes."""
 
-REMAINS: Final = NOTES | {ResidueAccepted, UndoRetried}
+REMAINS: Final = NOTES | {UndoRetried}
 """What may follow a cancelled run: also what an operator does about the residue."""
 
 AGAIN: Final = REMAINS | {

@@ -159,14 +159,11 @@ class Ledger:
         return made
 
     def settles(self, late: LateResult) -> bool:
-        """Tell whether a late result says what nobody knew: of that very attempt."""
+        """Tell whether a late result says what nobody knew, or knew wrongly, of its attempt."""
         made = self.calls.get(late.call)
-        return (
-            made is not None
-            and not self.ended
-            and made.stage == "unknown"
-            and made.attempt == late.attempt
-        )
+        if made is None or self.ended or made.kind == "model":
+            return False
+        return made.stage in {"unknown", "proposed"} and made.attempt == late.attempt
 
 
 # ── what each entry says about the run ────────────────────────────────────────────────────
@@ -298,8 +295,11 @@ def _saved(books: Ledger, _: int, entry: ProgressSaved) -> None:
 
 
 def _late(books: Ledger, seq: int, entry: LateResult) -> None:
+    made = books.calls.get(entry.call)
     if books.settles(entry):
         books.calls[entry.call].close("done", seq)
+    elif made is not None and made.stage != "done" and not books.ended:
+        made.doubted = True  # it happened, although something else was made of it since
 
 
 def _undo_started(books: Ledger, _: int, entry: UndoStarted) -> None:

@@ -62,7 +62,7 @@ class Undoing(Watch):
         """An attempt begins."""
         made = self.ledger.calls.get(entry.call)
         what = f"The {entry.action} of {made or entry.call}"
-        if made is None or not made.attempt or not getattr(made.traits, entry.action):
+        if made is None or not made.attempt or not _declared(made, entry.action):
             self.report("I30", record.seq, f"{what} was started, but there is none.")
             return
         if self.ledger.undoing is not None:
@@ -103,8 +103,8 @@ class Undoing(Watch):
         self._last, self._last_seq = (made.closed, made), record.seq
 
     def late(self, _: Record, entry: LateResult) -> None:
-        """Evidence about a call whose undo has begun gives it no other place in the order."""
-        if (entry.call, "undo") in self._cleanings:
+        """Evidence that comes once cleaning up has begun gives its call no place in line."""
+        if self._cleanings:
             self._loose.add(entry.call)
 
     def ended(self, record: Record, entry: UndoDone | UndoFailed | UndoUnknown) -> None:
@@ -155,15 +155,16 @@ class Undoing(Watch):
 
     def _released(self, record: Record) -> None:
         for made in self.ledger.calls.values():
-            if made.traits.release and made.touched:
+            held = made.traits.release or (made.kind == "child" and made.stage != "done")
+            if held and (made.touched or made.id in self._doomed):
                 self._clean(record, made, "release")
 
     def _wanted(self, made: Made) -> bool:
         """Tell whether the cancel wants `made` undone, as far as is known now."""
         cancel = self.ledger.cancel
-        if cancel is None or not made.touched:
+        if cancel is None:
             return False
-        return made.id in self._doomed or cancel.undo == "all"
+        return made.id in self._doomed or (made.touched and cancel.undo == "all")
 
     def _clean(self, record: Record, made: Made, action: Action) -> None:
         cleaning = self._cleanings.get((made.id, action))
@@ -193,3 +194,10 @@ class Undoing(Watch):
             RunCompleted: completed,
         }
     )
+
+
+def _declared(made: Made, action: Action) -> bool:
+    """Tell whether there is such a cleanup: a child run is held whatever its tool says."""
+    if action == "undo":
+        return made.traits.undo
+    return made.traits.release or made.kind == "child"

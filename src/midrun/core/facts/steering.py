@@ -67,7 +67,7 @@ class RedirectRequested(Asked, kw_only=True):
 
 
 class RedirectApplied(Fact, kw_only=True):
-    """The instruction of `request_seq` reached the agent."""
+    """The instruction that waited since `redirect` reached the agent."""
 
     redirect: Seq
     minus: str = ""

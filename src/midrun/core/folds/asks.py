@@ -7,12 +7,13 @@ from midrun.core.folds.calls import args_hash, call_of, out_of_the_way
 from midrun.core.ids import number_of
 from midrun.core.state import Arms, Ask, Call, Stage, State
 from midrun.core.values import Approval, Decision
+from midrun.core.words import fate
 from midrun.errors import JournalCorrupt
 
-SEALED_BECAUSE = {
-    "superseded": "not executed: the run was redirected",
-    "cancelled": "not executed: the run was cancelled",
-    "expired": "not executed: nobody decided in time",
+BECAUSE = {
+    "superseded": "the run was redirected",
+    "cancelled": "the run was cancelled",
+    "expired": "nobody decided in time",
 }
 
 
@@ -84,7 +85,6 @@ def _approved(state: State, call: Call, ask: Ask, decision: Decision) -> State:
         stage=Stage.PROPOSED,
         use=replace(call.use, args=args),
         approval=Approval(ask=ask.id, args_hash=args_hash(args)),
-        approved_at=state.seq,
     )
     opened = (*state.open, call.number) if call.shelved else state.open
     return replace(state.with_call(call), open=opened)
@@ -99,10 +99,7 @@ def ask_closed(state: State, entry: AskClosed) -> State:
         return state
     if entry.why == "elsewhere":
         return state.with_call(replace(call, stage=Stage.PROPOSED))
-    why = SEALED_BECAUSE[entry.why]
-    if call.entered:
-        why = why.replace("not executed", "stopped at its question")
-    return _sealed(state, call, why)
+    return _sealed(state, call, f"{fate(call)}: {BECAUSE[entry.why]}")
 
 
 def _sealed(state: State, call: Call, why: str) -> State:

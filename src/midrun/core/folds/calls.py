@@ -84,8 +84,8 @@ def call_started(state: State, entry: CallStarted) -> State:
         error="",
     )
     effects = state.effects
-    if (call.traits.undo or call.traits.release) and number not in effects:
-        effects = (*effects, number)
+    if call.attempt == 1 and (call.lasting):
+        effects = effects.append(number)
     return replace(
         state,
         calls=state.calls.append(call) if new else state.calls.replace(number - 1, call),
@@ -153,7 +153,7 @@ def call_failed(state: State, entry: CallFailed) -> State:
     call = call_of(state, entry.call)
     thinking = call.call_kind == "model"
     retried = thinking and entry.transient and call.attempt < state.started.model_attempts
-    if thinking and not retried:
+    if thinking and not retried and not state.wheel:  # at the wheel, a person goes on
         state = replace(state, error=RunFailed(error=entry.error, code=entry.code))
     call = replace(
         call, stage=Stage.FAILED, error=entry.error, again=retried, retry_at=entry.retry_at
@@ -224,21 +224,32 @@ def progress_saved(state: State, entry: ProgressSaved) -> State:
 
 
 def late_result(state: State, entry: LateResult) -> State:
-    """Late evidence settles that same attempt if nobody else has; it changes nothing more."""
-    call = replace(call_of(state, entry.call), late=True)
-    if not settles(state, call, entry.attempt):
-        return state.with_call(call)
-    call = replace(
-        call, stage=Stage.DONE, maybe=False, again=False, closed=state.seq, result=entry.result
-    )
-    return out_of_the_way(state.with_call(call), call)
+    """Late evidence settles its own attempt if nothing was made since; else a doubt stays."""
+    call = replace(call_of(state, entry.call), late=entry.attempt)
+    if settles(state, call, entry.attempt):
+        call = replace(
+            call,
+            stage=Stage.DONE,
+            maybe=False,
+            again=False,
+            closed=state.seq,
+            result=entry.result,
+        )
+        return out_of_the_way(state.with_call(call), call)
+    # It happened, and somebody made it again, or ended the run: that is not forgotten.
+    happened = call.stage is not Stage.DONE and state.phase not in TERMINAL
+    return state.with_call(replace(call, maybe=call.maybe or happened))
 
 
 def settles(state: State, call: Call, attempt: int) -> bool:
-    """Tell whether a late result of `attempt` says what nobody knew."""
+    """Tell whether a late result of `attempt` says what nobody knew, or knew wrongly.
+
+    A model's late reply does not: what it said is gone with its stream.
+    """
     return (
         state.phase not in TERMINAL
-        and call.stage is Stage.UNKNOWN
+        and call.call_kind != "model"
+        and call.stage in {Stage.UNKNOWN, Stage.PROPOSED}
         and call.attempt == attempt
         and not call.undo.attempts
     )

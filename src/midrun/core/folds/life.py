@@ -19,7 +19,8 @@ def run_started(state: State, entry: RunStarted) -> State:
     """The run exists: it knows its task and whatever earlier runs of its thread left it."""
     task = Message(role="user", text=entry.task, by=entry.by, kind="task")
     state = replace(state, spec=entry, stop=entry.stop, plan=entry.plan, goal=entry.task)
-    return state.saying(*entry.history, task)
+    known = entry.forked is not None and any(m.text == entry.task for m in entry.history)
+    return state.saying(*entry.history, *(() if known else (task,)))
 
 
 def lease_taken(state: State, entry: LeaseTaken) -> State:
@@ -44,7 +45,7 @@ def run_woken(state: State, _: RunWoken) -> State:
 
 def run_completed(state: State, entry: RunCompleted) -> State:
     """The run has its output."""
-    return replace(state, leased=False, output=entry.output)
+    return replace(state, leased=False, ended=True, output=entry.output)
 
 
 def run_failed(state: State, entry: RunFailed) -> State:

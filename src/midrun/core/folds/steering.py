@@ -60,7 +60,7 @@ def run_resumed(state: State, entry: RunResumed) -> State:
     if not entry.instruction:
         return state
     waiting = Pending(seq=state.seq, kind="redirect", text=entry.instruction, by=entry.by)
-    return replace(state, pending=(*state.pending, waiting), cut=state.seq)
+    return _without_approvals(replace(state, pending=(*state.pending, waiting), cut=state.seq))
 
 
 def _afresh(meter: Meter) -> Meter:
@@ -98,13 +98,23 @@ def redirect_requested(state: State, entry: RedirectRequested) -> State:
     waiting = Pending(
         seq=state.seq, kind="redirect", text=entry.text, by=entry.by, when=entry.when
     )
-    return replace(state, pending=(*state.pending, waiting), cut=state.seq)
+    return _without_approvals(replace(state, pending=(*state.pending, waiting), cut=state.seq))
+
+
+def _without_approvals(state: State) -> State:
+    """Void every yes that was not used: it was given for the old course."""
+    parked = (n for frame in state.frames for n in frame.parked)
+    for number in (*state.open, *parked):
+        call = state.calls[number - 1]
+        if call.approval is not None and call.stage is not Stage.STARTED:
+            state = state.with_call(replace(call, approval=None))
+    return state
 
 
 def redirect_applied(state: State, entry: RedirectApplied) -> State:
     """The agent knows the instruction; what it would have ended with no longer counts."""
     state, waiting = without_pending(state, entry.redirect)
-    state = replace(state, answer=None)
+    state = replace(state, answer=None, main=None)
     return state.saying(
         Message(role="user", text=waiting.text, by=waiting.by, kind="instruction")
     )
@@ -138,7 +148,7 @@ def cancel_requested(state: State, entry: CancelRequested) -> State:
 
 def run_cancelled(state: State, entry: RunCancelled) -> State:
     """The run is over; the residue is what could not be undone."""
-    return replace(state, leased=False, residue=entry.residue, output=entry.partial)
+    return replace(state, leased=False, ended=True, residue=entry.residue, output=entry.partial)
 
 
 def undo_retried(state: State, _: UndoRetried) -> State:
@@ -149,7 +159,7 @@ def undo_retried(state: State, _: UndoRetried) -> State:
             if getattr(call, action).stage == "gave_up":
                 call = replace(call, **{action: Cleanup()})
         state = state.with_call(call)
-    return replace(state, residue=())
+    return replace(state, residue=(), residue_accepted=False)
 
 
 def run_halted(state: State, entry: RunHalted) -> State:
@@ -162,7 +172,12 @@ def run_lifted(state: State, _: RunLifted) -> State:
     return replace(state, then=None)
 
 
-def unchanged(state: State, _: RequestNoted | ResidueAccepted) -> State:
+def residue_accepted(state: State, _: ResidueAccepted) -> State:
+    """Nobody needs to look at it any more."""
+    return replace(state, residue_accepted=True)
+
+
+def unchanged(state: State, _: RequestNoted) -> State:
     """A note for the record."""
     return state
 
@@ -182,7 +197,7 @@ ARMS: Arms = {
     CancelRequested: cancel_requested,
     RunCancelled: run_cancelled,
     UndoRetried: undo_retried,
-    ResidueAccepted: unchanged,
+    ResidueAccepted: residue_accepted,
     RunHalted: run_halted,
     RunLifted: run_lifted,
     RequestNoted: unchanged,

@@ -51,7 +51,12 @@ def message_due(state: State, entry: MessageDue) -> State:
 def message_taken(state: State, entry: MessageTaken) -> State:
     """The message reaches the agent; nothing had to be suspended for it."""
     state, waiting = without_pending(state, entry.message)
-    return replace(state, answer=None).saying(_said(waiting))
+    main = state.main
+    if waiting.urgency == "later":
+        main = None  # more of the task: what comes now is the answer
+    elif not state.frames and main is None:
+        main = state.answer
+    return replace(state, answer=None, main=main).saying(_said(waiting))
 
 
 def message_closed(state: State, entry: MessageClosed) -> State:
@@ -71,6 +76,7 @@ def frame_pushed(state: State, entry: FramePushed) -> State:
         pushed=state.seq,
         expires=entry.expires,
         parked=state.open,
+        plan=state.plan,
     )
     state = replace(
         state,
@@ -86,9 +92,14 @@ def frame_pushed(state: State, entry: FramePushed) -> State:
 
 def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> State:
     """The chain goes on, and the next reply says so."""
-    goal = _frame_of(state, entry.frame).goal
+    frame = _frame_of(state, entry.frame)
     state = replace(
-        _popped(state, entry.frame), goal=goal, answer=None, prefix=entry.words, cut=state.seq
+        _popped(state, entry.frame),
+        goal=frame.goal,
+        plan=frame.plan,
+        answer=None,
+        prefix=entry.words,
+        cut=state.seq,
     )
     return state.saying(Message(role="runtime", text=entry.words, kind="back"))
 

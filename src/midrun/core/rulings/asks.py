@@ -14,10 +14,10 @@ OUTCOMES: dict[Json, bool | None] = {"yes": True, "no": False, "unknown": None}
 """What a person may say about an unsure call: it did, it didn't, don't know."""
 
 
-def answer(state: State, control: Answer, _: Micros) -> Verdict:
+def answer(state: State, control: Answer, now: Micros) -> Verdict:
     """The answer is the result of the call that asked; the tool is not entered again."""
     ask = state.ask(control.ask)
-    if (problem := _problem(state, ask, control)) is not None or ask is None:
+    if (problem := _problem(state, ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
     if ask.ask_kind == "approval":
         return Refused(reason="not_a_question")
@@ -31,10 +31,10 @@ def answer(state: State, control: Answer, _: Micros) -> Verdict:
     return accept(*waking(state, (answered, settled), "answered"))
 
 
-def approve(state: State, control: Approve, _: Micros) -> Verdict:
+def approve(state: State, control: Approve, now: Micros) -> Verdict:
     """Let the call be made: this call, with these arguments, once."""
     ask = state.ask(control.ask)
-    if (problem := _problem(state, ask, control)) is not None or ask is None:
+    if (problem := _problem(state, ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
     call = state.call(ask.call)
     if ask.ask_kind not in {"approval", "child"} or call is None:
@@ -53,10 +53,10 @@ def approve(state: State, control: Approve, _: Micros) -> Verdict:
     return accept(*waking(state, entries, "approved"))
 
 
-def decline(state: State, control: Decline, _: Micros) -> Verdict:
+def decline(state: State, control: Decline, now: Micros) -> Verdict:
     """Do not let the call be made; the agent is told so."""
     ask = state.ask(control.ask)
-    if (problem := _problem(state, ask, control)) is not None or ask is None:
+    if (problem := _problem(state, ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
     if ask.ask_kind not in {"approval", "child"}:
         return Refused(reason="not_an_approval")
@@ -66,7 +66,7 @@ def decline(state: State, control: Decline, _: Micros) -> Verdict:
 
 
 def _problem(
-    state: State, ask: Ask | None, control: Answer | Approve | Decline
+    state: State, ask: Ask | None, control: Answer | Approve | Decline, now: Micros
 ) -> Refused | None:
     """Return why this person cannot decide this ask now, if so."""
     if ask is None:
@@ -74,8 +74,10 @@ def _problem(
     if ask.closed:
         reason = "already_answered" if ask.closed == "answered" else "ask_closed"
         return Refused(reason=reason, seq=ask.closed_seq, by=ask.by)
+    if ask.expires is not None and ask.expires <= now:  # its time is up; nobody looked yet
+        return Refused(reason="ask_closed", seq=ask.opened)
     person = control.by
-    addressed = not ask.audience or ask.audience in {person.role, person.name}
+    addressed = ask.audience in {"", person.role, f"user:{person.name}"}
     own = ask.four_eyes and person.name == state.started.by
     if own or not addressed:
         return Refused(reason="not_allowed", by=ask.audience)

@@ -125,7 +125,7 @@ def late(state: State, evidence: Late, _: Micros) -> Verdict:
     call = state.call(result.call)
     if call is None or not 0 < result.attempt <= call.attempt or result.epoch > state.epoch:
         return Refused(reason="no_such_call")
-    if call.late or call.stage is Stage.DONE:
+    if call.late >= result.attempt or call.stage is Stage.DONE:
         return Already(name="already_known", seq=call.closed)
     entries: tuple[Entry, ...] = (
         LateResult(

@@ -4,7 +4,6 @@ from midrun.core.boundary import crossing
 from midrun.core.entries import (
     AnswerGiven,
     AskClosed,
-    CallSealed,
     CapReached,
     Entry,
     MessageClosed,
@@ -22,7 +21,7 @@ from midrun.core.entries import (
 )
 from midrun.core.evidence import Advanced, Fail, Finish, GiveVerdict, Settled, StandDown, Wake
 from midrun.core.evolve import apply
-from midrun.core.ids import Micros, Seq, call_id
+from midrun.core.ids import Micros, Seq
 from midrun.core.orders import Settle
 from midrun.core.plan import plan
 from midrun.core.rulings.asked import parking, waking
@@ -30,6 +29,7 @@ from midrun.core.state import Hold, State
 from midrun.core.stops import deadline
 from midrun.core.values import Phase
 from midrun.core.verdicts import Already, Refused, Rulings, Verdict, accept
+from midrun.core.words import seal
 
 CLOCK = "system:clock"
 
@@ -55,7 +55,8 @@ def settled(state: State, _: Settled, __: Micros) -> Verdict:
     if state.open or state.open_asks:
         return accept(RunWaiting())
     late = (MessageClosed(message=p.seq, why="returned", text=p.text) for p in state.pending)
-    return accept(*late, RunCompleted(output=state.answer or ""))
+    output = state.answer if state.main is None else state.main
+    return accept(*late, RunCompleted(output=output or ""))
 
 
 def _paused(state: State) -> tuple[Entry, ...]:
@@ -69,10 +70,7 @@ def _paused(state: State) -> tuple[Entry, ...]:
 
 def cancelled(state: State) -> tuple[Entry, ...]:
     """End a cancelled run: every call it had in mind is answered, its partial work kept."""
-    sealed = (
-        CallSealed(call=call_id(n), why="not executed: the run was cancelled")
-        for n in state.open
-    )
+    sealed = (seal(state.calls[n - 1], "the run was cancelled") for n in state.open)
     partial = state.answer if state.answer is not None else _last_words(state)
     return (*sealed, RunCancelled(residue=state.residue, partial=partial))
 
@@ -101,6 +99,8 @@ def stand_down(state: State, evidence: StandDown, _: Micros) -> Verdict:
 
 def finish(state: State, evidence: Finish, _: Micros) -> Verdict:
     """Take the output of a hosted agent; the run ends when nothing else is open."""
+    if state.ended:
+        return Refused(reason="already_ended", seq=state.since)
     if state.in_flight or state.open:
         return Refused(reason="in_flight")
     if state.redirects:

@@ -219,7 +219,7 @@ def retry_undo(state: State, control: RetryUndo, _: Micros) -> Verdict:
 
 def accept_residue(state: State, control: AcceptResidue, _: Micros) -> Verdict:
     """Record that somebody takes the residue as it is."""
-    if not state.residue:
+    if not state.residue or state.residue_accepted:
         return Refused(reason="no_residue")
     return accept(ResidueAccepted(**asked(control)))
 

@@ -14,7 +14,6 @@ from midrun.core.controls import (
 from midrun.core.entries import (
     AskClosed,
     CallProposed,
-    CallSealed,
     Entry,
     FrameAbandoned,
     HandedBack,
@@ -77,7 +76,7 @@ def drop_frame(state: State, control: DropFrame, _: Micros) -> Verdict:
         ),
         *(AskClosed(ask=ask.id, why="superseded", **by(control)) for ask in asks),
         *(
-            CallSealed(call=call_id(n), why="not executed: its line of thought was dropped")
+            words.seal(state.calls[n - 1], "its line of thought was dropped")
             for n in parked
             if call_id(n) not in {ask.call for ask in asks if ask.ask_kind != "unsure"}
         ),
@@ -95,7 +94,7 @@ def _off_top(state: State, frame: FrameId) -> Refused | None:
 
 def take_over(state: State, control: TakeOver, _: Micros) -> Verdict:
     """Put a person at the wheel; the run is theirs once nothing is in flight."""
-    if state.wheel:
+    if state.wheel and control.by.role != "operator":
         return Refused(reason="taken_over", by=state.wheel)
     taken = TakenOver(**asked(control))
     request = PauseRequested(why="taken_over", **by(control))
@@ -126,8 +125,8 @@ def use_tool(state: State, control: UseTool, _: Micros) -> Verdict:
 
 
 def hand_back(state: State, control: HandBack, _: Micros) -> Verdict:
-    """Return the run to its agent."""
-    if state.wheel != control.by.name:
+    """Return the run to its agent; an operator may do it in the person's place."""
+    if state.wheel != control.by.name and not (state.wheel and control.by.role == "operator"):
         return Refused(reason="not_taken_over", by=state.wheel)
     plus = words.line(control.instruction)
     minus = words.upcoming(state) if plus else ""

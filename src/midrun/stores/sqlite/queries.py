@@ -35,12 +35,15 @@ SAVE_SNAPSHOT: Final = """
 """
 DROP_SNAPSHOTS: Final = "DELETE FROM snapshots WHERE no = (SELECT no FROM runs WHERE run = ?)"
 BEAT: Final = """
-    INSERT INTO holders (holder, fresh_until, lag) VALUES (?, ?, ?)
-    ON CONFLICT (holder) DO UPDATE SET fresh_until = excluded.fresh_until, lag = excluded.lag
+    INSERT INTO holders (holder, beat_at, ttl, lag) VALUES (?, ?, ?, ?)
+    ON CONFLICT (holder) DO UPDATE SET beat_at = excluded.beat_at, ttl = excluded.ttl,
+                                       lag = excluded.lag
 """
 REST: Final = "DELETE FROM holders WHERE holder = ?"
-FORGET_HOLDERS: Final = "DELETE FROM holders WHERE fresh_until < ?"
-FRESH: Final = "SELECT 1 FROM holders WHERE holder = ? AND fresh_until > ?"
+FORGET_HOLDERS: Final = """
+    DELETE FROM holders WHERE beat_at + ttl < ?1 - ?2 OR beat_at - ttl >= ?1
+"""
+FRESH: Final = "SELECT 1 FROM holders WHERE holder = ? AND abs(? - beat_at) < ttl"
 HALT: Final = "INSERT OR IGNORE INTO halts (scope, by, reason, at) VALUES (?, ?, ?, ?)"
 LIFT: Final = "DELETE FROM halts WHERE scope = ?"
 TURN_LATCH: Final = "UPDATE latches SET turns = turns + 1"
@@ -52,6 +55,9 @@ ROW: Final = """
 PLACE: Final = "SELECT no, seq, hash FROM runs WHERE run = ?"
 LINES: Final = """
     SELECT line, hash FROM entries WHERE no = ? AND seq > ? AND seq <= ? ORDER BY seq
+"""
+WEIGHT: Final = """
+    SELECT coalesce(sum(length(line)), 0) FROM entries WHERE no = ? AND seq > ? AND seq <= ?
 """
 LINK: Final = "SELECT hash FROM entries WHERE no = ? AND seq = ?"
 SNAPSHOT: Final = """
@@ -107,7 +113,7 @@ COUNTS: Final = "SELECT phase, count(*) FROM runs GROUP BY phase"
 DRIVABLE: Final = """
     SELECT run FROM runs INDEXED BY runs_by_holder
     WHERE phase IN ('queued', 'running', 'pausing', 'cancelling')
-      AND holder NOT IN (SELECT holder FROM holders WHERE fresh_until > ?1)
+      AND holder NOT IN (SELECT holder FROM holders WHERE abs(?1 - beat_at) < ttl)
       AND (?2 IS NULL OR agent IN (SELECT value FROM json_each(?2)))
     ORDER BY no LIMIT ?3
 """
@@ -115,7 +121,7 @@ DUE: Final = """
     SELECT run FROM runs WHERE wake_at IS NOT NULL AND wake_at <= ? ORDER BY wake_at, no LIMIT ?
 """
 HALTS: Final = "SELECT scope, by, reason, at FROM halts ORDER BY at, rowid"
-HOLDERS: Final = "SELECT holder, lag FROM holders WHERE fresh_until > ? ORDER BY holder"
+HOLDERS: Final = "SELECT holder, lag FROM holders WHERE abs(? - beat_at) < ttl ORDER BY holder"
 
 # ── noticing what other processes did ────────────────────────────────────────
 DATA_VERSION: Final = "PRAGMA data_version"

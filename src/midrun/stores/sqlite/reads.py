@@ -22,15 +22,18 @@ from midrun.core.values import Phase
 from midrun.errors import JournalCorrupt, RunNotFound, StoreClosed
 from midrun.ports.store import Page, Query, RunRow, Snapshot
 from midrun.stores import rules
+from midrun.stores.heads import read_head
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connect import meaning, open_reader
-from midrun.stores.sqlite.standings import HEADS
 
 T = TypeVar("T")
 Pair = tuple[bytes, bytes]
 
 QUICK_MAX: Final = 64
 """So many entries are read in the event loop's thread; a hop would cost more than they do."""
+
+QUICK_BYTES: Final = 256 * 1024
+"""Nor may they be longer than this together: hashing and decoding takes about a millisecond."""
 
 
 class Reader:
@@ -72,6 +75,7 @@ def row(db: apsw.Connection, run: RunId) -> RunRow:
 
 def tail(db: apsw.Connection, run: RunId, after: Seq, limit: int | None) -> "Tail":
     """Return where the entries after `after` are, up to the head as it is now."""
+    rules.check_stretch(after, limit)
     rules.check_id(run)
     found = db.execute(queries.PLACE, (run,)).get
     if found is None:
@@ -79,6 +83,13 @@ def tail(db: apsw.Connection, run: RunId, after: Seq, limit: int | None) -> "Tai
     number, seq, link = found
     end = seq if limit is None else min(seq, after + limit)
     return Tail(run, number, min(after, INTEGER_MAX), end, link if end == seq else None)
+
+
+def is_quick(db: apsw.Connection, tail: "Tail") -> bool:
+    """Tell whether reading `tail` would not keep an event loop from its work."""
+    if len(tail) > QUICK_MAX:
+        return False
+    return not len(tail) or tail.weight(db) <= QUICK_BYTES
 
 
 class Tail:
@@ -95,6 +106,11 @@ class Tail:
 
     def __len__(self) -> int:
         return max(0, self._end - self._after)
+
+    def weight(self, db: apsw.Connection) -> int:
+        """Return how long the lines are together, without reading them."""
+        size: int = db.execute(queries.WEIGHT, (self._number, self._after, self._end)).get
+        return size
 
     def pairs(self, db: apsw.Connection) -> list[Pair]:
         """Return the stored lines and hashes."""
@@ -134,13 +150,13 @@ def snapshot(db: apsw.Connection, run: RunId) -> Snapshot | None:
 
 def page(db: apsw.Connection, query: Query) -> Page[RunRow]:
     """Return a page of runs, newest first."""
-    before = rules.cursor_number(query.cursor) or INTEGER_MAX
+    limit, before = rules.page(query)
     rest = (query.agent, query.thread, query.parent, query.attention)
     found: list[tuple[int, RunRow]] = []
     for phase in dict.fromkeys(query.phases) or (None,):
         bound = (
             before,
-            query.limit + 1,
+            limit + 1,
             query.label or None,
             phase,
             *(v or None for v in rest),
@@ -149,7 +165,7 @@ def page(db: apsw.Connection, query: Query) -> Page[RunRow]:
             found.append((number, _row(*values)))
     if len(query.phases) > 1:
         found.sort(key=itemgetter(0), reverse=True)
-    items = found[: query.limit]
+    items = found[:limit]
     more = len(found) > len(items) > 0
     return Page(
         items=tuple(row for _, row in items),
@@ -207,7 +223,7 @@ def _row(
 ) -> RunRow:
     return RunRow(
         run=run,
-        head=HEADS.decode(head),
+        head=read_head(head),
         seq=seq,
         hash=link,
         epoch=epoch,

@@ -65,9 +65,10 @@ CREATE TABLE snapshots (
 ) STRICT;
 
 CREATE TABLE holders (
-    holder      TEXT    PRIMARY KEY,
-    fresh_until INTEGER NOT NULL,
-    lag         REAL    NOT NULL
+    holder  TEXT    PRIMARY KEY,
+    beat_at INTEGER NOT NULL,        -- alive while the clock is within `ttl` of this, either way:
+    ttl     INTEGER NOT NULL,        -- a clock that was set back must not keep the dead alive
+    lag     REAL    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE halts (

@@ -9,25 +9,16 @@ remembered is asked about once for each transaction, and never trusted on its ow
 from typing import Final
 
 import apsw
-import msgspec
 
-from midrun.core.head import Head
 from midrun.core.ids import Epoch, RunId
 from midrun.errors import RunNotFound
 from midrun.ports.store import Appended
 from midrun.stores import rules
+from midrun.stores.heads import StoredHead
 from midrun.stores.rules import Stamped, Standing
 from midrun.stores.sqlite import queries
 
 REMEMBERED: Final = 4096
-HEADS: Final = msgspec.json.Decoder(Head)
-
-_ENCODER: Final = msgspec.json.Encoder(order="sorted")
-
-
-def encode_head(head: Head) -> bytes:
-    """Return `head` as it is stored."""
-    return _ENCODER.encode(head)
 
 
 class Found(Standing, frozen=True, kw_only=True):
@@ -101,14 +92,14 @@ class Standings:
             self.db.execute(queries.ADD_ENTRY, (number, seq, data, link))
 
     def move(
-        self, found: Found, new: Appended, head: Head | None, epoch: Epoch, holder: str
+        self, found: Found, new: Appended, top: StoredHead | None, epoch: Epoch, holder: str
     ) -> None:
         """Move the row of a run to `new`, touching no more of it than has changed."""
         body, phase = found.head, found.phase
         attention, wake_at = found.attention, found.wake_at
-        if head is not None:
-            body, phase = encode_head(head), head.phase.value
-            attention, wake_at = head.attention, head.wake_at
+        if top is not None:
+            body, phase = top.body, top.head.phase.value
+            attention, wake_at = top.head.attention, top.head.wake_at
         if (
             epoch != found.epoch
             or holder != found.holder

@@ -55,21 +55,15 @@ class SqliteStore:
         self._closed = False
 
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
-        bodies = rules.encoded_start(run, entries)
-        request = writes.Create(run=run, head=head, bodies=bodies, clock=self._clock)
-        return await self._writer.write(request, partial(_grown, run))
+        bodies, quick = await _encoded(entries, lambda limits: rules.encoded_start(run, entries, limits))
+        request = writes.Create(run=run, top=stored(head), bodies=bodies, clock=self._clock)
+        return await self._writer.write(request, request.news, quick=quick)
 
     async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
-        stamped, records = rules.adopted(run, lines)
-        request = writes.Create(
-            run=run,
-            head=head,
-            adopted=stamped,
-            epoch=rules.last_epoch(records),
-            started_at=records[0].at,
-            clock=self._clock,
-        )
-        return await self._writer.write(request, partial(_grown, run))
+        top = stored(head)
+        sound = await anyio.to_thread.run_sync(adopted, run, lines)
+        request = writes.Create(run=run, top=top, adopted=sound, clock=self._clock)
+        return await self._writer.write(request, request.news, quick=False)
 
     async def append(
         self,
@@ -81,32 +75,37 @@ class SqliteStore:
         head: Head | None,
         starts: bool = False,
     ) -> Appended:
-        rules.check_shape(run, after=after, lease=lease, head=head, starts=starts)
+        rules.check_shape(run, entries, after=after, lease=lease, head=head, starts=starts)
+        encode = partial(rules.encoded, run, entries, lease=lease)
+        bodies, quick = await _encoded(entries, encode)
         request = writes.Append(
             run=run,
-            bodies=rules.encoded(run, entries, lease=lease),
+            bodies=bodies,
             after=after,
             lease=lease,
-            head=head,
-            starts=starts,
+            top=None if head is None else stored(head),
+            starts=starts or rules.has_starts(entries),
             clock=self._clock,
         )
-        return await self._writer.write(request, partial(_grown, run))
+        return await self._writer.write(request, request.news, quick=quick)
 
     async def take(
         self, run: RunId, entries: Sequence[Entry], *, after: Seq, holder: str, head: Head
     ) -> tuple[Lease, Appended]:
         epoch = rules.taken_epoch(run, entries, holder)
+        encode = partial(rules.encoded_taking, run, entries, holder=holder)
+        bodies, quick = await _encoded(entries, encode)
         request = writes.Take(
             run=run,
-            bodies=rules.encoded_taking(run, entries, holder=holder),
+            bodies=bodies,
             after=after,
             holder=holder,
             epoch=epoch,
-            head=head,
+            top=stored(head),
+            starts=rules.has_starts(entries),
             clock=self._clock,
         )
-        appended = await self._writer.write(request, partial(_grown, run))
+        appended = await self._writer.write(request, request.news, quick=quick)
         return Lease(run=run, holder=holder, epoch=epoch), appended
 
     async def read(
@@ -114,7 +113,7 @@ class SqliteStore:
     ) -> Sequence[Record]:
         await checkpoint()
         tail = self._quick.now(lambda db: reads.tail(db, run, after, limit))
-        if len(tail) <= QUICK_MAX:
+        if self._quick.now(lambda db: reads.is_quick(db, tail)):
             return self._quick.now(tail.records)
         return await self._long.aside(tail.records)
 
@@ -130,20 +129,23 @@ class SqliteStore:
         return self._quick.now(lambda db: reads.row(db, run))
 
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
-        await self._writer.write(writes.SaveSnapshot(run=run, snapshot=snapshot))
+        rules.check_snapshot(snapshot)
+        request = writes.SaveSnapshot(run=run, snapshot=snapshot)
+        await self._writer.write(request, quick=len(snapshot.body) <= QUICK_BYTES)
 
     async def load_snapshot(self, run: RunId) -> Snapshot | None:
-        await checkpoint()
-        return self._quick.now(lambda db: reads.snapshot(db, run))
+        return await self._long.aside(lambda db: reads.snapshot(db, run))
 
     async def drop_snapshots(self, run: RunId) -> None:
         await self._writer.write(writes.DropSnapshots(run=run))
 
     async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
-        request = writes.Beat(holder=holder, ttl=ttl, lag=lag, clock=self._clock)
+        lasts = rules.check_beat(holder, ttl, lag)
+        request = writes.Beat(holder=holder, ttl=lasts, lag=lag, clock=self._clock)
         await self._writer.write(request)
 
     async def rest(self, holder: str) -> None:
+        rules.check_holder(holder)
         await self._writer.write(writes.Rest(holder=holder))
 
     async def holders(self) -> Mapping[str, float]:
@@ -157,19 +159,21 @@ class SqliteStore:
         return await self._long.aside(reads.counts)
 
     async def drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
-        now = self._clock()
+        limit, now = rules.bounded(limit), self._clock()
+        rules.check_agents(agents)
         return await self._long.aside(lambda db: reads.drivable(db, now, limit, agents))
 
     async def due(self, *, limit: int) -> Sequence[RunId]:
-        now = self._clock()
+        limit, now = rules.bounded(limit), self._clock()
         return await self._long.aside(lambda db: reads.due(db, now, limit))
 
     async def halt(self, halt: Halt) -> None:
-        rules.check_scope(halt.scope)
+        rules.check_halt(halt)
         request = writes.SetHalt(halt=halt, clock=self._clock)
         await self._writer.write(request, _latched)
 
     async def lift(self, scope: str) -> bool:
+        rules.check_text("scope", scope)
         return await self._writer.write(writes.Lift(scope=scope), _latched)
 
     async def halts(self) -> Sequence[Halt]:
@@ -194,8 +198,18 @@ class SqliteStore:
         self._long.close()
 
 
-def _grown(run: RunId, appended: Appended) -> tuple[RunId, Seq]:
-    return run, appended.seq
+async def _encoded(
+    entries: Sequence[Entry], encode: Callable[[Limits], list[bytes]]
+) -> tuple[list[bytes], bool]:
+    """Return the bodies of `entries`, and whether they are small enough for the loop's thread.
+
+    What turns out to be large is encoded anew in a thread of its own. Whoever changes it there
+    meanwhile has both versions mixed, or is refused.
+    """
+    if len(entries) <= QUICK_MAX:
+        with suppress(TooLarge):
+            return encode(QUICK), True
+    return await anyio.to_thread.run_sync(encode, DEFAULT), False
 
 
 def _latched(_: object) -> tuple[RunId, Seq]:

@@ -1,45 +1,54 @@
 """What is done inside a write transaction: each class is one request; calling carries it out.
 
-A request reads where things stand, refuses before it has changed anything, then writes. So one
-refused request cannot spoil the others of its group, and each can be carried out again alone.
+A request reads where things stand, refuses before it has changed anything, then writes what was
+checked and encoded before it was handed in. So one refused request cannot spoil the others of
+its group, and each can be carried out again alone.
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
+from typing import Final
 
 import apsw
 from msgspec import Struct
 
-from midrun.core.head import Head
-from midrun.core.ids import Epoch, Micros, RunId, Seq
+from midrun.core.ids import SECOND, Epoch, Micros, RunId, Seq
 from midrun.errors import RunExists
 from midrun.ports.clock import Clock
 from midrun.ports.store import Appended, Halt, Lease, Snapshot
 from midrun.stores import rules
+from midrun.stores.adoption import Adopted
+from midrun.stores.heads import StoredHead, read_head
 from midrun.stores.rules import Stamped
 from midrun.stores.sqlite import queries
-from midrun.stores.sqlite.standings import HEADS, Standings, encode_head
+from midrun.stores.sqlite.standings import Standings
+
+DAY: Final = 86_400 * SECOND
 
 
-class Create(Struct, frozen=True, kw_only=True):
-    """Begin a journal, with fresh entries or with another store's lines."""
+class Growth(Struct, frozen=True, kw_only=True):
+    """What makes the journal of `run` longer."""
 
     run: RunId
-    head: Head
+
+    def news(self, new: Appended) -> tuple[RunId, Seq]:
+        """Return what watchers hear once it is committed."""
+        return self.run, new.seq
+
+
+class Create(Growth, frozen=True, kw_only=True):
+    """Begin a journal, with fresh entries or with another store's lines."""
+
+    top: StoredHead
     bodies: Sequence[bytes] = ()
-    adopted: Stamped | None = None
-    epoch: Epoch = Epoch(0)
-    started_at: Micros | None = None
+    adopted: Adopted | None = None
     clock: Clock
 
     def __call__(self, at: Standings) -> Appended:
         """Raises: RunExists."""
         if at.db.execute(queries.EXISTS, (self.run,)).get is not None:
             raise RunExists(self.run)
-        stamped = self.adopted or rules.stamp(
-            rules.nothing_yet(self.run), self.bodies, now=self.clock(), epoch=None
-        )
-        new, head = stamped.appended, self.head
+        stamped, epoch, started_at = self._first()
+        new, head = stamped.appended, self.top.head
         number = at.db.execute(
             queries.BEGIN_RUN,
             (
@@ -47,9 +56,9 @@ class Create(Struct, frozen=True, kw_only=True):
                 new.seq,
                 new.hash,
                 new.at,
-                new.at if self.started_at is None else self.started_at,
-                self.epoch,
-                encode_head(head),
+                started_at,
+                epoch,
+                self.top.body,
                 head.phase.value,
                 head.attention,
                 head.wake_at,
@@ -63,15 +72,20 @@ class Create(Struct, frozen=True, kw_only=True):
         at.add(number, stamped)
         return new
 
+    def _first(self) -> tuple[Stamped, Epoch, Micros]:
+        if self.adopted is not None:
+            return self.adopted.stamped, self.adopted.epoch, self.adopted.started_at
+        nothing = rules.nothing_yet(self.run)
+        stamped = rules.stamp(nothing, self.bodies, now=self.clock(), epoch=None)
+        return stamped, nothing.epoch, stamped.appended.at
 
-class Append(Struct, frozen=True, kw_only=True):
+class Append(Growth, frozen=True, kw_only=True):
     """Add to a journal under the conditions that its writer named."""
 
-    run: RunId
     bodies: Sequence[bytes]
     after: Seq | None
     lease: Lease | None
-    head: Head | None
+    top: StoredHead | None
     starts: bool
     clock: Clock
 
@@ -80,39 +94,39 @@ class Append(Struct, frozen=True, kw_only=True):
         found = at.find(self.run)
         rules.check_append(found, after=self.after, lease=self.lease)
         if self.starts and (halts := all_halts(at.db)):
-            rules.check_halts(self.run, HEADS.decode(found.head), halts)
+            rules.check_halts(self.run, read_head(found.head), halts)
         epoch = self.lease.epoch if self.lease else None
         stamped = rules.stamp(found, self.bodies, now=self.clock(), epoch=epoch)
         at.add(found.number, stamped)
-        holder = found.holder if self.head is None or self.head.leased else ""
-        at.move(found, stamped.appended, self.head, found.epoch, holder)
+        holder = found.holder if self.top is None or self.top.head.leased else ""
+        at.move(found, stamped.appended, self.top, found.epoch, holder)
         return stamped.appended
 
-
-class Take(Struct, frozen=True, kw_only=True):
+class Take(Growth, frozen=True, kw_only=True):
     """Take a lease, and append what its new holder has to say at once."""
 
-    run: RunId
     bodies: Sequence[bytes]
     after: Seq
     holder: str
     epoch: Epoch
-    head: Head
+    top: StoredHead
+    starts: bool
     clock: Clock
 
     def __call__(self, at: Standings) -> Appended:
-        """Raises: RunNotFound, LeaseHeld, SeqConflict."""
+        """Raises: RunNotFound, LeaseHeld, SeqConflict, HaltInForce."""
         found, now = at.find(self.run), self.clock()
         alive = at.db.execute(queries.FRESH, (found.holder, now)).get is not None
         rules.check_take(
             found, after=self.after, holder=self.holder, epoch=self.epoch, alive=alive
         )
+        if self.starts and (halts := all_halts(at.db)):
+            rules.check_halts(self.run, read_head(found.head), halts)
         stamped = rules.stamp(found, self.bodies, now=now, epoch=self.epoch)
         at.add(found.number, stamped)
-        holder = self.holder if self.head.leased else ""
-        at.move(found, stamped.appended, self.head, self.epoch, holder)
+        holder = self.holder if self.top.head.leased else ""
+        at.move(found, stamped.appended, self.top, self.epoch, holder)
         return stamped.appended
-
 
 class SaveSnapshot(Struct, frozen=True, kw_only=True):
     """Keep a snapshot unless a newer one is kept."""
@@ -139,17 +153,20 @@ class DropSnapshots(Struct, frozen=True, kw_only=True):
 
 
 class Beat(Struct, frozen=True, kw_only=True):
-    """Keep a holder's leases alive; drop holders that nobody has heard of for a day."""
+    """Keep a holder's leases alive; drop holders that nobody has heard of for a day.
+
+    So are those whose last beat is from the future, before the clock comes to it once more.
+    """
 
     holder: str
-    ttl: timedelta
+    ttl: int
     lag: float
     clock: Clock
 
     def __call__(self, at: Standings) -> None:
         now = self.clock()
-        at.db.execute(queries.BEAT, (self.holder, rules.later(now, self.ttl), self.lag))
-        at.db.execute(queries.FORGET_HOLDERS, (rules.later(now, -timedelta(days=1)),))
+        at.db.execute(queries.BEAT, (self.holder, now, self.ttl, self.lag))
+        at.db.execute(queries.FORGET_HOLDERS, (now, DAY))
 
 
 class Rest(Struct, frozen=True, kw_only=True):

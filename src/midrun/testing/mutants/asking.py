@@ -51,16 +51,16 @@ _ASKED_FOR = deciding._asked_for  # noqa: SLF001 - a fault replaces what it know
 _PROBLEM = ask_rulings._problem  # noqa: SLF001 - as above
 
 
-def _answered_again(state: State, ask: Ask | None, control: object) -> Refused | None:
+def _answered_again(state: State, ask: Ask | None, *rest: object) -> Refused | None:
     if ask is not None and ask.closed == "answered":
         ask = replace(ask, closed="")
-    return _PROBLEM(state, ask, control)  # type: ignore[arg-type]  # as it came
+    return _PROBLEM(state, ask, *rest)  # type: ignore[arg-type]  # as it came
 
 
-def _anybody(state: State, ask: Ask | None, control: object) -> Refused | None:
+def _anybody(state: State, ask: Ask | None, *rest: object) -> Refused | None:
     if ask is not None:
         ask = replace(ask, audience="", four_eyes=False)
-    return _PROBLEM(state, ask, control)  # type: ignore[arg-type]  # as it came
+    return _PROBLEM(state, ask, *rest)  # type: ignore[arg-type]  # as it came
 
 
 def _old_arguments(before: State, after: State, entry: Entry) -> State:

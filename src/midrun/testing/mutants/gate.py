@@ -28,7 +28,11 @@ class Found(Struct, frozen=True, kw_only=True):
 def hunt(mutant: Mutant, strategy: Strategy, seed: int, limit: int) -> Found:
     """Plant the fault and run schedules until one fails that passes without it."""
     seeds = iter(range(seed, seed + limit))
+    crash = ""
     while (failure := _next_failure(mutant, strategy, seeds)) is not None:
+        if failure.crashed:  # it does not fit the code any more, and proves nothing
+            crash = failure.rule
+            continue
         counts = not mutant.rules or failure.rule in mutant.rules
         if counts and failure_of(failure.seed, strategy) is None:
             return Found(
@@ -37,7 +41,7 @@ def hunt(mutant: Mutant, strategy: Strategy, seed: int, limit: int) -> Found:
                 rule=failure.rule,
                 seed=failure.seed,
             )
-    return Found(strategy=strategy, schedules=0)
+    return Found(strategy=strategy, schedules=0, rule=crash)
 
 
 def _next_failure(mutant: Mutant, strategy: Strategy, seeds: Iterator[int]) -> Failure | None:

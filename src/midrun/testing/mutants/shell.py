@@ -92,6 +92,7 @@ SHELL = (
         name="no_last_look",
         wrong="a process that lost its lease does not look again before it acts",
         plant=lambda: in_place_of(Door, "may_act", lambda _: True),
+        limit=12000,
     ),
     Mutant(
         name="acts_before_it_is_journaled",
@@ -129,7 +130,8 @@ SHELL = (
         name="no_tombstone_and_gap",
         wrong="an effect that arrives after its undo is not refused",
         plant=lambda: together(in_place_of(World, "undo", _no_tombstone), _gapped()),
-        limit=12000,
+        limit=20000,
+        strategy="pct",
         rules=("W3", "I28", "I33"),
     ),
     Mutant(

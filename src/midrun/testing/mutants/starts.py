@@ -132,6 +132,12 @@ def _any_attempt(state: State, call: Call, attempt: int) -> bool:
     return state.phase is not Phase.COMPLETED and attempt > 0 and call.stage == "unknown"
 
 
+def _timeless(state: State, call: Call, _: Micros) -> bool:
+    return _NEEDS_APPROVAL(state, call, Micros(0))
+
+
+_NEEDS_APPROVAL = boundary.needs_approval
+
 STARTS = (
     Mutant(
         name="decide_and_store_do_not_fence",
@@ -173,8 +179,16 @@ STARTS = (
         name="approval_not_needed",
         wrong="a call that needs a person's yes starts without one",
         plant=lambda: together(
-            in_place_of(boundary, "needs_approval", lambda _: False),
-            in_place_of(call_rulings, "needs_approval", lambda _: False),
+            in_place_of(boundary, "needs_approval", lambda *_: False),
+            in_place_of(call_rulings, "needs_approval", lambda *_: False),
+        ),
+    ),
+    Mutant(
+        name="a_yes_never_expires",
+        wrong="an approval is used after its time",
+        plant=lambda: together(
+            in_place_of(boundary, "needs_approval", _timeless),
+            in_place_of(call_rulings, "needs_approval", _timeless),
         ),
     ),
     Mutant(

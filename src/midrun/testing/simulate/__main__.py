@@ -8,9 +8,8 @@ from time import perf_counter
 
 from midrun.testing.simulate.failure import told
 from midrun.testing.simulate.setup import STRATEGIES
-from midrun.testing.simulate.sweep import Sweep, sweeps
+from midrun.testing.simulate.sweep import Sweep, played, sweeps
 from midrun.testing.simulate.universe import Universe
-from midrun.testing.simulate.violation import Violation
 
 SHOWN = 3
 EVERY_S = 5.0
@@ -28,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     last = began
     for sweep in sweeps(range(seed, end), asked.strategy, asked.processes):
         total.add(sweep)
-        _tell_failures(total, sweep)
+        _tell_failures(total, sweep, len(total.failures) if asked.verbose else SHOWN)
         now = perf_counter()
         if now - last >= EVERY_S:
             last = now
@@ -44,7 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--strategy", choices=STRATEGIES, default="mixed")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
-        "--verbose", action="store_true", help="with one schedule: print all of it"
+        "--verbose",
+        action="store_true",
+        help="print every failure in full, and one schedule alone even if it passes",
     )
     return parser
 
@@ -52,20 +53,19 @@ def _parser() -> argparse.ArgumentParser:
 def _show(seed: int, strategy: str) -> int:
     """Run one schedule and print its journal, failed or not."""
     universe = Universe(seed, strategy)  # type: ignore[arg-type]  # one of the choices
-    try:
-        universe.run()
-    except Violation as violation:
-        print(told(universe.scene, str(violation)))
+    failure = played(universe)
+    if failure is not None:
+        print(failure.text)
         return 1
     print(told(universe.scene, "").replace("FAILED", "passed", 1))
     return 0
 
 
-def _tell_failures(total: Sweep, sweep: Sweep) -> None:
+def _tell_failures(total: Sweep, sweep: Sweep, shown: int) -> None:
     """Print a failure in full while there are few; later ones as a line."""
     before = len(total.failures) - len(sweep.failures)
     for number, failure in enumerate(sweep.failures, before + 1):
-        if number <= SHOWN:
+        if number <= shown:
             print(failure.text, end="\n\n", flush=True)
         else:
             print(failure.text.partition("\n")[0], flush=True)

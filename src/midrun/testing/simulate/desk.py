@@ -61,13 +61,13 @@ class Batch:
 
     def add(self, given: Input) -> Verdict:
         """Decide `given`, and add what it means."""
-        verdict = decide(self.state, given, self.now)
-        if not verdict.entries:
-            return verdict
         try:
+            verdict = decide(self.state, given, self.now)
             after = apply(self.state, verdict.entries, self.now)
         except JournalCorrupt as error:
-            raise Violation("FOLD", f"{given} was told {verdict}, but {error}") from error
+            raise Violation("FOLD", f"{given} was decided, but {error}") from error
+        if not verdict.entries:
+            return verdict
         cell = ACCEPTS[type(given)][self.state.phase]
         if isinstance(verdict, Accepted) and after.phase not in cell.to:
             raise Violation("TABLE", f"{given} led from {self.state.phase} to {after.phase}")

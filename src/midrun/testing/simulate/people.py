@@ -150,11 +150,15 @@ class Person:
         """Return what a button means now, who pressed it, and under which request id."""
         self.pressed += 1
         request = f"{self.process.name}-{self.pressed}" if self.scene.chance(0.85) else ""
-        by = OLGA if op in OPERATED else Actor(name=self.name)
+        by = OLGA if op in self._operated() else Actor(name=self.name)
         if op in DECIDING and not self.scene.draining and self.scene.chance(0.4):
             by = self.scene.rng.choice((ANN, Actor(name=self.name)))
         control = PLAIN[op] if op in PLAIN else MADE[op](self)
         return replace(control, by=by, request=request)
+
+    def _operated(self) -> set[str]:
+        """Return what is pressed with an operator's rights; in the end that is every answer."""
+        return OPERATED | {"answer"} if self.scene.draining else OPERATED
 
     def pick_ask(self, *kinds: str) -> AskId:
         """Return an open ask, of these kinds if there is one."""
@@ -230,7 +234,7 @@ MADE: Final[dict[str, Callable[[Person], Control]]] = {
     "pause_until": lambda p: Pause(until=p.due(30)),
     "resume_caps": lambda p: Resume(caps=higher(p.desk.state)),
     "raise_cap": lambda p: RaiseCap(caps=higher(p.desk.state)),
-    "say_at": lambda p: Say(text="It is time", due=p.due(20)),
+    "say_at": lambda p: Say(text="It is time", due=p.due(p.scene.rng.choice((20, 9000)))),
     "answer": lambda p: p.answer(),
     "approve": lambda p: Approve(ask=p.pick_ask("approval")),
     "approve_other": lambda p: Approve(ask=p.pick_ask("approval"), args={"of": "less"}),

@@ -49,7 +49,7 @@ TOOLS: Final[dict[str, Tool]] = {
     "lease": Tool(traits=Traits(effect=SAFE, undo=True, release=True)),
     "mail": Tool(traits=Traits(effect=ONCE, approve="queue")),
     "pay": Tool(traits=Traits(effect=ONCE, undo=True, approve="block", audience="operator")),
-    "sign": Tool(traits=Traits(effect=SAFE, approve="block", four_eyes=True, ask_ttl=60_000)),
+    "sign": Tool(traits=Traits(effect=SAFE, approve="block", four_eyes=True, ask_ttl=25_000)),
     "ask": Tool(traits=Traits(effect=READ), habit="asks"),
     "reserve": Tool(traits=Traits(effect=ONCE, release=True), habit="asks"),
     "index": Tool(traits=Traits(effect=SAFE), habit="long"),
@@ -84,10 +84,12 @@ PROGRAMS: Final[dict[str, Program]] = {
     "notary": Program(turns=(("sign", "mail"), ("mail",))),
     "locker": Program(turns=(("lock", "lease"), ("draft",))),
     "asker": Program(turns=(("ask", "ask"), ("reserve",)), aside=("ask",)),
-    "crawler": Program(turns=(("index", "draft"), ("crawl",)), aside=("file",)),
+    "crawler": Program(
+        turns=(("index", "draft"), ("crawl",)), aside=("file",), frame_ttl=25_000
+    ),
     "stubborn": Program(turns=(("stuck", "file"), ("look",))),
     "unlucky": Program(turns=(("flaky", "lease"), ("none", "flaky"))),
-    "planner": Program(turns=(("plan", "look"), ("draft",), ("fetch",)), frame_ttl=40_000),
+    "planner": Program(turns=(("plan", "look"), ("draft",), ("fetch",)), frame_ttl=15_000),
     "family": Program(turns=(("child", "draft"), ("child",))),
     "counted": Program(turns=(("file",), ("draft",), ("fetch",)), stop=MaxSteps(2)),
     "thrifty": Program(turns=(("search", "search"), ("search", "draft")), stop=MaxTokens(38)),

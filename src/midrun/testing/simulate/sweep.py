@@ -22,6 +22,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     seed: int
     rule: str
     text: str
+    crashed: bool = False  # not a rule that was broken, but code that raised
 
 
 class Sweep(Struct, kw_only=True):
@@ -53,12 +54,13 @@ def played(universe: Universe) -> Failure | None:
     try:
         universe.run()
     except Violation as violation:
-        rule, problem = violation.rule, str(violation)
+        crashed, rule, problem = False, violation.rule, str(violation)
     except Exception as error:  # noqa: BLE001 - whatever the core raises is a finding
-        rule, problem = type(error).__name__, traceback.format_exc()
+        crashed, rule, problem = True, type(error).__name__, traceback.format_exc()
     else:
         return None
-    return Failure(seed=scene.setup.seed, rule=rule, text=told(scene, problem))
+    text = told(scene, problem)
+    return Failure(seed=scene.setup.seed, rule=rule, text=text, crashed=crashed)
 
 
 def swept(seeds: Iterable[int], strategy: Strategy) -> Sweep:

@@ -2,15 +2,10 @@
 
 from midrun.core.controls import Cancel
 from midrun.core.entries import (
-    CancelRequested,
-    CapRaised,
-    CapReached,
     FramePushed,
-    HandedBack,
     MessageClosed,
     MessageReceived,
     MessageTaken,
-    PauseWithdrawn,
     Record,
     RedirectApplied,
     RedirectClosed,
@@ -121,24 +116,3 @@ def check_words(records: list[Record]) -> None:
         waiting.discard(gone)
     if waiting:
         raise Violation("WORDS", f"what was said at {sorted(waiting)} was lost")
-
-
-def check_caps(records: list[Record]) -> None:
-    """Nobody but who raised the cap, or had the wheel, takes a run past it (decision 7).
-
-    Raises:
-        Violation: a run went on from a cap that nobody raised.
-    """
-    cap = ""
-    for record in records:
-        match record.entry:
-            case CapReached(cap=name):
-                cap = name
-            case CapRaised(caps=raised) if cap in raised:
-                cap = ""
-            case HandedBack() | CancelRequested():
-                cap = ""
-            case RunResumed() | PauseWithdrawn() if cap:
-                raise Violation("CAP", f"{record.seq} goes past the cap on {cap}")
-            case _:
-                continue

@@ -1,0 +1,64 @@
+"""Heads as they are stored. What cannot be stored is refused before anything is written."""
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from midrun.codec.strict import INTEGER_MAX
+from midrun.core.head import Head
+from midrun.core.values import Phase
+from midrun.errors import NotJson
+
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_DECODER: Final = msgspec.json.Decoder(Head)
+_NUMBERS: Final = ("asks", "step", "wake_at")
+
+
+class StoredHead(Struct, frozen=True):
+    """A head exactly as it will be read back, and the bytes that say it."""
+
+    head: Head
+    body: bytes
+
+
+def stored(head: Head) -> StoredHead:
+    """Return `head` as every store keeps it.
+
+    Raises:
+        NotJson: a field of it has no place in a store; `path` names it.
+    """
+    try:
+        body = _ENCODER.encode(head)
+        back = _DECODER.decode(body)
+    except (TypeError, ValueError) as error:
+        raise NotJson(f"$.head{_culprit(head)}", str(error)) from None
+    if back != head:
+        raise NotJson(f"$.head{_culprit(head)}", "a value of another type")
+    for name in _NUMBERS:
+        number = getattr(back, name)
+        if number is not None and not -INTEGER_MAX <= number <= INTEGER_MAX:
+            raise NotJson(f"$.head.{name}", f"integer beyond ±{INTEGER_MAX}")
+    return StoredHead(back, body)
+
+
+def read_head(body: bytes) -> Head:
+    """Return the head that `body` says.
+
+    Raises:
+        msgspec.MsgspecError: nobody stored it like that.
+    """
+    return _DECODER.decode(body)
+
+
+def _culprit(head: Head) -> str:
+    """Return the field that cannot be stored, as the end of a path."""
+    for name in Head.__struct_fields__:
+        held = getattr(head, name)
+        try:
+            back = _DECODER.decode(_ENCODER.encode({"phase": Phase.QUEUED, name: held}))
+        except (TypeError, ValueError):
+            return f".{name}"
+        if getattr(back, name) != held:
+            return f".{name}"
+    return ""

@@ -1,0 +1,60 @@
+"""Habits decided upon that have no number: caps hold, and drivers leave nothing behind."""
+
+from midrun.core.entries import (
+    AskOpened,
+    CallAborted,
+    CallDone,
+    CallFailed,
+    CallStarted,
+    CallUnknown,
+    CancelRequested,
+    CapRaised,
+    CapReached,
+    HandedBack,
+    PauseWithdrawn,
+    Record,
+    RunResumed,
+    StoodDown,
+)
+from midrun.core.ids import CallId
+from midrun.testing.simulate.violation import Violation
+
+ENDINGS = (AskOpened, CallAborted, CallDone, CallFailed, CallUnknown)
+
+
+def check_caps(records: list[Record]) -> None:
+    """Nobody but who raised the cap, or had the wheel, takes a run past it (decision 7).
+
+    Raises:
+        Violation: a run went on from a cap that nobody raised.
+    """
+    cap = ""
+    for record in records:
+        match record.entry:
+            case CapReached(cap=name):
+                cap = name
+            case CapRaised(caps=raised) if cap in raised:
+                cap = ""
+            case HandedBack() | CancelRequested():
+                cap = ""
+            case RunResumed() | PauseWithdrawn() if cap:
+                raise Violation("CAP", f"{record.seq} goes past the cap on {cap}")
+            case _:
+                continue
+
+
+def check_leaving(records: list[Record]) -> None:
+    """A driver gives the lease back only when nothing is in flight (decision 29).
+
+    Raises:
+        Violation: one left calls behind.
+    """
+    flying: set[CallId] = set()
+    for record in records:
+        entry = record.entry
+        if isinstance(entry, CallStarted):
+            flying.add(entry.call)
+        elif isinstance(entry, ENDINGS):
+            flying.discard(entry.call)
+        elif isinstance(entry, StoodDown) and flying:
+            raise Violation("LEFT", f"{record.seq} gives the lease back, {min(flying)} runs on")
