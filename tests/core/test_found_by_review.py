@@ -15,12 +15,12 @@ from midrun.core.entries import (
 )
 from midrun.core.fork import fork
 from midrun.core.head import head_of
-from midrun.core.ids import SECOND, AskId, CallId, Epoch
+from midrun.core.ids import FAR, SECOND, AskId, CallId, Epoch
 from midrun.core.machine import plan
 from midrun.core.orders import AbortCall, CallModel, CallTool, Judge, Release, Undo
 from midrun.core.report import report
 from midrun.core.state import Stage
-from midrun.core.stops import Custom, MaxSteps, caps
+from midrun.core.stops import Custom, MaxSteps, MaxTime, caps
 from midrun.core.values import Actor, Effect, Item, Phase, Traits, Use
 from midrun.core.verdicts import Already, Refused
 from midrun.testing.journals import BEGUN, Scenario, given
@@ -234,3 +234,13 @@ def test_a_child_that_is_still_there_is_ended_with_its_parent() -> None:
     run = begun.replies(child).starts("c2").after(asked).advances().when(c.Cancel())
     run = run.then(phase=Phase.CANCELLING).after(v.TakeLease())
     run.then(plans=(Release(call=C2),))
+
+
+def test_times_beyond_all_clocks_are_never_and_not_an_overflow() -> None:
+    """A cap of a million years must not make a line that nobody can store."""
+    first = RunStarted(agent="clerk", task="t", stop=MaxTime(seconds=1e13))
+    run = given(first, BEGUN[1]).starts("c1")
+    assert head_of(run.state).wake_at == FAR
+    slow = Use(tool="pay", args={}, traits=Traits(approve="block", ask_ttl=2**53 - 1))
+    asked = begun.replies(slow).advances()
+    assert asked.state.asks[0].expires == FAR

@@ -35,11 +35,21 @@ from functools import cache
 from hashlib import sha256
 from math import isfinite
 from operator import is_
-from typing import Final, Literal, NewType, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Final,
+    Literal,
+    NewType,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
+from midrun.codec.brief import safe_str
 from midrun.codec.strict import DEFAULT, INTEGER_MAX, Limits, checked
 from midrun.codec.upcast import UPCASTS, Line, Upcasts, lifted
 from midrun.core.entries import KINDS, Entry, Record
@@ -52,13 +62,16 @@ VERSION: Final = 1
 _NAMES: Final = frozenset(kind.__name__ for kind in KINDS)
 
 
+_WITHIN: Final = Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)
+
+
 class _Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A line of the current version."""
 
-    seq: Seq
-    at: Micros
+    seq: Annotated[Seq, _WITHIN]
+    at: Annotated[Micros, _WITHIN]
     entry: Entry
-    epoch: Epoch | None = None
+    epoch: Annotated[Epoch, _WITHIN] | None = None
     v: int
 
 
@@ -71,6 +84,9 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _LINES: Final = msgspec.json.Decoder(_Line)
 _ENTRIES: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
 
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding any bytes at all can raise."""
+
 
 def encode_entry(entry: Entry, limits: Limits = DEFAULT) -> bytes:
     """Return `entry` as canonical JSON: what `line` puts into its place.
@@ -79,16 +95,19 @@ def encode_entry(entry: Entry, limits: Limits = DEFAULT) -> bytes:
     be read.
 
     Raises:
-        NotJson: a field holds what JSON cannot say, or a value of the wrong type.
+        NotJson: a field holds what JSON cannot say, or a value of the wrong type. Whatever a
+            value in the wrong place does when it is looked at, it comes out as this.
         TooLarge: the entry is longer than `limits.size`.
     """
-    sound = checked_entry(entry, limits)
     try:
+        sound = checked_entry(entry, limits)
         body = _ENCODER.encode(sound)
-        back = _ENTRIES.decode(body)
-    except (TypeError, UnicodeEncodeError, msgspec.MsgspecError) as error:
-        raise NotJson("$", f"{type(entry).__name__}: {error}") from error
-    if back != sound:
+        same = _ENTRIES.decode(body) == sound
+    except (NotJson, TooLarge):
+        raise
+    except Exception as error:
+        raise NotJson("$", f"{type(entry).__name__}: {safe_str(error)}") from error
+    if not same:
         raise NotJson("$", f"{type(entry).__name__}: a field has a value of another type")
     if len(body) > limits.size:
         raise TooLarge("$", len(body), limits.size)
@@ -138,7 +157,7 @@ def decode_line(
     """
     try:
         found = _LINES.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except _UNREADABLE:
         found = _decode_slowly(data, run, seq or START, upcasts)
     if found.v != VERSION:
         found = _decode_slowly(data, run, seq or START, upcasts)
@@ -184,7 +203,7 @@ def _decode_slowly(data: bytes, run: str, seq: Seq, upcasts: Upcasts) -> _Line:
     """Read an older line, or find out what is wrong with this one."""
     try:
         raw = msgspec.json.decode(data, type=Line)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise JournalCorrupt(run, seq, str(error)) from None
     version = raw.get("v")
     if not isinstance(version, int):
@@ -202,7 +221,7 @@ def _decode_slowly(data: bytes, run: str, seq: Seq, upcasts: Upcasts) -> _Line:
         raise JournalTooNew(run, seq, kind)
     try:
         return msgspec.convert(raw, _Line)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise JournalCorrupt(run, seq, str(error)) from None
 
 
@@ -225,7 +244,7 @@ def _checked_struct(value: _Checked, limits: Limits) -> _Checked:
 def _checked_value(value: object, limits: Limits) -> object:
     if isinstance(value, Struct):
         return _checked_struct(value, limits)
-    if type(value) is tuple and value:
+    if isinstance(value, tuple) and value:
         return _checked_items(value, limits)
     if type(value) is int and not -INTEGER_MAX <= value <= INTEGER_MAX:
         raise NotJson("$", f"integer beyond ±{INTEGER_MAX}")
@@ -238,7 +257,7 @@ def _checked_value(value: object, limits: Limits) -> object:
 
 def _checked_items(value: tuple[object, ...], limits: Limits) -> tuple[object, ...]:
     sound: list[object] = []
-    for item in value:
+    for item in tuple.__iter__(value):
         try:
             sound.append(_checked_value(item, limits))
         except NotJson as refusal:

@@ -3,6 +3,8 @@
 One that was written by other code is not read but ignored: `LAYOUT` is the fingerprint of
 everything a state is made of, so that no decoder has to know an older shape. It cannot see a
 changed meaning: whoever changes what an entry means for the state raises `MEANING`.
+
+Nothing else would notice a flipped digit in a cache, so a hash of the body stands before it.
 """
 
 from functools import lru_cache
@@ -17,6 +19,7 @@ from midrun.core.values import Message
 from midrun.core.vector import Vector
 
 MEANING: Final = 1
+DIGEST: Final = 32
 SMALLEST: Final = 256
 """Journals shorter than this fold faster than a snapshot is found."""
 
@@ -46,7 +49,7 @@ def _decoder() -> msgspec.json.Decoder[_Stored]:
 
 def freeze(state: State) -> bytes:
     """Return `state` as bytes."""
-    return msgspec.json.encode(
+    body = msgspec.json.encode(
         _Stored(
             layout=layout(),
             state=replace(state, calls=Vector(), asks=Vector(), messages=Vector()),
@@ -56,13 +59,17 @@ def freeze(state: State) -> bytes:
         ),
         enc_hook=list,
     )
+    return sha256(body).digest() + body
 
 
-def thaw(body: bytes) -> State | None:
-    """Return the state in `body`, or None if other code wrote it or it is damaged."""
+def thaw(frozen: bytes) -> State | None:
+    """Return the state in `frozen`, or None if other code wrote it or it is damaged."""
+    body = memoryview(frozen)[DIGEST:]
+    if sha256(body).digest() != frozen[:DIGEST]:
+        return None
     try:
         stored = _decoder().decode(body)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     if stored.layout != layout():
         return None

@@ -11,12 +11,16 @@ of our own.
 
 import json
 import math
-from typing import Final, NoReturn
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Final, NoReturn, TypeGuard, TypeVar
 
 from msgspec import Struct
 
 from midrun.codec.brief import safe_repr
 from midrun.errors import NotJson, TooLarge
+
+T = TypeVar("T")
 
 INTEGER_MAX: Final = 2**53 - 1
 """Beyond this a JavaScript reader, a page for example, would silently see another number."""
@@ -39,7 +43,8 @@ def checked(value: object, path: str = "$", limits: Limits = DEFAULT) -> object:
     """Return `value` as plain JSON data: None, bool, int, float, str, list, dict with str keys.
 
     Tuples become lists, subclasses of str, int and float (enums, for example) their plain
-    values. Nothing of the value's own code is run. The result shares no container with `value`.
+    values. Nothing of the value's own code is run: what counts is what its class descends from,
+    not what it says of itself. The result shares no container with `value`.
 
     Raises:
         NotJson: some part has no place in JSON; the error's `path` reads `$.items[3].price`.
@@ -55,8 +60,10 @@ def checked(value: object, path: str = "$", limits: Limits = DEFAULT) -> object:
 def parse(text: str | bytes, limits: Limits = DEFAULT) -> object:
     """Return what JSON text from outside says, or refuse it.
 
-    Stricter than the standard: no duplicate keys, no lone surrogates, no numbers that a double
-    or 53 bits cannot hold, no byte order mark, bounded depth and size, nothing after the value.
+    Stricter than the standard: no duplicate keys, no lone surrogates, no integers beyond 53
+    bits, no numbers beyond a double's range, no byte order mark, bounded depth and size, nothing
+    after the value. Fractions are rounded to the nearest double, as everywhere; whole numbers
+    are not: `9007199254740993.0`, which no double is, is refused.
 
     Raises:
         NotJson: the text is not acceptable; `path` or `problem` says where.
@@ -70,6 +77,7 @@ def parse(text: str | bytes, limits: Limits = DEFAULT) -> object:
             object_pairs_hook=_unique,
             parse_constant=_literal,
             parse_int=_integer,
+            parse_float=_real,
         )
     except UnicodeDecodeError as error:
         raise NotJson("$", f"byte {error.start} is not UTF-8") from None
@@ -120,6 +128,15 @@ def _integer(digits: str) -> object:
     return int(digits) if len(digits) <= DIGITS_MAX else _Refused(_TOO_BIG)
 
 
+def _real(literal: str) -> object:
+    value = float(literal)
+    if abs(value) <= INTEGER_MAX or not math.isfinite(value):
+        return value
+    if Decimal(literal) in {Decimal(value), Decimal(repr(value))}:
+        return value
+    return _Refused(f"{literal[:40]} is not a double; send it as a string")
+
+
 _TOO_BIG: Final = f"integer beyond ±{INTEGER_MAX}; send it as a string"
 
 
@@ -136,23 +153,30 @@ class _Walk:
     def plain(self, value: object) -> object:
         if value is None or value is True or value is False:
             return value
-        kind = type(value)
-        if kind is str:
-            return self._text(value)  # type: ignore[arg-type]  # its type was just asked for
-        if kind is dict or isinstance(value, dict):
-            return self._object(value)  # type: ignore[arg-type]  # as above
-        if kind is list or isinstance(value, list | tuple):
-            return self._array(value)  # type: ignore[arg-type]  # as above
-        if isinstance(value, str):
+        if type(value) is str:
+            return self._text(value)
+        if type(value) is dict:
+            return self._object(value)
+        if type(value) is list:
+            return self._array(value)
+        if type(value) is int:
+            return _whole(value)
+        if type(value) is float:
+            return _finite(value)
+        return self._descended(value)
+
+    def _descended(self, value: object) -> object:
+        """Return the plain form of what is not exactly of a type of JSON's."""
+        if _descends(value, str):
             return self._text(str.__str__(value))
-        if isinstance(value, int):
-            if -INTEGER_MAX <= value <= INTEGER_MAX:
-                return int.__int__(value)
-            raise _Flaw(_TOO_BIG)
-        if isinstance(value, float):
-            if math.isfinite(value):
-                return float.__float__(value)
-            raise _Flaw(f"{float.__repr__(value)} is not a JSON number")
+        if _descends(value, dict):
+            return self._object(value)
+        if _descends(value, list) or _descends(value, tuple):
+            return self._array(value)
+        if _descends(value, int):
+            return _whole(int.__int__(value))
+        if _descends(value, float):
+            return _finite(float.__float__(value))
         return _refuse(value)
 
     def _text(self, value: str) -> str:
@@ -174,8 +198,9 @@ class _Walk:
 
     def _object(self, value: dict[object, object]) -> dict[str, object]:
         self._enter(value)
+        self._count(2 * dict.__len__(value))
         made: dict[str, object] = {}
-        for key, item in dict.items(value):
+        for key, item in _items(value):
             name = self._key(key)
             if name in made:
                 raise _Flaw(f"two keys become {_brief(name)}")
@@ -184,29 +209,31 @@ class _Walk:
             except _Flaw as flaw:
                 flaw.keys.append(f".{name}" if name.isidentifier() else f"[{_brief(name)}]")
                 raise
-        self._count(2 * len(made))
         self._inside.pop()
         return made
 
     def _key(self, key: object) -> str:
-        if not isinstance(key, str):
-            raise _Flaw(f"key {safe_repr(key, 40)} is {_named(key)}, not a string")
+        if not _descends(key, str):
+            shown = f" {safe_repr(key, 40)}" if type(key) in _SPEAKING else ""
+            raise _Flaw(f"key{shown} is {_named(key)}, not a string")
+        name = str.__str__(key)
         try:
-            return self._text(key if type(key) is str else str.__str__(key))
+            return self._text(name)
         except _Flaw as flaw:
-            raise _Flaw(f"key {_brief(key)}: {flaw.problem}") from None
+            raise _Flaw(f"key {_brief(name)}: {flaw.problem}") from None
 
     def _array(self, value: list[object] | tuple[object, ...]) -> list[object]:
         self._enter(value)
+        size = list.__len__ if _descends(value, list) else tuple.__len__
+        self._count(2 * size(value))
         made: list[object] = []
-        items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
+        items = list.__iter__(value) if _descends(value, list) else tuple.__iter__(value)
         for item in items:
             try:
                 made.append(self.plain(item))
             except _Flaw as flaw:
                 flaw.keys.append(f"[{len(made)}]")
                 raise
-        self._count(2 * len(made))
         self._inside.pop()
         return made
 
@@ -219,20 +246,49 @@ class _Walk:
         self._inside.append(id(value))
 
 
+def _descends(value: object, kind: type[T]) -> TypeGuard[T]:
+    """Tell whether `value` is a `kind`; `isinstance` would believe what it says of itself."""
+    return issubclass(type(value), kind)
+
+
+def _items(value: dict[object, object]) -> Iterator[tuple[object, object]]:
+    try:
+        yield from dict.items(value)
+    except RuntimeError:
+        raise _Flaw("it was changed while it was read") from None
+
+
+def _whole(value: int) -> int:
+    if -INTEGER_MAX <= value <= INTEGER_MAX:
+        return value
+    raise _Flaw(_TOO_BIG)
+
+
+def _finite(value: float) -> float:
+    if math.isfinite(value):
+        return value
+    raise _Flaw(f"{value!r} is not a JSON number")
+
+
 def _refuse(value: object) -> NoReturn:
-    if isinstance(value, _Refused):
+    if type(value) is _Refused:
         raise _Flaw(value.problem)
     raise _Flaw(f"{_named(value)} is not JSON")
 
 
+_SPEAKING: Final = (int, float, bool, bytes, type(None))
+"""Keys of exactly these types are shown; others are named by their type alone."""
+
+_QUALNAME: Final = type.__dict__["__qualname__"].__get__
+_MODULE: Final = type.__dict__["__module__"].__get__
+
+
 def _named(value: object) -> str:
+    """Return the name of the type of `value`, as the interpreter knows it."""
     kind = type(value)
-    return (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    module, name = _MODULE(kind), str.__str__(_QUALNAME(kind))
+    return f"{module}.{name}" if type(module) is str and module != "builtins" else name
 
 
 def _brief(text: str) -> str:
-    return json.dumps(str.__str__(text)[:40])
+    return json.dumps(text[:40])

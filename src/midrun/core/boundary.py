@@ -23,7 +23,7 @@ from midrun.core.entries import (
     UndoGaveUp,
 )
 from midrun.core.folds.calls import args_hash
-from midrun.core.ids import AskId, FrameId, Micros
+from midrun.core.ids import AskId, FrameId, Micros, later
 from midrun.core.state import Call, Pending, Stage, State
 from midrun.core.stops import Stop, cap_of, completes, met
 from midrun.core.values import Phase
@@ -121,7 +121,7 @@ def approval(call: Call, ask: AskId, now: Micros) -> AskOpened:
         audience=call.traits.audience,
         four_eyes=call.traits.four_eyes,
         args_hash=args_hash(call.use.args),
-        expires=Micros(now + call.traits.ask_ttl) if call.traits.ask_ttl else None,
+        expires=later(now, call.traits.ask_ttl) if call.traits.ask_ttl else None,
     )
 
 
@@ -152,7 +152,7 @@ def _frame(state: State, waiting: Pending, now: Micros) -> FramePushed:
         done=done if total else state.meter.steps,
         total=total,
         next=words.upcoming(state),
-        expires=Micros(now + state.started.frame_ttl),
+        expires=later(now, state.started.frame_ttl),
     )
 
 

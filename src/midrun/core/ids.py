@@ -19,6 +19,13 @@ Micros = NewType("Micros", int)
 START: Final = Seq(0)
 SECOND: Final = 1_000_000
 _DIGITS: Final = 9
+FAR: Final = Micros(2**53 - 1)
+"""Later than any clock, and the largest number that every JSON reader agrees on."""
+
+
+def later(now: Micros, by: float) -> Micros:
+    """Return the moment `by` microseconds after `now`, or never."""
+    return Micros(min(int(min(now + by, FAR)), FAR))
 
 
 def call_id(number: int) -> CallId:

@@ -5,7 +5,7 @@ from typing import assert_never
 
 from midrun.core.boundary import crossing
 from midrun.core.cleanup import next_cleanup
-from midrun.core.ids import Micros, call_id, child_id
+from midrun.core.ids import Micros, call_id, child_id, later
 from midrun.core.orders import (
     AbortCall,
     Advance,
@@ -64,7 +64,7 @@ def wake_at(state: State) -> Micros | None:
     if state.phase in {Phase.PAUSING, Phase.PAUSED} and hold.until and hold.why == "user":
         times.append(hold.until)
     if state.phase is Phase.RUNNING and state.leased and (limit := deadline(state.stop)):
-        times.append(Micros(state.at + max(0, limit - state.worked)))
+        times.append(later(state.at, max(0, limit - state.worked)))
     return min(times, default=None)
 
 

@@ -15,13 +15,15 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
+Loop = asyncio.AbstractEventLoop
+
 
 class Home:
     """An event loop and the thread that it runs in."""
 
     __slots__ = ("__weakref__", "loop", "thread")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.thread = get_ident()
 
@@ -35,12 +37,13 @@ class Home:
         return home
 
 
-def this_task() -> int:
-    """Return a number that tells the running task from others that run now."""
-    return id(asyncio.current_task())
+def whereabouts() -> tuple[Loop, int]:
+    """Return the caller's loop, and a number that tells its task from others that run now."""
+    loop = asyncio.get_running_loop()
+    return loop, id(asyncio.current_task(loop))
 
 
-_HOMES: WeakKeyDictionary[asyncio.AbstractEventLoop, Home] = WeakKeyDictionary()
+_HOMES: WeakKeyDictionary[Loop, Home] = WeakKeyDictionary()
 
 
 class Signal:

@@ -28,7 +28,16 @@ from midrun.errors import (
     SeqConflict,
     StaleEpoch,
 )
-from midrun.ports.store import CLOSINGS, PERSONAL, UNLEASED, Appended, Halt, Lease, Query, Snapshot
+from midrun.ports.store import (
+    CLOSINGS,
+    PERSONAL,
+    UNLEASED,
+    Appended,
+    Halt,
+    Lease,
+    Query,
+    Snapshot,
+)
 
 SCOPES: Final = ("agent", "label", "run")
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -1,30 +1,36 @@
 """The store on one SQLite file."""
 
-import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
+from typing import Final
 
+import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
+from midrun.codec.strict import DEFAULT, Limits
 from midrun.core.entries import Entry, Record
 from midrun.core.head import Head
 from midrun.core.ids import START, RunId, Seq
 from midrun.core.values import Phase
-from midrun.errors import StoreClosed
+from midrun.errors import StoreClosed, TooLarge
 from midrun.ports.clock import Clock, wall
 from midrun.ports.store import Appended, Change, Halt, Lease, Page, Query, RunRow, Snapshot
 from midrun.stores import rules
+from midrun.stores.adoption import adopted
+from midrun.stores.heads import stored
 from midrun.stores.sqlite import reads, writes
 from midrun.stores.sqlite.connect import Durability, open_file
 from midrun.stores.sqlite.notice import Notice
-from midrun.stores.sqlite.reads import QUICK_MAX, Pair, Reader
+from midrun.stores.sqlite.reads import QUICK_BYTES, QUICK_MAX, Pair, Reader
 from midrun.stores.sqlite.writer import Writer
 from midrun.stores.watchers import LATCHES, Watchers
 
-BUSY = timedelta(seconds=5)
+BUSY: Final = timedelta(seconds=5)
+
+QUICK: Final = Limits(size=64 * 1024)
+"""An entry within this is checked, encoded and hashed in the event loop's thread."""
 
 
 class SqliteStore:
@@ -55,7 +61,9 @@ class SqliteStore:
         self._closed = False
 
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
-        bodies, quick = await _encoded(entries, lambda limits: rules.encoded_start(run, entries, limits))
+        bodies, quick = await _encoded(
+            entries, lambda limits: rules.encoded_start(run, entries, limits=limits)
+        )
         request = writes.Create(run=run, top=stored(head), bodies=bodies, clock=self._clock)
         return await self._writer.write(request, request.news, quick=quick)
 
@@ -76,8 +84,9 @@ class SqliteStore:
         starts: bool = False,
     ) -> Appended:
         rules.check_shape(run, entries, after=after, lease=lease, head=head, starts=starts)
-        encode = partial(rules.encoded, run, entries, lease=lease)
-        bodies, quick = await _encoded(entries, encode)
+        bodies, quick = await _encoded(
+            entries, lambda limits: rules.encoded(run, entries, lease=lease, limits=limits)
+        )
         request = writes.Append(
             run=run,
             bodies=bodies,
@@ -93,8 +102,10 @@ class SqliteStore:
         self, run: RunId, entries: Sequence[Entry], *, after: Seq, holder: str, head: Head
     ) -> tuple[Lease, Appended]:
         epoch = rules.taken_epoch(run, entries, holder)
-        encode = partial(rules.encoded_taking, run, entries, holder=holder)
-        bodies, quick = await _encoded(entries, encode)
+        bodies, quick = await _encoded(
+            entries,
+            lambda limits: rules.encoded_taking(run, entries, holder=holder, limits=limits),
+        )
         request = writes.Take(
             run=run,
             bodies=bodies,
@@ -185,7 +196,7 @@ class SqliteStore:
         await checkpoint()
         if self._closed:
             raise StoreClosed(str(self.path))
-        with self._watchers.joined() as watch, contextlib.ExitStack() as stack:
+        with self._watchers.joined() as watch, ExitStack() as stack:
             self._notice.listen()
             stack.callback(self._notice.leave)
             yield watch

@@ -13,6 +13,10 @@ loop no longer than any other callback would. A commit that took longer than `QU
 next ones to the thread, for twice as long every time it happens again. Waiting for the lock of
 another process is always left to the thread, and so are checkpoints.
 
+**Nothing by halves.** A request that raises before it has written anything was refused, and
+its group is committed without it. One that raises later takes its group back with it; then each
+of them is carried out alone.
+
 **Cancellation.** A request that was handed in is carried out, whatever becomes of its waiter.
 """
 
@@ -24,7 +28,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -33,9 +37,10 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from midrun.core.ids import RunId, Seq
 from midrun.errors import StoreClosed, StoreUnreachable
-from midrun.stores.hop import Home, Signal, set_all, this_task
+from midrun.stores.hop import Loop, set_all, whereabouts
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connect import DAMAGE, meaning_of
+from midrun.stores.sqlite.requests import Gate, Pending, Request, Torn
 from midrun.stores.sqlite.standings import Standings
 from midrun.stores.watchers import Watchers
 
@@ -50,83 +55,12 @@ DETOUR_MAX: Final = 4096
 PAGES: Final = 1000
 """A checkpoint is due when the write-ahead log has this many pages: SQLite's own default."""
 
+LOOK: Final = 4
+"""How much was written is asked for once in so many commits."""
+
 FRAME: Final = 4096 + 24
 WARM: Final = 16
 """After so many commits a process is not a passing command: the log is grown to full size."""
-
-
-class Request(Generic[T]):
-    """One write on its way: what to do, and what came of it."""
-
-    def __init__(
-        self,
-        work: Callable[[Standings], T],
-        told: Callable[[T], tuple[RunId, Seq]] | None,
-        gate: "_Gate",
-    ) -> None:
-        self.work = work
-        self.told = told
-        self.gate = gate
-        self.done = False
-        self._value: T
-        self._failure: Exception | None = None
-
-    def attempt(self, at: Standings) -> None:
-        """Carry it out in a transaction. A refusal is an outcome, an error of the file not."""
-        self._failure = None
-        try:
-            self._value = self.work(at)
-        except DAMAGE:
-            raise
-        except Exception as refusal:  # noqa: BLE001 - it is raised where the request came from
-            self._failure = refusal
-
-    def fail(self, failure: Exception) -> None:
-        """Have it end with `failure`."""
-        self._failure = failure
-
-    def changes(self) -> list[tuple[RunId, Seq]]:
-        """Return what watchers should hear once it is committed."""
-        return [self.told(self._value)] if self.told and self._failure is None else []
-
-    def result(self) -> T:
-        """Return what came of it, or raise why nothing did."""
-        if self._failure is not None:
-            raise self._failure
-        return self._value
-
-
-class Pending(Protocol):
-    """A request of whatever result."""
-
-    gate: "_Gate"
-    done: bool
-
-    def attempt(self, at: Standings) -> None: ...
-    def fail(self, failure: Exception) -> None: ...
-    def changes(self) -> list[tuple[RunId, Seq]]: ...
-
-
-class _Gate:
-    """Where the requests of one turn of an event loop gather, to be answered together."""
-
-    __slots__ = ("_signal", "group", "home", "open")
-
-    def __init__(self, home: Home) -> None:
-        self.home = home
-        self.group: list[Pending] = []
-        self.open = True
-        self._signal: Signal | None = None
-
-    def signal(self) -> Signal:
-        """Return what wakes those who wait; made only when somebody has to."""
-        if self._signal is None:
-            self._signal = Signal(self.home)
-        return self._signal
-
-    def signals(self) -> tuple[Signal, ...]:
-        """Return the signal if anybody waits for it."""
-        return () if self._signal is None else (self._signal,)
 
 
 class Chore(Enum):
@@ -155,7 +89,7 @@ class Writer:
         self._busy_ms = busy_ms
         self._watchers = watchers
         self._timer = timer
-        self._gates: dict[Home, _Gate] = {}
+        self._gates: dict[Loop, Gate] = {}
         self._turn = Lock()  # whoever has it may use the connection
         self._door = Lock()  # closing, and handing over to the thread, exclude one another
         self._closed = False
@@ -175,45 +109,51 @@ class Writer:
         self,
         work: Callable[[Standings], T],
         told: Callable[[T], tuple[RunId, Seq]] | None = None,
+        *,
+        quick: bool = True,
     ) -> T:
-        """Return what `work` returned, once it is committed."""
+        """Return what `work` returned, once it is committed.
+
+        What is not `quick` is carried out by the thread, with all that came together with it.
+        """
         await checkpoint_if_cancelled()
         gate = self._gate()
+        gate.quick = gate.quick and quick
         request = Request(work, told, gate)
         gate.group.append(request)
         if not gate.open:
-            self._hand_in(gate.group)
+            self._hand_in(gate)
         elif len(gate.group) == 1:
             await self._lead(gate)
         if not request.done:
             await gate.signal().wait()
         return request.result()
 
-    def _gate(self) -> _Gate:
+    def _gate(self) -> Gate:
         """Return where a request goes: to the others of its turn, or alone through its own."""
-        home, task = Home.here(), this_task()
-        gate = self._gates.get(home)
-        if gate is not None and len(gate.group) < GROUP_MAX:
-            return gate
-        gate = _Gate(home)
-        if gate.home in self._gates or task != self._last_task or self._in_a_row == ROW_MAX:
-            self._gates[home] = gate
+        loop, task = whereabouts()
+        gathering = self._gates.get(loop)
+        if gathering is not None and len(gathering.group) < GROUP_MAX:
+            return gathering
+        gate = Gate(loop)
+        if gathering or task != self._last_task or self._in_a_row == ROW_MAX:
+            self._gates[loop] = gate
             self._last_task, self._in_a_row = task, 0
         else:
             gate.open = False
             self._in_a_row += 1
         return gate
 
-    async def _lead(self, gate: _Gate) -> None:
+    async def _lead(self, gate: Gate) -> None:
         """Let the others of this turn come in, then see to it that all are carried out."""
         try:
             await checkpoint()
         finally:  # also when it is cancelled: the others rely on it
-            if self._gates.get(gate.home) is gate:
-                del self._gates[gate.home]
+            if self._gates.get(gate.loop) is gate:
+                del self._gates[gate.loop]
             if len(gate.group) > 1:
                 self._last_task = 0  # in a crowd the leader does not go ahead alone next time
-            self._hand_in(gate.group)
+            self._hand_in(gate)
 
     async def close(self) -> None:
         """Commit what was handed in, then close the connection."""
@@ -227,11 +167,12 @@ class Writer:
         with self._turn:
             self._db.close()
 
-    def _hand_in(self, group: list[Pending]) -> None:
+    def _hand_in(self, gate: Gate) -> None:
         """Commit here and now if that is likely to be quick; else leave it to the thread."""
+        group = gate.group
         if self._detours_left:
             self._detours_left -= 1
-        elif self._queue.empty() and self._turn.acquire(blocking=False):
+        elif gate.quick and self._queue.empty() and self._turn.acquire(blocking=False):
             try:
                 committed = not self._closed and self._carry_out(group, wait=False)
             finally:
@@ -312,7 +253,7 @@ class Writer:
                 request.attempt(self._standings)
             started = self._timer()
             self._standings.commit()
-        except DAMAGE as error:
+        except (*DAMAGE, Torn) as error:
             errno = self._db.system_errno
             self._standings.abandon()
             return wait and self._fail(group, error, errno)
@@ -330,8 +271,13 @@ class Writer:
             for request in group:
                 self._commit([request], wait=True)
             return True
+        failure = (
+            error.cause
+            if isinstance(error, Torn)
+            else meaning_of(error, self._path, self._busy_ms, errno=errno)
+        )
         for request in group:
-            request.fail(meaning_of(error, self._path, self._busy_ms, errno=errno))
+            request.fail(failure)
         return True
 
     def _answer(self, group: Sequence[Pending]) -> None:
@@ -340,12 +286,15 @@ class Writer:
         if self._watchers:
             changes = [change for request in group for change in request.changes()]
             self._watchers.tell(changes)
-        set_all({signal for request in group for signal in request.gate.signals()})
+        if signals := {gate.waiting for request in group if (gate := request.gate).waiting}:
+            set_all(signals)
 
     def _count(self) -> None:
         self._commits += 1
         if self._commits == WARM:
             self._queue.put(Chore.GROW_LOG)
+        if self._commits % LOOK:
+            return
         pages, _ = self._db.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)
         if pages - self._pages >= PAGES:
             self._pages = pages

@@ -79,6 +79,7 @@ class Create(Growth, frozen=True, kw_only=True):
         stamped = rules.stamp(nothing, self.bodies, now=self.clock(), epoch=None)
         return stamped, nothing.epoch, stamped.appended.at
 
+
 class Append(Growth, frozen=True, kw_only=True):
     """Add to a journal under the conditions that its writer named."""
 
@@ -101,6 +102,7 @@ class Append(Growth, frozen=True, kw_only=True):
         holder = found.holder if self.top is None or self.top.head.leased else ""
         at.move(found, stamped.appended, self.top, found.epoch, holder)
         return stamped.appended
+
 
 class Take(Growth, frozen=True, kw_only=True):
     """Take a lease, and append what its new holder has to say at once."""
@@ -127,6 +129,7 @@ class Take(Growth, frozen=True, kw_only=True):
         holder = self.holder if self.top.head.leased else ""
         at.move(found, stamped.appended, self.top, self.epoch, holder)
         return stamped.appended
+
 
 class SaveSnapshot(Struct, frozen=True, kw_only=True):
     """Keep a snapshot unless a newer one is kept."""

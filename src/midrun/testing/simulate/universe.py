@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from midrun.core.entries import ResidueAccepted
 from midrun.core.ids import Micros
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE, Phase
@@ -135,8 +136,10 @@ class Universe:
 
     def _tries_again(self) -> bool:
         """Tell whether the operator minds what could not be undone."""
-        state = self.scene.desk.state
-        if state.phase is not Phase.CANCELLED or not state.residue or self.retries == 0:
+        state, accepted = self.scene.desk.state, self.scene.desk.tally[ResidueAccepted]
+        if state.phase is not Phase.CANCELLED or not state.residue:
+            return False
+        if accepted or not self.retries:
             return False
         self.retries -= 1
         return True
