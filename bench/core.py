@@ -78,7 +78,7 @@ async def _loading(entries: list[Entry]) -> tuple[float, float]:
     await store.create(RUN, entries[:1], head=head_of(state))
     taken = evolve(state, entries[1], Micros(0))
     await store.take(RUN, entries[1:2], after=Seq(1), holder="bench", head=head_of(taken))
-    appended = await store.append(RUN, entries[2:], after=None, lease=lease, head=None)
+    appended = await store.append(RUN, entries[2:], after=Seq(2), lease=lease, head=None)
     started = perf_counter()
     state = await load(store, RUN)
     plain = perf_counter() - started

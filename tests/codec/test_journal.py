@@ -1,6 +1,7 @@
 """Lines: entries to bytes and back, versions, and everything that is refused on reading."""
 
 from typing import cast, get_type_hints
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -284,6 +285,64 @@ def test_lines_cannot_be_moved_to_another_run() -> None:
     """The id of the run is in the first link."""
     with pytest.raises(JournalCorrupt):
         verified(RunId("other"), journal(RunId("r")))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * 5000 + b"]" * 5000,
+        b'{"a":' * 5000 + b"1" + b"}" * 5000,
+        line(
+            b'{"call":"c","kind":"CallDone","result":' + b"[" * 5000 + b"]" * 5000 + b"}",
+            seq=Seq(7),
+            at=AT,
+            epoch=None,
+        ),
+        changed(put(RunPaused()), v=0, entry=None).replace(b'"v"', b'"x":' + b"9" * 5000),
+        put(RunPaused()).replace(b'"seq":7', b'"seq":' + b"7" * 400),
+        put(RunPaused()).replace(b'"at":1', b'"at":' + b"1" * 5000),
+        put(RunPaused()).replace(b'"at":1', b'"at":-9' + b"1" * 30),
+        put(RunPaused()).replace(b'"epoch":3', b'"epoch":18446744073709551616'),
+        put(RunPaused()).replace(b'"v":1', b'"v":' + b"0" * 10),
+    ],
+    ids=lambda data: str(data[:40]),
+)
+def test_bytes_that_somebody_made_to_hurt_are_refused_by_name(data: bytes) -> None:
+    """No recursion limit and no overflow may come out of a line."""
+    with pytest.raises(JournalCorrupt):
+        decode_line(data, run="run_1", seq=Seq(7))
+
+
+class Hostile(str):
+    """Text that raises when it is compared."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        raise OSError
+
+    __ne__ = __eq__
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        CallDone(call=CallId("c"), result=Mock(spec=dict)),
+        CallDone(call=CallId("c"), result=[Mock(spec=list), Mock(spec=str)]),
+        CallDone(call=CallId("c"), reply=cast("Reply", Mock(spec=Reply))),
+        CallDone(call=cast("CallId", Mock(spec=str))),
+        CallDone(call=CallId("c"), reply=Reply(uses=cast("tuple[Use]", Mock(spec=tuple)))),
+        CapRaised(caps=cast("dict[str, int]", Mock(spec=dict))),
+        PauseRequested(by=Hostile("ann")),
+        PauseRequested(until=cast("Micros", Mock(spec=int))),
+    ],
+    ids=range(8),
+)
+def test_what_only_claims_to_be_data_is_refused_by_name(entry: Entry) -> None:
+    """The tool has taken effect by then: another error would leave its call without an end."""
+    with pytest.raises(NotJson):
+        encode_entry(entry)
 
 
 @given(st.binary())

@@ -175,6 +175,10 @@ TEXTS: list[tuple[str | bytes, str, str]] = [
     ("[1, -1e999]", "$[1]", "-inf"),
     ("9007199254740992", "$", "beyond"),
     ("1" * 5000, "$", "beyond"),
+    ("9007199254740993.0", "$", "not a double"),
+    ("[-9007199254740993e0]", "$[0]", "not a double"),
+    ("123456789012345678901.5", "$", "not a double"),
+    ("1" * 5000 + ".0", "$", "inf"),
     ('"\\ud800"', "$", "surrogate"),
     ("[" * 100 + "]" * 100, "$" + "[0]" * 64, "deeper than 64"),
     ("[" * 100_000, "$", "deeper than 64"),
@@ -206,6 +210,14 @@ def test_text_beyond_its_bound_is_not_even_parsed() -> None:
     """Limits come before work."""
     with pytest.raises(TooLarge):
         parse("[" * 200, Limits(size=100))
+
+
+@pytest.mark.parametrize(
+    "text", ["9007199254740992.0", "1e22", "1e23", "1.7976931348623157e308", "-1E+20", "0.1"]
+)
+def test_whole_numbers_that_a_double_can_hold_are_read(text: str) -> None:
+    """In full, or in the shortest form that reads back the same."""
+    assert parse(text) == float(text)
 
 
 def test_plain_text_is_read_as_it_is() -> None:

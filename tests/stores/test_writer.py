@@ -4,12 +4,15 @@ from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread, get_ident
+from types import ModuleType
 
 import anyio
 import pytest
 
 from midrun.errors import RunNotFound, StoreClosed, StoreError, StoreUnreachable
 from midrun.ports.store import Store
+from midrun.stores import rules
+from midrun.stores.sqlite import reads
 from midrun.stores.sqlite.connect import open_file
 from midrun.stores.sqlite.standings import Standings
 from midrun.stores.sqlite.store import SqliteStore
@@ -149,6 +152,85 @@ async def test_an_error_of_the_file_fails_only_what_causes_it(writer: Writer) ->
     assert isinstance(third, int)
     turns = await writer.write(lambda at: at.db.execute("SELECT turns FROM latches").get)
     assert turns == 2
+
+
+@pytest.mark.parametrize("detours", [0, 1_000_000])
+async def test_what_fails_after_its_first_write_is_taken_back_and_alone(
+    writer: Writer, detours: int
+) -> None:
+    """Whatever it is: half a request must never be committed with the rest of its group."""
+
+    def tears(at: Standings) -> int:
+        at.db.execute("UPDATE latches SET turns = turns + 100")
+        raise OverflowError("beyond")
+
+    writer._detours_left = detours
+    first, torn, third = await _together(writer, tears)
+    assert isinstance(torn, OverflowError)
+    assert isinstance(first, int)
+    assert isinstance(third, int)
+    with pytest.raises(OverflowError):
+        await writer.write(tears)
+    turns = await writer.write(lambda at: at.db.execute("SELECT turns FROM latches").get)
+    assert turns == 2
+
+
+async def test_what_is_known_of_a_run_is_forgotten_with_what_was_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next append must not be tied to an entry that is not there."""
+    store = SqliteStore(tmp_path / "runs.db")
+    await create(store)
+    move = Standings.move
+
+    def tears(self: Standings, *rest: object) -> None:
+        move(self, *rest)  # type: ignore[arg-type]  # as it came
+        raise OverflowError("beyond")
+
+    monkeypatch.setattr(Standings, "move", tears)
+    with pytest.raises(OverflowError):
+        await say(store, RUN, 1)
+    monkeypatch.setattr(Standings, "move", move)
+    assert (await say(store, RUN, 1)).seq == 2
+    assert len(await store.read(RUN)) == 2
+    await store.close()
+
+
+async def test_what_is_large_is_written_and_read_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight megabytes to hash and to decode would stop everything else in the loop."""
+    threads: dict[str, list[bool]] = {"stamp": [], "verified": [], "encode": []}
+    loop = get_ident()
+
+    def noting(module: ModuleType, name: str, what: str) -> None:
+        original = getattr(module, name)
+
+        def note(*given: object, **named: object) -> object:
+            threads[what].append(get_ident() == loop)
+            return original(*given, **named)
+
+        monkeypatch.setattr(module, name, note)
+
+    store = SqliteStore(tmp_path / "runs.db")
+    await create(store)
+    noting(rules, "stamp", "stamp")
+    noting(rules, "encode_entry", "encode")
+    noting(reads, "verified", "verified")
+    await say(store, RUN, 1, "x" * 1000)
+    await store.read(RUN)
+    assert threads == {"stamp": [True], "verified": [True], "encode": [True]}
+    await say(store, RUN, 2, "x" * 1_000_000)
+    assert [len(data) > 1_000_000 for data, _ in await store.lines(RUN)] == [False, False, True]
+    assert len(await store.read(RUN)) == 3
+    assert threads == {
+        "stamp": [True, False],
+        "verified": [True, False],
+        "encode": [True, True, False],  # the first try is what finds out
+    }
+    await store.read(RUN, limit=2)
+    assert threads["verified"][-1]
+    await store.close()
 
 
 async def test_an_interrupt_in_a_commit_leaves_nobody_waiting(writer: Writer) -> None:

@@ -61,9 +61,9 @@ def parse(text: str | bytes, limits: Limits = DEFAULT) -> object:
     """Return what JSON text from outside says, or refuse it.
 
     Stricter than the standard: no duplicate keys, no lone surrogates, no integers beyond 53
-    bits, no numbers beyond a double's range, no byte order mark, bounded depth and size, nothing
-    after the value. Fractions are rounded to the nearest double, as everywhere; whole numbers
-    are not: `9007199254740993.0`, which no double is, is refused.
+    bits, no numbers beyond a double's range, no byte order mark, bounded depth and size,
+    nothing after the value. Fractions are rounded to the nearest double, as everywhere; whole
+    numbers are not: `9007199254740993.0`, which no double is, is refused.
 
     Raises:
         NotJson: the text is not acceptable; `path` or `problem` says where.
@@ -158,7 +158,7 @@ class _Walk:
         if type(value) is dict:
             return self._object(value)
         if type(value) is list:
-            return self._array(value)
+            return self._array(value, len(value), iter(value))
         if type(value) is int:
             return _whole(value)
         if type(value) is float:
@@ -171,8 +171,10 @@ class _Walk:
             return self._text(str.__str__(value))
         if _descends(value, dict):
             return self._object(value)
-        if _descends(value, list) or _descends(value, tuple):
-            return self._array(value)
+        if _descends(value, list):
+            return self._array(value, list.__len__(value), list.__iter__(value))
+        if _descends(value, tuple):
+            return self._array(value, tuple.__len__(value), tuple.__iter__(value))
         if _descends(value, int):
             return _whole(int.__int__(value))
         if _descends(value, float):
@@ -222,12 +224,10 @@ class _Walk:
         except _Flaw as flaw:
             raise _Flaw(f"key {_brief(name)}: {flaw.problem}") from None
 
-    def _array(self, value: list[object] | tuple[object, ...]) -> list[object]:
+    def _array(self, value: object, size: int, items: Iterator[object]) -> list[object]:
         self._enter(value)
-        size = list.__len__ if _descends(value, list) else tuple.__len__
-        self._count(2 * size(value))
+        self._count(2 * size)
         made: list[object] = []
-        items = list.__iter__(value) if _descends(value, list) else tuple.__iter__(value)
         for item in items:
             try:
                 made.append(self.plain(item))

@@ -184,7 +184,7 @@ def _given_up(state: State) -> Iterator[UndoGaveUp]:
     if state.in_flight or state.cleaning:
         return
     for call, action in remaining(state):
-        why = call.cleanup(action).error
+        why = call.cleanup(action).error or "its last attempt was cut short"
         if hopeless(call, action):
             why = "it may not have happened, and its undo needs to know"
         elif call.cleanup(action).attempts < state.started.undo_attempts:

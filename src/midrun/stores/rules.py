@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from midrun.codec.journal import chain, encode_entry, genesis, line
 from midrun.codec.strict import DEFAULT, INTEGER_MAX, Limits
+from midrun.core import follows
 from midrun.core.entries import Entry, LeaseTaken, RunStarted
-from midrun.core.follows import STARTS
 from midrun.core.head import Head
 from midrun.core.ids import START, Epoch, Micros, RunId, Seq
 from midrun.errors import (
@@ -28,17 +28,10 @@ from midrun.errors import (
     SeqConflict,
     StaleEpoch,
 )
-from midrun.ports.store import (
-    CLOSINGS,
-    PERSONAL,
-    UNLEASED,
-    Appended,
-    Halt,
-    Lease,
-    Query,
-    Snapshot,
-)
+from midrun.ports.store import Appended, Halt, Lease, Query, Snapshot
+from midrun.ports.writers import CLOSINGS, PERSONAL, UNLEASED
 
+STARTS: Final = frozenset(follows.STARTS)
 SCOPES: Final = ("agent", "label", "run")
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 CURSOR: Final = re.compile(r"r[1-9a-f][0-9a-f]{0,12}")
@@ -147,7 +140,7 @@ def check_shape(
 
 def has_starts(entries: Iterable[Entry]) -> bool:
     """Tell whether something leaves the process after `entries`: whether latches matter."""
-    return any(type(entry) in STARTS for entry in entries)
+    return not STARTS.isdisjoint(map(type, entries))
 
 
 def check_append(standing: Standing, *, after: Seq | None, lease: Lease | None) -> None:

@@ -36,25 +36,26 @@ class Standings:
 
     def __init__(self, db: apsw.Connection) -> None:
         self.db = db
+        self._execute = db.cursor().execute  # one cursor for all that returns no rows
         self._known: dict[RunId, Found] = {}
         self._version = -1
 
     def begin(self) -> None:
         """Begin a transaction; whatever another process has changed is forgotten."""
-        self.db.execute("BEGIN IMMEDIATE")
+        self._execute("BEGIN IMMEDIATE")
         if self.db.data_version() != self._version or len(self._known) > REMEMBERED:
             self._known.clear()
 
     def commit(self) -> None:
         """Commit the transaction."""
-        self.db.execute("COMMIT")
+        self._execute("COMMIT")
         self._version = self.db.data_version()
 
     def abandon(self) -> None:
         """Take back everything since `begin`."""
         self._known.clear()
         if self.db.in_transaction:
-            self.db.execute("ROLLBACK")
+            self._execute("ROLLBACK")
 
     def find(self, run: RunId) -> Found:
         """Return where `run` stands in this transaction.
@@ -89,7 +90,7 @@ class Standings:
         seq = stamped.appended.seq - len(stamped.lines)
         for data, link in stamped.lines:
             seq += 1
-            self.db.execute(queries.ADD_ENTRY, (number, seq, data, link))
+            self._execute(queries.ADD_ENTRY, (number, seq, data, link))
 
     def move(
         self, found: Found, new: Appended, top: StoredHead | None, epoch: Epoch, holder: str
@@ -108,11 +109,11 @@ class Standings:
             or wake_at != found.wake_at
         ):
             row = (new.seq, new.hash, new.at, body, epoch, holder, phase, attention, wake_at)
-            self.db.execute(queries.MOVE, (*row, found.number))
+            self._execute(queries.MOVE, (*row, found.number))
         elif body != found.head:
-            self.db.execute(queries.GROW_HEAD, (new.seq, new.hash, new.at, body, found.number))
+            self._execute(queries.GROW_HEAD, (new.seq, new.hash, new.at, body, found.number))
         else:
-            self.db.execute(queries.GROW, (new.seq, new.hash, new.at, found.number))
+            self._execute(queries.GROW, (new.seq, new.hash, new.at, found.number))
         self._known[found.run] = Found(
             run=found.run,
             seq=new.seq,

@@ -7,7 +7,7 @@ from typing import cast
 
 from midrun.testing.mutants.gate import MUTANTS, Found, hunts
 from midrun.testing.mutants.planting import Mutant
-from midrun.testing.simulate.setup import STRATEGIES, Strategy
+from midrun.testing.simulate.setup import STRATEGIES, STYLES, Strategy
 from midrun.testing.simulate.sweep import swept
 
 SOUND = 300
@@ -16,7 +16,7 @@ SOUND = 300
 def main(arguments: list[str] | None = None) -> int:
     """Print the table; 1 if a fault survived, or if there is one that nobody planted."""
     asked = _parser().parse_args(arguments)
-    strategies = tuple(cast("list[Strategy]", asked.strategy or list(STRATEGIES)))
+    strategies = tuple(cast("list[Strategy]", asked.strategy or list(STYLES)))
     mutants = tuple(m for m in MUTANTS if asked.only in m.name)
     sound = swept(range(asked.seed, asked.seed + SOUND), "mixed")
     if sound.failures:
@@ -39,7 +39,12 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m midrun.testing.mutants")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit", type=int, default=0, help="schedules per fault and strategy")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=1000,
+        help="schedules for each strategy but the one that a fault must be found with",
+    )
     parser.add_argument("--only", default="", help="part of the names to plant")
     parser.add_argument("--strategy", choices=STRATEGIES, action="append")
     return parser

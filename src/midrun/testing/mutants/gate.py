@@ -53,7 +53,8 @@ def _next_failure(mutant: Mutant, strategy: Strategy, seeds: Iterator[int]) -> F
 def hunts(
     mutants: tuple[Mutant, ...], strategies: tuple[Strategy, ...], seed: int, limit: int
 ) -> Iterator[tuple[Mutant, tuple[Found, ...]]]:
-    """Hunt every fault with every strategy; `limit`, if not 0, is a bound below its own."""
+    """Hunt every fault with every strategy; those that are not its own give up at `limit`."""
     for mutant in mutants:
-        bound = min(mutant.limit, limit) if limit else mutant.limit
-        yield mutant, tuple(hunt(mutant, strategy, seed, bound) for strategy in strategies)
+        bounds = (mutant.limit if s == mutant.strategy else limit for s in strategies)
+        pairs = zip(strategies, bounds, strict=True)
+        yield mutant, tuple(hunt(mutant, s, seed, bound) for s, bound in pairs)

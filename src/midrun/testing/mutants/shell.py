@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from midrun.codec import snapshot
-from midrun.core.entries import CallStarted
+from midrun.core.entries import CallStarted, Entry
 from midrun.core.ids import CallId, RunId
 from midrun.core.state import State
 from midrun.stores import rules
@@ -82,6 +82,10 @@ def _no_halts(run: RunId, head: object, halts: Iterable[object]) -> None:
     del run, head, halts
 
 
+def _has_calls(entries: Iterable[Entry]) -> bool:
+    return any(isinstance(entry, CallStarted) for entry in entries)
+
+
 SHELL = (
     Mutant(
         name="fresh_undo_key",
@@ -93,6 +97,7 @@ SHELL = (
         wrong="a process that lost its lease does not look again before it acts",
         plant=lambda: in_place_of(Door, "may_act", lambda _: True),
         limit=12000,
+        strategy="targeted+pct",
     ),
     Mutant(
         name="acts_before_it_is_journaled",
@@ -112,7 +117,10 @@ SHELL = (
     Mutant(
         name="halt_ignores_undo",
         wrong="an undo starts under a latch",
-        plant=lambda: in_place_of(desk, "STARTS", (CallStarted,)),
+        plant=lambda: together(
+            in_place_of(desk, "STARTS", (CallStarted,)),
+            in_place_of(rules, "has_starts", _has_calls),
+        ),
         limit=6000,
     ),
     Mutant(

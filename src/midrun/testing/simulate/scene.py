@@ -101,7 +101,12 @@ def _rests(state: State) -> bool:
     return state.phase in {Phase.PAUSED, Phase.FAILED}
 
 
+def _acts(state: State) -> bool:
+    return any(state.calls[n - 1].call_kind != "model" for n in state.in_flight)
+
+
 SENSIBLE: Final[Mapping[str, Sense]] = {
+    **dict.fromkeys(("pause_now", "redirect_now", "halt"), _acts),
     **dict.fromkeys(("answer", "approve", "approve_other", "decline"), _asked),
     **dict.fromkeys(("answer_on_child",), _asked),
     **dict.fromkeys(("resume", "resume_with", "resume_caps"), _rests),

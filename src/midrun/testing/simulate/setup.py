@@ -105,7 +105,7 @@ THEMES: Final[dict[str, Theme]] = {
         ),
     ),
     "approvals": Theme(
-        programs=("buyer", "mailer", "notary", "visitor", "guest"),
+        programs=("buyer", "mailer", "notary", "grantor", "grantor", "visitor"),
         ops=(
             ("approve", "redirect"),
             ("approve_other",),
@@ -115,6 +115,9 @@ THEMES: Final[dict[str, Theme]] = {
             ("decline",),
             ("redirect",),
             ("pause", "approve", "resume"),
+            ("approve", "pause_now", "resume"),
+            ("approve", "halt", "lift", "cancel"),
+            ("cancel",),
             ("cancel_all",),
             ("take_over", "use_tool", "approve", "hand_back"),
         ),

@@ -17,7 +17,8 @@ from midrun.errors import (
     StoreClosed,
     TooLarge,
 )
-from midrun.ports.store import PERSONAL, UNLEASED, Query, Snapshot, Store
+from midrun.ports.store import Query, Snapshot, Store
+from midrun.ports.writers import PERSONAL, UNLEASED
 from midrun.testing.store_suite.setting import (
     NOBODY,
     OTHER,
@@ -190,11 +191,12 @@ class Journals(Setting):
             with pytest.raises(KindRefused):
                 await store.append(RUN, [entry], after=seq, lease=None, head=None)
         lease = await take(store, RUN, seq, "a")
+        seq = Seq(seq + 1)
         if kind in PERSONAL or kind is LeaseTaken:
             with pytest.raises(KindRefused):
-                await store.append(RUN, [entry], after=None, lease=lease, head=None)
+                await store.append(RUN, [entry], after=seq, lease=lease, head=None)
             return
-        await store.append(RUN, [entry], after=None, lease=lease, head=None)
+        await store.append(RUN, [entry], after=seq, lease=lease, head=None)
         assert (await store.read(RUN))[-1].entry == entry
 
     async def test_a_new_run_may_not_bring_a_drivers_entries(self, store: Store) -> None:
@@ -207,8 +209,9 @@ class Journals(Setting):
         self, store: Store, clock: HandClock
     ) -> None:
         await create(store)
-        lease = await take(store, RUN, 1, "a")
-        await store.append(RUN, [done()], after=None, lease=lease, head=None)
+        await take(store, RUN, 1, "a")
+        clock.move(1)
+        await say(store, RUN, 2)
         lines = [data for data, _ in await store.lines(RUN)]
         clock.move(-999)
         with pytest.raises(RunExists):
@@ -235,6 +238,8 @@ class Journals(Setting):
             await store.adopt(OTHER, [first, newer], head=head())
         with pytest.raises(RunNotFound):
             await store.row(OTHER)
+        with pytest.raises(ValueError, match="id"):
+            await store.adopt(RunId("a/b"), [first], head=head())
 
     async def test_a_snapshot_is_given_back_while_it_fits_the_chain(self, store: Store) -> None:
         born = await create(store)

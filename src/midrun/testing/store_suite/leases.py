@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from midrun.core.entries import CallUnknown, LeaseTaken
+from midrun.core.entries import CallUnknown, Entry, LeaseTaken, UndoStarted
 from midrun.core.head import Head
 from midrun.core.ids import CallId, Epoch, Micros, Seq
 from midrun.core.values import Phase
@@ -192,6 +192,64 @@ class Leases(Setting):
         await store.rest("b")
         assert await store.holders() == {}
 
+    async def test_a_clock_set_back_does_not_keep_the_dead_alive(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        """Its lease would live on for as long as the clock was set back."""
+        await create(store)
+        await store.beat("a", ttl=TTL)
+        await take(store, RUN, 1, "a")
+        clock.move(-3600)
+        assert await store.holders() == {}
+        assert await store.drivable(limit=1) == [RUN]
+        assert (await take(store, RUN, 2, "b", epoch=2)).epoch == 2
+
+    async def test_the_dead_do_not_rise_when_the_clock_comes_to_their_last_beat_again(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        await store.beat("a", ttl=TTL)
+        clock.move(-3600)
+        await store.beat("b", ttl=TTL)
+        clock.move(+3600)
+        assert await store.holders() == {}
+
+    async def test_a_clock_set_back_a_little_costs_nobody_a_lease(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        """Clocks are corrected all the time; a holder that goes on beating is alive."""
+        await create(store)
+        await store.beat("a", ttl=TTL)
+        await take(store, RUN, 1, "a")
+        for step in (-0.001, -3.0, -6.0):
+            clock.move(step)
+            with pytest.raises(LeaseHeld):
+                await take(store, RUN, 2, "b", epoch=2)
+            assert await store.holders() == {"a": 0.0}
+        clock.move(-3600)
+        await store.beat("a", ttl=TTL)  # it was as good as gone for less than a beat
+        with pytest.raises(LeaseHeld):
+            await take(store, RUN, 2, "b", epoch=2)
+        clock.move(10)
+        assert await store.holders() == {}
+
+    async def test_nobody_and_what_cannot_be_written_down_hold_nothing(
+        self, store: Store
+    ) -> None:
+        await create(store)
+        for holder in ("", "\ud800"):
+            for attempt in (
+                store.beat(holder, ttl=TTL),
+                store.rest(holder),
+                take(store, RUN, 1, holder),
+            ):
+                with pytest.raises(ValueError, match=r"holder|LeaseTaken"):
+                    await attempt
+        for ttl, lag in ((-TTL, 0.0), (timedelta.max, 0.0), (TTL, float("nan"))):
+            with pytest.raises(ValueError, match=r"ttl|lag"):
+                await store.beat("a", ttl=ttl, lag=lag)
+        assert await store.holders() == {}
+        assert await store.drivable(limit=9) == [RUN]
+
 
 class Halts(Setting):
     """Nothing starts while a latch holds."""
@@ -231,6 +289,43 @@ class Halts(Setting):
         await store.append(RUN, [done()], after=None, lease=lease, head=None)
         assert await store.lift(scope)
         await store.append(RUN, [starts()], after=Seq(4), lease=lease, head=ours, starts=True)
+
+    @pytest.mark.parametrize("entry", [starts(), UndoStarted(call=CallId("c1"), attempt=1)])
+    async def test_a_latch_holds_for_whoever_forgets_to_say_that_something_starts(
+        self, store: Store, entry: Entry
+    ) -> None:
+        """Whether something starts is in the entries, for every store to see."""
+        await create(store)
+        lease = await take(store, RUN, 1, "a")
+        await store.halt(Halt(scope="all", by="ops"))
+        with pytest.raises(HaltInForce):
+            await store.append(RUN, [done(), entry], after=Seq(2), lease=lease, head=RUNNING)
+        with pytest.raises(HaltInForce):
+            await store.take(
+                RUN,
+                [LeaseTaken(epoch=Epoch(2)), entry],
+                after=Seq(2),
+                holder="a",
+                head=RUNNING,
+            )
+        with pytest.raises(HaltInForce):
+            await store.append(
+                RUN, [done()], after=Seq(2), lease=lease, head=RUNNING, starts=True
+            )
+        assert (await store.row(RUN)).seq == 2
+        await store.append(RUN, [done()], after=Seq(2), lease=lease, head=RUNNING)
+
+    async def test_a_latch_that_cannot_be_written_down_is_refused(self, store: Store) -> None:
+        for halt in (
+            Halt(scope="agent:\ud800", by="ops"),
+            Halt(scope="all", by="\ud800"),
+            Halt(scope="all", by="ops", reason="\ud800"),
+        ):
+            with pytest.raises(ValueError, match="surrogate"):
+                await store.halt(halt)
+        with pytest.raises(ValueError, match="surrogate"):
+            await store.lift("\ud800")
+        assert not await store.halts()
 
     async def test_somebody_who_must_read_on_is_told_that_before_a_halt(
         self, store: Store

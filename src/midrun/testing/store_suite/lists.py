@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from midrun.core.head import Head
 from midrun.core.ids import SECOND, Micros, RunId, Seq
@@ -131,12 +132,40 @@ class Lists(Setting):
         assert seen == [f"r{n}" for n in reversed(range(20))]
         assert not cursor
 
-    @pytest.mark.parametrize("cursor", ["x", "1", "r", "r-1", "rg", "r1 ", "r" + "f" * 40, "é"])
+    @pytest.mark.parametrize(
+        "cursor", ["x", "1", "r", "r-1", "rg", "r1 ", "r0", "r01", "r" + "f" * 40, "é"]
+    )
     async def test_a_cursor_that_no_list_gave_out_is_refused(
         self, store: Store, cursor: str
     ) -> None:
         with pytest.raises(CursorRefused):
             await store.runs(Query(cursor=cursor))
+
+    async def test_a_list_is_asked_for_some_of_its_runs(self, store: Store) -> None:
+        """How many is a number that no store may stumble over."""
+        for n in range(3):
+            await begin(store, f"r{n}", Head(phase=Phase.QUEUED, wake_at=Micros(1)))
+        for limit in (0, -1, -(2**63)):
+            with pytest.raises(ValueError, match="limit"):
+                await store.runs(Query(limit=limit))
+        for limit in (3, 2**31, 2**63, 2**70):
+            page = await store.runs(Query(limit=limit))
+            assert ([row.run for row in page.items], page.cursor) == (["r2", "r1", "r0"], "")
+            assert len(await store.drivable(limit=limit)) == 3
+            assert len(await store.due(limit=limit)) == 3
+        assert (await store.drivable(limit=0), await store.due(limit=0)) == ([], [])
+        for listed_with in (store.drivable(limit=-1), store.due(limit=-1)):
+            with pytest.raises(ValueError, match="limit"):
+                await listed_with
+
+    @pytest.mark.parametrize("field", ["agent", "label", "thread", "parent"])
+    async def test_a_filter_that_cannot_be_written_down_is_refused(
+        self, store: Store, field: str
+    ) -> None:
+        with pytest.raises(ValueError, match="surrogate"):
+            await store.runs(replace(Query(), **{field: "\ud800"}))
+        with pytest.raises(ValueError, match="surrogate"):
+            await store.drivable(limit=1, agents=["\ud800"])
 
     async def test_runs_are_counted_by_the_phase_they_are_in(self, store: Store) -> None:
         assert not await store.counts()

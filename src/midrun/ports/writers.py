@@ -1,0 +1,102 @@
+"""Who may append what: the allow-list by writer, checked by every store.
+
+A tool, a model or a driver that has gone wrong cannot put words into a person's mouth, and a
+control cannot claim that a call has ended.
+"""
+
+from typing import Final
+
+from midrun.core.entries import (
+    KINDS,
+    AskAnswered,
+    CallAborted,
+    CallDone,
+    CallFailed,
+    CallProposed,
+    CallSealed,
+    CallUnknown,
+    CancelRequested,
+    CapRaised,
+    CapReached,
+    Entry,
+    HandedBack,
+    HistoryCondensed,
+    LateResult,
+    MessageReceived,
+    PauseRequested,
+    PauseWithdrawn,
+    PersonWrote,
+    ProgressSaved,
+    RedirectApplied,
+    RedirectRequested,
+    ResidueAccepted,
+    RunCancelled,
+    RunPaused,
+    RunResumed,
+    RunWaiting,
+    RunWoken,
+    TakenOver,
+    ToolUsed,
+    UndoDone,
+    UndoFailed,
+    UndoRetried,
+    UndoUnknown,
+)
+from midrun.core.facts.fact import Asked
+
+UNLEASED: Final[frozenset[type[Entry]]] = frozenset(
+    {kind for kind in KINDS if issubclass(kind, Asked)}
+    | {
+        CallProposed,
+        CallSealed,
+        CallUnknown,
+        CapReached,
+        LateResult,
+        RedirectApplied,
+        RunCancelled,
+        RunPaused,
+        RunWaiting,
+        RunWoken,
+        UndoUnknown,
+    }
+)
+"""What may be appended without a lease: what was asked for, and what follows at once."""
+
+PERSONAL: Final[frozenset[type[Entry]]] = frozenset(
+    {
+        AskAnswered,
+        CancelRequested,
+        CapRaised,
+        HandedBack,
+        MessageReceived,
+        PauseRequested,
+        PauseWithdrawn,
+        PersonWrote,
+        RedirectRequested,
+        ResidueAccepted,
+        RunResumed,
+        TakenOver,
+        ToolUsed,
+        UndoRetried,
+    }
+)
+"""What the holder of a lease may not append: only people ask for these."""
+
+CLOSINGS: Final[frozenset[type[Entry]]] = frozenset(
+    {
+        CallAborted,
+        CallDone,
+        CallFailed,
+        CallUnknown,
+        HistoryCondensed,
+        ProgressSaved,
+        UndoDone,
+        UndoFailed,
+        UndoUnknown,
+    }
+)
+"""What the holder of a lease may append without naming what it has seen.
+
+Each says how something ended, or how far it got: that is true whatever happened since. All
+else depends on what it was decided on.
+"""

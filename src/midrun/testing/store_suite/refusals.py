@@ -1,0 +1,158 @@
+"""Refusals: what no store could keep is named before anything has changed."""
+
+from contextlib import suppress
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from midrun.core.entries import KINDS, Entry, LeaseTaken
+from midrun.core.head import Head
+from midrun.core.ids import Epoch, RunId, Seq
+from midrun.errors import JournalCorrupt, KindRefused, NotJson, RunNotFound
+from midrun.ports.store import Snapshot, Store
+from midrun.ports.writers import CLOSINGS
+from midrun.testing.store_suite.setting import (
+    OTHER,
+    RUN,
+    Setting,
+    create,
+    done,
+    example,
+    head,
+    said,
+    say,
+    started,
+    take,
+)
+
+
+class Refusals(Setting):
+    """A method that raised has changed nothing, whatever it was handed."""
+
+    @pytest.mark.parametrize("kind", [*KINDS])
+    async def test_only_the_end_of_something_may_be_appended_whatever_came_between(
+        self, store: Store, kind: type[Entry]
+    ) -> None:
+        """A start, an ask or a pause was decided on something; it must say on what."""
+        await create(store)
+        lease = await take(store, RUN, 1, "a")
+        blind = store.append(RUN, [done(), example(kind)], after=None, lease=lease, head=None)
+        if kind in CLOSINGS:
+            assert (await blind).seq == 4
+            return
+        with pytest.raises(KindRefused):
+            await blind
+        assert (await store.row(RUN)).seq == 2
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("task", "\ud800"),
+            ("agent", "a\udfff"),
+            ("labels", ("fine", "\ud800")),
+            ("attention", b"ask"),
+            ("wake_at", 2**63),
+            ("wake_at", -(2**53)),
+            ("step", 2**64),
+            ("step", "7"),
+            ("asks", 2**53),
+            ("parent", None),
+            ("phase", "nowhere"),
+        ],
+    )
+    async def test_a_head_that_cannot_be_stored_is_named_and_nothing_has_changed(
+        self, store: Store, field: str, value: object
+    ) -> None:
+        """The entries beside it are sound; they must not be left behind without it."""
+        bad = replace(head(), **{field: value})
+        with pytest.raises(NotJson) as refused:
+            await store.create(RUN, [started()], head=bad)
+        assert refused.value.path == f"$.head.{field}"
+        await create(store)
+        lines = [data for data, _ in await store.lines(RUN)]
+        with pytest.raises(NotJson):
+            await store.append(RUN, [said()], after=Seq(1), lease=None, head=bad)
+        with pytest.raises(NotJson):
+            await store.take(
+                RUN, [LeaseTaken(epoch=Epoch(1))], after=Seq(1), holder="a", head=bad
+            )
+        with pytest.raises(NotJson):
+            await store.adopt(OTHER, lines, head=bad)
+        assert (await store.row(RUN)).seq == len(await store.read(RUN)) == 1
+        with pytest.raises(RunNotFound):
+            await store.row(OTHER)
+        assert (await say(store, RUN, 1)).seq == 2
+
+    async def test_a_refused_head_does_not_spoil_those_beside_it(self, store: Store) -> None:
+        runs = [RunId(f"r{n}") for n in range(8)]
+        for run in runs:
+            await create(store, run)
+
+        async def append(run: RunId, its: Head) -> None:
+            with suppress(NotJson):
+                await store.append(run, [said()], after=Seq(1), lease=None, head=its)
+
+        async with anyio.create_task_group() as group:
+            for n, run in enumerate(runs):
+                group.start_soon(append, run, head() if n % 2 else replace(head(), step=2**70))
+        assert [(await store.row(run)).seq for run in runs] == [1, 2] * 4
+        for run in runs:
+            assert len(await store.read(run)) == (await store.row(run)).seq
+
+    async def test_nothing_is_read_from_before_the_beginning(self, store: Store) -> None:
+        await create(store)
+        for after, limit in ((-1, None), (0, -1), (-(2**70), 5)):
+            with pytest.raises(ValueError, match="negative"):
+                await store.read(RUN, after=Seq(after), limit=limit)
+            with pytest.raises(ValueError, match="negative"):
+                await store.lines(RUN, after=Seq(after), limit=limit)
+        assert len(await store.read(RUN, limit=2**63)) == 1
+        assert await store.read(RUN, after=Seq(2**70), limit=2**70) == []
+        assert await store.lines(RUN, after=Seq(2**70)) == []
+
+    async def test_a_snapshot_of_what_cannot_be_an_entry_is_refused(self, store: Store) -> None:
+        await create(store)
+        for seq in (0, -1, 2**63):
+            with pytest.raises(ValueError, match="seq"):
+                await store.save_snapshot(RUN, Snapshot(seq=Seq(seq), hash=bytes(32), body=b""))
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            (b'"seq":2', b'"seq": 2'),
+            (b'"text":"hello"', b'"text":"hell\\u006f"'),
+            (b'"seq":2,"v":1', b'"v":1,"seq":2'),
+            (b'"text":"hello"', b'"text":"hello","urgency":"next"'),
+            (b'"at":18', b'"at":17'),
+            (b'"at":18', b'"at":99999999918'),
+            (b'"at":18', b'"at":-18'),
+            (b'"seq":2', b'"seq":2.0'),
+            (b'"seq":2', b'"epoch":18446744073709551616,"seq":2'),
+            (b'"kind":"MessageReceived","text":"hello"', b'"kind":"RunPaused"'),
+            (b'"kind":"MessageReceived","text":"hello"', b'"call":"c9","kind":"CallDone"'),
+            (
+                b'"kind":"MessageReceived","text":"hello"',
+                b'"call":"c1","kind":"CallDone","result":' + b"[" * 5000 + b"]" * 5000,
+            ),
+            (
+                b'"kind":"MessageReceived","text":"hello"',
+                b'"call":"c1","kind":"CallDone","result":9007199254740993',
+            ),
+        ],
+        ids=str,
+    )
+    async def test_a_line_that_no_store_would_have_written_is_not_adopted(
+        self, store: Store, old: bytes, new: bytes
+    ) -> None:
+        """It may come from anywhere; whoever made it chose the bytes."""
+        await create(store)
+        await say(store, RUN, 1)
+        first, second = [data for data, _ in await store.lines(RUN)]
+        assert old in second
+        with pytest.raises(JournalCorrupt) as refused:
+            await store.adopt(OTHER, [first, second.replace(old, new)], head=head())
+        assert (refused.value.run, refused.value.seq) == (OTHER, 2)
+        with pytest.raises(RunNotFound):
+            await store.row(OTHER)
+        await store.adopt(OTHER, [first, second], head=head())

@@ -1,0 +1,42 @@
+"""Snapshots: a cache that is believed only as long as nothing in it has changed."""
+
+import pytest
+
+from midrun.codec.snapshot import DIGEST, freeze, thaw
+from midrun.core.entries import Entry, LeaseTaken, MessageReceived, RunStarted
+from midrun.core.evolve import apply
+from midrun.core.ids import Epoch, Micros, RunId
+from midrun.core.state import State
+
+
+@pytest.fixture
+def state() -> State:
+    """Give a state with some numbers in it."""
+    entries: list[Entry] = [
+        RunStarted(agent="a", task="t"),
+        LeaseTaken(epoch=Epoch(7), holder="h"),
+        MessageReceived(text="one of 12345"),
+    ]
+    return apply(State(run=RunId("r")), entries, Micros(1_800_000_000_000_000))
+
+
+def test_a_state_is_thawed_as_it_was_frozen(state: State) -> None:
+    """Folding from there must be folding from the beginning."""
+    assert thaw(freeze(state)) == state
+
+
+def test_a_snapshot_with_one_digit_changed_is_not_believed(state: State) -> None:
+    """It is still JSON, and still a state: of a run that never was."""
+    frozen = freeze(state)
+    places = [n for n in range(DIGEST, len(frozen)) if chr(frozen[n]).isdigit()]
+    assert len(places) > 10
+    for place in places:
+        changed = bytearray(frozen)
+        changed[place] = ord("1") if frozen[place] != ord("1") else ord("2")
+        assert thaw(bytes(changed)) is None
+
+
+@pytest.mark.parametrize("keep", [0, 1, DIGEST - 1, DIGEST, DIGEST + 1, -1])
+def test_a_snapshot_that_was_cut_off_is_not_believed(state: State, keep: int) -> None:
+    """Nor is an empty one."""
+    assert thaw(freeze(state)[:keep]) is None
