@@ -244,3 +244,15 @@ def test_times_beyond_all_clocks_are_never_and_not_an_overflow() -> None:
     slow = Use(tool="pay", args={}, traits=Traits(approve="block", ask_ttl=2**53 - 1))
     asked = begun.replies(slow).advances()
     assert asked.state.asks[0].expires == FAR
+
+
+def test_asking_again_forgets_nothing_and_changes_no_arguments() -> None:
+    """Found by the simulator: stopped midway, then the yes expired and was asked for again."""
+    traits = Traits(effect=Effect.IDEMPOTENT, undo=True, approve="block", ask_ttl=60 * SECOND)
+    run = begun.replies(Use(tool="pay", args={"eur": 5}, traits=traits)).advances()
+    run = run.when(c.Approve(ask=A1)).after(v.TakeLease()).starts("c2").when(c.Pause(now=True))
+    run = run.after(v.Close(epoch=E2, outcome=CallAborted(call=C2))).advances().later(61)
+    run = run.when(c.Resume()).after(v.TakeLease()).advances().then(phase=Phase.WAITING)
+    run.when(c.Approve(ask=A2, args={"eur": 9})).then(refused="already_attempted")
+    run = run.when(c.Cancel()).then(phase=Phase.CANCELLING).after(v.TakeLease())
+    run.then(plans=(Undo(call=C2),))

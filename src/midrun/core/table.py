@@ -222,6 +222,7 @@ GUARDS: Final[Mapping[type[Input], tuple[str, ...]]] = {
         "already_answered",
         "not_an_approval",
         "not_allowed",
+        "already_attempted",
     ),
     c.Decline: (
         "no_such_ask",

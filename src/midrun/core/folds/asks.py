@@ -42,13 +42,16 @@ def ask_opened(state: State, entry: AskOpened) -> State:
     call = call_of(state, ask.call)
     if entry.ask_kind == "unsure":
         return state  # it stays unknown while somebody is asked
-    entered = call.stage is Stage.STARTED
+    # Whatever an attempt did before is not forgotten because somebody is asked again.
+    entered = call.entered or call.stage is Stage.STARTED
+    maybe = call.maybe or call.stage is Stage.ABORTED
     call = replace(
         call,
         stage=Stage.ASKING,
         again=False,
         shelved=not entry.blocking,
         entered=entered,
+        maybe=maybe,
         approval=None,
     )
     if call.shelved:

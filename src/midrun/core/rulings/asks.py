@@ -40,6 +40,9 @@ def approve(state: State, control: Approve, now: Micros) -> Verdict:
     if ask.ask_kind not in {"approval", "child"} or call is None:
         return Refused(reason="not_an_approval")
     args = call.use.args if control.args is None else control.args
+    if call.attempt and args_hash(args) != args_hash(call.use.args):
+        # Its key is known outside with the arguments it was first made with.
+        return Refused(reason="already_attempted")
     entries: tuple[Entry, ...] = (
         AskAnswered(
             ask=ask.id,

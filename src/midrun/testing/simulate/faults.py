@@ -76,9 +76,9 @@ class Faults:
         yield from self._pause()
         self.desk.lapse(process.name)
         way = self.scene.rng.random()
-        if way < 0.3:
+        if way < 0.2:
             yield self.scene.from_seq(self.desk.state.seq + self.scene.rng.randint(1, 8))
-        elif way < 0.6:
+        elif way < 0.75:
             kind = self.scene.rng.choice(WAKING)
             yield lambda: self.desk.tally[kind] > 0
         else:

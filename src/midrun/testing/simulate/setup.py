@@ -130,7 +130,7 @@ THEMES: Final[dict[str, Theme]] = {
             ("cancel_all",),
             ("answer",),
             ("answer", "cancel"),
-            ("halt", "lift"),
+            ("halt_all", "lift"),
         ),
         crashes=(0, 0, 1),
         freezes=(1, 2),
