@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from midrun.core import boundary, cleanup, plan
 from midrun.core.controls import Cancel, ForcePause
 from midrun.core.entries import (
+    AskOpened,
     CallUnknown,
     CancelRequested,
     Entry,
@@ -89,6 +90,17 @@ def _doomed_in_flight_only(before: State, after: State, _: Entry) -> State:
         if number not in before.in_flight:
             after = after.with_call(replace(after.calls[number - 1], doomed=False))
     return after
+
+
+def _never_attempted(before: State, after: State, entry: Entry) -> State:
+    assert isinstance(entry, AskOpened)
+    call = after.call(entry.call)
+    was = before.call(entry.call)
+    assert call is not None
+    assert was is not None
+    if entry.ask_kind != "approval" or was.stage != "aborted":
+        return after
+    return after.with_call(replace(call, maybe=False, entered=False))
 
 
 def _nothing_left(old: Ruling) -> Ruling:
@@ -195,6 +207,12 @@ ENDS = (
             "touched",
             property(lambda call: call.maybe or call.stage in {"done", "aborted", "unknown"}),
         ),
+    ),
+    Mutant(
+        name="asking_again_forgets",
+        wrong="asking for a second yes forgets that an attempt was stopped midway",
+        plant=lambda: arm(AskOpened, _never_attempted),
+        limit=20000,
     ),
     Mutant(
         name="residue_forgotten",

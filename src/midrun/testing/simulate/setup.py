@@ -149,6 +149,20 @@ THEMES: Final[dict[str, Theme]] = {
         undo_failures=(0, 1, 2, 6),
         moments=("UndoStarted", "UndoFailed", "CancelRequested", "CallStarted"),
     ),
+    "family": Theme(
+        programs=("family",),
+        ops=(
+            ("halt_all", "answer_on_child", "lift"),
+            ("answer_on_child",),
+            ("pause", "answer_on_child", "resume"),
+            ("answer", "answer_on_child"),
+            ("say", "answer_on_child"),
+            ("redirect_now",),
+            ("redirect",),
+            ("cancel",),
+        ),
+        moments=("AskOpened", "AskOpened", "RunWaiting", "CallStarted"),
+    ),
     "wheel": Theme(
         programs=("clerk", "buyer", "counted", "family"),
         ops=(

@@ -137,9 +137,7 @@ class Universe:
     def _tries_again(self) -> bool:
         """Tell whether the operator minds what could not be undone."""
         state, accepted = self.scene.desk.state, self.scene.desk.tally[ResidueAccepted]
-        if state.phase is not Phase.CANCELLED or not state.residue:
-            return False
-        if accepted or not self.retries:
+        if not state.residue or accepted or not self.retries:
             return False
         self.retries -= 1
         return True
@@ -163,8 +161,9 @@ class Universe:
                 on_child = kind == "child" and self.scene.chance(0.5)
                 answer = "answer_on_child" if on_child else "answer"
                 self._does("approve" if kind == "approval" else answer)
-            case Phase.CANCELLED:
-                self._does("retry_undo" if self.scene.chance(0.7) else "accept_residue")
+            case Phase.CANCELLED | Phase.COMPLETED:
+                again = state.phase is Phase.CANCELLED and self.scene.chance(0.7)
+                self._does("retry_undo" if again else "accept_residue")
             case phase if phase in DRIVABLE:
                 raise Violation("L1", f"stuck in {phase}: nobody has anything to do")
             case phase:
