@@ -183,6 +183,7 @@ ASKING = (
         plant=lambda: together(
             in_place_of(boundary, "way_back", _held), in_place_of(thought, "way_back", _held)
         ),
+        strategy="random",
         limit=6000,
     ),
     Mutant(

@@ -105,7 +105,7 @@ THEMES: Final[dict[str, Theme]] = {
         ),
     ),
     "approvals": Theme(
-        programs=("buyer", "mailer", "notary", "grantor", "grantor", "visitor"),
+        programs=("buyer", "mailer", "notary", "visitor"),
         ops=(
             ("approve", "redirect"),
             ("approve_other",),
@@ -115,13 +115,21 @@ THEMES: Final[dict[str, Theme]] = {
             ("decline",),
             ("redirect",),
             ("pause", "approve", "resume"),
-            ("approve", "pause_now", "resume"),
-            ("approve", "halt", "lift", "cancel"),
-            ("cancel",),
             ("cancel_all",),
             ("take_over", "use_tool", "approve", "hand_back"),
         ),
         moments=("AskOpened", "AskAnswered", "CallDone"),
+    ),
+    "grants": Theme(
+        programs=("grantor",),
+        ops=(
+            ("approve", "pause_now", "resume", "cancel"),
+            ("approve", "pause_now", "resume"),
+            ("approve", "halt", "lift"),
+            ("approve", "approve"),
+            ("redirect_now",),
+        ),
+        moments=("AskOpened", "AskAnswered", "CallStarted", "CallAborted"),
     ),
     "zombies": Theme(
         programs=("writer", "clerk", "locker", "mailer", "unlucky"),
