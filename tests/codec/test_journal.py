@@ -287,13 +287,16 @@ def test_lines_cannot_be_moved_to_another_run() -> None:
         verified(RunId("other"), journal(RunId("r")))
 
 
+DEEP = 200_000  # deeper than the stack of any Python
+
+
 @pytest.mark.parametrize(
     "data",
     [
-        b"[" * 5000 + b"]" * 5000,
-        b'{"a":' * 5000 + b"1" + b"}" * 5000,
+        b"[" * DEEP + b"]" * DEEP,
+        b'{"a":' * DEEP + b"1" + b"}" * DEEP,
         line(
-            b'{"call":"c","kind":"CallDone","result":' + b"[" * 5000 + b"]" * 5000 + b"}",
+            b'{"call":"c","kind":"CallDone","result":' + b"[" * DEEP + b"]" * DEEP + b"}",
             seq=Seq(7),
             at=AT,
             epoch=None,
