@@ -33,7 +33,7 @@ def _descendants(cls: type[errors.MidrunError]) -> Iterator[type[errors.MidrunEr
 
 
 ALL: typing.Final = sorted(
-    {e for e in _descendants(errors.MidrunError) if e.__module__ == errors.__name__},
+    {e for e in _descendants(errors.MidrunError) if e.__module__.startswith(errors.__name__)},
     key=lambda e: e.__name__,
 )
 LEAVES: typing.Final = [e for e in ALL if not set(e.__subclasses__()) & set(ALL)]

@@ -3,6 +3,7 @@
 Each mode talks in lines: it prints what happened, and reads a line where it must wait.
 """
 
+import fcntl
 import json
 import os
 import resource
@@ -110,6 +111,26 @@ async def write(path: str, name: str, count: int) -> None:
     await store.close()
 
 
+def make(folder: str, count: int) -> None:
+    """Open one new store after the other, each when told to."""
+    for n in range(count):
+        say("ready")
+        sys.stdin.readline()
+        SqliteStore(f"{folder}/{n}.db")
+        say("made")
+
+
+def lock(path: str) -> None:
+    """Tell whether anybody keeps this process from locking a database for itself."""
+    with open(path, "r+b") as file:  # noqa: PTH123 - its descriptor is what counts
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x4000_0002)
+        except BlockingIOError:
+            say("in use")
+        else:
+            say("free")
+
+
 async def watch(path: str) -> None:
     """Print what a watch tells."""
     store = SqliteStore(path)
@@ -163,6 +184,10 @@ def main(mode: str, path: str, *rest: str) -> None:
             crashes(path)
         case "write":
             anyio.run(write, path, rest[0], int(rest[1]))
+        case "make":
+            make(path, int(rest[0]))
+        case "lock":
+            lock(path)
         case "watch":
             anyio.run(watch, path)
         case "hold":

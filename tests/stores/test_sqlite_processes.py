@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import IO
@@ -102,6 +102,29 @@ async def test_two_processes_append_to_one_run_without_losing_or_doubling_anythi
     assert sorted(texts) == sorted(f"{name}{n}" for name in "ab" for n in range(100))
     for name in "ab":
         assert [t for t in texts if t[0] == name] == [f"{name}{n}" for n in range(100)]
+
+
+def test_processes_that_make_one_file_at_the_same_moment_all_open_it(tmp_path: Path) -> None:
+    """None takes the half of it that another has made for something foreign, or gives up."""
+    rounds = 40
+    with ExitStack() as stack:
+        talks = [stack.enter_context(child("make", tmp_path, rounds)) for _ in range(4)]
+        for _ in range(rounds):
+            assert [talk.hear() for talk in talks] == ["ready"] * 4
+            for talk in talks:
+                talk.go_on()
+            assert [talk.hear() for talk in talks] == ["made"] * 4
+
+
+async def test_a_second_store_on_the_file_leaves_the_locks_of_the_first(tmp_path: Path) -> None:
+    """Closing any descriptor of a file would drop them, and others would think it unused."""
+    store = SqliteStore(tmp_path / "runs.db")
+    await create(store)
+    second = SqliteStore(tmp_path / "runs.db")
+    with child("lock", tmp_path / "runs.db") as talk:
+        assert talk.hear() == "in use"
+    await second.close()
+    await store.close()
 
 
 async def test_another_process_notices_appends_and_latches(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def encode_entry(entry: Entry, limits: Limits = DEFAULT) -> bytes:
         TooLarge: the entry is longer than `limits.size`.
     """
     try:
-        sound = checked_entry(entry, limits)
+        sound = _checked_struct(entry, limits)
         body = _ENCODER.encode(sound)
         same = _ENTRIES.decode(body) == sound
     except (NotJson, TooLarge):

@@ -260,6 +260,7 @@ class State(Value, kw_only=True):
     goal: str = ""  # of the chain of thought the run is at: its task, or a side question
     plan: tuple[Item, ...] = ()
     messages: Vector[Message] = field(default_factory=Vector)
+    spoken: int = 0  # how many of them the agent's model said, whole or in part
     condensed: int = 0
     summary: str = ""
     window: int = 0
@@ -297,10 +298,11 @@ class State(Value, kw_only=True):
 
     def saying(self, *messages: Message) -> "State":
         """Return the state with `messages` at the end of the conversation."""
-        grown = self.messages
+        grown, spoken = self.messages, self.spoken
         for message in messages:
             grown = grown.append(message)
-        return replace(self, messages=grown)
+            spoken += message.role == "assistant" and message.kind != "person"
+        return replace(self, messages=grown, spoken=spoken)
 
     @property
     def waited_for(self) -> tuple[Ask, ...]:

@@ -12,7 +12,6 @@ from midrun.errors import NotJson
 
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _DECODER: Final = msgspec.json.Decoder(Head)
-_NUMBERS: Final = ("asks", "step", "wake_at")
 
 
 class StoredHead(Struct, frozen=True):
@@ -35,10 +34,9 @@ def stored(head: Head) -> StoredHead:
         raise NotJson(f"$.head{_culprit(head)}", str(error)) from None
     if back != head:
         raise NotJson(f"$.head{_culprit(head)}", "a value of another type")
-    for name in _NUMBERS:
-        number = getattr(back, name)
-        if number is not None and not -INTEGER_MAX <= number <= INTEGER_MAX:
-            raise NotJson(f"$.head.{name}", f"integer beyond ±{INTEGER_MAX}")
+    for number in (back.asks, back.step, back.wake_at or 0):
+        if not -INTEGER_MAX <= number <= INTEGER_MAX:
+            raise NotJson(f"$.head{_culprit(head)}", f"integer beyond ±{INTEGER_MAX}")
     return StoredHead(back, body)
 
 
@@ -59,6 +57,7 @@ def _culprit(head: Head) -> str:
             back = _DECODER.decode(_ENCODER.encode({"phase": Phase.QUEUED, name: held}))
         except (TypeError, ValueError):
             return f".{name}"
-        if getattr(back, name) != held:
+        number = held if type(held) is int else 0
+        if getattr(back, name) != held or not -INTEGER_MAX <= number <= INTEGER_MAX:
             return f".{name}"
     return ""

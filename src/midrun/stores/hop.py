@@ -2,82 +2,44 @@
 
 AnyIO can call into a loop from a thread, but only by blocking the thread until the loop has
 answered. A writer thread that had to wait for a busy loop before it could commit the next group
-would lose most of what grouping gains. So this one module talks to asyncio's loop itself; all
-waiting is still AnyIO's.
+would lose most of what grouping gains; and in a crowd, AnyIO's events cost more than what they
+announce. So this one module talks to asyncio's loop itself. Cancel scopes are still AnyIO's: it
+cancels who awaits a future as it does all others.
 """
 
 import asyncio
+from asyncio import current_task, get_running_loop
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
-from threading import get_ident
-from weakref import WeakKeyDictionary
 
-import anyio
+__all__ = ["Loop", "Waiter", "current_task", "get_running_loop", "new_waiter", "wake"]
 
 Loop = asyncio.AbstractEventLoop
+Waiter = asyncio.Future[None]
+"""What one task awaits until somebody, in whatever thread, wakes it."""
 
 
-class Home:
-    """An event loop and the thread that it runs in."""
-
-    __slots__ = ("__weakref__", "loop", "thread")
-
-    def __init__(self, loop: Loop) -> None:
-        self.loop = loop
-        self.thread = get_ident()
-
-    @staticmethod
-    def here() -> "Home":
-        """Return the home of the caller; the same object for all tasks of a loop."""
-        loop = asyncio.get_running_loop()
-        home = _HOMES.get(loop)
-        if home is None:
-            home = _HOMES[loop] = Home(loop)
-        return home
+def new_waiter() -> Waiter:
+    """Return a waiter for a task of the caller's loop."""
+    return get_running_loop().create_future()
 
 
-def whereabouts() -> tuple[Loop, int]:
-    """Return the caller's loop, and a number that tells its task from others that run now."""
-    loop = asyncio.get_running_loop()
-    return loop, id(asyncio.current_task(loop))
+def wake(waiters: Iterable[Waiter]) -> None:
+    """Wake those who await `waiters`, with one hop for each loop that is not the caller's.
 
-
-_HOMES: WeakKeyDictionary[Loop, Home] = WeakKeyDictionary()
-
-
-class Signal:
-    """A one-time wake-up for any number of waiters in one loop, set from any thread."""
-
-    __slots__ = ("done", "home")
-
-    def __init__(self, home: Home) -> None:
-        self.home = home
-        self.done = anyio.Event()
-
-    def set(self) -> None:
-        """Wake the waiters; a second time does nothing, nor does it once the loop is gone."""
-        set_all([self])
-
-    async def wait(self) -> None:
-        """Wait until it is set."""
-        await self.done.wait()
-
-
-def set_all(signals: Iterable[Signal]) -> None:
-    """Set all of `signals`, with one hop for each event loop."""
-    elsewhere: dict[Home, list[anyio.Event]] = {}
-    here = get_ident()
-    for signal in signals:
-        if signal.home.thread == here:
-            signal.done.set()
-        else:
-            elsewhere.setdefault(signal.home, []).append(signal.done)
-    for home, waiting in elsewhere.items():
+    A second time does nothing, nor does it once the loop is gone.
+    """
+    try:
+        here = get_running_loop()
+    except RuntimeError:
+        here = None
+    elsewhere: dict[Loop, list[Waiter]] = {}
+    for waiter in waiters:
+        loop = waiter.get_loop()
+        if loop is not here:
+            elsewhere.setdefault(loop, []).append(waiter)
+        elif not waiter.done():
+            waiter.set_result(None)
+    for loop, waiting in elsewhere.items():
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            home.loop.call_soon_threadsafe(partial(_set_each, waiting))
-
-
-def _set_each(waiting: Iterable[anyio.Event]) -> None:
-    for done in waiting:
-        done.set()
+            loop.call_soon_threadsafe(wake, waiting)

@@ -96,11 +96,12 @@ class MemoryStore:
         starts: bool = False,
     ) -> Appended:
         await self._turn()
-        rules.check_shape(run, entries, after=after, lease=lease, head=head, starts=starts)
-        bodies = rules.encoded(run, entries, lease=lease)
+        if after is None:
+            rules.check_evidence(run, entries, lease=lease, head=head, starts=starts)
+        bodies = rules.encoded(run, entries, lease)
         head = head and stored(head).head
         kept = self._find(run)
-        rules.check_append(kept.standing, after=after, lease=lease)
+        rules.check_append(kept.standing, after, lease)
         if starts or rules.has_starts(entries):
             rules.check_halts(run, kept.row.head, self._halts.values())
         epoch = lease.epoch if lease else None
@@ -113,7 +114,7 @@ class MemoryStore:
     ) -> tuple[Lease, Appended]:
         await self._turn()
         epoch = rules.taken_epoch(run, entries, holder)
-        bodies = rules.encoded_taking(run, entries, holder=holder)
+        bodies = rules.encoded_taking(run, entries, holder)
         head = stored(head).head
         kept = self._find(run)
         alive = self._is_alive(kept.row.holder)

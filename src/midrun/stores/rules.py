@@ -75,37 +75,39 @@ def check_new_id(run: RunId) -> None:
 
 
 def encoded_start(
-    run: RunId, entries: Sequence[Entry], *, limits: Limits = DEFAULT
+    run: RunId, entries: Sequence[Entry], limits: Limits = DEFAULT
 ) -> list[bytes]:
     """Return the bodies of a new journal, which begins with the run's start."""
     check_new_id(run)
     if not entries or not isinstance(entries[0], RunStarted):
         raise ValueError(f"run {run}: a journal begins with RunStarted")
-    return encoded(run, entries, lease=None, limits=limits)
+    return encoded(run, entries, None, limits)
 
 
 def encoded(
-    run: RunId, entries: Sequence[Entry], *, lease: Lease | None, limits: Limits = DEFAULT
+    run: RunId, entries: Sequence[Entry], lease: Lease | None, limits: Limits = DEFAULT
 ) -> list[bytes]:
     """Return the bodies of `entries` if this writer may append them."""
     if not entries:
         raise ValueError(f"run {run}: nothing to append")
     if lease is not None and lease.run != run:
         raise ValueError(f"run {run}: the lease is one of run {lease.run}")
+    bodies = []
     for entry in entries:
         kind = type(entry)
         if kind is LeaseTaken or (kind in PERSONAL if lease else kind not in UNLEASED):
             raise KindRefused(run, kind.__name__, "driver" if lease else "control")
-    return [encode_entry(entry, limits) for entry in entries]
+        bodies.append(encode_entry(entry, limits))
+    return bodies
 
 
 def encoded_taking(
-    run: RunId, entries: Sequence[Entry], *, holder: str, limits: Limits = DEFAULT
+    run: RunId, entries: Sequence[Entry], holder: str, limits: Limits = DEFAULT
 ) -> list[bytes]:
     """Return the bodies of what a new lease holder appends; the first names the epoch."""
     lease = Lease(run=run, holder=holder, epoch=taken_epoch(run, entries, holder))
     first, *rest = entries
-    bodies = encoded(run, rest, lease=lease, limits=limits) if rest else []
+    bodies = encoded(run, rest, lease, limits) if rest else []
     return [encode_entry(first, limits), *bodies]
 
 
@@ -118,18 +120,15 @@ def taken_epoch(run: RunId, entries: Sequence[Entry], holder: str) -> Epoch:
     return first.epoch
 
 
-def check_shape(
+def check_evidence(
     run: RunId,
     entries: Sequence[Entry],
     *,
-    after: Seq | None,
     lease: Lease | None,
     head: Head | None,
     starts: bool,
 ) -> None:
-    """Refuse an append that does not say what it depends on; a bug in the caller."""
-    if after is not None:
-        return
+    """Refuse an append that must say what it depends on and does not; a bug in the caller."""
     if lease is None or head is not None or starts:
         raise ValueError(f"run {run}: only a lease holder's evidence may leave `after` out")
     for entry in entries:
@@ -143,7 +142,7 @@ def has_starts(entries: Iterable[Entry]) -> bool:
     return not STARTS.isdisjoint(map(type, entries))
 
 
-def check_append(standing: Standing, *, after: Seq | None, lease: Lease | None) -> None:
+def check_append(standing: Standing, after: Seq | None, lease: Lease | None) -> None:
     """Refuse an append under a lease that is not in force, or after something unseen."""
     if lease is not None and (lease.epoch != standing.epoch or lease.holder != standing.holder):
         raise StaleEpoch(standing.run, lease.epoch, standing.epoch)

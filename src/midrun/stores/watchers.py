@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 
 from midrun.core.ids import START, RunId, Seq
 from midrun.ports.store import Change
-from midrun.stores.hop import Home, Signal
+from midrun.stores.hop import new_waiter, wake
 
 REMEMBERED: Final = 4096
 """How many runs' newest seqs are remembered so as not to tell the same thing twice."""
@@ -78,7 +78,7 @@ class Watch(AsyncIterator[Change]):
     def __init__(self) -> None:
         self._lock = Lock()
         self._news: dict[RunId, Seq] = {}
-        self._signal = Signal(Home.here())
+        self._waiter = new_waiter()
         self._ended = False
 
     def tell(self, news: dict[RunId, Seq]) -> None:
@@ -86,13 +86,13 @@ class Watch(AsyncIterator[Change]):
         with self._lock:
             for run, seq in news.items():
                 self._news[run] = max(seq, self._news.get(run, START))
-        self._signal.set()
+        wake([self._waiter])
 
     def end(self) -> None:
         """Let the iteration end once everything was heard."""
         with self._lock:
             self._ended = True
-        self._signal.set()
+        wake([self._waiter])
 
     async def __anext__(self) -> Change:
         await checkpoint()
@@ -102,5 +102,5 @@ class Watch(AsyncIterator[Change]):
                     return Change(run=run, seq=self._news.pop(run))
                 if self._ended:
                     raise StopAsyncIteration
-                self._signal = signal = Signal(Home.here())
-            await signal.wait()
+                self._waiter = waiter = new_waiter()
+            await waiter

@@ -141,6 +141,7 @@ def _replied(state: State, reply: Reply) -> State:
         calls=calls,
         open=opened,
         messages=state.messages.append(said),
+        spoken=state.spoken + 1,
         answer=None if reply.uses else reply.text,
         prefix="",
         window=reply.window,

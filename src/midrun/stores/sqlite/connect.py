@@ -5,10 +5,12 @@ can be read. A journal's own bytes are checked when it is read, by its chain.
 """
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
+from threading import Lock
 from typing import Final, Literal
 
 import apsw
@@ -33,6 +35,11 @@ NO_RESET_BUG: Final = (3, 51, 3)
 DAMAGE: Final = (apsw.Error, UnicodeDecodeError, msgspec.MsgspecError)
 """What reading or writing the file can raise when the file, or the disk, is to blame."""
 
+_opening: Final = Lock()
+"""One thread opens at a time: see `_make_file`."""
+
+_RETRY_SECONDS: Final = 0.001
+
 _FULL: Final = frozenset({ENOSPC, EDQUOT, EFBIG})
 
 
@@ -46,16 +53,12 @@ def open_file(path: Path, *, durability: Durability, busy_ms: int) -> apsw.Conne
     if library_version() < NO_RESET_BUG:
         problem = f"SQLite {apsw.sqlite_lib_version()} can lose data; 3.51.3 or newer is needed"
         raise StoreUnreachable(str(path), problem)
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    except OSError as error:
-        raise StoreUnreachable(str(path), error.strerror or str(error)) from error
-    with meaning(path, busy_ms):
+    with _opening, meaning(path, busy_ms):
+        _make_file(path)
         db = _connected(path, apsw.SQLITE_OPEN_READWRITE, busy_ms)
         try:
             _check_ours(db, path)
-            # Statements may be asked for rows only later, hence the fetching.
-            db.execute("PRAGMA journal_mode = WAL").fetchall()
+            _use_wal(db, busy_ms)
             full = "PRAGMA synchronous = FULL"
             db.execute(full if durability == "full" else "PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA foreign_keys = ON")
@@ -110,6 +113,38 @@ def meaning_of(error: Exception, path: Path, busy_ms: int, *, errno: int = 0) ->
             return StoreUnreachable(str(path), f"{type(error).__name__}: {error}")
 
 
+def _make_file(path: Path) -> None:
+    """Make an empty file that only its owner may read, if there is none.
+
+    A file that is there is never opened here: on POSIX, closing any descriptor of a file drops
+    every lock that this process holds on it, those of SQLite's other connections included.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if path.is_dir():
+            raise StoreUnreachable(str(path), "it is a directory") from None
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise StoreUnreachable(str(path), "it may not be read and written") from None
+    except OSError as error:
+        raise StoreUnreachable(str(path), error.strerror or str(error)) from error
+
+
+def _use_wal(db: apsw.Connection, busy_ms: int) -> None:
+    """Switch to the write-ahead log; SQLite itself does not wait for the locks of this."""
+    until = time.monotonic() + busy_ms / 1000
+    while True:
+        try:
+            # Statements may be asked for rows only later, hence the fetching.
+            db.execute("PRAGMA journal_mode = WAL").fetchall()
+        except apsw.BusyError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_RETRY_SECONDS)  # noqa: TID251 - a file's lock cannot tell that it is free
+        else:
+            return
+
+
 def _connected(path: Path, flags: int, busy_ms: int) -> apsw.Connection:
     db = apsw.Connection(os.fspath(path), flags=flags, statementcachesize=64)
     db.set_busy_timeout(busy_ms)
@@ -118,13 +153,17 @@ def _connected(path: Path, flags: int, busy_ms: int) -> apsw.Connection:
 
 
 def _check_ours(db: apsw.Connection, path: Path) -> None:
-    application = db.pragma("application_id")
-    version = db.pragma("user_version")
+    # One statement is one snapshot: another process may be making the file right now, and its
+    # tables and its mark must be seen together or not at all.
+    application, version, tables = db.execute(
+        "SELECT application_id, user_version, EXISTS (SELECT 1 FROM sqlite_schema)"
+        " FROM pragma_application_id, pragma_user_version"
+    ).get
     if application == APPLICATION:
         if version > SCHEMA:
             raise StoreForeign(str(path), f"schema {version} is of a newer midrun")
         return
-    if application or version or db.execute("SELECT 1 FROM sqlite_schema").get is not None:
+    if application or version or tables:
         raise StoreForeign(str(path), "a database of something else")
 
 

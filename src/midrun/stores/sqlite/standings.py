@@ -10,13 +10,14 @@ from typing import Final
 
 import apsw
 
-from midrun.core.ids import Epoch, RunId
+from midrun.core.ids import START, Epoch, RunId, Seq
 from midrun.errors import RunNotFound
 from midrun.ports.store import Appended
 from midrun.stores import rules
-from midrun.stores.heads import StoredHead
+from midrun.stores.heads import StoredHead, read_head
 from midrun.stores.rules import Stamped, Standing
 from midrun.stores.sqlite import queries
+from midrun.stores.watchers import LATCHES
 
 REMEMBERED: Final = 4096
 
@@ -25,10 +26,7 @@ class Found(Standing, frozen=True, kw_only=True):
     """Where a run stands, and what of its row may have to be changed."""
 
     number: int
-    head: bytes
-    phase: str
-    attention: str
-    wake_at: int | None
+    top: StoredHead
 
 
 class Standings:
@@ -36,6 +34,7 @@ class Standings:
 
     def __init__(self, db: apsw.Connection) -> None:
         self.db = db
+        self.news: list[tuple[RunId, Seq]] = []  # what watchers hear once it is committed
         self._execute = db.cursor().execute  # one cursor for all that returns no rows
         self._known: dict[RunId, Found] = {}
         self._version = -1
@@ -43,6 +42,7 @@ class Standings:
     def begin(self) -> None:
         """Begin a transaction; whatever another process has changed is forgotten."""
         self._execute("BEGIN IMMEDIATE")
+        self.news.clear()
         if self.db.data_version() != self._version or len(self._known) > REMEMBERED:
             self._known.clear()
 
@@ -70,7 +70,7 @@ class Standings:
         row = self.db.execute(queries.STANDING, (run,)).get
         if row is None:
             raise RunNotFound(run)
-        number, seq, link, at, epoch, holder, head, phase, attention, wake_at = row
+        number, seq, link, at, epoch, holder, body = row
         return Found(
             run=run,
             seq=seq,
@@ -79,39 +79,34 @@ class Standings:
             epoch=epoch,
             holder=holder,
             number=number,
-            head=head,
-            phase=phase,
-            attention=attention,
-            wake_at=wake_at,
+            top=StoredHead(read_head(body), body),
         )
 
-    def add(self, number: int, stamped: Stamped) -> None:
-        """Add entries to the run of this number."""
-        seq = stamped.appended.seq - len(stamped.lines)
-        for data, link in stamped.lines:
-            seq += 1
+    def add(self, run: RunId, number: int, stamped: Stamped) -> None:
+        """Add entries to `run`, which has this number."""
+        end = stamped.appended.seq
+        for seq, (data, link) in enumerate(stamped.lines, end - len(stamped.lines) + 1):
             self._execute(queries.ADD_ENTRY, (number, seq, data, link))
+        self.news.append((run, end))
 
     def move(
-        self, found: Found, new: Appended, top: StoredHead | None, epoch: Epoch, holder: str
+        self, found: Found, new: Appended, top: StoredHead, epoch: Epoch, holder: str
     ) -> None:
         """Move the row of a run to `new`, touching no more of it than has changed."""
-        body, phase = found.head, found.phase
-        attention, wake_at = found.attention, found.wake_at
-        if top is not None:
-            body, phase = top.body, top.head.phase.value
-            attention, wake_at = top.head.attention, top.head.wake_at
+        head, old = top.head, found.top.head
         if (
             epoch != found.epoch
             or holder != found.holder
-            or phase != found.phase
-            or attention != found.attention
-            or wake_at != found.wake_at
+            or head.phase != old.phase
+            or head.attention != old.attention
+            or head.wake_at != old.wake_at
         ):
-            row = (new.seq, new.hash, new.at, body, epoch, holder, phase, attention, wake_at)
+            listed = (head.phase.value, head.attention, head.wake_at)
+            row = (new.seq, new.hash, new.at, top.body, epoch, holder, *listed)
             self._execute(queries.MOVE, (*row, found.number))
-        elif body != found.head:
-            self._execute(queries.GROW_HEAD, (new.seq, new.hash, new.at, body, found.number))
+        elif top.body != found.top.body:
+            grown = (new.seq, new.hash, new.at, top.body, found.number)
+            self._execute(queries.GROW_HEAD, grown)
         else:
             self._execute(queries.GROW, (new.seq, new.hash, new.at, found.number))
         self._known[found.run] = Found(
@@ -122,8 +117,10 @@ class Standings:
             epoch=epoch,
             holder=holder,
             number=found.number,
-            head=body,
-            phase=phase,
-            attention=attention,
-            wake_at=wake_at,
+            top=top,
         )
+
+    def turn_latch(self) -> None:
+        """Have everybody notice that the latches have changed."""
+        self._execute(queries.TURN_LATCH)
+        self.news.append((LATCHES, START))

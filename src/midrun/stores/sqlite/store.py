@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,7 @@ from midrun.stores.sqlite.connect import Durability, open_file
 from midrun.stores.sqlite.notice import Notice
 from midrun.stores.sqlite.reads import QUICK_BYTES, QUICK_MAX, Pair, Reader
 from midrun.stores.sqlite.writer import Writer
-from midrun.stores.watchers import LATCHES, Watchers
+from midrun.stores.watchers import Watchers
 
 BUSY: Final = timedelta(seconds=5)
 
@@ -61,17 +62,16 @@ class SqliteStore:
         self._closed = False
 
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
-        bodies, quick = await _encoded(
-            entries, lambda limits: rules.encoded_start(run, entries, limits=limits)
-        )
+        encode = partial(rules.encoded_start, run, entries)
+        bodies, quick = _quickly(encode, entries) or await _aside(encode)
         request = writes.Create(run=run, top=stored(head), bodies=bodies, clock=self._clock)
-        return await self._writer.write(request, request.news, quick=quick)
+        return await self._writer.write(request, quick=quick)
 
     async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
         top = stored(head)
         sound = await anyio.to_thread.run_sync(adopted, run, lines)
         request = writes.Create(run=run, top=top, adopted=sound, clock=self._clock)
-        return await self._writer.write(request, request.news, quick=False)
+        return await self._writer.write(request, quick=False)
 
     async def append(
         self,
@@ -83,10 +83,10 @@ class SqliteStore:
         head: Head | None,
         starts: bool = False,
     ) -> Appended:
-        rules.check_shape(run, entries, after=after, lease=lease, head=head, starts=starts)
-        bodies, quick = await _encoded(
-            entries, lambda limits: rules.encoded(run, entries, lease=lease, limits=limits)
-        )
+        if after is None:
+            rules.check_evidence(run, entries, lease=lease, head=head, starts=starts)
+        encode = partial(rules.encoded, run, entries, lease)
+        bodies, quick = _quickly(encode, entries) or await _aside(encode)
         request = writes.Append(
             run=run,
             bodies=bodies,
@@ -96,16 +96,14 @@ class SqliteStore:
             starts=starts or rules.has_starts(entries),
             clock=self._clock,
         )
-        return await self._writer.write(request, request.news, quick=quick)
+        return await self._writer.write(request, quick=quick)
 
     async def take(
         self, run: RunId, entries: Sequence[Entry], *, after: Seq, holder: str, head: Head
     ) -> tuple[Lease, Appended]:
         epoch = rules.taken_epoch(run, entries, holder)
-        bodies, quick = await _encoded(
-            entries,
-            lambda limits: rules.encoded_taking(run, entries, holder=holder, limits=limits),
-        )
+        encode = partial(rules.encoded_taking, run, entries, holder)
+        bodies, quick = _quickly(encode, entries) or await _aside(encode)
         request = writes.Take(
             run=run,
             bodies=bodies,
@@ -116,7 +114,7 @@ class SqliteStore:
             starts=rules.has_starts(entries),
             clock=self._clock,
         )
-        appended = await self._writer.write(request, request.news, quick=quick)
+        appended = await self._writer.write(request, quick=quick)
         return Lease(run=run, holder=holder, epoch=epoch), appended
 
     async def read(
@@ -181,11 +179,11 @@ class SqliteStore:
     async def halt(self, halt: Halt) -> None:
         rules.check_halt(halt)
         request = writes.SetHalt(halt=halt, clock=self._clock)
-        await self._writer.write(request, _latched)
+        await self._writer.write(request)
 
     async def lift(self, scope: str) -> bool:
         rules.check_text("scope", scope)
-        return await self._writer.write(writes.Lift(scope=scope), _latched)
+        return await self._writer.write(writes.Lift(scope=scope))
 
     async def halts(self) -> Sequence[Halt]:
         await checkpoint()
@@ -209,21 +207,21 @@ class SqliteStore:
         self._long.close()
 
 
-async def _encoded(
-    entries: Sequence[Entry], encode: Callable[[Limits], list[bytes]]
-) -> tuple[list[bytes], bool]:
-    """Return the bodies of `entries`, and whether they are small enough for the loop's thread.
+def _quickly(
+    encode: Callable[[Limits], list[bytes]], entries: Sequence[Entry]
+) -> tuple[list[bytes], bool] | None:
+    """Return the bodies of `entries`, and that they are small; None if they are not."""
+    if len(entries) > QUICK_MAX:
+        return None
+    try:
+        return encode(QUICK), True
+    except TooLarge:
+        return None
 
-    What turns out to be large is encoded anew in a thread of its own. Whoever changes it there
-    meanwhile has both versions mixed, or is refused.
+
+async def _aside(encode: Callable[[Limits], list[bytes]]) -> tuple[list[bytes], bool]:
+    """Return bodies that are encoded in a thread of their own, and that they are large.
+
+    Whoever changes the entries meanwhile has both versions mixed, or is refused.
     """
-    if len(entries) <= QUICK_MAX:
-        try:
-            return encode(QUICK), True
-        except TooLarge:
-            pass  # for here
     return await anyio.to_thread.run_sync(encode, DEFAULT), False
-
-
-def _latched(_: object) -> tuple[RunId, Seq]:
-    return LATCHES, START

@@ -21,7 +21,7 @@ of them is carried out alone.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
@@ -35,12 +35,11 @@ import anyio.to_thread
 import apsw
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from midrun.core.ids import RunId, Seq
 from midrun.errors import StoreClosed, StoreUnreachable
-from midrun.stores.hop import Loop, set_all, whereabouts
+from midrun.stores.hop import Loop, current_task, get_running_loop, new_waiter, wake
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connect import DAMAGE, meaning_of
-from midrun.stores.sqlite.requests import Gate, Pending, Request, Torn
+from midrun.stores.sqlite.requests import Group, Request, Torn
 from midrun.stores.sqlite.standings import Standings
 from midrun.stores.watchers import Watchers
 
@@ -89,11 +88,11 @@ class Writer:
         self._busy_ms = busy_ms
         self._watchers = watchers
         self._timer = timer
-        self._gates: dict[Loop, Gate] = {}
+        self._gathering: dict[Loop, Group] = {}
         self._turn = Lock()  # whoever has it may use the connection
         self._door = Lock()  # closing, and handing over to the thread, exclude one another
         self._closed = False
-        self._queue: SimpleQueue[list[Pending] | Chore] = SimpleQueue()
+        self._queue: SimpleQueue[Group | Chore] = SimpleQueue()
         self._detours_left = 0
         self._detour = DETOUR
         self._commits = 0
@@ -105,55 +104,49 @@ class Writer:
         self._thread = Thread(target=self._serve, name="midrun-writer", daemon=True)
         self._thread.start()
 
-    async def write(
-        self,
-        work: Callable[[Standings], T],
-        told: Callable[[T], tuple[RunId, Seq]] | None = None,
-        *,
-        quick: bool = True,
-    ) -> T:
+    async def write(self, work: Callable[[Standings], T], *, quick: bool = True) -> T:
         """Return what `work` returned, once it is committed.
 
-        What is not `quick` is carried out by the thread, with all that came together with it.
+        What is not `quick` is left to the thread.
         """
         await checkpoint_if_cancelled()
-        gate = self._gate()
-        gate.quick = gate.quick and quick
-        request = Request(work, told, gate)
-        gate.group.append(request)
-        if not gate.open:
-            self._hand_in(gate)
-        elif len(gate.group) == 1:
-            await self._lead(gate)
-        if not request.done:
-            await gate.signal().wait()
+        request = Request(work)
+        loop = get_running_loop()
+        gathering = self._gathering.get(loop)
+        if not quick:
+            self._hand_over([request])
+        elif gathering is not None and len(gathering) < GROUP_MAX:
+            request.waiter = loop.create_future()
+            gathering.append(request)
+        elif gathering is None and self._goes_ahead(loop):
+            self._hand_in([request])
+        else:
+            await self._lead(loop, request)
+        if request.waiter is not None:
+            await request.waiter
         return request.result()
 
-    def _gate(self) -> Gate:
-        """Return where a request goes: to the others of its turn, or alone through its own."""
-        loop, task = whereabouts()
-        gathering = self._gates.get(loop)
-        if gathering is not None and len(gathering.group) < GROUP_MAX:
-            return gathering
-        gate = Gate(loop)
-        if gathering or task != self._last_task or self._in_a_row == ROW_MAX:
-            self._gates[loop] = gate
-            self._last_task, self._in_a_row = task, 0
-        else:
-            gate.open = False
+    def _goes_ahead(self, loop: Loop) -> bool:
+        """Tell whether the caller's task need not wait for others: it was the last to write."""
+        task = id(current_task(loop))
+        if task == self._last_task and self._in_a_row < ROW_MAX:
             self._in_a_row += 1
-        return gate
+            return True
+        self._last_task, self._in_a_row = task, 0
+        return False
 
-    async def _lead(self, gate: Gate) -> None:
+    async def _lead(self, loop: Loop, request: Request[T]) -> None:
         """Let the others of this turn come in, then see to it that all are carried out."""
+        group: Group = [request]
+        self._gathering[loop] = group
         try:
             await checkpoint()
         finally:  # also when it is cancelled: the others rely on it
-            if self._gates.get(gate.loop) is gate:
-                del self._gates[gate.loop]
-            if len(gate.group) > 1:
+            if self._gathering.get(loop) is group:
+                del self._gathering[loop]
+            if len(group) > 1:
                 self._last_task = 0  # in a crowd the leader does not go ahead alone next time
-            self._hand_in(gate)
+            self._hand_in(group)
 
     async def close(self) -> None:
         """Commit what was handed in, then close the connection."""
@@ -167,18 +160,19 @@ class Writer:
         with self._turn:
             self._db.close()
 
-    def _hand_in(self, gate: Gate) -> None:
+    def _hand_in(self, group: Group) -> None:
         """Commit here and now if that is likely to be quick; else leave it to the thread."""
-        group = gate.group
         if self._detours_left:
             self._detours_left -= 1
-        elif gate.quick and self._queue.empty() and self._turn.acquire(blocking=False):
+        elif self._queue.empty() and self._turn.acquire(blocking=False):
+            answered = True
             try:
-                committed = not self._closed and self._carry_out(group, wait=False)
+                answered = not self._closed and self._commit(group, wait=False)
             finally:
                 self._turn.release()
-            if committed:
-                self._answer(group)
+                if answered:
+                    _answer(group)
+            if answered:
                 return
         self._hand_over(group)
 
@@ -190,15 +184,16 @@ class Writer:
         self._detours_left = self._detour
         self._detour = min(self._detour * 2, DETOUR_MAX)
 
-    def _hand_over(self, group: list[Pending]) -> None:
-        group[0].gate.signal()  # made here, in the loop that it is to wake
+    def _hand_over(self, group: Group) -> None:
+        for request in group:
+            request.waiter = request.waiter or new_waiter()  # here, in the loop that it is for
         with self._door:
             if not self._closed:
                 self._queue.put(group)
                 return
         for request in group:
-            request.fail(StoreClosed(str(self._path)))
-        self._answer(group)
+            request.failure = StoreClosed(str(self._path))
+        _answer(group)
 
     def _serve(self) -> None:
         """Be the thread: take what has gathered, commit it, answer."""
@@ -212,12 +207,12 @@ class Writer:
                     continue
                 chores = self._gather(item)
                 with suppress(Exception):  # they have been told; the next group may fare better
-                    self._carry_out(item, wait=True)
-            self._answer(item)
+                    self._commit(item, wait=True)
+            _answer(item)
             for chore in chores:
                 self._queue.put(chore)
 
-    def _gather(self, group: list[Pending]) -> list[Chore]:
+    def _gather(self, group: Group) -> list[Chore]:
         """Add what else has been handed over; return the chores that were in between."""
         chores: list[Chore] = []
         while len(group) < GROUP_MAX:
@@ -231,41 +226,38 @@ class Writer:
                 group += item
         return chores
 
-    def _carry_out(self, group: Sequence[Pending], *, wait: bool) -> bool:
-        """Commit `group`; whatever happens to this thread, nobody is left without an answer."""
-        try:
-            return self._commit(group, wait=wait)
-        except BaseException as error:
-            for request in group:
-                problem = f"{type(error).__name__} interrupted a commit; read what became of it"
-                request.fail(StoreUnreachable(str(self._path), problem))
-            self._answer(group)
-            raise
+    def _commit(self, group: Group, *, wait: bool) -> bool:
+        """Carry out and commit `group`; False if that must be left to those who can wait.
 
-    def _commit(self, group: Sequence[Pending], *, wait: bool) -> bool:
-        """Carry out and commit `group`; False if that must be left to those who can wait."""
+        Whatever happens to this thread, each of them has an outcome then.
+        """
         if wait != self._waits:
             self._db.set_busy_timeout(self._busy_ms if wait else 0)
             self._waits = wait
+        at = self._standings
         try:
-            self._standings.begin()
+            at.begin()
             for request in group:
-                request.attempt(self._standings)
+                request.attempt(at)
             started = self._timer()
-            self._standings.commit()
+            at.commit()
         except (*DAMAGE, Torn) as error:
             errno = self._db.system_errno
-            self._standings.abandon()
+            at.abandon()
             return wait and self._fail(group, error, errno)
-        except BaseException:
-            self._standings.abandon()
+        except BaseException as error:
+            problem = f"{type(error).__name__} interrupted a commit; read what became of it"
+            for request in group:
+                request.failure = StoreUnreachable(str(self._path), problem)
+            at.abandon()
             raise
         if not wait:
             self._judge(self._timer() - started)
+        self._watchers.tell(at.news)
         self._count()
         return True
 
-    def _fail(self, group: Sequence[Pending], error: Exception, errno: int) -> bool:
+    def _fail(self, group: Group, error: Exception, errno: int) -> bool:
         if len(group) > 1 and not isinstance(error, apsw.BusyError):
             # One of them may be what the disk has no room for: each gets a chance of its own.
             for request in group:
@@ -277,17 +269,8 @@ class Writer:
             else meaning_of(error, self._path, self._busy_ms, errno=errno)
         )
         for request in group:
-            request.fail(failure)
+            request.failure = failure
         return True
-
-    def _answer(self, group: Sequence[Pending]) -> None:
-        for request in group:
-            request.done = True
-        if self._watchers:
-            changes = [change for request in group for change in request.changes()]
-            self._watchers.tell(changes)
-        if signals := {gate.waiting for request in group if (gate := request.gate).waiting}:
-            set_all(signals)
 
     def _count(self) -> None:
         self._commits += 1
@@ -326,3 +309,9 @@ class Writer:
         finally:
             self._standings.abandon()
             self._db.pragma("cache_size", size)
+
+
+def _answer(group: Group) -> None:
+    """Wake those who wait for a request of `group`."""
+    if waiters := [request.waiter for request in group if request.waiter is not None]:
+        wake(waiters)

@@ -17,7 +17,7 @@ from midrun.ports.clock import Clock
 from midrun.ports.store import Appended, Halt, Lease, Snapshot
 from midrun.stores import rules
 from midrun.stores.adoption import Adopted
-from midrun.stores.heads import StoredHead, read_head
+from midrun.stores.heads import StoredHead
 from midrun.stores.rules import Stamped
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.standings import Standings
@@ -25,19 +25,10 @@ from midrun.stores.sqlite.standings import Standings
 DAY: Final = 86_400 * SECOND
 
 
-class Growth(Struct, frozen=True, kw_only=True):
-    """What makes the journal of `run` longer."""
-
-    run: RunId
-
-    def news(self, new: Appended) -> tuple[RunId, Seq]:
-        """Return what watchers hear once it is committed."""
-        return self.run, new.seq
-
-
-class Create(Growth, frozen=True, kw_only=True):
+class Create(Struct, frozen=True, kw_only=True):
     """Begin a journal, with fresh entries or with another store's lines."""
 
+    run: RunId
     top: StoredHead
     bodies: Sequence[bytes] = ()
     adopted: Adopted | None = None
@@ -69,7 +60,7 @@ class Create(Growth, frozen=True, kw_only=True):
         ).get
         for label in head.labels:
             at.db.execute(queries.ADD_LABEL, (label, number))
-        at.add(number, stamped)
+        at.add(self.run, number, stamped)
         return new
 
     def _first(self) -> tuple[Stamped, Epoch, Micros]:
@@ -80,9 +71,10 @@ class Create(Growth, frozen=True, kw_only=True):
         return stamped, nothing.epoch, stamped.appended.at
 
 
-class Append(Growth, frozen=True, kw_only=True):
+class Append(Struct, frozen=True, kw_only=True):
     """Add to a journal under the conditions that its writer named."""
 
+    run: RunId
     bodies: Sequence[bytes]
     after: Seq | None
     lease: Lease | None
@@ -93,20 +85,22 @@ class Append(Growth, frozen=True, kw_only=True):
     def __call__(self, at: Standings) -> Appended:
         """Raises: RunNotFound, StaleEpoch, SeqConflict, HaltInForce."""
         found = at.find(self.run)
-        rules.check_append(found, after=self.after, lease=self.lease)
+        rules.check_append(found, self.after, self.lease)
         if self.starts and (halts := all_halts(at.db)):
-            rules.check_halts(self.run, read_head(found.head), halts)
+            rules.check_halts(self.run, found.top.head, halts)
         epoch = self.lease.epoch if self.lease else None
         stamped = rules.stamp(found, self.bodies, now=self.clock(), epoch=epoch)
-        at.add(found.number, stamped)
-        holder = found.holder if self.top is None or self.top.head.leased else ""
-        at.move(found, stamped.appended, self.top, found.epoch, holder)
+        at.add(self.run, found.number, stamped)
+        top = found.top if self.top is None else self.top
+        holder = found.holder if self.top is None or top.head.leased else ""
+        at.move(found, stamped.appended, top, found.epoch, holder)
         return stamped.appended
 
 
-class Take(Growth, frozen=True, kw_only=True):
+class Take(Struct, frozen=True, kw_only=True):
     """Take a lease, and append what its new holder has to say at once."""
 
+    run: RunId
     bodies: Sequence[bytes]
     after: Seq
     holder: str
@@ -123,9 +117,9 @@ class Take(Growth, frozen=True, kw_only=True):
             found, after=self.after, holder=self.holder, epoch=self.epoch, alive=alive
         )
         if self.starts and (halts := all_halts(at.db)):
-            rules.check_halts(self.run, read_head(found.head), halts)
+            rules.check_halts(self.run, found.top.head, halts)
         stamped = rules.stamp(found, self.bodies, now=now, epoch=self.epoch)
-        at.add(found.number, stamped)
+        at.add(self.run, found.number, stamped)
         holder = self.holder if self.top.head.leased else ""
         at.move(found, stamped.appended, self.top, self.epoch, holder)
         return stamped.appended
@@ -190,7 +184,7 @@ class SetHalt(Struct, frozen=True, kw_only=True):
     def __call__(self, at: Standings) -> None:
         new = self.halt
         at.db.execute(queries.HALT, (new.scope, new.by, new.reason, self.clock()))
-        at.db.execute(queries.TURN_LATCH)
+        at.turn_latch()
 
 
 class Lift(Struct, frozen=True, kw_only=True):
@@ -201,7 +195,7 @@ class Lift(Struct, frozen=True, kw_only=True):
     def __call__(self, at: Standings) -> bool:
         at.db.execute(queries.LIFT, (self.scope,))
         lifted = at.db.changes() > 0
-        at.db.execute(queries.TURN_LATCH)
+        at.turn_latch()
         return lifted
 
 

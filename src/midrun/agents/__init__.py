@@ -1,0 +1,1 @@
+"""What a user writes: agents, their tools, and what tools may do."""

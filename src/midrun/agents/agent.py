@@ -1,0 +1,192 @@
+"""Agents: a model, instructions, tools, and when to stop."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from datetime import timedelta
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Final, TypedDict
+
+import msgspec
+from msgspec.structs import replace
+
+from midrun.agents.schema import BadArguments, Function
+from midrun.agents.tool import Tool, place_of, take_why
+from midrun.codec.brief import safe_repr, safe_str
+from midrun.codec.strict import checked
+from midrun.core.stops import Stop
+from midrun.core.values import Use
+from midrun.errors import Misconfigured, NotJson, TooLarge
+from midrun.ports.model import Model, ToolSpec
+
+NAME_MAX: Final = 100
+
+
+class Started(TypedDict):
+    """The fields of `RunStarted` that come from the agent."""
+
+    agent: str
+    agent_print: str
+    stop: Stop | None
+    frame_depth: int
+    frame_ttl: int
+
+
+class Agent:
+    """What a run is driven by. It holds no run: one agent can drive any number at once.
+
+    Args:
+        name: What journals, people and other agents know it by.
+        model: "provider:model", or a model.
+        instructions: What the model is told before anything else.
+        tools: Functions, or tools. A plain function is taken to act once and to have no undo.
+        stop: When a run of this agent pauses by itself; a run may be given another.
+        frame_depth: How many lines of thought can be held at a time.
+        frame_ttl: How long one is held.
+        grace: How long an aborted call may take to stop.
+
+    `tools` are by name; `specs` are what the model is told of them. `fingerprint` is the same
+    in every process that declares the same agent: it covers the name, the instructions, the
+    model's name, and each tool's name and version.
+
+    Raises:
+        Misconfigured: it cannot work as it is declared; the text says what to do.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str | Model,
+        instructions: str = "",
+        tools: "Sequence[Tool | Function]" = (),
+        stop: Stop | None = None,
+        frame_depth: int = 4,
+        frame_ttl: timedelta = timedelta(hours=24),
+        grace: timedelta = timedelta(seconds=5),
+    ) -> None:
+        self.name: Final = name
+        self.model: Final = model
+        self.instructions: Final = instructions
+        self.stop: Final = stop
+        self.frame_depth: Final = frame_depth
+        self.frame_ttl: Final = frame_ttl
+        self.grace: Final = grace
+        if problem := _problem(self):
+            raise Misconfigured(f"agent {safe_str(name, NAME_MAX)}", problem)
+        self.tools: Final = _by_name(name, tools)
+        self.specs: Final[tuple[ToolSpec, ...]] = tuple(t.spec for t in self.tools.values())
+        self.fingerprint: Final = _fingerprint(self)
+
+    def spec(self, stop: Stop | None = None) -> Started:
+        """Return what a run of this agent starts with; `stop` stands in for the agent's own."""
+        return Started(
+            agent=self.name,
+            agent_print=self.fingerprint,
+            stop=self.stop if stop is None else stop,
+            frame_depth=self.frame_depth,
+            frame_ttl=self.frame_ttl // timedelta(microseconds=1),
+        )
+
+    def offered(self, use: Use) -> Use:
+        """Return what a model asks for as it can be journaled: complete, or refused in words.
+
+        The model's reason is taken out of the arguments, and the traits are those of a call
+        with these arguments. Never raises: what does not fit is told to the model.
+        """
+        if use.refused:
+            return use
+        try:
+            args = checked(use.args, "args")
+        except (NotJson, TooLarge) as error:
+            return replace(use, args=None, refused=f"the arguments are not JSON: {error}")
+        why, args = take_why({} if args is None else args)
+        return self._decided(replace(use, args=args, why=why or use.why))
+
+    def _decided(self, use: Use) -> Use:
+        """Return `use` with its traits, or refused."""
+        tool = self.tools.get(use.tool)
+        if tool is None:
+            names = ", ".join(self.tools) or "none"
+            words = f"there is no tool {safe_repr(use.tool, 80)}; the tools are: {names}"
+            return replace(use, refused=words)
+        try:
+            tool.parse(use.args)
+        except BadArguments as problem:
+            return replace(use, refused=f"the arguments do not fit: {problem}")
+        assert isinstance(use.args, dict)  # or it would not have fitted
+        try:
+            traits = tool.traits_for(deepcopy(use.args))
+        except Exception as error:  # noqa: BLE001 - the user's code; a call nobody judged must not be made
+            words = f"{type(error).__name__}: {safe_str(error)}"
+            return replace(
+                use, refused=f"not made: it is not known who must approve it ({words})"
+            )
+        return replace(use, traits=traits)
+
+    def __repr__(self) -> str:
+        return f"<agent {self.name}, {_model_name(self.model)}, {len(self.tools)} tools>"
+
+
+def _problem(agent: Agent) -> str:
+    """Return which part of an agent is not what it should be, and what to do; or ""."""
+    name: object = agent.name
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        return "needs a name that can be read"
+    if len(name) > NAME_MAX:
+        return f"its name is longer than {NAME_MAX} characters"
+    if problem := _model_problem(agent.model):
+        return problem
+    stop: object = agent.stop
+    rules = (
+        (isinstance(agent.instructions, str), "instructions are one string"),
+        (stop is None or isinstance(stop, Stop), "stop is a condition: stop=MaxSteps(40)"),
+        (
+            type(agent.frame_depth) is int and agent.frame_depth >= 0,
+            "frame_depth is how many thoughts can be held, 0 or more",
+        ),
+        (_is_time(agent.frame_ttl), "frame_ttl is a time: timedelta(hours=24)"),
+        (_is_time(agent.grace), "grace is a time: timedelta(seconds=5)"),
+    )
+    return next((words for holds, words in rules if not holds), "")
+
+
+def _model_problem(model: object) -> str:
+    if isinstance(model, str):
+        provider, _, rest = model.partition(":")
+        named = bool(provider and rest)
+        return "" if named else f'model {model!r} names no provider; write "openai:gpt-…"'
+    # A model of ours streams; one of pydantic-ai's, which `models` takes too, is asked to.
+    streams = any(hasattr(model, verb) for verb in ("stream", "request_stream"))
+    return "" if streams and not isinstance(model, type) else f"{model!r} is not a model"
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, timedelta) and value > timedelta(0)
+
+
+def _by_name(agent: str, tools: "Sequence[Tool | Function]") -> Mapping[str, Tool]:
+    made: dict[str, Tool] = {}
+    for tool in map(Tool.of, tools):
+        if tool.name in made:
+            problem = f"two tools are called {tool.name}; give one of them another name=…"
+            raise Misconfigured(f"agent {agent}", problem)
+        if tool.in_process is False and place_of(tool) is None:
+            problem = (
+                f"tool {tool.name} cannot run in another process, which finds it by its name; "
+                "move it to the top of a module, or drop in_process=False"
+            )
+            raise Misconfigured(f"agent {agent}", problem)
+        made[tool.name] = tool
+    return MappingProxyType(made)
+
+
+def _fingerprint(agent: Agent) -> str:
+    versions = sorted((tool.name, tool.traits.version) for tool in agent.tools.values())
+    parts = [agent.name, agent.instructions, _model_name(agent.model), versions]
+    return sha256(msgspec.json.encode(parts)).hexdigest()[:16]
+
+
+def _model_name(model: object) -> str:
+    known = (model, getattr(model, "name", None), getattr(model, "model_name", None))
+    return next((name for name in known if isinstance(name, str)), type(model).__name__)

@@ -1,0 +1,359 @@
+"""Tools: functions that an agent may call, and what they declare about themselves."""
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from functools import cached_property
+from hashlib import sha256
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
+from operator import attrgetter
+from typing import (
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
+
+import msgspec
+from msgspec.structs import replace
+
+from midrun.agents.docstring import described
+from midrun.agents.schema import Arguments, Function
+from midrun.core.values import Effect, Gate, Json, Traits
+from midrun.errors import Misconfigured
+from midrun.ports.model import ToolSpec
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Approve: TypeAlias = bool | Literal["queue"] | Function
+
+NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What every provider accepts as the name of a tool."""
+
+WHY: Final = {"type": "string", "description": "why you make this call, in a few words"}
+"""The argument that every tool is offered with, and none is given: it is for the journal."""
+
+_HOOKS: Final = {
+    "undo": "call, args, result",
+    "release": "call, args, result",
+    "check": "call, args",
+}
+
+
+class _NotDone(Enum):
+    NOT_DONE = "not_done"
+
+    def __repr__(self) -> str:
+        return "NOT_DONE"
+
+
+NOT_DONE: Final = _NotDone.NOT_DONE
+"""What a `check` returns where the call did not take effect."""
+
+
+class Options(TypedDict, total=False):
+    """What a tool can declare. Everything may be left out."""
+
+    name: str | None  # what models know it by; otherwise the function's name
+    undo: Function | None  # undo(call, args, result or None): take its effect back
+    undo_unknown: bool  # False: undo is not safe for a call that may not have happened
+    release: Function | None  # release(call, args, result): give up what it holds
+    check: Function | None  # check(call, args): its result, or NOT_DONE
+    idempotent: bool  # the far end knows our key: making it twice is making it once
+    read_only: bool  # it changes nothing
+    approve: Approve  # a person decides first; "queue": meanwhile the agent goes on
+    audience: str | None  # who may decide: a role, or user:NAME
+    four_eyes: bool  # not the one who started the run
+    timeout: timedelta | None  # after this it is aborted
+    in_process: bool | None  # of a blocking one: in this process, or in one to be killed
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Tool:
+    """A function that an agent may call. Made by `tool`, or by `Tool.of`; never changed.
+
+    `traits` are those that do not depend on the arguments; see `traits_for`. Their `version` is
+    a fingerprint of the name, the schema without its descriptions, and what is declared: it
+    stays the same when somebody formats the code or improves a docstring, and changes when an
+    earlier call, or an approval of one, would mean something else.
+
+    Raises:
+        Misconfigured: the tool cannot work as it is declared.
+    """
+
+    name: str
+    description: str
+    fn: Function
+    arguments: Arguments
+    traits: Traits = field(default=Traits())
+    undo: Function | None = None
+    release: Function | None = None
+    check: Function | None = None
+    approve: Approve = False
+    timeout: timedelta | None = None
+    in_process: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check it, and let `inspect.signature` and `help` see the function."""
+        if problem := _contradiction(self) or _misfit(self):
+            raise Misconfigured(f"tool {self.name}", problem)
+        vars(self).update(__wrapped__=self.fn, __doc__=self.fn.__doc__)
+        traits = replace(self.traits, version="")
+        declared = [self.name, _shape(self.schema), traits, callable(self.approve)]
+        version = sha256(msgspec.json.encode(declared, order="sorted")).hexdigest()[:12]
+        vars(self).update(traits=replace(traits, version=version))
+
+    @staticmethod
+    def of(fn: "Function | Tool") -> "Tool":
+        """Return `fn` as a tool that declares nothing; a tool is returned as it is."""
+        return fn if isinstance(fn, Tool) else tool(fn)
+
+    @property
+    def schema(self) -> dict[str, Json]:
+        """The JSON Schema of its arguments, as `parse` takes them."""
+        return self.arguments.schema
+
+    @property
+    def takes_call(self) -> bool:
+        """It wants a `Call` before its arguments."""
+        return self.arguments.takes_call
+
+    @property
+    def is_async(self) -> bool:
+        """Calling it makes a coroutine; otherwise it blocks."""
+        return iscoroutinefunction(self.fn)
+
+    @cached_property
+    def spec(self) -> ToolSpec:
+        """The tool as a model is told of it: with a place to say why."""
+        properties = self.schema["properties"]
+        assert isinstance(properties, dict)
+        schema = {**self.schema, "properties": {**properties, "why": WHY}}
+        return ToolSpec(name=self.name, description=self.description, schema=schema)
+
+    def parse(self, args: Json) -> dict[str, object]:
+        """Return the keyword arguments for `fn`, of the types it wants; see `Arguments.parse`.
+
+        Raises:
+            BadArguments: they do not fit; the text is for the model.
+        """
+        return self.arguments.parse(args)
+
+    def traits_for(self, args: dict[str, Json]) -> Traits:
+        """Return the traits of a call with these arguments.
+
+        `approve` is asked if it is a function, and what it raises is raised. It must answer
+        with True, False or "queue": a forgotten `return` does not mean that nobody need look.
+
+        Raises:
+            Misconfigured: it answered otherwise.
+        """
+        if not callable(self.approve):
+            return self.traits
+        answer = self.approve(args)
+        if not (isinstance(answer, bool) or answer == "queue"):
+            problem = f'approve returned {answer!r}; return True, False or "queue"'
+            raise Misconfigured(f"tool {self.name}", problem)
+        return replace(self.traits, approve=_gate(answer))
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name}>"
+
+
+class ToolFunction(Tool, Generic[P, R]):
+    """A tool that can still be called like the function it was made from, in a test say."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself: nothing is journaled."""
+        return self.fn(*args, **kwargs)  # type: ignore[return-value]  # `tool` saw the function
+
+
+@overload
+def tool(fn: Callable[P, R], **options: Unpack[Options]) -> ToolFunction[P, R]: ...
+@overload
+def tool(
+    fn: None = None, **options: Unpack[Options]
+) -> Callable[[Callable[P, R]], ToolFunction[P, R]]: ...
+def tool(  # noqa: PLR0913 - one keyword per trait
+    fn: Callable[P, R] | None = None,
+    *,
+    name: str | None = None,
+    undo: Function | None = None,
+    undo_unknown: bool = True,
+    release: Function | None = None,
+    check: Function | None = None,
+    idempotent: bool = False,
+    read_only: bool = False,
+    approve: Approve = False,
+    audience: str | None = None,
+    four_eyes: bool = False,
+    timeout: timedelta | None = None,
+    in_process: bool | None = None,
+) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
+    """Make a tool of a function: `@tool`, `@tool(undo=…)` or `tool(fn, undo=…)`.
+
+    Its description and schema come from the signature and the docstring, in Google, NumPy or
+    Sphinx style. `Options` says what can be declared; what is declared is believed.
+
+    Raises:
+        Misconfigured: it cannot work like this; the text names the tool and what to do.
+    """
+    effect = Effect.IDEMPOTENT if idempotent else Effect.ONCE
+    traits = Traits(
+        effect=Effect.READ if read_only else effect,
+        undo=undo is not None,
+        undo_unknown=undo_unknown,
+        release=release is not None,
+        check=check is not None,
+        approve=_gate(approve),
+        audience=audience or "",
+        four_eyes=four_eyes,
+    )
+
+    def declare(fn: Callable[P, R]) -> ToolFunction[P, R]:
+        called = _checked_name(fn, name)
+        doc = described(fn.__doc__)
+        return ToolFunction(
+            name=called,
+            description=doc.text,
+            fn=fn,
+            arguments=Arguments(f"tool {called}", fn, doc.parameters),
+            traits=traits,
+            undo=undo,
+            release=release,
+            check=check,
+            approve=approve,
+            timeout=timeout,
+            in_process=in_process,
+        )
+
+    return declare if fn is None else declare(fn)
+
+
+def take_why(args: Json) -> tuple[str, Json]:
+    """Return why a model makes a call, and the arguments without it."""
+    if not isinstance(args, dict) or "why" not in args:
+        return "", args
+    why = args["why"]
+    rest = {name: value for name, value in args.items() if name != "why"}
+    return why.strip() if isinstance(why, str) else "", rest
+
+
+def place_of(tool: Function | Tool) -> str | None:
+    """Return where another process finds this function or tool, as "module:qualname".
+
+    None for what cannot be found by importing its module: closures, lambdas, methods of an
+    object, what was typed at a prompt.
+    """
+    fn = tool.fn if isinstance(tool, Tool) else tool
+    module, path = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    home = sys.modules.get(module) if module else None
+    if home is None or not path or (module == "__main__" and not hasattr(home, "__file__")):
+        return None
+    try:
+        found = attrgetter(path)(home)
+    except AttributeError:
+        return None
+    inner = found.fn if isinstance(found, Tool) else found
+    return f"{module}:{path}" if inner == fn else None  # class methods are equal, not the same
+
+
+# ── what a declaration may say ───────────────────────────────────────────────
+
+
+def _gate(approve: object) -> Gate:
+    if approve == "queue":
+        return "queue"
+    return "block" if approve else ""
+
+
+def _checked_name(fn: object, name: str | None) -> str:
+    if isinstance(fn, Tool):
+        raise Misconfigured(f"tool {fn.name}", "is a tool already; declare all of it at once")
+    called = name or getattr(fn, "__name__", "")
+    if not callable(fn) or isinstance(fn, type) or not called:
+        raise Misconfigured(f"tool {called or repr(fn)}", "is not a function; wrap it in one")
+    if not NAME.fullmatch(called):
+        problem = "models need a name of up to 64 letters, digits, _ and -; give it name=…"
+        raise Misconfigured(f"tool {called}", problem)
+    return called
+
+
+def _contradiction(tool: Tool) -> str:
+    """Return what of the declaration contradicts itself, and what to do; or ""."""
+    traits = tool.traits
+    decides = callable(tool.approve) or bool(traits.approve)
+    rules = (
+        (
+            traits.undo and traits.effect is Effect.READ,
+            "read_only says that there is nothing to undo; drop one of the two",
+        ),
+        (
+            not traits.undo_unknown and not traits.undo,
+            "undo_unknown speaks of its undo, which it does not have; add undo=… or drop it",
+        ),
+        (
+            traits.four_eyes and not decides,
+            "four_eyes needs something to decide; add approve=True",
+        ),
+        (
+            tool.in_process is False and tool.is_async,
+            "an async tool runs in this process; drop in_process, or make it a plain function",
+        ),
+    )
+    return next((words for broken, words in rules if broken), "")
+
+
+def _misfit(tool: Tool) -> str:
+    """Return which part of the declaration is not of its kind, and what to do; or ""."""
+    if isgeneratorfunction(tool.fn) or isasyncgenfunction(tool.fn):
+        return "is a generator; return a list, and use call.note to tell how it is getting on"
+    for hook, parameters in _HOOKS.items():
+        fn = getattr(tool, hook)
+        if fn is not None and not _takes(fn, parameters.count(",") + 1):
+            return f"{hook} is called as {hook}({parameters}); {fn!r} cannot be"
+    if callable(tool.approve):
+        if iscoroutinefunction(tool.approve) or not _takes(tool.approve, 1):
+            return "approve is called as approve(args), and must not be async"
+    elif tool.approve not in (True, False, "queue"):
+        return 'approve is True, False, "queue" or a function of the arguments'
+    timeout: object = tool.timeout
+    if timeout is None or (isinstance(timeout, timedelta) and timeout > timedelta(0)):
+        return ""
+    return "timeout is a time to wait: timedelta(seconds=30)"
+
+
+def _takes(fn: object, count: int) -> bool:
+    if not callable(fn):
+        return False
+    try:
+        signature(fn).bind(*range(count))
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _shape(schema: Json) -> Json:
+    """Return `schema` without its descriptions: what it accepts, however it is explained."""
+    match schema:
+        case list():
+            return [_shape(part) for part in schema]
+        case dict():
+            return {
+                key: {name: _shape(part) for name, part in value.items()}
+                if key in {"properties", "$defs"}  # here the keys are names, `title` for one
+                else _shape(value)
+                for key, value in schema.items()
+                if key not in {"description", "title"}
+            }
+        case _:
+            return schema

@@ -1,0 +1,156 @@
+"""Acting: one tool call, undo, release or check, and what the journal says of its end."""
+
+from typing import Final
+
+import anyio
+
+from midrun.agents.agent import Agent
+from midrun.agents.schema import BadArguments
+from midrun.agents.tool import Tool
+from midrun.core.backoff import retry_at
+from midrun.core.entries import (
+    CallAborted,
+    CallDone,
+    CallFailed,
+    CallUnknown,
+    UndoDone,
+    UndoFailed,
+    UndoUnknown,
+)
+from midrun.core.evidence import AskPerson, Close, Fail, SettleCall
+from midrun.core.state import Call, Stage, State
+from midrun.core.values import Json
+from midrun.driver.blocking.errands import Asked, Died, NotDone, Raised, Returned
+from midrun.driver.flight import Flight
+from midrun.driver.functions import End, Performance
+from midrun.driver.means import Means
+
+HOOK_S: Final = 60.0
+"""How long one attempt to undo, release or check may take where the tool does not say."""
+
+CHECKS: Final = 3
+"""How often a check that raises is tried before the run fails, resumably."""
+
+
+async def act(means: Means, agent: Agent, flight: Flight, state: State) -> Close | AskPerson:
+    """Make the tool call of `flight`; its end, or its question to a person, is the evidence."""
+    epoch, call = state.epoch, flight.call
+    tool = agent.tools.get(call.use.tool)
+    if tool is None:
+        problem = f"agent {agent.name} has no tool {call.use.tool} any more"
+        return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
+    if call.approval is not None and call.traits.version != tool.traits.version:
+        problem = "not executed: the tool has changed since a person approved this call"
+        return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
+    try:
+        arguments = tool.parse(call.use.args)
+    except BadArguments as error:  # a person edited them, or the tool changed
+        failed = CallFailed(call=call.id, error=str(error), code="bad_arguments")
+        return Close(epoch=epoch, outcome=failed)
+    end: End = None
+    performance = Performance(means, agent, tool, flight, state)
+    with anyio.move_on_after(_seconds(tool)) as limit:
+        end = await performance.tool(arguments)
+    if isinstance(end, Asked):
+        return AskPerson(epoch=epoch, call=call.id, question=end.question, data=end.data)
+    outcome = _timed_out(call, tool) if limit.cancelled_caught else _outcome(call, flight, end)
+    return Close(epoch=epoch, outcome=outcome)
+
+
+def _outcome(
+    call: Call, flight: Flight, end: End
+) -> CallDone | CallFailed | CallAborted | CallUnknown:
+    match end:
+        case Returned(value=value, problem=problem, shown=shown):
+            result = shown if problem else value
+            return CallDone(call=call.id, result=result, encoding_error=problem)
+        case Raised():
+            return CallFailed(call=call.id, error=_words(end))
+        case Died(started=started) if not flight.stop:
+            if call.harmless or not started:
+                return CallFailed(call=call.id, error=_words(end))
+            return CallUnknown(call=call.id)  # it may have acted before it died
+        case _:
+            return CallAborted(call=call.id)
+
+
+def _timed_out(call: Call, tool: Tool) -> CallFailed | CallAborted:
+    """A call that took too long is not made again by itself, or it would do so for ever."""
+    if call.harmless:
+        return CallFailed(call=call.id, error=f"timed out after {_seconds(tool):g} s")
+    return CallAborted(call=call.id)
+
+
+async def clean(
+    means: Means, agent: Agent, flight: Flight, state: State
+) -> UndoDone | UndoFailed | UndoUnknown:
+    """Take the effect of a call back, or release what it holds."""
+    call, action = flight.call, flight.action
+    end, limited = await _hook(means, agent, flight, state, action)
+    if isinstance(end, Returned | NotDone):
+        return UndoDone(call=call.id, action=action)
+    if end is None and not limited:
+        return UndoUnknown(call=call.id, action=action)  # cut short; made again, same key
+    again = retry_at(means.clock(), flight.attempt, chance=means.chance())
+    return UndoFailed(call=call.id, action=action, error=_words(end), retry_at=again)
+
+
+async def check(
+    means: Means, agent: Agent, flight: Flight, state: State
+) -> SettleCall | Fail | None:
+    """Ask the tool itself whether an unknown call took effect."""
+    epoch, call = state.epoch, flight.call
+    end: End = None
+    for attempt in range(1, CHECKS + 1):
+        end, _ = await _hook(means, agent, flight, state, "check")
+        if isinstance(end, Returned | NotDone):
+            happened = isinstance(end, Returned)
+            result = end.value if isinstance(end, Returned) else None
+            return SettleCall(epoch=epoch, call=call.id, happened=happened, result=result)
+        if flight.stop:
+            return None
+        if attempt < CHECKS:
+            now = means.clock()
+            with flight.scope:
+                await anyio.sleep((retry_at(now, attempt, chance=means.chance()) - now) / 1e6)
+    problem = f"nobody could find out whether {call.use.tool} took effect: {_words(end)}"
+    return Fail(epoch=epoch, error=problem, code="check_failed")
+
+
+async def _hook(
+    means: Means, agent: Agent, flight: Flight, state: State, name: str
+) -> tuple[End, bool]:
+    """Run the hook of that name; return how it ended, and whether its time was up."""
+    call = flight.call
+    tool = agent.tools.get(call.use.tool)
+    function = getattr(tool, name, None)
+    if tool is None or function is None:
+        problem = f"agent {agent.name} has no {name} for {call.use.tool} any more"
+        return Raised(kind="LookupError", message=problem), False
+    performance = Performance(means, agent, tool, flight, state)
+    given = (call.use.args,) if name == "check" else (call.use.args, _result(call))
+    end: End = None
+    with anyio.move_on_after(_seconds(tool) or HOOK_S) as limit:
+        end = await performance.hook(function, *given)
+    return end, limit.cancelled_caught
+
+
+def _result(call: Call) -> Json:
+    """Return what the call returned, as far as anybody knows."""
+    return call.result if call.stage is Stage.DONE else None
+
+
+def _seconds(tool: Tool) -> float | None:
+    return None if tool.timeout is None else tool.timeout.total_seconds()
+
+
+def _words(end: End) -> str:
+    match end:
+        case Raised(kind=kind, message=message):
+            return f"{kind}: {message}"
+        case Died(detail=detail):
+            return f"its process died: {detail}"
+        case Asked():
+            return "it asked a person, which an undo, a release or a check cannot"
+        case _:
+            return "it took too long"

@@ -1,0 +1,96 @@
+"""Finding functions by name in the zygote: "module:qualname", `__main__` included."""
+
+import gc
+import importlib
+import sys
+from types import ModuleType
+from typing import Final
+
+from midrun.codec.brief import safe_str
+from midrun.driver.blocking.importing import GUARD, importing
+
+MAIN: Final = "__midrun_main__"
+"""The name the runtime's main file is loaded under: anything but `__main__`, so that the part
+of it that runs the agent is left alone."""
+
+
+class CannotFind(Exception):
+    """There is no such function in this process; the texts are for whoever wrote it."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(kind, message)
+        self.kind = kind
+        self.message = message
+
+
+class Places:
+    """The modules of one zygote. Each is imported once; one that failed is not tried again.
+
+    `main_name` is what the runtime's main module was called after `python -m`, `main_path` its
+    file; both are empty where it has none, as in an interactive session.
+    """
+
+    def __init__(self, main_name: str = "", main_path: str = "") -> None:
+        self._main_name = main_name
+        self._main_path = main_path
+        self._modules: dict[str, ModuleType | CannotFind] = {}
+
+    def knows(self, target: str) -> bool:
+        """Tell whether `find` would answer at once, without importing anything."""
+        return target.partition(":")[0] in self._modules
+
+    def find(self, target: str) -> object:
+        """Return what `target` names, and import its module if that is new.
+
+        Raises:
+            CannotFind: there is no such module, it cannot be imported, or it lacks the name.
+        """
+        name, _, path = target.partition(":")
+        if name not in self._modules:
+            self._modules[name] = self._imported(name)
+        found: object = self._modules[name]
+        if isinstance(found, CannotFind):
+            raise CannotFind(found.kind, found.message)
+        for part in path.split("."):
+            try:
+                found = getattr(found, part)
+            except AttributeError:
+                raise CannotFind("AttributeError", f"{name} has no {path}") from None
+        return found
+
+    def _imported(self, name: str) -> ModuleType | CannotFind:
+        try:
+            with importing(name):
+                return self._main() if name == "__main__" else importlib.import_module(name)
+        except BaseException as error:  # noqa: BLE001 - a module may raise whatever it likes
+            why = f"{type(error).__name__}: {safe_str(error)}"
+            advice = f"; {GUARD}" if name == "__main__" and GUARD not in why else ""
+            return CannotFind(
+                "ImportError",
+                f"the process for blocking tools cannot import {name}: {why}{advice}",
+            )
+        finally:
+            # What is here now is shared by all children; a collection would unshare its pages.
+            gc.collect()
+            gc.freeze()
+
+    def _main(self) -> ModuleType:
+        if not self._main_path:
+            raise ImportError("the main module has no file")
+        import runpy  # noqa: PLC0415 - most zygotes never load a main file
+
+        if self._main_name:
+            names = runpy.run_module(self._main_name, run_name=MAIN, alter_sys=True)
+        else:
+            names = runpy.run_path(self._main_path, run_name=MAIN)
+        module = ModuleType(MAIN)
+        vars(module).update(names)
+        sys.modules["__main__"] = sys.modules[MAIN] = module
+        return module
+
+
+def main_module() -> tuple[str, str]:
+    """Return name and file of this process's main module, as `Places` wants them."""
+    module = sys.modules.get("__main__")
+    spec = getattr(module, "__spec__", None)
+    return getattr(spec, "name", "") or "", getattr(module, "__file__", "") or ""

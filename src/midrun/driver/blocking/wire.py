@@ -1,0 +1,166 @@
+"""What runtime, zygote and children say to each other: JSON in frames, over Unix sockets.
+
+The runtime and the zygote share one socket for the life of the zygote; each call has another,
+whose far end travels with its `Start`. A frame is the length of its body in four bytes, and the
+body. A process that is gone says so by itself: its sockets close.
+"""
+
+import struct
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from midrun.core.values import Json
+from midrun.driver.blocking.errands import Answer, Errand
+
+RESULT_MAX: Final = 8 * 1024 * 1024
+"""Bytes of JSON that a result may have; a longer one is described instead."""
+
+FRAME_MAX: Final = 8 * RESULT_MAX
+"""What is announced as longer is not a message of ours."""
+
+TARGET_MAX: Final = 1000
+"""Characters in a target. Frames to the zygote stay short, so that they are sent whole."""
+
+LENGTH: Final = struct.Struct("!I")
+
+
+class Start(Struct, frozen=True, tag="start"):
+    """To the zygote: fork a child for this call; its end of the call's socket comes along."""
+
+    call: int
+    target: str
+
+
+class Find(Struct, frozen=True, tag="find"):
+    """To the zygote: can the target be found?"""
+
+    call: int
+    target: str
+
+
+class Kill(Struct, frozen=True, tag="kill"):
+    """To the zygote: send this signal to the call's process group."""
+
+    call: int
+    signal: int
+
+
+class Found(Struct, frozen=True, tag="found"):
+    """Of the zygote: the target is there."""
+
+    call: int
+
+
+class Refused(Struct, frozen=True, tag="refused"):
+    """Of the zygote: the call was not started, nor will it be."""
+
+    call: int
+    kind: str
+    message: str
+
+
+class Started(Struct, frozen=True, tag="started"):
+    """Of the zygote: the child `pid` leads the call's process group."""
+
+    call: int
+    pid: int
+
+
+class Gone(Struct, frozen=True, tag="gone"):
+    """Of the zygote: the child was reaped, and its group killed. Signals are negative codes."""
+
+    call: int
+    code: int
+
+
+class Save(Struct, frozen=True, tag="save"):
+    """Of a child: keep this progress. It waits for an empty frame."""
+
+    progress: Json
+
+
+class Note(Struct, frozen=True, tag="note"):
+    """Of a child: show this line. It waits for an empty frame."""
+
+    text: str
+
+
+Request: TypeAlias = Start | Find | Kill
+News: TypeAlias = Found | Refused | Started | Gone
+Said: TypeAlias = Save | Note | Answer
+
+DONE: Final = LENGTH.pack(0)
+"""The empty frame: what the child asked for has been done."""
+
+_REQUEST: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)
+_NEWS: Final[msgspec.json.Decoder[News]] = msgspec.json.Decoder(News)
+_SAID: Final[msgspec.json.Decoder[Said]] = msgspec.json.Decoder(Said)
+_ERRAND: Final = msgspec.json.Decoder(Errand)
+
+
+def framed(message: Request | News | Said | Errand) -> bytes:
+    """Return the frame of a message."""
+    body = msgspec.json.encode(message)
+    return LENGTH.pack(len(body)) + body
+
+
+def request_of(body: bytes) -> Request:
+    """Return what the runtime wants of the zygote."""
+    return _REQUEST.decode(body)
+
+
+def news_of(body: bytes) -> News:
+    """Return what the zygote tells."""
+    return _NEWS.decode(body)
+
+
+def said_of(body: bytes) -> Said:
+    """Return what a child says. Tools may write to any descriptor, so it can be anything.
+
+    Raises:
+        Garbled: it is not a message.
+    """
+    try:
+        return _SAID.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Garbled(str(error)) from None
+
+
+def errand_of(body: bytes) -> Errand:
+    """Return what a child is to do."""
+    return _ERRAND.decode(body)
+
+
+class Garbled(Exception):
+    """What came over a call's socket is not ours."""
+
+
+class Frames:
+    """Cuts the bytes of a stream into frames, however they arrive."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Take what came next."""
+        self._held += data
+
+    def take(self) -> bytes | None:
+        """Return the body of the next frame, or None as long as it is not whole.
+
+        Raises:
+            Garbled: the frame says that it is longer than any of ours.
+        """
+        if len(self._held) < LENGTH.size:
+            return None
+        (size,) = LENGTH.unpack_from(self._held)
+        if size > FRAME_MAX:
+            raise Garbled(f"a frame of {size} bytes")
+        end = LENGTH.size + size
+        if len(self._held) < end:
+            return None
+        body = bytes(self._held[LENGTH.size : end])
+        del self._held[:end]
+        return body

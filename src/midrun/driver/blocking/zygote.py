@@ -1,0 +1,133 @@
+"""The zygote as the runtime holds it: started when it is needed, again if it was killed."""
+
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from anyio import CancelScope, Event, create_task_group
+from anyio.abc import TaskGroup
+
+from midrun.driver.blocking.errands import Errand, Outcome
+from midrun.driver.blocking.importing import refuse_while_importing
+from midrun.driver.blocking.link import Link
+from midrun.driver.blocking.running import Noter, Running, Saver
+from midrun.driver.blocking.wire import TARGET_MAX, Found, News
+from midrun.errors import Misconfigured
+
+
+class Zygote:
+    """Runs blocking functions in processes that can be killed. An async context manager.
+
+    Functions are named by place and found by importing their modules there, so they share no
+    memory with the runtime, nor with each other. They see the environment and the working
+    directory that the runtime had at the first call.
+
+    Make it before the runtime does anything else. A script that runs its agent outside
+    `if __name__ == "__main__":` is found out by that, before it does anything twice.
+
+    Raises:
+        Misconfigured: processes cannot be forked here, or this is a zygote that is importing
+            the module of a tool.
+    """
+
+    def __init__(self) -> None:
+        refuse_while_importing()
+        if not hasattr(os, "fork") or not sys.executable:
+            raise Misconfigured(
+                "blocking tools",
+                "this system cannot fork processes for them; declare them in_process=True",
+            )
+        self._group: TaskGroup = create_task_group()
+        self._link: Link | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        self._group.cancel_scope.cancel()
+        return await self._group.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def running(
+        self, errand: Errand, *, save: Saver, note: Noter, grace: timedelta
+    ) -> AsyncIterator[Running]:
+        """Run a function; leaving the context ends it, however it is left.
+
+        If it has not ended by then, it gets SIGTERM, `grace` to come to an end by itself, and
+        SIGKILL; the context is left when its process is reaped. `Running.ended` tells what came
+        of it, also after a cancel: a function that finished within its grace has returned.
+
+        `save` and `note` are awaited one at a time for what the function saves and notes; it
+        goes on when they return, and is ended if they raise.
+        """
+        _check(errand.target)
+        mine, theirs = socket.socketpair()
+        with mine:
+            mine.setblocking(False)  # noqa: FBT003 - the name says it
+            call = Running(self._linked(), mine, save, note)
+            with theirs:
+                await call.start(errand.target, theirs)
+            try:
+                await call.instruct(errand)
+                yield call
+            finally:
+                with CancelScope(shield=True):
+                    await call.stop(grace)
+
+    async def run(
+        self, errand: Errand, *, save: Saver, note: Noter, grace: timedelta
+    ) -> Outcome:
+        """Run a function to its end: `running` for those who do not ask after a cancel."""
+        async with self.running(errand, save=save, note=note, grace=grace) as call:
+            return await call.outcome()
+
+    async def can_run(self, target: str) -> bool:
+        """Tell whether `target` can be found by importing it: whether it can be stopped.
+
+        Its module is imported by that, so to ask beforehand makes the first call quick.
+        """
+        _check(target)
+        link, question = self._linked(), _Question()
+        number = await link.find(target, question)
+        try:
+            await question.answered.wait()
+        finally:
+            link.forget(number)
+        return question.yes
+
+    def _linked(self) -> Link:
+        if self._link is None or self._link.lost:
+            self._link = Link()
+            self._group.start_soon(self._link.listen, name="zygote")
+        return self._link
+
+
+class _Question:
+    """Whether a function can be found. A zygote that dies over it has not found it."""
+
+    def __init__(self) -> None:
+        self.answered = Event()
+        self.yes = False
+
+    def hear(self, news: News) -> None:
+        self.yes = isinstance(news, Found)
+        self.answered.set()
+
+    def lose(self) -> None:
+        self.answered.set()
+
+
+def _check(target: str) -> None:
+    if len(target) > TARGET_MAX:
+        raise Misconfigured(target[:80] + "…", f"a place has at most {TARGET_MAX} characters")

@@ -1,0 +1,296 @@
+"""The drive: one run under one lease. Plan, append, let out what was started, wait for news.
+
+It decides nothing. What came of calls and what the plan orders next are decided together, on
+what the journal says, and appended in one go: the end of one call and the start of the next are
+one commit. If somebody appended first, it reads on and decides again. Nothing leaves that is
+not in the journal as started.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import anyio
+
+from midrun.agents.agent import Agent
+from midrun.core import controls as c
+from midrun.core.evidence import (
+    Advanced,
+    Evidence,
+    Settled,
+    StandDown,
+    Start,
+    StartUndo,
+    TakeLease,
+    Wake,
+)
+from midrun.core.head import head_of
+from midrun.core.ids import START, Micros, Seq
+from midrun.core.machine import apply, plan
+from midrun.core.orders import (
+    Advance,
+    CallModel,
+    CallTool,
+    Order,
+    Park,
+    Release,
+    Settle,
+    Undo,
+    WakeAt,
+)
+from midrun.core.state import State
+from midrun.core.stops import MaxCost, MaxTokens, leaves
+from midrun.core.values import NOTHING, Actor, Spend
+from midrun.core.verdicts import Accepted, Refused
+from midrun.driver.batch import Batch
+from midrun.driver.bell import Bell
+from midrun.driver.journal import read_on, snapshot_if_due
+from midrun.driver.means import Means
+from midrun.driver.perform import Door
+from midrun.driver.speaking import prompt_for
+from midrun.errors import (
+    HaltInForce,
+    LeaseHeld,
+    SeqConflict,
+    StaleEpoch,
+    StoreBusy,
+    StoreFull,
+    StoreUnreachable,
+)
+from midrun.ports.store import Appended, Lease
+
+PATIENCE_S: Final = 0.25
+"""How long a drive waits before it tries a store again that cannot write just now."""
+
+
+class Drive:
+    """Drives one run until it rests, ends, or somebody else has it.
+
+    `state` is what the journal means as far as this drive has read it.
+    """
+
+    def __init__(self, means: Means, agent: Agent, state: State) -> None:
+        self.state = state
+        self._means = means
+        self._agent = agent
+        self._bell = Bell()
+        self._door = Door(means, agent, state.run, self._bell)
+        self._lease: Lease | None = None
+        self._newest = state.seq  # as far as anybody told us
+        self._latch: c.Halt | None = None
+        self._snapshot = START
+        self._leaving = ""
+        self._fenced = False
+
+    # ── what others tell it ───────────────────────────────────────────────────────────────
+
+    def grew(self, seq: Seq) -> None:
+        """Hear that the journal has grown to `seq`."""
+        if seq > self._newest:
+            self._newest = seq
+            self._bell.ring()
+
+    def meet(self, scope: str, by: str, reason: str = "") -> None:
+        """Hear that an operator's latch holds the run."""
+        operator = Actor(name=by, role="operator")
+        self._latch = c.Halt(by=operator, scope=scope, reason=reason)
+        self._bell.ring()
+
+    def stand_down(self, why: str) -> None:
+        """Let go of the run soon: it goes on wherever a driver takes it next."""
+        self._leaving = why
+        self._bell.ring()
+
+    def fence(self) -> None:
+        """Lose the right to act: whatever is under way here is dropped whole."""
+        self._fenced = True
+        self._door.drop()
+        self._bell.ring()
+
+    # ── the loop ──────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Take the lease if it can be had, and drive until there is nothing to drive."""
+        await self._means.holder.ready()
+        self._means.holder.took()
+        try:
+            while self._lease is None:
+                if not await self._take():
+                    return
+            while self._holds():
+                await self._turn()
+        except StaleEpoch:
+            return
+        finally:
+            self._door.drop()
+            self._means.holder.gave_back()
+
+    def _holds(self) -> bool:
+        state, lease = self.state, self._lease
+        mine = lease is not None and state.leased and state.epoch == lease.epoch
+        return mine and not self._fenced
+
+    async def _take(self) -> bool:
+        """Take the lease, with whatever can start at once; False if it cannot be had."""
+        await self._read()
+        batch = self._batch()
+        if not isinstance(batch.add(TakeLease(holder=self._means.holder.name)), Accepted):
+            return False
+        self._follow(batch)
+        try:
+            return await self._append(batch) or self._lease is None
+        except LeaseHeld:
+            return False
+
+    async def _turn(self) -> None:
+        """Take what has come in, decide what it means, append it, and pass on what follows."""
+        await self._read()
+        if not self._holds():
+            return
+        batch = self._batch()
+        brought = tuple(self._door.brought)
+        late = [one for one in brought if isinstance(batch.add(one.given), Refused)]
+        if self._latch is not None:
+            batch.add(self._latch)
+        if self._leaving:
+            self._stand_down(batch)
+        else:
+            self._follow(batch)
+        if batch.entries and not await self._append(batch):
+            return
+        del self._door.brought[: len(brought)]
+        for one in brought:
+            if one.saved is not None:
+                one.saved.set()
+        for one in late:
+            self._door.too_late(one)
+        self._latch = None
+        orders = plan(self.state)
+        self._door.pass_on(orders, self.state)
+        if self._holds():
+            await self._bell.wait(self._wait(orders))
+
+    def _batch(self) -> Batch:
+        return Batch(self.state, self._means.clock())
+
+    async def _read(self) -> None:
+        if self._newest > self.state.seq:
+            self.state = await read_on(self._means.store, self.state)
+            self._newest = max(self._newest, self.state.seq)
+
+    def _follow(self, batch: Batch) -> None:
+        """Add what the plan orders and the journal alone can do: boundaries, starts, ends."""
+        while True:
+            for order in plan(batch.state):
+                given = self._evidence(order, batch)
+                if given is not None and isinstance(batch.add(given), Accepted):
+                    break
+            else:
+                return
+
+    def _evidence(self, order: Order, batch: Batch) -> Evidence | None:
+        """Return what carrying out `order` begins with; None if that is not for the journal."""
+        state, epoch = batch.state, batch.state.epoch
+        match order:
+            case Advance():
+                return Advanced(epoch=epoch)
+            case CallModel(call=call, after=after) if after is None or after <= batch.now:
+                reserve = self._reserve(order, state)
+                return Start(epoch=epoch, call=call, seen=state.seq, reserve=reserve)
+            case CallTool(call=call):
+                return Start(epoch=epoch, call=call, seen=state.seq)
+            case (
+                Undo(call=call, action=action, after=after)
+                | Release(call=call, action=action, after=after)
+            ) if after is None or after <= batch.now:
+                return StartUndo(epoch=epoch, call=call, action=action)
+            case Settle():
+                return Settled(epoch=epoch)
+            case Park():
+                return StandDown(epoch=epoch, why="halted")
+            case WakeAt(at=at) if at <= batch.now:
+                return Wake()
+            case _:
+                return None
+
+    def _reserve(self, order: CallModel, state: State) -> Spend:
+        """Return what to set aside for a model call, where a cap has to know."""
+        if not any(isinstance(leaf, MaxTokens | MaxCost) for leaf in leaves(state.stop)):
+            return NOTHING
+        prompt = prompt_for(self._agent, state, condense=order.purpose == "condense")
+        return self._means.model_of(self._agent).reserve(prompt)
+
+    def _stand_down(self, batch: Batch) -> None:
+        """Give the lease back once nothing is in flight; what can stop, stops at once."""
+        self._door.wind_up()
+        batch.add(StandDown(epoch=batch.state.epoch, why=self._leaving))
+
+    def _wait(self, orders: Sequence[Order]) -> float | None:
+        """Return for how long nothing has to be done unless there are news."""
+        times: list[Micros] = []
+        for order in orders:
+            if isinstance(order, WakeAt):
+                times.append(order.at)
+            elif isinstance(order, CallModel | Undo | Release) and order.after is not None:
+                times.append(order.after)
+        return (min(times) - self._means.clock()) / 1e6 if times else None
+
+    # ── appending ─────────────────────────────────────────────────────────────────────────
+
+    async def _append(self, batch: Batch) -> bool:
+        """Append the batch and let out what it starts; False: read on and decide again."""
+        try:
+            appended = await self._commit(batch)
+        except SeqConflict as conflict:
+            self._newest = Seq(max(self._newest, conflict.head))
+            return False
+        except HaltInForce as halt:
+            await self._halted(halt)
+            return False
+        except (StoreBusy, StoreFull, StoreUnreachable):
+            # Nothing leaves that is not journaled; what came back is kept until it can be.
+            self._newest = Seq(max(self._newest, self.state.seq + 1))
+            await anyio.sleep(PATIENCE_S)
+            return False
+        same = appended.at == batch.now
+        self.state = batch.state if same else apply(batch.base, batch.entries, appended.at)
+        self._newest = Seq(max(self._newest, self.state.seq))
+        self._door.leave(batch.entries, self.state)
+        self._snapshot = await snapshot_if_due(
+            self._means.store, self.state, appended, last=self._snapshot
+        )
+        return True
+
+    async def _commit(self, batch: Batch) -> Appended:
+        store, run, head = self._means.store, self.state.run, head_of(batch.state)
+        after = batch.base.seq
+        if self._lease is not None:
+            return await store.append(
+                run, batch.entries, after=after, lease=self._lease, head=head
+            )
+        self._lease, appended = await store.take(
+            run, batch.entries, after=after, holder=self._means.holder.name, head=head
+        )
+        self._door.epoch = self._lease.epoch
+        return appended
+
+    async def _halted(self, halt: HaltInForce) -> None:
+        """Meet a latch; without a lease the run is halted right where it rests."""
+        self.meet(halt.scope, halt.by, halt.reason)
+        if self._lease is not None or self._latch is None:
+            return
+        batch = self._batch()
+        batch.add(self._latch)
+        if not batch.entries:
+            return
+        try:
+            await self._means.store.append(
+                self.state.run,
+                batch.entries,
+                after=batch.base.seq,
+                lease=None,
+                head=head_of(batch.state),
+            )
+        except SeqConflict as conflict:
+            self._newest = Seq(max(self._newest, conflict.head))
+        else:
+            self._newest = Seq(batch.state.seq)

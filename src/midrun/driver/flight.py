@@ -1,0 +1,56 @@
+"""A flight: one call, undo, release or check under way, and how it is told to end."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal, TypeAlias
+
+import anyio
+
+from midrun.core.state import Call
+from midrun.core.values import Action, Json
+
+Form: TypeAlias = Literal["call", "undo", "release", "check"]
+
+FENCED: Final = "fenced"
+"""Why a flight ends whose epoch is over: what it brings is late evidence, if anything."""
+
+
+class Flight:
+    """Something that left the process. Told to stop, it has its grace, and then no say.
+
+    `stop` is why it must end, or "". `given_up` says that the journal has its end without it:
+    it may still be running, and whatever it brings is late.
+    """
+
+    __slots__ = (
+        "attempt", "call", "ended", "form", "given_up", "save", "scope", "stop", "winding",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        call: Call,
+        save: Callable[[Json], Awaitable[None]],
+        form: Form = "call",
+        attempt: int = 0,
+    ) -> None:
+        self.call = call
+        self.save = save
+        self.form = form
+        self.attempt = attempt or call.attempt
+        self.scope = anyio.CancelScope()
+        self.ended = anyio.Event()
+        self.stop = ""
+        self.winding = False  # told that the process is being left, with time to finish
+        self.given_up = False
+
+    @property
+    def action(self) -> Action:
+        """Which cleanup this is, if it is one."""
+        return "release" if self.form == "release" else "undo"
+
+    def abort(self, because: str) -> bool:
+        """Tell it to stop; False if it was told so before, for the same reason."""
+        if self.stop == because:
+            return False
+        self.stop = because
+        self.scope.cancel()
+        return True

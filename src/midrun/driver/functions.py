@@ -1,0 +1,157 @@
+"""Running somebody's function: in the loop, in a process that can be killed, or in a thread.
+
+- **async** runs in the event loop and is cancelled there; one that swallows a cancellation
+  meets the next.
+- **blocking** and found by its name runs in a process of its own, which can really be killed.
+- **blocking** otherwise (a closure, a method, `in_process=True`) runs in a thread, which nobody
+  can stop: told to stop, it has its grace to end by itself, and then its outcome is unknown.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Literal, TypeAlias, cast
+
+import anyio.to_thread
+
+from midrun.agents.agent import Agent
+from midrun.agents.call import Call
+from midrun.agents.pausing import PauseHere
+from midrun.agents.schema import Function
+from midrun.agents.tool import NOT_DONE, Tool, place_of
+from midrun.codec.brief import safe_repr, safe_str
+from midrun.codec.strict import checked
+from midrun.core.ids import call_key
+from midrun.core.state import State
+from midrun.core.values import Json
+from midrun.driver.blocking.errands import (
+    Asked,
+    CallFacts,
+    Errand,
+    NotDone,
+    Outcome,
+    Raised,
+    Returned,
+)
+from midrun.driver.flight import Flight
+from midrun.driver.live import Delta
+from midrun.driver.means import Means
+from midrun.errors import NotJson, TooLarge
+
+End: TypeAlias = Outcome | None
+"""How a function ended; None if it was stopped before it could."""
+
+
+class Performance:
+    """One function of a tool, run for one flight."""
+
+    def __init__(
+        self, means: Means, agent: Agent, tool: Tool, flight: Flight, state: State
+    ) -> None:
+        self._means = means
+        self._grace = agent.grace
+        self._tool = tool
+        self._flight = flight
+        self._run = state.run
+        self._facts = CallFacts(
+            key=call_key(state.run, flight.call.id),
+            run_id=state.run,
+            epoch=state.epoch,
+            attempt=flight.attempt,
+            progress=flight.call.progress,
+        )
+
+    async def tool(self, arguments: dict[str, object]) -> End:
+        """Make the call with these arguments."""
+        tool = self._tool
+        given = (self._call(),) if tool.takes_call else ()
+        work = partial(tool.fn, *given, **arguments)
+        return await self._carry_out(tool, work, "tool", self._flight.call.use.args)
+
+    async def hook(self, function: Function, *args: Json) -> End:
+        """Run an undo, a release or a check: with the call, and then `args`."""
+        work = partial(function, self._call(), *args)
+        return await self._carry_out(function, work, "hook", list(args))
+
+    async def _carry_out(
+        self,
+        what: Function | Tool,
+        work: Callable[[], object],
+        form: Literal["tool", "hook"],
+        args: Json,
+    ) -> End:
+        function = what.fn if isinstance(what, Tool) else what
+        if iscoroutinefunction(function):
+            return await self._in_loop(cast("Callable[[], Awaitable[object]]", work))
+        place = None if self._tool.in_process else place_of(what)
+        if place is None:
+            return await self._in_thread(work)
+        errand = Errand(target=place, form=form, args=args, call=self._facts)
+        return await self._in_process(errand)
+
+    async def _in_loop(self, work: Callable[[], Awaitable[object]]) -> End:
+        with self._flight.scope:
+            return await _ended(work)
+        return None
+
+    async def _in_process(self, errand: Errand) -> End:
+        ended: End = None
+        with self._flight.scope:
+            async with self._means.zygote.running(
+                errand, save=self._flight.save, note=self._note, grace=self._grace
+            ) as running:
+                try:
+                    await running.outcome()
+                finally:
+                    ended = running.ended
+        return ended
+
+    async def _in_thread(self, work: Callable[[], object]) -> End:
+        """Nothing reaches a thread: it is waited for, unless the process itself is left."""
+        return await anyio.to_thread.run_sync(partial(_end, work), abandon_on_cancel=True)
+
+    def _call(self) -> Call:
+        facts = self._facts
+        return Call(
+            key=facts.key,
+            run_id=facts.run_id,
+            epoch=facts.epoch,
+            attempt=facts.attempt,
+            progress=facts.progress,
+            saver=self._flight.save,
+            noter=self._note,
+        )
+
+    async def _note(self, text: str) -> None:
+        call = self._flight.call
+        self._means.live.tell(
+            Delta(run=self._run, call=call.id, kind="note", text=text, tool=call.use.tool)
+        )
+
+
+async def _ended(work: Callable[[], Awaitable[object]]) -> Outcome:
+    try:
+        return _returned(await work())
+    except PauseHere as pause:
+        return Asked(question=pause.question, data=pause.data)
+    except Exception as error:  # noqa: BLE001 - a tool is anybody's code; its error goes to the model
+        return Raised(kind=type(error).__name__, message=safe_str(error))
+
+
+def _end(work: Callable[[], object]) -> Outcome:
+    try:
+        return _returned(work())
+    except PauseHere as pause:
+        return Asked(question=pause.question, data=pause.data)
+    except Exception as error:  # noqa: BLE001 - as above
+        return Raised(kind=type(error).__name__, message=safe_str(error))
+
+
+def _returned(value: object) -> Returned | NotDone:
+    """Take what came back; that it is not JSON does not undo what has happened."""
+    if value is NOT_DONE:
+        return NotDone()
+    try:
+        return Returned(value=checked(value, "result"))
+    except (NotJson, TooLarge) as problem:
+        return Returned(problem=str(problem), shown=safe_repr(value))

@@ -1,0 +1,29 @@
+"""The means: what drivers of one process share. Everything from outside is handed in here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from anyio.abc import TaskGroup
+
+from midrun.agents.agent import Agent
+from midrun.driver.blocking.zygote import Zygote
+from midrun.driver.holder import Holder
+from midrun.driver.live import Live
+from midrun.ports.clock import Clock
+from midrun.ports.model import Model
+from midrun.ports.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Means:
+    """What a driver works with. `chance` returns numbers between 0 and 1."""
+
+    store: Store
+    holder: Holder
+    agents: Mapping[str, Agent]
+    model_of: Callable[[Agent], Model]
+    zygote: Zygote
+    live: Live
+    clock: Clock
+    chance: Callable[[], float]
+    tasks: TaskGroup  # where calls run: one that ignores its abort must not hold up its run

@@ -1,0 +1,47 @@
+"""News: one watch on the store for the whole process, handed on to whoever waits for a run."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
+from anyio.abc import TaskStatus
+
+from midrun.core.ids import RunId
+from midrun.driver.bell import Bell
+from midrun.ports.store import Change, Store
+
+
+class News:
+    """Rings the bells of those who wait for a run that has grown."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._bells: dict[RunId, list[Bell]] = {}
+        self._hears: list[Callable[[Change], None]] = []
+
+    def everything(self, hear: Callable[[Change], None]) -> None:
+        """Have `hear` called for every change."""
+        self._hears.append(hear)
+
+    @contextmanager
+    def of(self, run: RunId) -> Iterator[Bell]:
+        """Give a bell that rings whenever `run` has grown."""
+        bell = Bell()
+        self._bells.setdefault(run, []).append(bell)
+        try:
+            yield bell
+        finally:
+            left = self._bells[run]
+            left.remove(bell)
+            if not left:
+                del self._bells[run]
+
+    async def watch(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Watch the store until cancelled, or until it is closed."""
+        async with self._store.watch() as changes:
+            task_status.started()
+            async for change in changes:
+                for hear in self._hears:
+                    hear(change)
+                for bell in self._bells.get(change.run, ()):
+                    bell.ring()

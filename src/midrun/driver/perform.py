@@ -1,0 +1,240 @@
+"""The door: the one place from which calls leave the process, and where their ends come back.
+
+The drive has asked the gate and journaled the start. Here the call is made, in a cancel scope
+of its own, and whatever comes of it becomes evidence. A call that must stop is told so at once
+and has its grace. One that does not stop is shown as *not responding*; a cancelled run does not
+wait for it any longer, and says that its outcome is unknown.
+
+Before anything leaves there is a last look at the clock of the lease. A freeze between that
+look and the wire is the one thing that nobody but the far end can notice.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import anyio
+
+from midrun.agents.agent import Agent
+from midrun.core.entries import (
+    CallDone,
+    CallStarted,
+    CallUnknown,
+    Entry,
+    LateResult,
+    UndoStarted,
+    UndoUnknown,
+)
+from midrun.core.evidence import Close, CloseUndo, Evidence, Late, SaveProgress
+from midrun.core.head import head_of
+from midrun.core.ids import CallId, Epoch, RunId
+from midrun.core.orders import AbortCall, CheckCall, Judge, Order
+from midrun.core.state import State
+from midrun.core.values import Json
+from midrun.core.verdicts import Accepted
+from midrun.driver.acting import act, check, clean
+from midrun.driver.batch import Batch
+from midrun.driver.bell import Bell
+from midrun.driver.flight import FENCED, Flight, Form
+from midrun.driver.journal import load
+from midrun.driver.judging import judge
+from midrun.driver.live import Delta
+from midrun.driver.means import Means
+from midrun.driver.speaking import speak
+from midrun.errors import SeqConflict
+
+SHUTDOWN: Final = "shutdown"
+LATE_S: Final = 2.0
+"""How long a process that is being left still tries to say what it knows."""
+
+UNWAITED: Final = frozenset({"cancelled", SHUTDOWN})
+"""Reasons for which a run does not wait longer than the grace for a call to stop."""
+
+
+class Door:
+    """One epoch's right to make calls of one run, while it lasts.
+
+    `brought` is the evidence that the drive has not journaled yet, oldest first.
+    """
+
+    def __init__(self, means: Means, agent: Agent, run: RunId, bell: Bell) -> None:
+        self.epoch = Epoch(0)
+        self.brought: list[Brought] = []
+        self._means = means
+        self._agent = agent
+        self._run = run
+        self._bell = bell
+        self._flights: dict[tuple[str, Form], Flight] = {}
+        self._judging: set[str] = set()
+        self._dropped = False
+
+    # ── leaving ───────────────────────────────────────────────────────────────────────────
+
+    def leave(self, entries: Iterable[Entry], state: State) -> None:
+        """Make what has just been journaled as started."""
+        for entry in entries:
+            if isinstance(entry, CallStarted):
+                self._launch(state, entry.call, "call")
+            elif isinstance(entry, UndoStarted):
+                self._launch(state, entry.call, entry.action, entry.attempt)
+
+    def _launch(self, state: State, call_: CallId, form: Form, attempt: int = 0) -> None:
+        call = state.call(call_)
+        assert call is not None, f"{call_} was journaled as started"
+        flight = Flight(call, partial(self._save, call_), form, attempt)
+        self._flights[call_, form] = flight
+        self._means.tasks.start_soon(self._fly, flight, state)
+
+    async def _fly(self, flight: Flight, state: State) -> None:
+        """Make the call, and bring what came of it."""
+        if self._dropped or not self._means.holder.alive():
+            flight.ended.set()
+            return  # the right to act is gone: the next driver finds the call as an orphan
+        given = await self._perform(flight, state)
+        flight.ended.set()
+        if self._flights.get((flight.call.id, flight.form)) is flight:
+            del self._flights[flight.call.id, flight.form]
+        if given is None:
+            return
+        if flight.given_up or self._dropped:
+            await self._bring_late(flight, given)
+        else:
+            self._bring(given, flight)
+
+    def _bring(self, given: Evidence, flight: Flight | None = None) -> None:
+        self.brought.append(Brought(given, flight))
+        self._bell.ring()
+
+    async def _perform(self, flight: Flight, state: State) -> Evidence | None:
+        means, agent, epoch = self._means, self._agent, self.epoch
+        if flight.form == "call" and flight.call.call_kind == "model":
+            return Close(epoch=epoch, outcome=await speak(means, agent, flight, state))
+        if flight.form == "call":
+            return await act(means, agent, flight, state)
+        if flight.form == "check":
+            return await check(means, agent, flight, state)
+        return CloseUndo(epoch=epoch, outcome=await clean(means, agent, flight, state))
+
+    async def _save(self, call: CallId, progress: Json) -> None:
+        """Save how far a long call is; it is durable when this returns."""
+        saved = anyio.Event()
+        given = SaveProgress(epoch=self.epoch, call=call, progress=progress)
+        self.brought.append(Brought(given, saved=saved))
+        self._bell.ring()
+        await saved.wait()
+
+    # ── what the plan orders of calls that have left ──────────────────────────────────────
+
+    def pass_on(self, orders: Sequence[Order], state: State) -> None:
+        """Pass on what needs no entry: aborts, checks, and conditions to be judged."""
+        for order in orders:
+            match order:
+                case AbortCall(call=call, because=because):
+                    if (flight := self._flights.get((call, "call"))) is not None:
+                        self._stop(flight, because)
+                case CheckCall(call=call) if (call, "check") not in self._flights:
+                    self._launch(state, call, "check")
+                case Judge(name=name) if name not in self._judging:
+                    self._judging.add(name)
+                    self._means.tasks.start_soon(self._judge, name, state)
+                case _:
+                    continue
+
+    async def _judge(self, name: str, state: State) -> None:
+        given = await judge(self.epoch, name, state)
+        self._judging.discard(name)
+        self._bring(given)
+
+    # ── stopping ──────────────────────────────────────────────────────────────────────────
+
+    def _stop(self, flight: Flight, because: str) -> None:
+        if flight.abort(because):
+            self._means.tasks.start_soon(self._mind, flight, because)
+
+    async def _mind(self, flight: Flight, because: str) -> None:
+        """See to it that a call that must stop does; say so if it does not."""
+        with anyio.move_on_after(self._agent.grace.total_seconds()):
+            await flight.ended.wait()
+            return
+        call = flight.call.id
+        self._means.live.tell(Delta(run=self._run, call=call, kind="not_responding"))
+        if because not in UNWAITED or flight.given_up or self._dropped:
+            return
+        flight.given_up = True
+        del self._flights[call, flight.form]
+        self._bring(_unknown(self.epoch, flight))
+
+    def wind_up(self) -> None:
+        """Stop what can stop without harm at once, and the rest within its grace."""
+        for flight in tuple(self._flights.values()):
+            if flight.stop:
+                continue
+            if flight.call.harmless or flight.form != "call":
+                self._stop(flight, SHUTDOWN)
+            elif not flight.winding:
+                flight.winding = True
+                self._means.tasks.start_soon(self._let_finish, flight)
+
+    async def _let_finish(self, flight: Flight) -> None:
+        with anyio.move_on_after(self._agent.grace.total_seconds()):
+            await flight.ended.wait()
+            return
+        self._stop(flight, SHUTDOWN)
+
+    def drop(self) -> None:
+        """The epoch is over: whatever is still under way here has lost its right to act."""
+        self._dropped = True
+        for flight in self._flights.values():
+            flight.abort(FENCED)
+
+    # ── too late ──────────────────────────────────────────────────────────────────────────
+
+    def too_late(self, brought: "Brought") -> None:
+        """Keep a result that the journal did not wait for."""
+        if brought.flight is not None:
+            self._means.tasks.start_soon(self._bring_late, brought.flight, brought.given)
+
+    async def _bring_late(self, flight: Flight, given: Evidence) -> None:
+        """Say what became of a call whose end the journal has without us: nothing else."""
+        outcome = given.outcome if isinstance(given, Close) else None
+        if not isinstance(outcome, CallDone) or flight.call.call_kind == "model":
+            return
+        late = LateResult(
+            call=outcome.call, attempt=flight.attempt, epoch=self.epoch, result=outcome.result
+        )
+        with anyio.move_on_after(LATE_S, shield=True):
+            while not await self._append_late(late):
+                pass
+
+    async def _append_late(self, late: LateResult) -> bool:
+        store = self._means.store
+        batch = Batch(await load(store, self._run), self._means.clock())
+        if not isinstance(batch.add(Late(result=late)), Accepted):
+            return True
+        try:
+            await store.append(
+                self._run,
+                batch.entries,
+                after=batch.base.seq,
+                lease=None,
+                head=head_of(batch.state),
+            )
+        except SeqConflict:
+            return False
+        return True
+
+
+class Brought(NamedTuple):
+    """Evidence, the flight that it comes from, and who waits for it, if there are such."""
+
+    given: Evidence
+    flight: Flight | None = None
+    saved: anyio.Event | None = None  # somebody waits until it is durable
+
+
+def _unknown(epoch: Epoch, flight: Flight) -> Close | CloseUndo:
+    call = flight.call.id
+    if flight.form == "call":
+        outcome = CallUnknown(call=call, why="not_responding")
+        return Close(epoch=epoch, outcome=outcome)
+    return CloseUndo(epoch=epoch, outcome=UndoUnknown(call=call, action=flight.action))

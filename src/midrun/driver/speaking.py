@@ -1,0 +1,111 @@
+"""Speaking: one model call, from its prompt to what the journal says of it."""
+
+from msgspec.structs import replace
+
+from midrun.agents.agent import Agent
+from midrun.core.backoff import retry_at, worth_waiting
+from midrun.core.entries import CallAborted, CallDone, CallFailed
+from midrun.core.state import State
+from midrun.core.transcript import Transcript
+from midrun.core.values import Reply
+from midrun.driver.flight import Flight
+from midrun.driver.live import Delta
+from midrun.driver.means import Means
+from midrun.errors import ModelFailed
+from midrun.ports.model import Finished, Model, Piece, Prompt
+
+CONDENSE = (
+    "Summarise this conversation so that the work can go on from the summary alone: the task, "
+    "what was done and found, decisions, open questions, what comes next. Do not call tools."
+)
+
+
+def prompt_for(agent: Agent, state: State, *, condense: bool = False) -> Prompt:
+    """Return what the model is given in `state`."""
+    if condense:
+        return Prompt(instructions=CONDENSE, transcript=Transcript(state))
+    return Prompt(
+        instructions=agent.instructions, transcript=Transcript(state), tools=agent.specs
+    )
+
+
+class _Said:
+    """What a model has said so far: kept whatever becomes of the rest."""
+
+    __slots__ = ("finished", "text", "thinking")
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.thinking: list[str] = []
+        self.finished: Finished | None = None
+
+
+async def speak(
+    means: Means, agent: Agent, flight: Flight, state: State
+) -> CallDone | CallFailed | CallAborted:
+    """Have the model reply; closed midway, what it had said is kept.
+
+    The calls of a reply that was not finished are never made: nobody knows what it was about to
+    ask for.
+    """
+    call = flight.call
+    said = _Said()
+    try:
+        with flight.scope:
+            model = means.model_of(agent)
+            prompt = prompt_for(agent, state, condense=call.purpose == "condense")
+            await _listen(means, flight, state, model, prompt, said)
+    except ModelFailed as error:
+        return _failed(means, flight, error, said)
+    except Exception as error:  # noqa: BLE001 - a model is anybody's code: the run fails, resumable
+        text = "".join(said.text)
+        name = f"{type(error).__name__}: {error}"
+        return CallFailed(call=call.id, error=name, code="model_error", text=text)
+    if said.finished is None:
+        return CallAborted(
+            call=call.id, text="".join(said.text), thinking="".join(said.thinking)
+        )
+    return CallDone(
+        call=call.id,
+        reply=_completed(agent, said.finished.reply),
+        spent=said.finished.spent,
+    )
+
+
+async def _listen(
+    means: Means, flight: Flight, state: State, model: Model, prompt: Prompt, said: _Said
+) -> None:
+    live, run, call = means.live, state.run, flight.call.id
+    async with model.stream(prompt) as stream:
+        async for piece in stream:
+            if isinstance(piece, Piece):
+                if piece.kind != "args":
+                    (said.text if piece.kind == "text" else said.thinking).append(piece.text)
+                if live.watched(run):
+                    text, tool = piece.text, piece.tool
+                    live.tell(Delta(run=run, call=call, kind=piece.kind, text=text, tool=tool))
+            else:
+                said.finished = piece
+
+
+def _failed(means: Means, flight: Flight, error: ModelFailed, said: _Said) -> CallFailed:
+    transient = error.transient and worth_waiting(error.retry_after)
+    again = None
+    if transient:
+        again = retry_at(
+            means.clock(), flight.attempt, chance=means.chance(), asked=error.retry_after
+        )
+    return CallFailed(
+        call=flight.call.id,
+        error=str(error),
+        code=error.reason,
+        transient=transient,
+        retry_at=again,
+        text="".join(said.text),
+    )
+
+
+def _completed(agent: Agent, reply: Reply) -> Reply:
+    """Complete what the model asks for by what the agent knows of its tools."""
+    uses = tuple(agent.offered(use) for use in reply.uses)
+    return replace(reply, uses=uses) if uses else reply

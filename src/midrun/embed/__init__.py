@@ -1,0 +1,1 @@
+"""Embedding: `Midrun` and `Run`, for programs that start runs and control them from here."""

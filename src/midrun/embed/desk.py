@@ -1,0 +1,104 @@
+"""The desk: where the runs of one store are looked at, waited for, and asked things."""
+
+from collections.abc import Callable, Collection, Mapping
+
+from midrun.agents.agent import Agent
+from midrun.agents.checkpoint import Checkpoint
+from midrun.core.controls import Control
+from midrun.core.ids import RunId
+from midrun.core.state import State
+from midrun.core.values import Phase, Use
+from midrun.driver.control import bring
+from midrun.driver.journal import load, read_on
+from midrun.driver.live import Live
+from midrun.driver.news import News
+from midrun.embed.receipt import Receipt, receipt
+from midrun.ports.clock import Clock
+from midrun.ports.store import Store
+
+
+class Desk:
+    """What a handle of a run needs. `known` and `hear` are the engine's, where there is one."""
+
+    def __init__(
+        self,
+        store: Store,
+        agents: Mapping[str, Agent],
+        *,
+        news: News,
+        live: Live,
+        clock: Clock,
+        key: bytes | None = None,
+    ) -> None:
+        self.store = store
+        self.agents = agents
+        self.news = news
+        self.live = live
+        self.now = clock
+        self.known: Callable[[RunId], State | None] = _nothing
+        self.hear: Callable[[RunId, State], None] = _ignored
+        self._key = key
+
+    async def ask(self, run: RunId, control: Control) -> Receipt:
+        """Put `control` into the journal, and have its driver hear of it at once.
+
+        Raises:
+            ControlRefused: it does not fit where the run stands.
+            RunNotFound: no such run.
+        """
+        state = self.known(run) or await load(self.store, run)
+        ruled = await bring(self.store, state, control, self.now)
+        if ruled.entries:
+            self.hear(run, ruled.after)
+        return receipt(control, ruled)
+
+    async def state_of(self, run: RunId) -> State:
+        """Return what the journal of `run` means now.
+
+        Raises:
+            RunNotFound: no such run.
+        """
+        state = self.known(run)
+        if state is None:
+            return await load(self.store, run)
+        return await read_on(self.store, state)
+
+    async def reached(self, run: RunId, phases: Collection[Phase]) -> State:
+        """Wait until the run is in one of `phases`, and return its state then."""
+        with self.news.of(run) as bell:
+            while True:
+                row = await self.store.row(run)
+                if row.head.phase in phases:
+                    state = await self.state_of(run)
+                    if state.phase in phases:
+                        return state
+                await bell.wait()
+
+    async def checkpoint_of(self, state: State) -> Checkpoint:
+        """Return a parked run as portable JSON, signed where there is a key.
+
+        Raises:
+            CheckpointRefused: the run is not at rest.
+        """
+        return Checkpoint.of(
+            state.run,
+            (await self.store.lines(state.run))[: state.seq],
+            agent=state.started.agent,
+            agent_print=state.started.agent_print,
+            phase=state.phase,
+            now=self.now(),
+            key=self._key,
+        )
+
+    def offered(self, state: State, use: Use) -> Use:
+        """Complete a use by what the run's agent knows of its tools."""
+        agent = self.agents.get(state.started.agent)
+        return use if agent is None else agent.offered(use)
+
+
+def _nothing(_: RunId) -> None:
+    return None
+
+
+def _ignored(_: RunId, __: State) -> None:
+    return None

@@ -1,0 +1,302 @@
+"""`Midrun`: a store, the agents this process knows, and the engine that drives their runs."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from hashlib import sha256
+from types import TracebackType
+from typing import Literal, Self
+
+import anyio
+
+from midrun.agents.agent import Agent
+from midrun.agents.checkpoint import Checkpoint
+from midrun.core import controls as c
+from midrun.core.entries import RunStarted
+from midrun.core.head import head_of
+from midrun.core.ids import RunId
+from midrun.core.machine import apply
+from midrun.core.state import State
+from midrun.core.stops import MaxCost, Stop, leaves
+from midrun.core.values import Json, Phase
+from midrun.driver.control import bring
+from midrun.driver.journal import load
+from midrun.driver.live import Live
+from midrun.driver.news import News
+from midrun.embed.actors import Who, actor_of
+from midrun.embed.desk import Desk
+from midrun.embed.resuming import answers
+from midrun.embed.run import Run
+from midrun.embed.verdict import Verdict, verdict_on
+from midrun.engines.local import Local
+from midrun.errors import ControlRefused, Misconfigured, RunExists, RunNotFound
+from midrun.models.named import model_of
+from midrun.ports.model import Model
+from midrun.ports.outside import ID_BYTES, Outside
+from midrun.ports.store import Halt, Page, Query, RunRow, Store
+from midrun.stores.sqlite.connect import Durability
+from midrun.stores.urls import open_store
+
+
+class Midrun:
+    """Starts runs, finds them again, and drives them while it is open.
+
+    `store` is an address (`sqlite:///runs.db`, `memory://`) or a store. `agents` are the ones
+    whose runs this process drives; without any it only looks and controls. `key` signs
+    checkpoints. Use it as an async context manager; leaving it stands down from every run,
+    which is not a pause: they go on wherever a driver takes them next.
+    """
+
+    def __init__(
+        self,
+        store: str | Store = "sqlite:///midrun.db",
+        *,
+        agents: Iterable[Agent] = (),
+        engine: Literal["local"] | None = "local",
+        key: bytes | None = None,
+        durability: Durability = "full",
+        outside: Outside | None = None,
+    ) -> None:
+        self.agents = _named(agents)
+        self._address = store
+        self._engine = engine
+        self._key = key
+        self._durability = durability
+        self._outside = outside or Outside()
+        self._clock = self._outside.clock
+        self._models: dict[str, Model] = {}
+        self._open: AsyncExitStack | None = None
+        self._local: Local | None = None
+        self._desk: Desk
+
+    async def __aenter__(self) -> Self:
+        if self._open is not None:
+            raise Misconfigured("Midrun", "it is open already; make a second one instead")
+        async with AsyncExitStack() as stack:
+            store = self._address
+            if isinstance(store, str):
+                store = await open_store(store, durability=self._durability, clock=self._clock)
+                stack.push_async_callback(store.close)
+            await self._run(stack, store)
+            self._open = stack.pop_all()
+        return self
+
+    async def _run(self, stack: AsyncExitStack, store: Store) -> None:
+        news = News(store)
+        live = Live()
+        self._desk = Desk(
+            store, self.agents, news=news, live=live, clock=self._clock, key=self._key
+        )
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(tasks.cancel_scope.cancel)
+        await tasks.start(news.watch)
+        if self._engine is None or not self.agents:
+            return
+        local = Local(
+            store,
+            news,
+            self.agents,
+            live=live,
+            model_of=self._model_of,
+            outside=self._outside,
+        )
+        await stack.enter_async_context(local.running())
+        self._local = local
+        self._desk.known, self._desk.hear = local.known, local.hear
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        opened, self._open = self._open, None
+        return None if opened is None else await opened.__aexit__(kind, error, trace)
+
+    @property
+    def store(self) -> Store:
+        """The store that is open."""
+        return self._desk.store
+
+    # ── runs ──────────────────────────────────────────────────────────────────────────────
+
+    async def start(
+        self,
+        agent: str | Agent,
+        task: str,
+        *,
+        thread: str | None = None,
+        labels: Sequence[str] | None = None,
+        stop: Stop | None = None,
+        request_id: str | None = None,
+        actor: Who = None,
+    ) -> Run:
+        """Start a run of one of the agents; it is driven here at once.
+
+        `stop` takes the place of the agent's own. A repeat with the same `request_id` returns
+        the first run.
+
+        Raises:
+            Misconfigured: no such agent, or a cap on money for a model without a price.
+            ControlRefused: `request_id_reused`, with another task.
+        """
+        known = self._agent(agent)
+        stop = known.stop if stop is None else stop
+        self._check_price(known, stop)
+        person = actor_of(actor)
+        started = RunStarted(
+            task=task,
+            **known.spec(stop),
+            thread=thread or "",
+            labels=tuple(labels or ()),
+            by=person.name,
+            role=person.role,
+            request=request_id or "",
+        )
+        run = RunId(f"run_{_told(request_id) if request_id else self._outside.ids()}")
+        return await self._create(run, started)
+
+    async def _create(self, run: RunId, started: RunStarted) -> Run:
+        empty = State(run=run)
+        state = apply(empty, [started], self._clock())
+        try:
+            appended = await self.store.create(run, [started], head=head_of(state))
+        except RunExists:
+            first = (await load(self.store, run)).started
+            if (first.agent, first.task) != (started.agent, started.task):
+                raise ControlRefused(run, "start", "request_id_reused", "started") from None
+        else:
+            self._desk.hear(run, apply(empty, [started], appended.at))
+        return Run(run, self._desk)
+
+    async def get(self, run_id: str) -> Run:
+        """Return the handle of a run.
+
+        Raises:
+            RunNotFound: there is none of this id; it is a LookupError, too.
+        """
+        await self.store.row(RunId(run_id))
+        return Run(RunId(run_id), self._desk)
+
+    async def runs(
+        self,
+        *,
+        phase: str | None = None,
+        agent: str | None = None,
+        label: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[RunRow]:
+        """Return a page of runs, newest first; `page.cursor` leads to the next."""
+        return await self.store.runs(
+            Query(
+                phases=() if phase is None else (Phase(phase),),
+                agent=agent or "",
+                label=label or "",
+                limit=limit,
+                cursor=cursor or "",
+            )
+        )
+
+    async def resume(
+        self,
+        checkpoint: Checkpoint,
+        answer: Json = None,
+        *,
+        instruction: str | None = None,
+        actor: Who = None,
+    ) -> Run:
+        """Go on from a checkpoint: a run that the store does not know is imported.
+
+        Raises:
+            CheckpointRefused: stale (the run went on meanwhile), expired, or of another agent.
+            ControlRefused: the answer or the instruction does not fit where the run stands.
+        """
+        try:
+            row = await self.store.row(checkpoint.run)
+        except RunNotFound:
+            row = None
+        if row is not None:
+            checkpoint.check_head(row.seq, row.hash)
+        agent = self._agent(checkpoint.agent)
+        checkpoint.check_for(agent.name, agent.fingerprint, self._clock())
+        state = checkpoint.state()
+        wishes = answers(state, answer, instruction, actor_of(actor))
+        if row is None:
+            await self.store.adopt(checkpoint.run, checkpoint.journal, head=head_of(state))
+        for control in wishes:
+            await self._desk.ask(checkpoint.run, control)
+        return Run(checkpoint.run, self._desk)
+
+    async def verify(self, run_id: str) -> Verdict:
+        """Check the chain and every invariant of a run's journal; truthy when clean."""
+        return await verdict_on(self.store, RunId(run_id))
+
+    # ── latches ───────────────────────────────────────────────────────────────────────────
+
+    async def halt(self, reason: str, *, scope: str = "all", actor: Who) -> None:
+        """Set a latch: nothing of the runs it covers starts until it is lifted.
+
+        `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`.
+        """
+        await self.store.halt(Halt(scope=scope, by=actor_of(actor).name, reason=reason))
+
+    async def lift(self, *, scope: str = "all", actor: Who) -> bool:
+        """Take a latch away; runs that no other latch covers go on where they were."""
+        lifted = await self.store.lift(scope)
+        halts = tuple(await self.store.halts())
+        cursor = ""
+        while True:
+            query = Query(phases=(Phase.HALTED,), limit=200, cursor=cursor)
+            page = await self.store.runs(query)
+            for row in page.items:
+                head = row.head
+                if not any(h.covers(row.run, head.agent, head.labels) for h in halts):
+                    await self._lift(row.run, actor)
+            cursor = page.cursor
+            if not cursor:
+                return lifted
+
+    async def _lift(self, run: RunId, actor: Who) -> None:
+        control = c.Lift(by=actor_of(actor))
+        ruled = await bring(self.store, await load(self.store, run), control, self._clock)
+        if ruled.entries:
+            self._desk.hear(run, ruled.after)
+
+    # ── agents ────────────────────────────────────────────────────────────────────────────
+
+    def _agent(self, agent: str | Agent) -> Agent:
+        name = agent if isinstance(agent, str) else agent.name
+        known = self.agents.get(name)
+        if known is None or (isinstance(agent, Agent) and agent is not known):
+            names = ", ".join(self.agents) or "none"
+            raise Misconfigured(
+                f"agent {name}", f"pass it as Midrun(agents=[…]); known here: {names}"
+            )
+        return known
+
+    def _model_of(self, agent: Agent) -> Model:
+        model = self._models.get(agent.name)
+        if model is None:
+            model = self._models[agent.name] = model_of(agent.model)
+        return model
+
+    def _check_price(self, agent: Agent, stop: Stop | None) -> None:
+        if any(isinstance(leaf, MaxCost) for leaf in leaves(stop)):
+            model = self._model_of(agent)
+            if not model.priced:
+                problem = "nobody knows what it costs, so MaxCost cannot be kept; use MaxTokens"
+                raise Misconfigured(f"model {model.name}", problem)
+
+
+def _named(agents: Iterable[Agent]) -> dict[str, Agent]:
+    named: dict[str, Agent] = {}
+    for agent in agents:
+        if agent.name in named:
+            raise Misconfigured(f"agent {agent.name}", "there are two of this name")
+        named[agent.name] = agent
+    return named
+
+
+def _told(request_id: str) -> str:
+    """Return the part of a run's id that follows from the request that started it."""
+    return sha256(request_id.encode()).hexdigest()[: 2 * ID_BYTES]

@@ -1,0 +1,43 @@
+"""Verdicts of `verify`: whether a stored journal keeps the promises."""
+
+from midrun.codec.journal import chain, genesis
+from midrun.core.ids import RunId
+from midrun.core.values import Value
+from midrun.errors import JournalCorrupt, JournalTooNew
+from midrun.ports.store import Store
+from midrun.verify.chain import check_chain
+from midrun.verify.journal import check_journal
+from midrun.verify.problems import Problem
+
+
+class Verdict(Value, kw_only=True):
+    """What was found; truthy when nothing was."""
+
+    run_id: RunId
+    entries: int
+    problems: tuple[Problem, ...] = ()
+
+    def __bool__(self) -> bool:
+        return not self.problems
+
+    def __str__(self) -> str:
+        if not self.problems:
+            return f"run {self.run_id}: {self.entries} entries, clean"
+        found = "\n".join(f"  {problem}" for problem in self.problems)
+        return f"run {self.run_id}: {len(self.problems)} problems in {self.entries}\n{found}"
+
+
+async def verdict_on(store: Store, run: RunId) -> Verdict:
+    """Check the chain over the stored bytes, then the invariants over the entries."""
+    row = await store.row(run)
+    pairs = (await store.lines(run))[: row.seq]
+    head = (row.seq, row.hash)
+    found = list(check_chain(pairs, chain=chain, first=genesis(run), head=head))
+    if not found:
+        try:
+            records = (await store.read(run))[: row.seq]
+        except (JournalCorrupt, JournalTooNew) as error:
+            found.append(Problem(invariant="I4", seq=error.seq, text=str(error)))
+        else:
+            found += check_journal(records, run=run, head=row.head)
+    return Verdict(run_id=run, entries=len(pairs), problems=tuple(found))

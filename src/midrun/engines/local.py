@@ -1,0 +1,216 @@
+"""The local engine: drives the runs of one store in this process, as many as there are.
+
+It takes up what can be driven: runs that are started or resumed here, runs that another process
+has left, and, every now and then, whatever it finds. Fencing in the store makes it harmless
+that several processes do the same.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from midrun.agents.agent import Agent
+from midrun.core.evidence import Wake
+from midrun.core.ids import RunId
+from midrun.core.state import State
+from midrun.core.values import DRIVABLE
+from midrun.driver.blocking.zygote import Zygote
+from midrun.driver.control import bring
+from midrun.driver.drive import Drive
+from midrun.driver.holder import Holder
+from midrun.driver.journal import load
+from midrun.driver.live import Live
+from midrun.driver.means import Means
+from midrun.driver.news import News
+from midrun.errors import JournalCorrupt, JournalTooNew, RunNotFound, StoreError
+from midrun.ports.model import Model
+from midrun.ports.outside import Outside
+from midrun.ports.store import Change, Store
+
+log = logging.getLogger("midrun")
+
+SWEEP_S: Final = 1.0
+"""How often it looks for runs that nobody told it of: the net under lost notifications."""
+
+MANY: Final = 256
+"""How many runs one look takes up."""
+
+LEAVE_S: Final = 15.0
+"""How long a shutdown waits for runs to be let go, beyond the grace of their calls."""
+
+
+class Local:
+    """Drives runs in this process while `running` is open."""
+
+    def __init__(
+        self,
+        store: Store,
+        news: News,
+        agents: Mapping[str, Agent],
+        *,
+        live: Live,
+        model_of: Callable[[Agent], Model],
+        outside: Outside,
+    ) -> None:
+        self._live = live
+        self._store = store
+        self._news = news
+        self._agents = agents
+        self._model_of = model_of
+        self._outside = outside
+        name = f"p_{outside.ids()}"
+        self._holder = Holder(store, name, ttl=outside.lease, on_fence=self._fence)
+        self._drives: dict[RunId, Drive] = {}
+        self._taken: set[RunId] = set()
+        self._broken: dict[RunId, int] = {}  # runs whose journal cannot be driven, at which seq
+        self._empty = anyio.Event()
+        self._leaving = False
+        self._tasks: TaskGroup
+        self._means: Means
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Drive whatever can be driven; on the way out, stand down from everything."""
+        async with (
+            Zygote() as zygote,
+            self._holder.beating(),
+            anyio.create_task_group() as tasks,
+        ):
+            self._tasks = tasks
+            self._means = Means(
+                store=self._store,
+                holder=self._holder,
+                agents=self._agents,
+                model_of=self._model_of,
+                zygote=zygote,
+                live=self._live,
+                clock=self._outside.clock,
+                chance=self._outside.chance,
+                tasks=tasks,
+            )
+            self._news.everything(self._hear)
+            tasks.start_soon(self._sweep)
+            try:
+                yield
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._shut_down()
+                tasks.cancel_scope.cancel()
+
+    def take_up(self, run: RunId, state: State | None = None) -> None:
+        """Drive `run` unless it is driven here already; `state` saves reading it."""
+        if not self._leaving and run not in self._taken:
+            self._taken.add(run)
+            self._tasks.start_soon(self._drive, run, state)
+
+    def known(self, run: RunId) -> State | None:
+        """Return what a drive here has read of `run`, if there is one."""
+        drive = self._drives.get(run)
+        return None if drive is None else drive.state
+
+    def hear(self, run: RunId, state: State) -> None:
+        """Hear of what was just appended here, before the store's own word comes round."""
+        drive = self._drives.get(run)
+        if drive is not None:
+            drive.grew(state.seq)
+        elif state.phase in DRIVABLE:
+            self.take_up(run, state)
+
+    # ── driving ───────────────────────────────────────────────────────────────────────────
+
+    async def _drive(self, run: RunId, state: State | None) -> None:
+        try:
+            await self._drive_once(run, state)
+        except (JournalCorrupt, JournalTooNew) as error:
+            self._broken[run] = error.seq
+            log.error("run %s is not driven: %s", run, error)  # noqa: TRY400 - the text says it all
+        except StoreError as error:
+            log.warning("run %s is left for now: %s", run, error)
+        finally:
+            self._drives.pop(run, None)
+            self._taken.discard(run)
+            if self._leaving and not self._taken:
+                self._empty.set()
+
+    async def _drive_once(self, run: RunId, state: State | None) -> None:
+        if state is None:
+            state = await load(self._store, run)
+        agent = self._agents.get(state.started.agent)
+        if agent is None or run in self._broken:
+            return
+        drive = self._drives[run] = Drive(self._means, agent, state)
+        if self._leaving:
+            return
+        await drive.run()
+
+    def _hear(self, change: Change) -> None:
+        """Tell a drive what others appended; see to what has become drivable."""
+        if not change.run:
+            self._tasks.start_soon(self._latched)
+        elif (drive := self._drives.get(change.run)) is not None:
+            drive.grew(change.seq)
+        elif change.run not in self._taken and not self._leaving:
+            self._tasks.start_soon(self._consider, change.run)
+
+    async def _consider(self, run: RunId) -> None:
+        try:
+            row = await self._store.row(run)
+        except RunNotFound:
+            return
+        head = row.head
+        if head.phase in DRIVABLE and not row.holder and head.agent in self._agents:
+            self.take_up(run)
+
+    async def _latched(self) -> None:
+        """Have every drive that a latch covers meet it."""
+        halts = await self._store.halts()
+        for run, drive in tuple(self._drives.items()):
+            spec = drive.state.started
+            for halt in halts:
+                if halt.covers(run, spec.agent, spec.labels):
+                    drive.meet(halt.scope, halt.by, halt.reason)
+                    break
+
+    async def _sweep(self) -> None:
+        """Look for what nobody told us of: runs that are left, and runs whose time has come."""
+        names = tuple(self._agents)
+        while True:
+            try:
+                for run in await self._store.due(limit=MANY):
+                    await self._wake(run)
+                if names:
+                    for run in await self._store.drivable(limit=MANY, agents=names):
+                        self.take_up(run)
+            except StoreError as error:
+                log.warning("cannot look for runs: %s", error)
+            await anyio.sleep(SWEEP_S)
+
+    async def _wake(self, run: RunId) -> None:
+        """Do what is due in a run that rests."""
+        if run not in self._taken:
+            ruled = await bring(
+                self._store, await load(self._store, run), Wake(), self._outside.clock
+            )
+            self.hear(run, ruled.after)
+
+    # ── letting go ────────────────────────────────────────────────────────────────────────
+
+    def _fence(self) -> None:
+        for drive in tuple(self._drives.values()):
+            drive.fence()
+
+    async def _shut_down(self) -> None:
+        """Stand down from every run: not a pause by anyone."""
+        self._leaving = True
+        for drive in tuple(self._drives.values()):
+            drive.stand_down("shutdown")
+        if not self._taken:
+            return
+        grace = max((agent.grace for agent in self._agents.values()), default=timedelta())
+        with anyio.move_on_after(LEAVE_S + 2 * grace.total_seconds()):
+            await self._empty.wait()

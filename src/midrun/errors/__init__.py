@@ -1,0 +1,91 @@
+"""Every error midrun raises, as one tree.
+
+    MidrunError
+    ├── ControlRefused         a control does not fit where the run stands
+    ├── RunOver                what somebody waits for will never be
+    ├── NotJson                user data that JSON cannot say
+    ├── TooLarge               user data beyond its bound
+    ├── CheckpointRefused      a checkpoint that must not be resumed
+    ├── ModelFailed            a provider said no, or broke off
+    ├── Misconfigured          an agent, tool or store that cannot work as it is declared
+    ├── JournalCorrupt         a stored line that cannot be what was written
+    ├── JournalTooNew          a stored line that newer code wrote
+    └── StoreError             the store said no, and nothing was applied
+        ├── RunNotFound        (also a LookupError)
+        ├── RunExists
+        ├── SeqConflict        somebody appended first: read and decide again
+        ├── StaleEpoch         a newer lease holder exists: drop everything
+        ├── LeaseHeld
+        ├── HaltInForce
+        ├── KindRefused        this writer may not append that kind of entry
+        ├── CursorRefused      (also a ValueError)
+        ├── StoreBusy          try again later
+        ├── StoreFull          make room, then try again
+        ├── StoreUnreachable   cannot be opened, or does not answer
+        ├── StoreDamaged
+        ├── StoreForeign       not ours, or of a newer version
+        └── StoreClosed
+
+`code` is stable and unique; branch on it or on the class, never on the text. All fields are in
+`args`, so every error pickles. A pause is an entry, not an error.
+"""
+
+from midrun.errors.root import (
+    MidrunError,
+)
+from midrun.errors.runs import (
+    CheckpointRefused,
+    ControlRefused,
+    JournalCorrupt,
+    JournalTooNew,
+    Misconfigured,
+    ModelFailed,
+    NotJson,
+    RunOver,
+    TooLarge,
+)
+from midrun.errors.stores import (
+    CursorRefused,
+    HaltInForce,
+    KindRefused,
+    LeaseHeld,
+    RunExists,
+    RunNotFound,
+    SeqConflict,
+    StaleEpoch,
+    StoreBusy,
+    StoreClosed,
+    StoreDamaged,
+    StoreError,
+    StoreForeign,
+    StoreFull,
+    StoreUnreachable,
+)
+
+__all__ = [
+    "CheckpointRefused",
+    "ControlRefused",
+    "CursorRefused",
+    "HaltInForce",
+    "JournalCorrupt",
+    "JournalTooNew",
+    "KindRefused",
+    "LeaseHeld",
+    "MidrunError",
+    "Misconfigured",
+    "ModelFailed",
+    "NotJson",
+    "RunExists",
+    "RunNotFound",
+    "RunOver",
+    "SeqConflict",
+    "StaleEpoch",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreDamaged",
+    "StoreError",
+    "StoreForeign",
+    "StoreFull",
+    "StoreUnreachable",
+    "TooLarge",
+]

@@ -1,0 +1,123 @@
+"""A model of any provider that pydantic-ai speaks to.
+
+A broken provider cannot hold a run up or fill its memory: the wait for the next piece has a
+bound, and a reply a largest size. A reply that ends without saying that it is whole counts as
+broken off, so that no call is made which was not finished being asked for.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+from pydantic_ai.models import StreamedResponse
+from pydantic_ai.settings import ModelSettings
+
+from midrun.core.values import Spend
+from midrun.errors import ModelFailed
+from midrun.models.failures import failure
+from midrun.models.messages import parameters, told
+from midrun.models.prices import Prices, Provided
+from midrun.models.replies import Pieces, whole
+from midrun.ports.model import Finished, Piece, Prompt
+
+IDLE_S: Final = 120.0
+SIZE_MAX: Final = 8 * 1024 * 1024
+EACH: Final = 16
+"""What a streamed piece counts besides its text: a stream of empty ones has an end as well."""
+
+CLOSE_S: Final = 5.0
+"""How long it may take to close a connection. A cancellation does not cut that short."""
+
+__all__ = ["Provided", "ProviderModel"]
+
+
+class ProviderModel:
+    """A model over one of pydantic-ai's.
+
+    `idle_s` bounds the wait for the next piece, `size_max` the reply, in characters. As a
+    context manager it keeps the connections of its provider open from one reply to the next;
+    otherwise each reply opens its own.
+    """
+
+    def __init__(
+        self, provided: Provided, *, idle_s: float = IDLE_S, size_max: int = SIZE_MAX
+    ) -> None:
+        self._provided = provided
+        self._idle_s = idle_s
+        self._size_max = size_max
+        self._prices = Prices(provided)
+        self.name = provided.model_id
+        self.priced = self._prices.known
+
+    async def __aenter__(self) -> Self:
+        await self._provided.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        with anyio.move_on_after(CLOSE_S, shield=True):
+            await self._provided.__aexit__(None, None, None)
+
+    def reserve(self, prompt: Prompt) -> Spend:
+        """Return the most that answering is expected to use."""
+        return self._prices.reserve(prompt)
+
+    @asynccontextmanager
+    async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
+        """Stream one reply; its connection is closed when the context is left."""
+        async with self:
+            request = self._provided.request_stream(
+                told(prompt), self._settings(), parameters(prompt)
+            )
+            with self._guarded(began=False):
+                streamed = await request.__aenter__()
+            try:
+                async with aclosing(self._pieces(streamed)) as pieces:
+                    yield pieces
+            finally:
+                with anyio.move_on_after(CLOSE_S, shield=True):
+                    await request.__aexit__(None, None, None)
+
+    async def _pieces(self, streamed: StreamedResponse) -> AsyncGenerator[Piece | Finished]:
+        pieces = Pieces()
+        size = 0
+        source = aiter(streamed)
+        while True:
+            with self._guarded(began=True):
+                came = await anext(source, None)
+            if came is None:
+                break
+            for piece in pieces.of(came):
+                size += len(piece.text)
+                yield piece
+            size += EACH
+            if size > self._size_max:
+                detail = f"the reply is longer than {self._size_max} characters; given up"
+                raise ModelFailed(self.name, "broken_stream", detail)
+        response = streamed.get()
+        yield Finished(reply=whole(self.name, response), spent=self._prices.spent(response))
+
+    @contextmanager
+    def _guarded(self, *, began: bool) -> Iterator[None]:
+        """Bound a wait for the provider, and say in our words what comes of it."""
+        with anyio.move_on_after(self._idle_s) as patience:
+            try:
+                yield
+            except Exception as error:
+                raise failure(self.name, error, began=began) from error
+        if patience.cancelled_caught:
+            detail = f"nothing came for {self._idle_s:g} s"
+            raise ModelFailed(self.name, "timeout", detail, transient=True)
+
+    def _settings(self) -> ModelSettings | None:
+        """Forbid the SDK to try again: attempts are the driver's, journaled and pausable."""
+        if "max_retries" in self._provided.unsupported_settings:
+            return None
+        return ModelSettings(max_retries=0)

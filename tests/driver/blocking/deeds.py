@@ -1,0 +1,258 @@
+"""The blocking tools that the tests run, and kill. The zygote imports this module."""
+
+import ctypes
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from datetime import date
+from pathlib import Path
+from typing import Never
+
+from midrun.agents.call import Call
+from midrun.agents.pausing import pause_here
+from midrun.agents.tool import NOT_DONE, tool
+from midrun.core.values import Json
+
+IMPORTED_IN = os.getpid()
+
+
+def begin_and_wait(begun: str, gate: str, *pids: int) -> None:
+    """Say who is in the middle of it, and wait to be let on."""
+    Path(begun).write_text(" ".join(map(str, [os.getpid(), *pids])) + "\n")
+    with Path(gate).open() as waiting:
+        waiting.readline()
+
+
+# ── in the middle of something ───────────────────────────────────────────────
+
+
+@tool
+def hold(begun: str, gate: str, effect: str) -> str:
+    """Have an effect behind the gate."""
+    begin_and_wait(begun, gate)
+    Path(effect).touch()
+    return "held"
+
+
+@tool
+def hold_with_family(begun: str, gate: str, effect: str) -> None:
+    """Wait with a child in a shell, and with its child, both of which want to have the effect."""
+    script = 'echo $$; (read line < "$0"; touch "$1") & echo $!; read line < "$0"; touch "$1"'
+    command = ["/bin/sh", "-c", script, gate, effect]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as shell:
+        assert shell.stdout
+        pids = [int(shell.stdout.readline()) for _ in range(2)]
+        begin_and_wait(begun, gate, *pids)
+        Path(effect).touch()
+
+
+@tool
+def finish_when_asked_to_stop(begun: str, gate: str, effect: str) -> str:
+    """Take SIGTERM as the sign to finish, and finish."""
+    del gate
+    asked = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    Path(begun).write_text(f"{os.getpid()}\n")
+    while not asked.is_set():
+        signal.pause()
+    Path(effect).touch()
+    return "finished"
+
+
+@tool
+def save_when_asked_to_stop(call: Call, begun: str, gate: str, effect: str) -> str:
+    """Save how far it is within the grace."""
+    del effect
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        begin_and_wait(begun, gate)
+    finally:
+        call.save({"page": 7})
+    return "saved"
+
+
+@tool
+def ignore_requests_to_stop(begun: str, gate: str, effect: str) -> None:
+    """Ignore what can be ignored."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    begin_and_wait(begun, gate)
+    Path(effect).touch()
+
+
+@tool
+def leave_children_behind(begun: str, gate: str, effect: str) -> int:
+    """Return while a child is still waiting at the gate."""
+    child = os.fork()
+    if not child:
+        begin_and_wait(begun, gate)
+        Path(effect).touch()
+        os._exit(0)
+    return child
+
+
+# ── results ──────────────────────────────────────────────────────────────────
+
+
+@tool
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def plain(day: date) -> str:
+    """Not declared as a tool, and typed."""
+    return day.strftime("%A")
+
+
+@tool
+def facts(call: Call) -> Json:
+    """Tell what it knows of its call."""
+    return [call.key, call.run_id, call.epoch, call.attempt, call.progress]
+
+
+@tool
+def surroundings() -> Json:
+    """Tell what process it finds itself in."""
+    links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+    return {
+        "pid": os.getpid(),
+        "zygote": os.getppid(),
+        "imported_in": IMPORTED_IN,
+        "session": os.getsid(0),
+        "group": os.getpgrp(),
+        "threads": threading.active_count(),
+        "cwd": str(Path.cwd()),
+        "path": sys.path,
+        "open": sorted(os.readlink(link) for link in links if os.path.lexists(link)),
+        "chance": random.random(),  # noqa: S311 - that two are not the same is the point
+        "int": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        "term": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
+        "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+    }
+
+
+@tool
+def not_json(effect: str) -> object:
+    """Have an effect, and return something that cannot be stored."""
+    Path(effect).touch()
+    return {"when": [date(2024, 2, 29)]}
+
+
+@tool
+def huge(size: int, text: str = "x") -> str:
+    """Return a text of that many characters."""
+    return text * size
+
+
+@tool
+def save_and_note(call: Call, seen: str) -> str:
+    """Save twice, note once, and say what was durable when the second save returned."""
+    call.save({"page": 1})
+    call.note("half of it")
+    call.save({"page": 2})
+    return Path(seen).read_text()
+
+
+@tool
+def save_from_threads(call: Call, count: int) -> None:
+    """Save from several threads at the same time."""
+    threads = [threading.Thread(target=call.save, args=(n,)) for n in range(1, count + 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@tool
+def save_badly(call: Call) -> None:
+    """Save what cannot be saved."""
+    call.save({"when": date(2024, 2, 29)})
+
+
+@tool
+def ask(amount: int) -> str:
+    """Ask a person."""
+    try:
+        pause_here("May I?", amount=amount)
+    except Exception:  # noqa: BLE001 - as careless tools do
+        return "nobody was asked"
+
+
+def undo(call: Call, args: Json, result: Json) -> Json:
+    """Undo."""
+    return [call.key, args, result]
+
+
+def check(call: Call, args: Json) -> object:
+    """Find out."""
+    return [call.key, args] if args else NOT_DONE
+
+
+# ── bad ends ─────────────────────────────────────────────────────────────────
+
+
+@tool
+def fail(text: str) -> Never:
+    """Raise."""
+    raise LookupError(text)
+
+
+@tool
+def leave(code: int) -> Never:
+    """Raise SystemExit."""
+    sys.exit(code)
+
+
+@tool
+def exit_at_once(code: int) -> Never:
+    """End the process."""
+    os._exit(code)
+
+
+@tool
+def crash() -> None:
+    """Read where nothing is."""
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+    ctypes.string_at(0)
+
+
+@tool
+def close_everything() -> str:
+    """Close descriptors that belong to others, as daemons do."""
+    os.closerange(3, 1000)
+    return "done"
+
+
+@tool
+def open_in_its_place(effect: str) -> str:
+    """Close everything, and open so many files that one gets the number of our socket."""
+    os.closerange(3, 1000)
+    for _ in range(20):
+        os.open(effect, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    return "done"
+
+
+@tool
+def write_to_everything() -> None:
+    """Write where nobody asked it to, and then do nothing more."""
+    for fd in range(3, 20):
+        try:
+            socket.socket(fileno=os.dup(fd)).send(b"\xff" * 100)
+        except OSError:
+            continue
+    signal.pause()
+
+
+@tool
+def kill_the_zygote(begun: str, gate: str, effect: str) -> None:
+    """Kill the parent, and try to live on."""
+    os.kill(os.getppid(), signal.SIGKILL)
+    begin_and_wait(begun, gate)
+    Path(effect).touch()
+
+
+NUMBER = 7
