@@ -22,6 +22,7 @@ def fetch_page(url: str, depth: int = 1) -> str:
 
     Args:
         url: Where it is.
+        depth: How often.
     """
     return url * depth
 
@@ -32,6 +33,7 @@ def take_back(call: Call, args: dict[str, Json], result: Json) -> None:
 
 def look(call: Call, args: dict[str, Json]) -> object:
     """Check."""
+    del call, args
     return NOT_DONE
 
 
@@ -72,7 +74,7 @@ def test_a_bare_decorator_takes_everything_from_the_function() -> None:
         "type": "object",
         "properties": {
             "url": {"type": "string", "description": "Where it is."},
-            "depth": {"type": "integer", "default": 1},
+            "depth": {"type": "integer", "description": "How often.", "default": 1},
         },
         "required": ["url"],
         "additionalProperties": False,
@@ -195,11 +197,14 @@ def test_the_version_follows_the_meaning_and_not_the_words() -> None:
     def other_default(n: int = 2) -> None: ...
     def more(n: int = 1, m: int = 1) -> None: ...
     def described(description: int = 1) -> None: ...
+    def judge(args: Json) -> bool:
+        return bool(args)
+
     def titled(title: int = 1) -> None: ...
 
     assert version(before) == version(after)
     known = [version(fn) for fn in (before, wider, other_default, more, described, titled)]
-    known += [version(before, approve=True), version(before, approve=lambda args: bool(args))]
+    known += [version(before, approve=True), version(before, approve=judge)]
     known += [version(before, read_only=True), tool(before).traits.version]
     assert len(set(known)) == len(known)
 

@@ -1,4 +1,4 @@
-"""The three wire protocols as tests see them: a model for each, and where things are in a body."""
+"""The three wire protocols as tests see them: a model for each, and what to ask it."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, overload
@@ -11,7 +11,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from midrun.core.state import State
 from midrun.core.transcript import Transcript, Turn
-from midrun.models.provider import Provided
+from midrun.models.provider import Provided, ProviderModel
 from midrun.ports.model import Finished, Model, Piece, Prompt, ToolSpec
 from midrun.testing.providers import Provider
 
@@ -74,6 +74,14 @@ async def heard(model: Model, asked: Prompt) -> tuple[list[Piece], Finished]:
 def joined(pieces: Sequence[Piece], kind: str, call: int = 0) -> str:
     """Return what the pieces of one kind come to."""
     return "".join(piece.text for piece in pieces if (piece.kind, piece.call) == (kind, call))
+
+
+def let_go(model: ProviderModel) -> bool:
+    """Tell whether the model holds no connection any more."""
+    there = model._provided.provider
+    assert there is not None
+    own = there._own_http_client
+    return own is not None and own.is_closed and there._entered_count == 0
 
 
 class Speaks(Struct, frozen=True, kw_only=True):

@@ -1,5 +1,7 @@
 """The writer: groups, who commits where, and nobody left without an answer."""
 
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -110,6 +112,24 @@ async def test_a_crowd_beyond_one_group_is_answered_too(writer: Writer) -> None:
         for n in range(3 * GROUP_MAX + 1):
             group.start_soon(one, n)
     assert sorted(answered) == [*range(3 * GROUP_MAX + 1)]
+
+
+async def test_what_was_written_is_let_go_of_at_once(writer: Writer) -> None:
+    """A crowd that left its requests to the garbage collector would pay for each once more."""
+
+    def work(at: Standings) -> int:
+        return here(at)
+
+    left = weakref.ref(work)
+    gc.disable()
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(writer.write, work)
+        del work
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 async def _together(writer: Writer, bad: Callable[[Standings], int]) -> list[object]:

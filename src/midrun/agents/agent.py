@@ -10,12 +10,14 @@ from typing import Final, TypedDict
 import msgspec
 from msgspec.structs import replace
 
+from midrun.agents.checkpoint import Checkpoint
+from midrun.agents.outcome import Outcome
 from midrun.agents.schema import BadArguments, Function
 from midrun.agents.tool import Tool, place_of, take_why
 from midrun.codec.brief import safe_repr, safe_str
 from midrun.codec.strict import checked
 from midrun.core.stops import Stop
-from midrun.core.values import Use
+from midrun.core.values import Json, Use
 from midrun.errors import Misconfigured, NotJson, TooLarge
 from midrun.ports.model import Model, ToolSpec
 
@@ -123,6 +125,33 @@ class Agent:
                 use, refused=f"not made: it is not known who must approve it ({words})"
             )
         return replace(use, traits=traits)
+
+    async def run(self, task: str, *, stop: Stop | None = None) -> Outcome:
+        """Run the agent on `task`, in memory, until it has ended, failed, or needs somebody.
+
+        A paused or failed outcome carries a checkpoint; nothing else is kept. To control a run
+        while it works, or to have it survive this process, start it with `Midrun`.
+        """
+        # The one import that points up: a convenience for scripts, and late, so that whoever
+        # only declares an agent does not load what drives it.
+        from midrun.embed import alone  # noqa: PLC0415
+
+        return await alone.run(self, task, stop=stop)
+
+    async def resume(
+        self, checkpoint: Checkpoint, answer: Json = None, *, instruction: str | None = None
+    ) -> Outcome:
+        """Go on from `checkpoint`, with the answer that it waits for; also after a failure.
+
+        Without a store nobody can know whether the same checkpoint was resumed before.
+
+        Raises:
+            CheckpointRefused: it has expired, or is of another agent.
+            ControlRefused: the answer or the instruction does not fit where the run stands.
+        """
+        from midrun.embed import alone  # noqa: PLC0415 - as above
+
+        return await alone.resume(self, checkpoint, answer, instruction=instruction)
 
     def __repr__(self) -> str:
         return f"<agent {self.name}, {_model_name(self.model)}, {len(self.tools)} tools>"

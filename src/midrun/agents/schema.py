@@ -10,7 +10,7 @@ pass over fields they do not know, pydantic models validate as they are configur
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, time
 from inspect import Parameter, signature
@@ -49,7 +49,7 @@ class Argument:
     schema: dict[str, Json]
     required: bool
     decoder: "msgspec.json.Decoder[object]"
-    choices: tuple[Json, ...] = ()
+    choices: list[Json]
 
     def read(self, value: Json) -> object:
         """Return `value` as the type that the function wants; it shares nothing with `value`.
@@ -63,7 +63,8 @@ class Argument:
             except msgspec.ValidationError:
                 return self.decoder.decode(msgspec.json.encode(_wholes_as_ints(value)))
         except msgspec.ValidationError as error:
-            raise BadArguments(self._in_words(str(error))) from None
+            what = str(error)
+            raise BadArguments(self._in_words(what[:1].lower() + what[1:])) from None
         except Exception as error:  # noqa: BLE001 - a type's own validator may raise anything
             raise BadArguments(self._in_words(f"{type(error).__name__}: {error}")) from None
 
@@ -71,9 +72,9 @@ class Argument:
         placed = _PLACED.fullmatch(problem)
         assert placed
         what, trail = placed[1], placed[2] or ""
-        if what.startswith("Invalid enum value") and self.choices and not trail:
+        if what.startswith("invalid enum value") and self.choices and not trail:
             what += f", expected one of {msgspec.json.encode(self.choices).decode()}"
-        return safe_str(f"{self.name}{trail}: {what[:1].lower()}{what[1:]}", PROBLEM_MAX)
+        return safe_str(f"{self.name}{trail}: {what}", PROBLEM_MAX)
 
 
 class Arguments:
@@ -178,7 +179,7 @@ def _unusable(parameter: Parameter) -> str:
 
 def _schemas(
     where: str, parameters: list[Parameter]
-) -> tuple[Iterable[dict[str, Json]], dict[str, Json]]:
+) -> tuple[list[dict[str, Json]], dict[str, Json]]:
     """Return a schema for each parameter, and the definitions that they refer to."""
     foreign: dict[str, Json] = {}
 
@@ -244,10 +245,7 @@ def _extras(parameter: Parameter) -> tuple[object, ...]:
 def _argument(
     parameter: Parameter, schema: dict[str, Json], defs: dict[str, Json], described: str
 ) -> Argument:
-    target = schema
-    if str(ref := schema.get("$ref", "")):
-        target = _object(defs[str(ref).rpartition("/")[2]])
-    choices = target.get("enum", ())
+    choices = _choices(schema, defs)
     extras = _extras(parameter)
     meant = [extra for extra in extras if isinstance(extra, str)]
     meant += [m.description for m in extras if isinstance(m, msgspec.Meta) and m.description]
@@ -262,17 +260,35 @@ def _argument(
         schema=schema,
         required=required,
         decoder=msgspec.json.Decoder(_kind(parameter), dec_hook=_read_elsewhere),
-        choices=tuple(choices) if isinstance(choices, list) else (),
+        choices=choices,
     )
+
+
+def _parts(schema: dict[str, Json]) -> list[dict[str, Json]]:
+    """Return the schema itself, and those it chooses from."""
+    others = schema.get("anyOf", [])
+    assert isinstance(others, list)
+    return [schema, *others]
+
+
+def _choices(schema: dict[str, Json], defs: dict[str, Json]) -> list[Json]:
+    """Return the values that an enum or a literal allows, to be told when one is wrong."""
+    for part in _parts(schema):
+        name = str(part.get("$ref", "")).rpartition("/")[2]
+        found = _object(defs.get(name, part)).get("enum")
+        if isinstance(found, list):
+            return found
+    return []
 
 
 def _say_that_it_is_a_time(parameter: Parameter, schema: dict[str, Json]) -> None:
     """Add the format that msgspec leaves out, because it takes times without a zone too."""
-    kinds = {parameter.annotation, *get_args(parameter.annotation)} - {str}
-    for kind, form in ((datetime, "date-time"), (time, "time")):
-        for part in (schema, *_list(schema.get("anyOf", []))):
-            if kind in kinds and _object(part).get("type") == "string":
-                _object(part).setdefault("format", form)
+    kind = parameter.annotation
+    bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    for moment, form in ((datetime, "date-time"), (time, "time")):
+        for part in _parts(schema):
+            if moment in (bare, *get_args(bare)) and part.get("type") == "string":
+                part.setdefault("format", form)
 
 
 def _default(value: object) -> dict[str, Json]:
@@ -285,11 +301,6 @@ def _default(value: object) -> dict[str, Json]:
 
 def _object(value: Json) -> dict[str, Json]:
     assert isinstance(value, dict)
-    return value
-
-
-def _list(value: Json) -> list[Json]:
-    assert isinstance(value, list)
     return value
 
 

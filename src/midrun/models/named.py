@@ -30,7 +30,7 @@ def model_of(model: "str | Model | Provided") -> Model:
         return ProviderModel(cast("Provided", model))
     if not hasattr(model, "stream"):
         raise Misconfigured("model", f"give a model or its name, not {type(model).__name__}")
-    return cast("Model", model)
+    return model
 
 
 def model_named(name: str) -> Model:

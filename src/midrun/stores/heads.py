@@ -14,7 +14,7 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _DECODER: Final = msgspec.json.Decoder(Head)
 
 
-class StoredHead(Struct, frozen=True):
+class StoredHead(Struct, frozen=True, gc=False):
     """A head exactly as it will be read back, and the bytes that say it."""
 
     head: Head

@@ -2,17 +2,14 @@
 
 AnyIO can call into a loop from a thread, but only by blocking the thread until the loop has
 answered. A writer thread that had to wait for a busy loop before it could commit the next group
-would lose most of what grouping gains; and in a crowd, AnyIO's events cost more than what they
-announce. So this one module talks to asyncio's loop itself. Cancel scopes are still AnyIO's: it
-cancels who awaits a future as it does all others.
+would lose most of what grouping gains. And in a crowd, waiting for AnyIO's events costs more
+than what they announce. So stores wait for futures of asyncio's, and wake through this module.
+Cancel scopes are still AnyIO's: it cancels who awaits a future like everybody else.
 """
 
 import asyncio
-from asyncio import current_task, get_running_loop
 from collections.abc import Iterable
 from contextlib import suppress
-
-__all__ = ["Loop", "Waiter", "current_task", "get_running_loop", "new_waiter", "wake"]
 
 Loop = asyncio.AbstractEventLoop
 Waiter = asyncio.Future[None]
@@ -21,7 +18,7 @@ Waiter = asyncio.Future[None]
 
 def new_waiter() -> Waiter:
     """Return a waiter for a task of the caller's loop."""
-    return get_running_loop().create_future()
+    return asyncio.get_running_loop().create_future()
 
 
 def wake(waiters: Iterable[Waiter]) -> None:
@@ -30,7 +27,7 @@ def wake(waiters: Iterable[Waiter]) -> None:
     A second time does nothing, nor does it once the loop is gone.
     """
     try:
-        here = get_running_loop()
+        here = asyncio.get_running_loop()
     except RuntimeError:
         here = None
     elsewhere: dict[Loop, list[Waiter]] = {}

@@ -3,6 +3,9 @@
 A store calls what checks and encodes its arguments before its transaction, so that nothing can
 go wrong after its first write for reasons of content; and the rest inside it, with what it has
 read there. So the order of refusals and the bytes are the same wherever a journal is kept.
+
+Here and in the stores, what every append makes has `gc=False`: nothing in it can lead back to
+it, and in a crowd the collector would look at hundreds of them again and again.
 """
 
 import re
@@ -37,7 +40,7 @@ ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 CURSOR: Final = re.compile(r"r[1-9a-f][0-9a-f]{0,12}")
 
 
-class Standing(Struct, frozen=True, kw_only=True):
+class Standing(Struct, frozen=True, kw_only=True, gc=False):
     """Where a run stands inside a write transaction: what the write must agree with."""
 
     run: RunId
@@ -48,7 +51,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     holder: str
 
 
-class Stamped(Struct, frozen=True, kw_only=True):
+class Stamped(Struct, frozen=True, kw_only=True, gc=False):
     """Lines with their hashes, ready to be stored, and the head that they lead to."""
 
     lines: tuple[tuple[bytes, bytes], ...]

@@ -64,6 +64,10 @@ class Fifo:
         """Let who waits at it pass, now or later."""
         os.write(self._fd, b"\n")
 
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._fd)
+
 
 @asynccontextmanager
 async def in_the_middle(

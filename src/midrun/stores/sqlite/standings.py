@@ -22,7 +22,7 @@ from midrun.stores.watchers import LATCHES
 REMEMBERED: Final = 4096
 
 
-class Found(Standing, frozen=True, kw_only=True):
+class Found(Standing, frozen=True, kw_only=True, gc=False):
     """Where a run stands, and what of its row may have to be changed."""
 
     number: int

@@ -21,6 +21,7 @@ of them is carried out alone.
 """
 
 import os
+from asyncio import current_task, get_running_loop
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
@@ -36,7 +37,7 @@ import apsw
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from midrun.errors import StoreClosed, StoreUnreachable
-from midrun.stores.hop import Loop, current_task, get_running_loop, new_waiter, wake
+from midrun.stores.hop import Loop, new_waiter, wake
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connect import DAMAGE, meaning_of
 from midrun.stores.sqlite.requests import Group, Request, Torn
@@ -231,11 +232,11 @@ class Writer:
 
         Whatever happens to this thread, each of them has an outcome then.
         """
-        if wait != self._waits:
-            self._db.set_busy_timeout(self._busy_ms if wait else 0)
-            self._waits = wait
         at = self._standings
         try:
+            if wait != self._waits:
+                self._db.set_busy_timeout(self._busy_ms if wait else 0)
+                self._waits = wait
             at.begin()
             for request in group:
                 request.attempt(at)

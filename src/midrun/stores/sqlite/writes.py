@@ -71,7 +71,7 @@ class Create(Struct, frozen=True, kw_only=True):
         return stamped, nothing.epoch, stamped.appended.at
 
 
-class Append(Struct, frozen=True, kw_only=True):
+class Append(Struct, frozen=True, kw_only=True, gc=False):
     """Add to a journal under the conditions that its writer named."""
 
     run: RunId

@@ -1,0 +1,252 @@
+"""When the runtime dies, its tools die; when the zygote dies, there is another one."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from midrun.driver.blocking.errands import Died, Outcome, Returned
+from midrun.driver.blocking.importing import importing
+from midrun.driver.blocking.zygote import Zygote
+from midrun.errors import Misconfigured
+from tests.driver.blocking.scene import (
+    LONG,
+    PATIENCE,
+    Fifo,
+    Middle,
+    Watch,
+    errand,
+    ignore,
+    in_the_middle,
+    is_there,
+    outcome_of,
+)
+
+ROOT = Path(__file__).parents[3]
+FOLDER = Path(__file__).parent / "scripts"
+
+
+@contextmanager
+def script(name: str, *arguments: object) -> Iterator["subprocess.Popen[str]"]:
+    """Run a script of the folder `scripts` as somebody's program, and end it."""
+    command = [sys.executable, str(FOLDER / name), *map(str, arguments)]
+    paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    with subprocess.Popen(  # noqa: S603 - our own script
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("copies", [0, 1], ids=["alone", "with a forked copy"])
+async def test_when_the_runtime_is_killed_its_tools_are_gone(
+    tmp_path: Path, copies: int
+) -> None:
+    """Even by SIGKILL, and even if a forked copy of it holds its sockets open."""
+    middle, others = Middle(tmp_path), Fifo(tmp_path / "others")
+    arguments = (middle.fifo.path, middle.gate.path, middle.effect, others.path, copies)
+    with script("holding.py", *arguments) as process:
+        pids = await middle.fifo.hear()
+        zygote, *copied = await others.hear()
+        watches = [Watch(pid) for pid in (*pids, zygote)]
+        process.send_signal(signal.SIGKILL)
+        for watch in watches:
+            await watch.end()
+        for _ in pids:
+            middle.gate.open()
+        for pid in copied:
+            os.kill(pid, signal.SIGKILL)
+    assert len(pids) == 3
+    assert not middle.effect.exists()
+
+
+async def test_a_zygote_that_is_killed_takes_its_calls_along(tmp_path: Path) -> None:
+    """They have died; the next call has a new zygote."""
+    outcomes: list[Outcome] = []
+    middle = Middle(tmp_path)
+    async with Zygote() as zygote, anyio.create_task_group() as group:
+
+        async def run() -> None:
+            outcomes.append(await outcome_of(zygote, errand("hold_with_family", middle.args)))
+
+        group.start_soon(run)
+        pids = await middle.fifo.hear()
+        watches = [Watch(pid) for pid in pids]
+        assert zygote._link
+        os.kill(zygote._link._process.pid, signal.SIGKILL)
+        for watch in watches:
+            await watch.end()
+        for _ in pids:
+            middle.gate.open()
+        assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
+    (outcome,) = outcomes
+    assert outcome == Died(detail="the process of blocking tools has died")
+    assert not middle.effect.exists()
+
+
+async def test_a_tool_that_kills_the_zygote_does_not_outlive_it(tmp_path: Path) -> None:
+    """Not even for as long as the runtime needs to notice."""
+    middle = Middle(tmp_path)
+    async with Zygote() as zygote:
+        outcome = await outcome_of(zygote, errand("kill_the_zygote", middle.args))
+        assert isinstance(outcome, Died)
+        middle.gate.open()
+        assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
+    assert not middle.effect.exists()
+
+
+async def test_a_zygote_that_cannot_start_is_a_death_before_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing has happened, and the outcome says so."""
+    monkeypatch.setattr("midrun.driver.blocking.link.BOOT", "raise SystemExit(1)")
+    async with Zygote() as zygote:
+        outcome = await outcome_of(zygote, errand("add", {"a": 1}))
+        assert outcome == Died(started=False, detail="the process of blocking tools has died")
+        assert not await zygote.can_run(errand("add").target)
+
+
+async def test_interrupts_and_requests_to_terminate_are_for_the_runtime(
+    tmp_path: Path,
+) -> None:
+    """Ctrl-C and service managers signal everybody; what follows is for the driver to say."""
+    async with Zygote() as zygote:
+        async with in_the_middle(zygote, tmp_path, "hold") as middle:
+            assert zygote._link
+            for number in (signal.SIGINT, signal.SIGTERM):
+                os.kill(zygote._link._process.pid, number)
+            middle.gate.open()
+            assert await middle.running.outcome() == Returned(value="held")
+
+
+async def test_closing_the_zygote_ends_its_process(tmp_path: Path) -> None:
+    """Nothing outlives its scope: neither when it is left, nor when it is cancelled."""
+    pids = []
+    for cancelled in (False, True):
+        with anyio.CancelScope() as scope:
+            async with Zygote() as zygote:
+                await outcome_of(zygote, errand("add", {"a": 1}))
+                assert zygote._link
+                pids.append(zygote._link._process.pid)
+                if cancelled:
+                    scope.cancel()
+                    await anyio.sleep_forever()
+    assert not [pid for pid in pids if is_there(pid)]
+    assert len(pids) == 2
+    del tmp_path
+
+
+async def test_a_zygote_that_nobody_needed_was_never_started() -> None:
+    """Agents without blocking tools pay nothing."""
+    async with Zygote() as zygote:
+        assert zygote._link is None
+
+
+def test_a_system_that_cannot_fork_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows, for one. There, blocking tools have to be declared as what they are."""
+    monkeypatch.delattr(os, "fork")
+    with pytest.raises(Misconfigured, match="in_process=True"):
+        Zygote()
+
+
+def test_no_runtime_starts_while_tools_are_imported() -> None:
+    """It would start a zygote, which would import the tools, which would start a runtime."""
+    with importing("shop"), pytest.raises(Misconfigured, match="if __name__ == '__main__'"):
+        Zygote()
+    Zygote()
+
+
+# ── programs ─────────────────────────────────────────────────────────────────
+
+
+def test_tools_of_a_script_are_found_in_it() -> None:
+    """Where most people begin: one file, tools and all; the part under the guard runs once."""
+    with script("guarded.py") as process:
+        printed, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert printed.splitlines() == [
+        "imported as __main__",
+        "Returned(value='hello from __midrun_main__', problem='', shown='')",
+        "True",
+    ]
+
+
+def test_tools_of_a_module_that_was_run_by_name_are_found_in_it() -> None:
+    """`python -m` gives a script a package, and relative imports."""
+    command = [sys.executable, "-m", "tests.driver.blocking.scripts.guarded"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)  # noqa: S603 - our own
+    assert "hello from __midrun_main__" in done.stdout
+
+
+def test_a_script_without_a_guard_is_told_to_have_one() -> None:
+    """Instead of running the agent again, in a zygote of the zygote of the zygote."""
+    with script("unguarded.py") as process:
+        printed, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    (line,) = printed.splitlines()
+    assert line.startswith("Raised(kind='ImportError'")
+    assert "put the part that runs the agent under if __name__ == '__main__':" in line
+
+
+# ── many ─────────────────────────────────────────────────────────────────────
+
+
+async def test_calls_leave_neither_descriptors_nor_zombies_behind(tmp_path: Path) -> None:
+    """A runtime makes them for months."""
+    async with Zygote() as zygote:
+        await outcome_of(zygote, errand("add", {"a": 1}))
+        assert zygote._link
+        server = zygote._link._process.pid
+        before = _descriptors(os.getpid()), _descriptors(server)
+        for n in range(200):
+            assert await outcome_of(zygote, errand("add", {"a": n})) == Returned(value=n + 1)
+            if n % 40 == 0:
+                await outcome_of(zygote, errand("crash"))
+                await outcome_of(zygote, errand("no.such.module:fn"))
+                folder = tmp_path / str(n)
+                folder.mkdir()
+                async with in_the_middle(zygote, folder, "hold", LONG) as middle:
+                    pass
+                middle.fifo.close()
+                middle.gate.close()
+        assert (_descriptors(os.getpid()), _descriptors(server)) == before
+        children = Path(f"/proc/{server}/task/{server}/children").read_text()
+        assert not children.strip()
+        link = zygote._link
+        assert not link._parties
+        assert not link._pids
+
+
+def _descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+async def test_fifty_calls_run_side_by_side(tmp_path: Path) -> None:
+    """Each is behind its gate before the first gate opens."""
+    outcomes: list[Outcome] = []
+    folders = [tmp_path / str(n) for n in range(50)]
+    for folder in folders:
+        folder.mkdir()
+    middles = [Middle(folder) for folder in folders]
+    async with Zygote() as zygote, anyio.create_task_group() as group:
+
+        async def run(middle: Middle) -> None:
+            it = errand("hold", middle.args)
+            outcomes.append(await zygote.run(it, save=ignore, note=ignore, grace=LONG))
+
+        for middle in middles:
+            group.start_soon(run, middle)
+        for middle in middles:
+            await middle.fifo.hear()
+        for middle in middles:
+            middle.gate.open()
+    assert outcomes == [Returned(value="held")] * 50
+    assert all(middle.effect.exists() for middle in middles)
