@@ -12,6 +12,7 @@ from typing import Final
 import anyio
 
 from midrun.agents.agent import Agent
+from midrun.codec.snapshot import due
 from midrun.core import controls as c
 from midrun.core.evidence import (
     Advanced,
@@ -153,8 +154,9 @@ class Drive:
             batch.add(self._latch)
         if self._leaving:
             self._stand_down(batch)
+            orders = plan(batch.state)
         else:
-            self._follow(batch)
+            orders = self._follow(batch)
         if batch.entries and not await self._append(batch):
             return
         del self._door.brought[: len(brought)]
@@ -164,7 +166,6 @@ class Drive:
         for one in late:
             self._door.too_late(one)
         self._latch = None
-        orders = plan(self.state)
         self._door.pass_on(orders, self.state)
         if self._holds():
             await self._bell.wait(self._wait(orders))
@@ -177,15 +178,19 @@ class Drive:
             self.state = await read_on(self._means.store, self.state)
             self._newest = max(self._newest, self.state.seq)
 
-    def _follow(self, batch: Batch) -> None:
-        """Add what the plan orders and the journal alone can do: boundaries, starts, ends."""
+    def _follow(self, batch: Batch) -> Sequence[Order]:
+        """Add what the plan orders and the journal alone can do: boundaries, starts, ends.
+
+        Returns what is left: orders for calls that have left, and waits.
+        """
         while True:
-            for order in plan(batch.state):
+            orders = plan(batch.state)
+            for order in orders:
                 given = self._evidence(order, batch)
                 if given is not None and isinstance(batch.add(given), Accepted):
                     break
             else:
-                return
+                return orders
 
     def _evidence(self, order: Order, batch: Batch) -> Evidence | None:
         """Return what carrying out `order` begins with; None if that is not for the journal."""
@@ -255,9 +260,10 @@ class Drive:
         self.state = batch.state if same else apply(batch.base, batch.entries, appended.at)
         self._newest = Seq(max(self._newest, self.state.seq))
         self._door.leave(batch.entries, self.state)
-        self._snapshot = await snapshot_if_due(
-            self._means.store, self.state, appended, last=self._snapshot
-        )
+        if due(seq=self.state.seq, snapshot=self._snapshot):
+            self._snapshot = await snapshot_if_due(
+                self._means.store, self.state, appended, last=self._snapshot
+            )
         return True
 
     async def _commit(self, batch: Batch) -> Appended:

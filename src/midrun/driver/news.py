@@ -36,6 +36,11 @@ class News:
             if not left:
                 del self._bells[run]
 
+    def tell(self, run: RunId) -> None:
+        """Have whoever waits for `run` look again."""
+        for bell in self._bells.get(run, ()):
+            bell.ring()
+
     async def watch(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Watch the store until cancelled, or until it is closed."""
         async with self._store.watch() as changes:
@@ -43,5 +48,4 @@ class News:
             async for change in changes:
                 for hear in self._hears:
                     hear(change)
-                for bell in self._bells.get(change.run, ()):
-                    bell.ring()
+                self.tell(change.run)

@@ -76,6 +76,8 @@ async def _listen(
     means: Means, flight: Flight, state: State, model: Model, prompt: Prompt, said: _Said
 ) -> None:
     live, run, call = means.live, state.run, flight.call.id
+    if state.prefix:
+        live.tell(Delta(run=run, call=call, kind="text", text=f"{state.prefix}\n\n"))
     async with model.stream(prompt) as stream:
         async for piece in stream:
             if isinstance(piece, Piece):

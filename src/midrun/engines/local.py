@@ -134,6 +134,7 @@ class Local:
         finally:
             self._drives.pop(run, None)
             self._taken.discard(run)
+            self._news.tell(run)  # nobody here knows it any more: look at the store
             if self._leaving and not self._taken:
                 self._empty.set()
 

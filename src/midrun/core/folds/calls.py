@@ -129,9 +129,10 @@ def _replied(state: State, reply: Reply) -> State:
     """The model spoke: what it wants made is proposed; without a wish it is its answer."""
     calls, opened = _proposed(state, reply.uses)
     first = len(state.calls) + 1
+    text = _prefixed(state, reply.text)
     said = Message(
         role="assistant",
-        text=reply.text,
+        text=text,
         thinking=reply.thinking,
         calls=tuple(call_id(first + n) for n in range(len(reply.uses))),
         opaque=reply.opaque,
@@ -142,7 +143,7 @@ def _replied(state: State, reply: Reply) -> State:
         open=opened,
         messages=state.messages.append(said),
         spoken=state.spoken + 1,
-        answer=None if reply.uses else reply.text,
+        answer=None if reply.uses else text,
         prefix="",
         window=reply.window,
         meter=replace(state.meter, text=reply.text),
@@ -176,9 +177,15 @@ def _cut_short(state: State, call: Call, text: str, thinking: str = "") -> State
     """Keep what a model had said so far, marked as interrupted: it can go on from there."""
     if call.call_kind != "model" or call.purpose != "step" or not (text or thinking):
         return state
-    return state.saying(
-        Message(role="assistant", text=text, thinking=thinking, interrupted=True)
+    said = Message(
+        role="assistant", text=_prefixed(state, text), thinking=thinking, interrupted=True
     )
+    return replace(state.saying(said), prefix="")
+
+
+def _prefixed(state: State, text: str) -> str:
+    """Return what the agent says with what the runtime says before it: "Back to …"."""
+    return f"{state.prefix}\n\n{text}".rstrip() if state.prefix else text
 
 
 def call_unknown(state: State, entry: CallUnknown) -> State:

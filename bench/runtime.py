@@ -1,0 +1,247 @@
+"""What a durable run costs: steps, controls, a thousand runs at once, and coming back.
+
+A step is one model call (300 B of text) and one tool call (500 B of result), each journaled
+before and after. The raw step is one commit of the same bytes, to the same disk, in one run.
+"""
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+import anyio
+import apsw
+
+from bench.figures import Figure, micros
+from midrun import Agent, Midrun, Run, tool
+from midrun.core.ids import RunId
+from midrun.core.transcript import Transcript
+from midrun.driver.journal import load
+from midrun.models import ScriptedModel, Use
+from midrun.models.scripted import Line
+from midrun.ports.store import Store
+
+STEPS = 3000
+WINDOW = 100
+LOADED = 1000
+CROWD = 1000
+CROWD_STEPS = 4
+WAIT_S = 1.0
+CONTROLS = 100
+
+
+@tool
+async def look(n: int) -> str:
+    """Return what a search would."""
+    return f"{n}" + "y" * 500
+
+
+@tool(read_only=True)
+async def wait(n: int) -> str:
+    """Wait for as long as a slow service takes."""
+    await anyio.sleep(WAIT_S)
+    return f"{n}" + "y" * 500
+
+
+def _steps(name: str, count: int) -> ScriptedModel:
+    def turn(messages: Transcript) -> Line:
+        n = messages.spoken
+        return ["x" * 300, Use(name, n=n)] if n < count else "Done."
+
+    return ScriptedModel(turn)
+
+
+def figures() -> Sequence[Figure]:
+    """Measure steps, then what a long run leaves behind, then controls, then a crowd."""
+    with TemporaryDirectory(prefix="midrun-bench-", dir=".") as folder:
+        return [
+            *anyio.run(_long_run, Path(folder)),
+            *anyio.run(_controls, Path(folder)),
+            *anyio.run(_crowd, Path(folder)),
+        ]
+
+
+class RawSteps:
+    """One commit a step: what durability costs at least."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = apsw.Connection(str(path))
+        self._db.execute("PRAGMA journal_mode = WAL").fetchall()
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("CREATE TABLE steps (run TEXT, seq INTEGER, line BLOB)")
+        self._seq = 0
+
+    def step(self) -> float:
+        """Commit one step, and return how long it took."""
+        self._seq += 1
+        started = perf_counter()
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute("INSERT INTO steps VALUES (?, ?, ?)", ("r", self._seq, b"x" * 1300))
+        self._db.execute("COMMIT")
+        return perf_counter() - started
+
+
+async def _long_run(folder: Path) -> list[Figure]:
+    raw = RawSteps(folder / "raw.db")
+    path = folder / "long.db"
+    theirs = [raw.step() for _ in range(1000)][500:]
+    agent = Agent("long", model=_steps("look", STEPS), tools=[look])
+    async with Midrun(f"sqlite:///{path}", agents=[agent]) as midrun:
+        run = await midrun.start("long", "measure")
+        await run.result()
+        gaps = await _gaps(midrun.store, run.id)
+        again, once = await _loads(midrun.store, run.id, path)
+    theirs += [raw.step() for _ in range(1000)]
+    stored = path.stat().st_size
+    early, late = (median(gaps[n : n + WINDOW]) for n in (30, STEPS - WINDOW - 2))
+    one = micros(theirs)
+    return [
+        Figure(
+            name="durable step, against a raw commit",
+            value=median(gaps) / one,
+            at_most=4,
+            detail=f"raw {one:.0f} µs, step {median(gaps):.0f} µs (aim: 3 times)",
+        ),
+        Figure(
+            name=f"step {STEPS}, against step 30",
+            value=late / early,
+            at_most=1.1,
+            detail=f"medians of {WINDOW}: {early:.0f} µs, {late:.0f} µs",
+        ),
+        Figure(
+            name="stored for a step",
+            value=stored / STEPS / 1024,
+            unit="KiB",
+            at_most=3,
+        ),
+        Figure(
+            name="a long run ready for its next call, against reading it raw",
+            value=again / once,
+            at_most=2,
+            detail=f"{STEPS} steps: raw {once * 1e3:.0f} ms, ours {again * 1e3:.0f} ms",
+        ),
+    ]
+
+
+async def _gaps(store: Store, run: RunId) -> list[int]:
+    """Return the microseconds from the start of each model call to that of the next."""
+    starts = [
+        record.at
+        for record in await store.read(run)
+        if getattr(record.entry, "call_kind", "") == "model"
+    ]
+    return [after - before for before, after in pairwise(starts)]
+
+
+async def _loads(store: Store, run: RunId, path: Path) -> tuple[float, float]:
+    """Return the seconds that loading the run takes, and reading its lines with plain apsw."""
+    ours, raw = [], []
+    for _ in range(5):
+        gc.collect()
+        started = perf_counter()
+        await load(store, run)
+        ours.append(perf_counter() - started)
+        started = perf_counter()
+        db = apsw.Connection(str(path))
+        list(db.execute("SELECT line FROM entries ORDER BY seq"))
+        raw.append(perf_counter() - started)
+        db.close()
+    return median(ours), median(raw)
+
+
+async def _controls(folder: Path) -> list[Figure]:
+    """Measure how long an async tool takes to see a pause or a cancel."""
+    here: list[float] = []
+    seen: list[float] = []
+    ready = anyio.Event()
+
+    @tool
+    async def stand() -> None:
+        nonlocal ready
+        ready.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            seen.append(perf_counter())
+
+    agent = Agent("stands", model=ScriptedModel(lambda _: Use("stand")), tools=[stand])
+    path = f"sqlite:///{folder / 'controls.db'}"
+    async with Midrun(path, agents=[agent]) as midrun, Midrun(path) as elsewhere:
+        there: list[float] = []
+        for times, handle in ((here, midrun), (there, elsewhere)):
+            for n in range(CONTROLS):
+                ready = anyio.Event()
+                run = await midrun.start("stands", "stand")
+                await ready.wait()
+                await _control(await handle.get(run.id), n, times)
+                times[-1] = seen[-1] - times[-1]
+    return [
+        Figure(
+            name="control seen by an async tool, same process",
+            value=median(here) * 1e3,
+            unit="ms",
+            at_most=2,
+            detail=f"median of {CONTROLS} pauses and cancels",
+        ),
+        Figure(
+            name="… through a store of its own on the same file",
+            value=median(there) * 1e3,
+            unit="ms",
+            at_most=10,
+            detail=f"median of {CONTROLS} pauses and cancels",
+        ),
+    ]
+
+
+async def _control(run: Run, n: int, times: list[float]) -> None:
+    times.append(perf_counter())
+    if n % 2:
+        await run.cancel()
+        await run.until("cancelled")
+    else:
+        await run.pause(now=True)
+        await run.until("paused")
+
+
+async def _crowd(folder: Path) -> list[Figure]:
+    """Measure a thousand runs whose tool waits a second."""
+    agent = Agent("crowd", model=_steps("wait", CROWD_STEPS), tools=[wait])
+    grace = timedelta(seconds=30)
+    async with Midrun(f"sqlite:///{folder / 'crowd.db'}", agents=[agent]) as midrun:
+        before = _memory()
+        started = perf_counter()
+        runs = [await midrun.start("crowd", f"task {n}") for n in range(CROWD)]
+        live = (_memory() - before) / CROWD
+        with anyio.fail_after(grace.total_seconds() * 4):
+            for run in runs:
+                await run.result()
+        took = perf_counter() - started
+    rate = CROWD * CROWD_STEPS / took
+    return [
+        Figure(
+            name=f"steps a second of {CROWD} runs that wait {WAIT_S:g} s, of the ideal 1,000",
+            value=rate,
+            unit="/s",
+            at_least=900,
+            detail=f"{CROWD_STEPS} steps each, synchronous=FULL, {took:.1f} s",
+        ),
+        Figure(name="memory of a live run", value=live / 1024, unit="KiB", at_most=100),
+    ]
+
+
+def _memory() -> int:
+    """Return the resident bytes of this process."""
+    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - not a real file
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    from bench.figures import table
+
+    sys.stdout.write(table(figures()) + "\n")

@@ -1,0 +1,27 @@
+"""Blocking tools, found by name in the process that runs them."""
+
+import threading
+from pathlib import Path
+
+from midrun import tool
+from tests.driver.blocking.deeds import begin_and_wait
+
+BEGUN = threading.Event()
+GATE = threading.Event()
+
+
+@tool
+def stamp(begun: str, gate: str, effect: str) -> str:
+    """Have an effect behind the gate."""
+    begin_and_wait(begun, gate)
+    Path(effect).touch()
+    return "stamped"
+
+
+@tool(in_process=True)
+def carve(effect: str) -> str:
+    """Have an effect in a thread of this process, which nobody can stop."""
+    BEGUN.set()
+    GATE.wait()
+    Path(effect).touch()
+    return "carved"

@@ -1,0 +1,117 @@
+"""Processes that drive a run and are killed, or frozen, in the middle of it.
+
+Each mode talks in lines: it prints what happened, and reads a line where it must wait.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import IO
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from midrun import Midrun, Run
+from midrun.core.ids import Micros
+from midrun.ports.clock import wall
+from midrun.ports.outside import Outside
+from tests.promises.world import World
+
+ROOT = Path(__file__).parents[2]
+
+HOUR = 3_600_000_000
+
+
+def an_hour_later() -> Micros:
+    """Tell the time by which every lease of a process that does not beat any more is over."""
+    return Micros(wall() + HOUR)
+
+
+LATER = Outside(clock=an_hour_later, lease=timedelta(seconds=30))
+"""The outside of a process that may take over at once what a dead or frozen one has held."""
+
+
+class Talk:
+    """A process that one can talk to."""
+
+    def __init__(self, process: "subprocess.Popen[str]", to: IO[str], of: IO[str]) -> None:
+        self.process = process
+        self._to = to
+        self._of = of
+
+    def hear(self) -> str:
+        """Wait for its next line."""
+        return self._of.readline().strip()
+
+    def go_on(self) -> None:
+        """Let it go on where it waits for a line."""
+        self._to.write("\n")
+        self._to.flush()
+
+    def kill(self) -> None:
+        """Kill it, as a power cut would, and see that it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def child(*arguments: object) -> Iterator[Talk]:
+    """Run this module in a process of its own, and end it."""
+    command = [sys.executable, "-m", "tests.promises.crashing", *map(str, arguments)]
+    with subprocess.Popen(  # noqa: S603 - our own script
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        try:
+            yield Talk(process, process.stdin, process.stdout)
+        finally:
+            process.kill()
+
+
+# ── in the process ────────────────────────────────────────────────────────────────────────
+
+
+def say(*words: object) -> None:
+    """Print a line at once."""
+    print(*words, flush=True)  # noqa: T201 - this is how it talks
+
+
+@contextmanager
+def _(_: Run) -> Iterator[None]:
+    yield
+
+
+async def pause(path: str, folder: str) -> None:
+    """Have the first of three notes made, and pause."""
+    world = World(Path(folder), stop_at="")
+    async with Midrun(f"sqlite:///{path}", agents=[world.agent("notes")]) as midrun:
+        run = await midrun.start("actor", "go")
+        while not world.told():
+            await checkpoint()
+        await run.pause()
+        await run.until("paused")
+        say(run.id)
+
+
+async def drive(path: str, folder: str, script: str, stop_at: str) -> None:
+    """Drive a run to the point where it stops, and be killed there."""
+    world = World(Path(folder), stop_at=stop_at)
+    outside = Outside(lease=timedelta(seconds=60))
+    address = f"sqlite:///{path}"
+    async with Midrun(address, agents=[world.agent(script)], outside=outside) as midrun:
+        run = await midrun.start("actor", "go")
+        say(run.id)
+        await anyio.sleep_forever()
+
+
+def main(mode: str, *rest: str) -> None:
+    """Do what the test asked for."""
+    anyio.run({"pause": pause, "drive": drive}[mode], *rest)  # type: ignore[operator]  # by name
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
