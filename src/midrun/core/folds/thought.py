@@ -85,6 +85,7 @@ def frame_pushed(state: State, entry: FramePushed) -> State:
         open=(),
         goal=waiting.text,
         answer=None,
+        prefix="",  # the way back was cut off; it will be said when it is gone
     )
     held = f"Held: {entry.goal}. Answer this first; the run comes back to it."
     return state.saying(Message(role="runtime", text=held, kind="held"), _said(waiting))
