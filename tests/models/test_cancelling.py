@@ -3,14 +3,19 @@
 Not reading is not a pause: the provider would go on generating, and charging.
 """
 
+from contextlib import AbstractAsyncContextManager
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models import ModelRequestParameters, StreamedResponse
+from pydantic_ai.settings import ModelSettings
 
 from midrun.models.provider import ProviderModel
 from midrun.ports.model import Piece
 from midrun.testing.providers import Answer, Endless, Gate, Provider, Text
-from tests.models.protocols import ALL, Speaks, let_go, prompt
+from tests.models.protocols import ALL, Speaks, heard, let_go, prompt
 
 protocols = pytest.mark.parametrize("speaks", ALL, ids=lambda speaks: str(speaks.name))
 
@@ -95,6 +100,42 @@ async def test_a_reader_that_fails_closes_the_connection_and_keeps_its_error(
                 await fail()
             assert let_go(model)
             await provider.closed_midway()
+
+
+@protocols
+@pytest.mark.parametrize("after", [1, 3])
+async def test_a_connection_is_closed_although_the_model_is_held_open(
+    speaks: Speaks, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections are kept for the next reply, but none that still carries the last one."""
+    gate = Gate(after=after)
+    asked: list[AbstractAsyncContextManager[StreamedResponse]] = []
+    with anyio.fail_after(NET_S):
+        answers = (Answer(Text(*WORDS), fault=gate), Answer(Text("Done.")))
+        async with Provider(*answers) as provider:
+            provided = speaks.provided(provider)
+            ask = provided.request_stream
+
+            def keeping(
+                messages: list[ModelMessage],
+                settings: ModelSettings | None,
+                parameters: ModelRequestParameters,
+            ) -> AbstractAsyncContextManager[StreamedResponse]:
+                """Keep the request alive: the garbage collector must not be what closes it."""
+                asked.append(ask(messages, settings, parameters))
+                return asked[-1]
+
+            monkeypatch.setattr(provided, "request_stream", keeping)
+            async with ProviderModel(provided) as model:
+                with anyio.CancelScope() as scope:
+                    async with model.stream(prompt()) as stream:
+                        await anext(stream)
+                        scope.cancel()
+                        await anyio.sleep_forever()
+                assert await provider.closed_midway() == after
+                _, finished = await heard(model, prompt())
+            assert let_go(model)
+    assert finished.reply.text == "Done."
 
 
 @protocols

@@ -4,9 +4,11 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
+from pydantic_ai.messages import ModelResponse, ModelResponseState
 
 from midrun.errors import ModelFailed
 from midrun.models.provider import ProviderModel
+from midrun.models.replies import whole
 from midrun.ports.clock import wall
 from midrun.ports.model import Finished, Piece
 from midrun.testing.providers import (
@@ -131,17 +133,35 @@ async def test_a_call_in_an_unfinished_stream_is_never_asked_for(
 
 
 @protocols
-@pytest.mark.parametrize("after", [None, 0, 2], ids=["headers", "first", "middle"])
-async def test_a_provider_that_falls_silent_is_given_up(
+@pytest.mark.parametrize("after", [None, 0], ids=["headers", "first"])
+async def test_a_provider_that_says_nothing_is_given_up(
     speaks: Speaks, after: int | None
 ) -> None:
-    """Nobody waits for ever, and the connection does not stay either."""
-    answer = Answer(Text("one ", "two ", "three"), fault=Gate(after=after))
+    """Nobody waits for ever."""
+    answer = Answer(Text("one ", "two"), fault=Gate(after=after))
     async with Provider(answer) as provider:
-        came, failure = await failed(ProviderModel(speaks.provided(provider), idle_s=0.2))
-        await provider.closed_midway()
-    assert len(came) == (after or 0)
+        came, failure = await failed(ProviderModel(speaks.provided(provider), idle_s=0.1))
+    assert came == []
     assert (failure.reason, failure.transient) == ("timeout", True)
+
+
+@protocols
+async def test_a_provider_that_falls_silent_is_given_up(speaks: Speaks) -> None:
+    """What it said is kept, and the connection does not stay either."""
+    answer = Answer(Text("one ", "two ", "three"), fault=Gate(after=2))
+    async with Provider(answer) as provider:
+        model = ProviderModel(speaks.provided(provider))
+
+        async def read() -> None:
+            async with model.stream(prompt()) as stream:
+                assert await anext(stream) == Piece(kind="text", text="one ")
+                assert await anext(stream) == Piece(kind="text", text="two ")
+                model._idle_s = 0.01  # short only now: the test must not depend on speed
+                await anext(stream)
+
+        with pytest.raises(ModelFailed, match="timeout"):
+            await read()
+        await provider.closed_midway()
 
 
 @protocols
@@ -170,6 +190,20 @@ async def test_a_provider_that_is_not_there_is_worth_another_try(speaks: Speaks)
         provided = speaks.provided(provider)
     _, failure = await failed(ProviderModel(provided))
     assert (failure.reason, failure.transient) == ("connection", True)
+
+
+@pytest.mark.parametrize("state", ["incomplete", "interrupted", "suspended"])
+def test_only_a_complete_response_is_a_reply(state: ModelResponseState) -> None:
+    """Whatever else it claims, and whoever made it."""
+    with pytest.raises(ModelFailed, match="before it was whole"):
+        whole("m", ModelResponse(parts=[], state=state, finish_reason="stop"))
+
+
+def test_a_reply_that_the_provider_gave_up_is_worth_another_try() -> None:
+    """Some say so in good order, with what they had until then."""
+    with pytest.raises(ModelFailed) as caught:
+        whole("m", ModelResponse(parts=[], finish_reason="error"))
+    assert (caught.value.reason, caught.value.transient) == ("server_error", True)
 
 
 async def test_a_detail_is_short_enough_to_journal() -> None:

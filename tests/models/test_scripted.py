@@ -71,7 +71,7 @@ async def test_one_function_can_play_all_turns() -> None:
 
 async def test_after_the_last_turn_it_fails_and_says_how_many_there_were() -> None:
     """Saying nothing for ever would look like a hang of ours."""
-    with pytest.raises(ModelFailed, match="the script has 1 turn") as caught:
+    with pytest.raises(ModelFailed, match="there are 1") as caught:
         await heard(ScriptedModel(["one"]), prompt(TASK, SPOKEN))
     assert (caught.value.reason, caught.value.transient) == ("script_ended", False)
 

@@ -2,14 +2,27 @@
 
 import msgspec
 import pytest
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.usage import RequestUsage
 
 from midrun.core.ids import CallId
 from midrun.core.transcript import Made, Turn
 from midrun.core.values import Reply, Spend
+from midrun.models.prices import Prices
 from midrun.models.provider import ProviderModel
-from midrun.ports.model import Piece
+from midrun.ports.model import Piece, Prompt
 from midrun.testing.providers import Answer, Call, Provider, Text, Thinking, Usage
-from tests.models.protocols import ALL, ANTHROPIC, TASK, Speaks, heard, joined, let_go, prompt
+from tests.models.protocols import (
+    ALL,
+    ANTHROPIC,
+    TASK,
+    Speaks,
+    Told,
+    heard,
+    joined,
+    let_go,
+    prompt,
+)
 
 protocols = pytest.mark.parametrize("speaks", ALL, ids=lambda speaks: str(speaks.name))
 
@@ -218,6 +231,28 @@ async def test_a_reply_costs_what_the_list_says() -> None:
     async with Provider(answer) as provider:
         _, finished = await heard(ProviderModel(ANTHROPIC.provided(provider)), prompt())
     assert finished.spent == Spend(tokens=1_000_000, cost=5_000_000)
+
+
+async def test_a_reply_under_another_name_costs_what_the_model_asked_costs() -> None:
+    """Providers answer under dated names that the list may not have yet."""
+    usage = RequestUsage(input_tokens=1_000_000)
+    async with Provider() as provider:
+        prices = Prices(ANTHROPIC.provided(provider))
+    unheard_of = ModelResponse(parts=[], usage=usage, model_name="unheard-of")
+    assert prices.spent(unheard_of) == Spend(tokens=1_000_000, cost=5_000_000)
+
+
+@protocols
+async def test_a_bare_prompt_is_a_prompt(speaks: Speaks) -> None:
+    """An agent may have neither instructions nor tools."""
+    bare = Prompt(instructions="", transcript=Told(TASK))
+    async with Provider(DONE) as provider:
+        await heard(ProviderModel(speaks.provided(provider)), bare)
+        body = provider.exchanges[0].body
+    assert not {"system", "instructions", "tools"} & {
+        name for name, value in body.items() if value
+    }
+    assert '"system"' not in str(body)
 
 
 @protocols

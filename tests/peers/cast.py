@@ -108,8 +108,8 @@ async def journal(run: Run) -> list[str]:
     return [type(r.entry).__name__ for r in await run._desk.store.read(run.id)]
 
 
-async def entry(run: Run, kind: str) -> None:
-    """Wait for an entry of that kind, whatever phase the run is in."""
+async def entry(run: Run, kind: str, times: int = 1) -> None:
+    """Wait for so many entries of that kind, whatever phase the run is in."""
     with run._desk.news.of(run.id) as bell:
-        while kind not in await journal(run):
+        while (await journal(run)).count(kind) < times:
             await bell.wait()

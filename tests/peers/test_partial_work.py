@@ -3,7 +3,7 @@
 import anyio
 
 from midrun import Agent, Paused
-from tests.peers.cast import Cast, Tapped, Use, first_words, journal
+from tests.peers.cast import Cast, Tapped, Use, entry, first_words, journal
 from tests.runtime.conftest import Opener
 
 
@@ -73,8 +73,7 @@ async def test_paused_is_not_said_while_a_tool_is_at_work(opened: Opener) -> Non
     await cast.start("b").wait()
     await run.pause()
     cast.gate("a").set()
-    while (await journal(run)).count("CallDone") < 2:  # the model's, and that of a
-        await anyio.lowlevel.checkpoint()
+    await entry(run, "CallDone", 2)  # the model's, and that of a
     assert (await run.view()).phase == "pausing"
     cast.gate("b").set()
     await run.until("paused")

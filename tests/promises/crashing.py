@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import IO
 
 import anyio
-from anyio.lowlevel import checkpoint
 
-from midrun import Midrun, Run
+from midrun import Midrun
 from midrun.core.ids import Micros
 from midrun.ports.clock import wall
 from midrun.ports.outside import Outside
+from tests.promises.seen import engine, true
 from tests.promises.world import World
 
 ROOT = Path(__file__).parents[2]
@@ -80,19 +80,14 @@ def say(*words: object) -> None:
     print(*words, flush=True)  # noqa: T201 - this is how it talks
 
 
-@contextmanager
-def _(_: Run) -> Iterator[None]:
-    yield
-
-
 async def pause(path: str, folder: str) -> None:
-    """Have the first of three notes made, and pause."""
-    world = World(Path(folder), stop_at="")
+    """Pause in the middle of the first of three notes, and end."""
+    world = World(Path(folder), stop_at="note:before")
     async with Midrun(f"sqlite:///{path}", agents=[world.agent("notes")]) as midrun:
         run = await midrun.start("actor", "go")
-        while not world.told():
-            await checkpoint()
+        await world.reached.wait()
         await run.pause()
+        world.gate.set()
         await run.until("paused")
         say(run.id)
 
@@ -104,13 +99,52 @@ async def drive(path: str, folder: str, script: str, stop_at: str) -> None:
     address = f"sqlite:///{path}"
     async with Midrun(address, agents=[world.agent(script)], outside=outside) as midrun:
         run = await midrun.start("actor", "go")
+        await world.reached.wait()
         say(run.id)
         await anyio.sleep_forever()
 
 
+async def drive_until_let_go(path: str, folder: str, script: str, stop_at: str) -> None:
+    """Drive a run to the point where it stops; say so once this process has let go of it."""
+    world = World(Path(folder), stop_at=stop_at)
+    outside = Outside(lease=timedelta(seconds=60))
+    address = f"sqlite:///{path}"
+    async with Midrun(address, agents=[world.agent(script)], outside=outside) as midrun:
+        run = await midrun.start("actor", "go")
+        await world.reached.wait()
+        say(run.id)
+        await true(lambda: run.id not in engine(midrun)._taken)
+        say("let go")
+
+
+async def cancel(path: str, folder: str, script: str, stop_at: str) -> None:
+    """Make two drafts, cancel while a third tool looks, and stop in the first undo."""
+    looking, world = World(Path(folder), "look:before"), World(Path(folder), stop_at)
+    outside = Outside(lease=timedelta(seconds=60))
+    address = f"sqlite:///{path}"
+    async with Midrun(address, agents=[looking.agent(script)], outside=outside) as midrun:
+        run = await midrun.start("actor", "go")
+        await looking.reached.wait()
+        await run.pause(now=True)
+        await run.until("paused")
+        await run.cancel(undo="all")
+    async with Midrun(address, agents=[world.agent(script)], outside=outside):
+        await world.reached.wait()
+        say(run.id)
+        await anyio.sleep_forever()
+
+
+MODES = {
+    "pause": pause,
+    "drive": drive,
+    "drive_until_let_go": drive_until_let_go,
+    "cancel": cancel,
+}
+
+
 def main(mode: str, *rest: str) -> None:
     """Do what the test asked for."""
-    anyio.run({"pause": pause, "drive": drive}[mode], *rest)  # type: ignore[operator]  # by name
+    anyio.run(MODES[mode], *rest)  # type: ignore[arg-type]  # by name
 
 
 if __name__ == "__main__":

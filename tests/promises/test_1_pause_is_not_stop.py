@@ -10,7 +10,7 @@ import gc
 import weakref
 from pathlib import Path
 
-from midrun import Agent, Midrun, Paused
+from midrun import Agent, Midrun, Paused, ask_human
 from midrun.core.entries import CallStarted, LeaseTaken
 from midrun.ports.store import Query
 from tests.promises.crashing import child
@@ -141,11 +141,7 @@ async def test_siblings_in_flight_finish_before_paused_and_are_not_made_again(
 
 async def test_a_question_stays_open_through_a_pause(opened: Opener) -> None:
     """An answer that comes meanwhile is kept, and changes nothing until somebody resumes."""
-    asking = Stage().agent()
-    del asking
     model = Speaker(Line("", "", Use("ask_human", question="Which?")), "Then the red one.")
-    from midrun import ask_human
-
     midrun = await opened(Agent("actor", model=model, tools=[ask_human]))
     run = await midrun.start("actor", "go")
     await run.until("waiting")

@@ -13,9 +13,9 @@ from midrun import Checkpoint, Completed, ControlRefused, Midrun, NotJson, Pause
 from midrun.agents.outcome import Outcome
 from midrun.core.entries import AskOpened, CallStarted
 from midrun.models import Use
-from tests.promises.journals import entries, kinds
 from tests.promises.office import office, script, told, written
 from tests.promises.processes import elsewhere
+from tests.promises.seen import entries, kinds, recorded
 from tests.runtime.conftest import Opener
 from tests.runtime.stage import Stage
 
@@ -93,7 +93,7 @@ async def test_with_a_store_another_process_answers_and_drives(
 
 async def test_an_answer_may_be_any_json_also_null_and_false(opened: Opener, log: str) -> None:
     """An answer is data, so an empty one is an answer."""
-    for value, shown in (("", ""), (False, "False"), ([], "[]"), (0, "0")):
+    for value, shown in (("", ""), (None, "None"), (False, "False"), ([], "[]"), (0, "0")):
         midrun = await opened(office(*script("ask_async", log)))
         run = await midrun.start("office", "go")
         await run.until("waiting")
@@ -129,19 +129,33 @@ async def test_the_first_answer_counts_and_the_second_learns_whose_it_was(
     opened: Opener, log: str
 ) -> None:
     """From whatever process it comes."""
-    midrun = await opened(office(*script("ask_async", log)))
+    asks = [Use("ask_async", log=log, question=q) for q in ("One?", "Two?")]
+    midrun = await opened(office(asks, told))
     other = await opened()
+    run = await midrun.start("office", "go")
+    one, two = (await run.until("waiting")).asks
+    first = await run.answer("red", ask=one.id, actor="ada")
+    with pytest.raises(ControlRefused) as refused:
+        await (await other.get(run.id)).answer("blue", ask=one.id, actor="bob")
+    assert (refused.value.reason, refused.value.by) == ("already_answered", "ada")
+    assert refused.value.seq == first.seq
+    await run.answer("green", ask=two.id)
+    assert (await run.until("completed")).output == "ask_async: red; ask_async: green"
+
+
+async def test_who_answers_after_the_end_still_learns_who_was_first(
+    opened: Opener, log: str
+) -> None:
+    """The run went on and ended meanwhile; that is not what closed the ask."""
+    midrun = await opened(office(*script("ask_async", log)))
     run = await midrun.start("office", "go")
     (ask,) = (await run.until("waiting")).asks
     first = await run.answer("red", actor="ada")
+    await run.until("completed")
     with pytest.raises(ControlRefused) as refused:
-        await (await other.get(run.id)).answer("blue", ask=ask.id, actor="bob")
-    assert (refused.value.reason, refused.value.by) in {
-        ("already_answered", "ada"),
-        ("ask_closed", "ada"),
-    }
-    assert refused.value.seq == first.seq
-    assert (await run.until("completed")).output == "ask_async: red"
+        await run.answer("blue", ask=ask.id, actor="bob")
+    assert refused.value.reason in {"already_answered", "ask_closed"}
+    assert (refused.value.by, refused.value.seq) == ("ada", first.seq)
 
 
 # ── calls beside it ───────────────────────────────────────────────────────────────────────
@@ -172,9 +186,7 @@ async def test_the_run_waits_only_when_the_calls_beside_it_have_ended(
     midrun = await opened(agent)
     run = await midrun.start("actor", "go")
     await stage.start("a").wait()
-    async for item in run.feed():
-        if item.seq and item.kind == "AskOpened":
-            break
+    await recorded(run, AskOpened)
     view = await run.view()
     assert (view.phase, [call.tool for call in view.in_flight]) == ("running", ["slow"])
     await run.answer("yes")
@@ -230,8 +242,8 @@ async def test_a_call_that_needs_a_yes_is_made_after_it_and_cites_it(
     await run.approve(actor="ada")
     assert (await run.until("completed")).output == "pay: paid 100"
     assert written(log) == ["did first", "paid 100 to ada"]
-    (opened_,) = await entries(midrun, run, AskOpened)
-    start = (await entries(midrun, run, CallStarted))[-2]
+    (opened_,) = await entries(run, AskOpened)
+    start = (await entries(run, CallStarted))[-2]
     assert start.approval is not None
     assert start.approval.ask == ask.id
     assert start.approval.args_hash == opened_.args_hash
@@ -261,8 +273,8 @@ async def test_edited_arguments_are_the_ones_that_it_is_made_with(
     await run.approve(args={"log": log, "amount": 5, "to": "bob"}, actor="ada")
     assert (await run.until("completed")).output == "pay: paid 5"
     assert written(log) == ["did first", "paid 5 to bob"]
-    (opened_,) = await entries(midrun, run, AskOpened)
-    start = (await entries(midrun, run, CallStarted))[-2]
+    (opened_,) = await entries(run, AskOpened)
+    start = (await entries(run, CallStarted))[-2]
     assert start.approval is not None
     assert start.approval.args_hash != opened_.args_hash
 
@@ -346,7 +358,7 @@ async def test_a_yes_given_while_nobody_drives_the_run_stays_valid(
     said = await elsewhere("drive", "pay", log, path, "terminal", "waiting")
     assert said == {"phase": "completed"}
     assert written(log) == ["did first", "paid 100 to ada"]
-    assert (await kinds(desk, run)).count("AskOpened") == 1
+    assert (await kinds(await desk.get(run.id))).count("AskOpened") == 1
 
 
 @pytest.mark.parametrize(

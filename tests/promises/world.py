@@ -1,10 +1,9 @@
 """A world on disk that outlives the processes that change it, and agents that change it.
 
-Every effect is a line of a file. A process that has been told where to stop says so at that
-point, and waits there to be killed.
+Every effect is a line of a file. A process stops at the point that it was told to stop at, and
+waits there to be let on, or killed.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,9 +23,14 @@ SCRIPTS: dict[str, Sequence[str | Use | list[str | Use]]] = {
 
 
 class World:
-    """A folder with what has happened. `stop_at` is where this process stops: `look:before`."""
+    """A folder with what has happened. `stop_at` is where this process stops: `look:before`.
+
+    There it sets `reached` and waits for `gate`.
+    """
 
     def __init__(self, folder: Path, stop_at: str = "") -> None:
+        self.reached = anyio.Event()
+        self.gate = anyio.Event()
         self._file = folder / "world.txt"
         self._stop_at = stop_at
 
@@ -50,8 +54,8 @@ class World:
 
     async def _reach(self, point: str) -> None:
         if point == self._stop_at:
-            print(point, flush=True)  # noqa: T201 - this is how it talks
-            await anyio.sleep_forever()
+            self.reached.set()
+            await self.gate.wait()
 
     def agent(self, script: str) -> Agent:
         """Return the agent that plays this script; the same in every process."""
@@ -104,12 +108,3 @@ class World:
 
         return [note, charge, fetch, look, checked, draft]
 
-
-def main() -> None:
-    """Say what happened in the world of a folder."""
-    for line in World(Path(sys.argv[1])).told():
-        print(line)  # noqa: T201 - it is asked to
-
-
-if __name__ == "__main__":
-    main()

@@ -76,6 +76,9 @@ def _ruled(state: State, given: Input, now: Micros) -> Verdict:
     if cell.to:
         return RULINGS[type(given)](state, given, now)
     if cell.refused:
+        ask = state.ask(getattr(given, "ask", ""))
+        if ask is not None and ask.closed:  # whoever comes too late learns who was first
+            return Refused(reason=cell.refused, seq=ask.closed_seq, by=ask.by)
         return Refused(reason=cell.refused, seq=state.since, by=state.since_by)
     if isinstance(given, Resume) and given.instruction:
         # Nobody's words are lost in a no-op: the sender may send them as a redirect.

@@ -51,7 +51,7 @@ async def act(means: Means, agent: Agent, flight: Flight, state: State) -> Close
     performance = Performance(means, agent, tool, flight, state)
     with anyio.move_on_after(_seconds(tool)) as limit:
         end = await performance.tool(arguments)
-    if isinstance(end, Asked):
+    if isinstance(end, Asked) and flight.stop in {"", "paused"}:
         return AskPerson(epoch=epoch, call=call.id, question=end.question, data=end.data)
     outcome = _timed_out(call, tool) if limit.cancelled_caught else _outcome(call, flight, end)
     return Close(epoch=epoch, outcome=outcome)

@@ -14,8 +14,11 @@ import anyio
 from midrun.agents.agent import Agent
 from midrun.codec.snapshot import due
 from midrun.core import controls as c
+from midrun.core.entries import CallAborted
 from midrun.core.evidence import (
     Advanced,
+    AskPerson,
+    Close,
     Evidence,
     Settled,
     StandDown,
@@ -44,6 +47,7 @@ from midrun.core.values import NOTHING, Actor, Spend
 from midrun.core.verdicts import Accepted, Refused
 from midrun.driver.batch import Batch
 from midrun.driver.bell import Bell
+from midrun.driver.control import bring
 from midrun.driver.journal import read_on, snapshot_if_due
 from midrun.driver.means import Means
 from midrun.driver.perform import Door
@@ -79,6 +83,7 @@ class Drive:
         self._newest = state.seq  # as far as anybody told us
         self._latch: c.Halt | None = None
         self._snapshot = START
+        self._alarm: Micros | None = None
         self._leaving = ""
         self._fenced = False
 
@@ -144,17 +149,19 @@ class Drive:
 
     async def _turn(self) -> None:
         """Take what has come in, decide what it means, append it, and pass on what follows."""
+        if self._alarm is not None and self._alarm <= self._means.clock():
+            await self._wake()
         await self._read()
         if not self._holds():
             return
         batch = self._batch()
         brought = tuple(self._door.brought)
-        late = [one for one in brought if isinstance(batch.add(one.given), Refused)]
+        late = [one for one in brought if not self._taken_in(batch, one.given)]
         if self._latch is not None:
             batch.add(self._latch)
         if self._leaving:
             self._stand_down(batch)
-            orders = plan(batch.state)
+            orders: Sequence[Order] = plan(batch.state)
         else:
             orders = self._follow(batch)
         if batch.entries and not await self._append(batch):
@@ -170,6 +177,21 @@ class Drive:
         if self._holds():
             await self._bell.wait(self._wait(orders))
 
+    async def _wake(self) -> None:
+        """Do what is due, as the clock and not as the driver: it lets go of people's pauses."""
+        self._alarm = None
+        ruled = await bring(self._means.store, self.state, Wake(), self._means.clock)
+        self.state = ruled.after
+
+    def _taken_in(self, batch: Batch, given: Evidence) -> bool:
+        """Add evidence to the batch; False if the journal does not wait for it any more."""
+        if not isinstance(batch.add(given), Refused):
+            return True
+        if isinstance(given, AskPerson):  # nobody is asked any more: then it was stopped
+            stopped = CallAborted(call=given.call)
+            batch.add(Close(epoch=given.epoch, outcome=stopped))
+        return False
+
     def _batch(self) -> Batch:
         return Batch(self.state, self._means.clock())
 
@@ -184,7 +206,7 @@ class Drive:
         Returns what is left: orders for calls that have left, and waits.
         """
         while True:
-            orders = plan(batch.state)
+            orders: Sequence[Order] = plan(batch.state)
             for order in orders:
                 given = self._evidence(order, batch)
                 if given is not None and isinstance(batch.add(given), Accepted):
@@ -212,8 +234,6 @@ class Drive:
                 return Settled(epoch=epoch)
             case Park():
                 return StandDown(epoch=epoch, why="halted")
-            case WakeAt(at=at) if at <= batch.now:
-                return Wake()
             case _:
                 return None
 
@@ -231,12 +251,14 @@ class Drive:
 
     def _wait(self, orders: Sequence[Order]) -> float | None:
         """Return for how long nothing has to be done unless there are news."""
-        times: list[Micros] = []
-        for order in orders:
-            if isinstance(order, WakeAt):
-                times.append(order.at)
-            elif isinstance(order, CallModel | Undo | Release) and order.after is not None:
-                times.append(order.after)
+        times = [
+            order.after
+            for order in orders
+            if isinstance(order, CallModel | Undo | Release) and order.after is not None
+        ]
+        self._alarm = min((o.at for o in orders if isinstance(o, WakeAt)), default=None)
+        if self._alarm is not None:
+            times.append(self._alarm)
         return (min(times) - self._means.clock()) / 1e6 if times else None
 
     # ── appending ─────────────────────────────────────────────────────────────────────────

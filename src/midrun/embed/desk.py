@@ -4,15 +4,17 @@ from collections.abc import Callable, Collection, Mapping
 
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
-from midrun.core.controls import Control
+from midrun.core.controls import Approve, Control
 from midrun.core.ids import RunId
 from midrun.core.state import State
+from midrun.core.table import enabled
 from midrun.core.values import Phase, Use
 from midrun.driver.control import bring
 from midrun.driver.journal import load, read_on
 from midrun.driver.live import Live
 from midrun.driver.news import News
 from midrun.embed.receipt import Receipt, receipt
+from midrun.errors import ControlRefused
 from midrun.ports.clock import Clock
 from midrun.ports.store import Store
 
@@ -47,10 +49,28 @@ class Desk:
             RunNotFound: no such run.
         """
         state = self.known(run) or await load(self.store, run)
+        if isinstance(control, Approve) and control.args is not None:
+            self._check_edited(state, control)
         ruled = await bring(self.store, state, control, self.now)
         if ruled.entries:
             self.hear(run, ruled.after)
         return receipt(control, ruled)
+
+    def _check_edited(self, state: State, control: Approve) -> None:
+        """Refuse edited arguments that do not fit while the ask is still open.
+
+        A desk that does not know the agent cannot; then the call itself fails, and says so.
+        """
+        ask, agent = state.ask(control.ask), self.agents.get(state.started.agent)
+        call = state.call(ask.call) if ask is not None else None
+        if agent is None or call is None:
+            return
+        edited = agent.offered(Use(tool=call.use.tool, args=control.args))
+        if edited.refused:
+            phase, detail = state.phase, edited.refused
+            raise ControlRefused(
+                state.run, "approve", "bad_arguments", phase, enabled(phase), detail=detail
+            )
 
     async def state_of(self, run: RunId) -> State:
         """Return what the journal of `run` means now.

@@ -12,10 +12,9 @@ from midrun.core.entries import (
     CallUnknown,
     Entry,
     Record,
-    RunCancelled,
-    RunCompleted,
 )
 from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
+from midrun.core.values import TERMINAL
 from midrun.driver.live import Delta
 from midrun.embed.desk import Desk
 
@@ -33,7 +32,6 @@ class Happened(Struct, frozen=True, kw_only=True):
 Item: TypeAlias = Happened | Delta
 
 _CLOSINGS = (CallDone, CallFailed, CallAborted, CallUnknown)
-_ENDS = (RunCompleted, RunCancelled)
 
 
 async def feed(desk: Desk, run: RunId, after: Seq) -> AsyncIterator[Item]:
@@ -44,18 +42,19 @@ async def feed(desk: Desk, run: RunId, after: Seq) -> AsyncIterator[Item]:
     closed: set[CallId] = set()
     with desk.news.of(run) as bell, desk.live.watch(run, bell) as deltas:
         while True:
-            last: Entry | None = None
-            for record in await desk.store.read(run, after=after):
-                after, last = record.seq, record.entry
+            row = await desk.store.row(run)  # before the read, so that no end is overlooked
+            records = await desk.store.read(run, after=after)
+            for record in records:
+                after = record.seq
                 closed.update(_closed(record.entry))
                 yield happened(record)
-            if isinstance(last, _ENDS):
+            if row.head.phase in TERMINAL and after >= row.seq:
                 return
             while deltas:
                 delta = deltas.popleft()
                 if delta.call not in closed:
                     yield delta
-            if last is None:
+            if not records:
                 await bell.wait()
 
 

@@ -12,12 +12,13 @@ from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
 from midrun.core import controls as c
 from midrun.core.entries import RunStarted
+from midrun.core.fork import history
 from midrun.core.head import head_of
 from midrun.core.ids import RunId
 from midrun.core.machine import apply
 from midrun.core.state import State
 from midrun.core.stops import MaxCost, Stop, leaves
-from midrun.core.values import Json, Phase
+from midrun.core.values import Json, Message, Phase
 from midrun.driver.control import bring
 from midrun.driver.journal import load
 from midrun.driver.live import Live
@@ -147,6 +148,7 @@ class Midrun:
             task=task,
             **known.spec(stop),
             thread=thread or "",
+            history=await self._said_before(thread) if thread else (),
             labels=tuple(labels or ()),
             by=person.name,
             role=person.role,
@@ -154,6 +156,13 @@ class Midrun:
         )
         run = RunId(f"run_{_told(request_id) if request_id else self._outside.ids()}")
         return await self._create(run, started)
+
+    async def _said_before(self, thread: str) -> tuple[Message, ...]:
+        """Return what the thread's last run knew and said; it had that of those before it."""
+        page = await self.store.runs(Query(thread=thread, limit=1))
+        if not page.items:
+            return ()
+        return tuple(history(await load(self.store, page.items[0].run)))
 
     async def _create(self, run: RunId, started: RunStarted) -> Run:
         empty = State(run=run)

@@ -67,6 +67,7 @@ class Local:
         self._holder = Holder(store, name, ttl=outside.lease, on_fence=self._fence)
         self._drives: dict[RunId, Drive] = {}
         self._taken: set[RunId] = set()
+        self._left: set[RunId] = set()  # whose lease may still be ours: to be looked at again
         self._broken: dict[RunId, int] = {}  # runs whose journal cannot be driven, at which seq
         self._empty = anyio.Event()
         self._leaving = False
@@ -134,6 +135,7 @@ class Local:
         finally:
             self._drives.pop(run, None)
             self._taken.discard(run)
+            self._left.add(run)
             self._news.tell(run)  # nobody here knows it any more: look at the store
             if self._leaving and not self._taken:
                 self._empty.set()
@@ -164,7 +166,8 @@ class Local:
         except RunNotFound:
             return
         head = row.head
-        if head.phase in DRIVABLE and not row.holder and head.agent in self._agents:
+        ours = row.holder in {"", self._holder.name}  # ours: from an epoch that was dropped
+        if head.phase in DRIVABLE and ours and head.agent in self._agents:
             self.take_up(run)
 
     async def _latched(self) -> None:
@@ -184,6 +187,8 @@ class Local:
             try:
                 for run in await self._store.due(limit=MANY):
                     await self._wake(run)
+                while self._left:
+                    await self._consider(self._left.pop())
                 if names:
                     for run in await self._store.drivable(limit=MANY, agents=names):
                         self.take_up(run)

@@ -21,8 +21,9 @@ class ControlRefused(MidrunError):
         allowed: tuple[str, ...] = (),
         by: str = "",
         seq: int = 0,
+        detail: str = "",
     ) -> None:
-        super().__init__(run, control, reason, phase, allowed, by, seq)
+        super().__init__(run, control, reason, phase, allowed, by, seq, detail)
         self.run = run
         self.control = control
         self.reason = reason
@@ -30,8 +31,10 @@ class ControlRefused(MidrunError):
         self.allowed = allowed
         self.by = by
         self.seq = seq
+        self.detail = detail
 
     def __str__(self) -> str:
+        detail = f": {self.detail}" if self.detail else ""
         first = f", first was {self.by} at seq {self.seq}" if self.by else ""
         instead = (
             f"possible now: {', '.join(self.allowed)}"
@@ -39,7 +42,7 @@ class ControlRefused(MidrunError):
             else "nothing is possible now"
         )
         return (
-            f"run {self.run}: {self.control} refused, {self.reason} "
+            f"run {self.run}: {self.control} refused, {self.reason}{detail} "
             f"(the run is {self.phase}{first}); {instead}"
         )
 

@@ -122,12 +122,13 @@ class _Telling:
         self.request(UserPromptPart(f"[{mark}] {text}"))
 
     def assistant(self, turn: Turn) -> None:
-        parts, calls = self._said(turn)
-        if parts:
-            self.messages.append(parts)
+        response, calls = self._said(turn)
+        if response is None:
+            return
+        self.messages.append(response)
         for call, made in zip(calls, turn.uses, strict=True):
             self.request(_answered(call, made))
-        if turn.interrupted and parts:
+        if turn.interrupted:
             self.runtime(INTERRUPTED)
         elif turn.kind == "person":
             self.runtime(BY_A_PERSON.format(by=turn.by or "somebody"))

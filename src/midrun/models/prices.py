@@ -71,7 +71,7 @@ def _cost(response: ModelResponse) -> int | None:
         return None
     try:
         price = response.cost().total_price
-    except (LookupError, ValueError):
+    except Exception:  # noqa: BLE001 - a reply that is paid for is not lost over its price
         return None
     return int((price * 1_000_000).to_integral_value(ROUND_CEILING))
 

@@ -23,7 +23,10 @@ from midrun.models.replies import Pieces, whole
 from midrun.ports.model import Finished, Piece, Prompt
 
 IDLE_S: Final = 120.0
-SIZE_MAX: Final = 8 * 1024 * 1024
+SIZE_MAX: Final = 2 * 1024 * 1024
+"""In bytes. An entry has room for four times as much: it holds a reply in the provider's words
+too, and a reply has to fit."""
+
 EACH: Final = 16
 """What a streamed piece counts besides its text: a stream of empty ones has an end as well."""
 
@@ -36,7 +39,7 @@ __all__ = ["Provided", "ProviderModel"]
 class ProviderModel:
     """A model over one of pydantic-ai's.
 
-    `idle_s` bounds the wait for the next piece, `size_max` the reply, in characters. As a
+    `idle_s` bounds the wait for the next piece, `size_max` the reply, in bytes. As a
     context manager it keeps the connections of its provider open from one reply to the next;
     otherwise each reply opens its own.
     """
@@ -95,11 +98,11 @@ class ProviderModel:
             if came is None:
                 break
             for piece in pieces.of(came):
-                size += len(piece.text)
+                size += len(piece.text.encode())
                 yield piece
             size += EACH
             if size > self._size_max:
-                detail = f"the reply is longer than {self._size_max} characters; given up"
+                detail = f"the reply is larger than {self._size_max} bytes; given up"
                 raise ModelFailed(self.name, "broken_stream", detail)
         response = streamed.get()
         yield Finished(reply=whole(self.name, response), spent=self._prices.spent(response))

@@ -79,7 +79,7 @@ class ScriptedModel(Unpriced):
         if callable(self._turns):
             return _improvised(self._turns, messages, place)
         if place >= len(self._turns):
-            detail = f"the script has {len(self._turns)} turns, and all have been played"
+            detail = f"all turns of the script have been played; there are {len(self._turns)}"
             raise ModelFailed(NAME, "script_ended", detail)
         turn = self._turns[place]
         return _improvised(turn, messages, place) if callable(turn) else turn

@@ -40,10 +40,10 @@ def hold(begun: str, gate: str, effect: str) -> str:
 
 @tool
 def hold_with_family(begun: str, gate: str, effect: str) -> None:
-    """Wait with a child in a shell, and with its child, both of which want to have the effect."""
+    """Wait with a shell and a child of the shell, each of which wants the effect."""
     script = 'echo $$; (read line < "$0"; touch "$1") & echo $!; read line < "$0"; touch "$1"'
     command = ["/bin/sh", "-c", script, gate, effect]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as shell:
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as shell:  # noqa: S603 - ours
         assert shell.stdout
         pids = [int(shell.stdout.readline()) for _ in range(2)]
         begin_and_wait(begun, gate, *pids)
@@ -71,7 +71,7 @@ def save_when_asked_to_stop(call: Call, begun: str, gate: str, effect: str) -> s
     try:
         begin_and_wait(begun, gate)
     finally:
-        call.save({"page": 7})
+        call.save({"page": 7})  # type: ignore[unused-awaitable]  # blocking
     return "saved"
 
 
@@ -117,7 +117,7 @@ def facts(call: Call) -> Json:
 @tool
 def surroundings() -> Json:
     """Tell what process it finds itself in."""
-    links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+    links = list(Path("/proc/self/fd").iterdir())
     return {
         "pid": os.getpid(),
         "zygote": os.getppid(),
@@ -127,7 +127,7 @@ def surroundings() -> Json:
         "threads": threading.active_count(),
         "cwd": str(Path.cwd()),
         "path": sys.path,
-        "open": sorted(os.readlink(link) for link in links if os.path.lexists(link)),
+        "open": sorted(str(link.readlink()) for link in links if link.is_symlink()),
         "chance": random.random(),  # noqa: S311 - that two are not the same is the point
         "int": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
         "term": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
@@ -151,9 +151,9 @@ def huge(size: int, text: str = "x") -> str:
 @tool
 def save_and_note(call: Call, seen: str) -> str:
     """Save twice, note once, and say what was durable when the second save returned."""
-    call.save({"page": 1})
-    call.note("half of it")
-    call.save({"page": 2})
+    call.save({"page": 1})  # type: ignore[unused-awaitable]  # blocking
+    call.note("half of it")  # type: ignore[unused-awaitable]  # blocking
+    call.save({"page": 2})  # type: ignore[unused-awaitable]  # blocking
     return Path(seen).read_text()
 
 
@@ -170,7 +170,7 @@ def save_from_threads(call: Call, count: int) -> None:
 @tool
 def save_badly(call: Call) -> None:
     """Save what cannot be saved."""
-    call.save({"when": date(2024, 2, 29)})
+    call.save({"when": date(2024, 2, 29)})  # type: ignore[unused-awaitable]  # blocking
 
 
 @tool

@@ -81,6 +81,7 @@ async def in_the_middle(
         async with zygote.running(it, save=ignore, note=ignore, grace=grace) as running:
             middle.running = running
             await running.outcome()
+            middle.ended.set()
 
     async with anyio.create_task_group() as group:
         group.start_soon(run)
@@ -100,6 +101,12 @@ class Middle:
         self.gate = Fifo(folder / "gate")
         self.effect = folder / "effect"
         self.pids: list[int] = []
+        self.ended = anyio.Event()
+
+    async def outcome(self) -> Outcome | None:
+        """Wait until it has come to its end by itself."""
+        await self.ended.wait()
+        return self.running.ended
 
     @property
     def args(self) -> dict[str, Json]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import anyio
@@ -114,20 +115,37 @@ async def test_a_zygote_that_cannot_start_is_a_death_before_the_start(
         assert not await zygote.can_run(errand("add").target)
 
 
+async def test_a_zygote_that_is_stuck_saves_no_call_from_being_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen by a debugger, or starved: the runtime does not depend on it to stop a tool."""
+    monkeypatch.setattr("midrun.driver.blocking.running.KILL_S", 0.05)
+    async with Zygote() as zygote:
+        async with in_the_middle(zygote, tmp_path, "hold", timedelta()) as middle:
+            watch = Watch(middle.pids[0])
+            assert zygote._link
+            stuck = zygote._link._process.pid
+            os.kill(stuck, signal.SIGSTOP)
+        await watch.end()
+        os.kill(stuck, signal.SIGCONT)
+        assert isinstance(middle.running.ended, Died)
+        assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
+    assert not middle.effect.exists()
+
+
 async def test_interrupts_and_requests_to_terminate_are_for_the_runtime(
     tmp_path: Path,
 ) -> None:
     """Ctrl-C and service managers signal everybody; what follows is for the driver to say."""
-    async with Zygote() as zygote:
-        async with in_the_middle(zygote, tmp_path, "hold") as middle:
-            assert zygote._link
-            for number in (signal.SIGINT, signal.SIGTERM):
-                os.kill(zygote._link._process.pid, number)
-            middle.gate.open()
-            assert await middle.running.outcome() == Returned(value="held")
+    async with Zygote() as zygote, in_the_middle(zygote, tmp_path, "hold") as middle:
+        assert zygote._link
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(zygote._link._process.pid, number)
+        middle.gate.open()
+        assert await middle.outcome() == Returned(value="held")
 
 
-async def test_closing_the_zygote_ends_its_process(tmp_path: Path) -> None:
+async def test_closing_the_zygote_ends_its_process() -> None:
     """Nothing outlives its scope: neither when it is left, nor when it is cancelled."""
     pids = []
     for cancelled in (False, True):
@@ -141,7 +159,6 @@ async def test_closing_the_zygote_ends_its_process(tmp_path: Path) -> None:
                     await anyio.sleep_forever()
     assert not [pid for pid in pids if is_there(pid)]
     assert len(pids) == 2
-    del tmp_path
 
 
 async def test_a_zygote_that_nobody_needed_was_never_started() -> None:
@@ -218,15 +235,18 @@ async def test_calls_leave_neither_descriptors_nor_zombies_behind(tmp_path: Path
                 middle.fifo.close()
                 middle.gate.close()
         assert (_descriptors(os.getpid()), _descriptors(server)) == before
-        children = Path(f"/proc/{server}/task/{server}/children").read_text()
-        assert not children.strip()
+        assert not _children(server)
         link = zygote._link
         assert not link._parties
         assert not link._pids
 
 
 def _descriptors(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 async def test_fifty_calls_run_side_by_side(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from midrun.core.values import Json
 from midrun.driver.blocking.errands import Died, Outcome, Returned
+from midrun.driver.blocking.running import Running
 from midrun.driver.blocking.zygote import Zygote
 from tests.driver.blocking.scene import (
     DEEDS,
@@ -30,7 +31,7 @@ from tests.driver.blocking.scene import (
 async def test_after_a_cancel_the_tool_does_nothing_more(
     zygote: Zygote, tmp_path: Path
 ) -> None:
-    """It was in the middle; its process is reaped; behind the open gate nobody has an effect."""
+    """It was in the middle; its process is reaped; nobody is left to pass the open gate."""
     async with in_the_middle(zygote, tmp_path, "hold") as middle:
         assert is_there(middle.pids[0])
     assert not is_there(middle.pids[0])
@@ -45,7 +46,7 @@ async def test_a_tool_that_is_not_cancelled_passes_the_same_gate(
     """Otherwise the test above would prove nothing."""
     async with in_the_middle(zygote, tmp_path, "hold") as middle:
         middle.gate.open()
-        assert await middle.running.outcome() == Returned(value="held")
+        assert await middle.outcome() == Returned(value="held")
         assert middle.effect.exists()
 
 
@@ -91,7 +92,7 @@ async def test_the_outcome_of_a_tool_that_finishes_within_its_grace_is_kept(
 ) -> None:
     """It has had its effect. To call it aborted would be to forget something we know."""
     async with in_the_middle(zygote, tmp_path, "finish_when_asked_to_stop") as middle:
-        assert middle.running.ended is None
+        pass
     assert middle.running.ended == Returned(value="finished")
     assert middle.effect.exists()
 
@@ -126,16 +127,13 @@ async def test_a_save_that_was_cut_short_is_made_again_within_the_grace(
             group.cancel_scope.cancel()
             await anyio.sleep_forever()
 
-    ends: list[Outcome | None] = []
+    handles: list[Running] = []
 
     async def run() -> None:
         it = errand("save_when_asked_to_stop", middle.args)
-        running = None
-        try:
-            async with zygote.running(it, save=save, note=ignore, grace=LONG) as running:
-                await running.outcome()
-        finally:
-            ends.append(running.ended if running else None)
+        async with zygote.running(it, save=save, note=ignore, grace=LONG) as running:
+            handles.append(running)
+            await running.outcome()
 
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
@@ -143,7 +141,7 @@ async def test_a_save_that_was_cut_short_is_made_again_within_the_grace(
             await middle.fifo.hear()
             middle.gate.open()
     assert attempts == [{"page": 7}] * 2
-    assert ends == [Returned(value="saved")]
+    assert [running.ended for running in handles] == [Returned(value="saved")]
 
 
 async def test_a_save_that_hangs_does_not_keep_the_tool_alive(
@@ -180,7 +178,7 @@ async def test_a_call_can_be_cancelled_at_any_moment_of_its_start(
 ) -> None:
     """Before it is sent, forked, instructed, or heard of: it is gone, or was never there."""
     middle = Middle(tmp_path)
-    handles = []
+    handles: list[Running] = []
 
     async def run() -> None:
         it = errand("hold", middle.args)
@@ -261,7 +259,7 @@ def _opened(path: Path) -> int:
     return os.open(path, os.O_WRONLY)
 
 
-async def test_a_handle_is_of_no_thread(zygote: Zygote) -> None:
+async def test_a_call_costs_the_runtime_no_thread(zygote: Zygote) -> None:
     """No call has a thread of the runtime: a thousand of them would be a thousand threads."""
     before = threading.active_count()
     async with zygote.running(

@@ -86,6 +86,13 @@ class Link:
         if not self.lost:
             await self._send(Kill(call, number))
 
+    def kill_directly(self, call: int) -> None:
+        """Kill the process group of `call` without the zygote, which does not do it."""
+        if call in self._pids:
+            # Still ours: a group keeps its number while it lives, or until it is reaped.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pids[call], signal.SIGKILL)
+
     def forget(self, call: int) -> None:
         """Tell its party nothing more."""
         self._parties.pop(call, None)
@@ -152,10 +159,8 @@ class Link:
 
     def _lose(self) -> None:
         self.lost = True
-        for pid in self._pids.values():
-            # Not even now are these somebody else's: a group keeps its number while it lives.
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+        for call in self._pids:
+            self.kill_directly(call)
         for party in list(self._parties.values()):
             party.lose()
 

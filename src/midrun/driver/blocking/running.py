@@ -31,7 +31,8 @@ Saver: TypeAlias = Callable[[Json], Awaitable[None]]
 Noter: TypeAlias = Callable[[str], Awaitable[None]]
 
 KILL_S: Final = 5.0
-"""How long to wait for a process that was killed; only one stuck in the kernel needs longer."""
+"""How long to wait for the end of a process that was killed. Only one that is stuck in the
+kernel needs longer, or one whose zygote is stuck."""
 
 
 class Running:
@@ -56,7 +57,8 @@ class Running:
     async def outcome(self) -> Outcome:
         """Return what came of the call, once its process group is gone.
 
-        What the caller's `save` or `note` raises comes out here. May be awaited again.
+        What the caller's `save` or `note` raises comes out here. May be awaited again, by one
+        task at a time.
         """
         while self.ended is None:
             await self._attend()
@@ -93,7 +95,8 @@ class Running:
             while self.ended is None:
                 await self._hear_child()
         if self.ended is None:
-            stuck = Died(signal=signal.SIGKILL, detail="killed, but its process is still there")
+            self._link.kill_directly(self._call)
+            stuck = Died(signal=signal.SIGKILL, detail="killed, but nobody saw its process end")
             self.ended = self._answer or stuck
 
     # ── news from the zygote ─────────────────────────────────────────────────

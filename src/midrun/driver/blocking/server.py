@@ -37,6 +37,10 @@ from midrun.driver.blocking.wire import (
     request_of,
 )
 
+FOR_OTHERS: Final = {signal.SIGINT, signal.SIGTERM}
+"""Ctrl-C and a service manager's SIGTERM are for the runtime to act on. Blocked, not ignored: a
+child that is told to stop before it has come to itself finds the signal waiting for it."""
+
 PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -197,6 +201,7 @@ class Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_OTHERS)
             for source in (*self._sources, self._bell):
                 os.close(source if isinstance(source, int) else source.detach())
             for _, other in self._waiting.values():
@@ -227,8 +232,7 @@ class Server:
             self._arm()  # a module may have taken the signals for itself
 
     def _arm(self) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C and a service manager's SIGTERM
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # are for the runtime to act on
+        signal.pthread_sigmask(signal.SIG_BLOCK, FOR_OTHERS)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
 

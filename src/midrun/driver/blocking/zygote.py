@@ -42,11 +42,11 @@ class Zygote:
                 "blocking tools",
                 "this system cannot fork processes for them; declare them in_process=True",
             )
-        self._group: TaskGroup = create_task_group()
+        self._group: TaskGroup | None = None
         self._link: Link | None = None
 
     async def __aenter__(self) -> Self:
-        await self._group.__aenter__()
+        self._group = await create_task_group().__aenter__()
         return self
 
     async def __aexit__(
@@ -55,6 +55,7 @@ class Zygote:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
+        assert self._group is not None
         self._group.cancel_scope.cancel()
         return await self._group.__aexit__(kind, error, trace)
 
@@ -107,6 +108,7 @@ class Zygote:
         return question.yes
 
     def _linked(self) -> Link:
+        assert self._group is not None, "enter the zygote's context first"
         if self._link is None or self._link.lost:
             self._link = Link()
             self._group.start_soon(self._link.listen, name="zygote")

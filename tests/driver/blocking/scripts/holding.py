@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -12,21 +13,26 @@ from midrun.driver.blocking.zygote import Zygote
 from tests.driver.blocking.scene import errand, ignore
 
 
+def tell(fifo: str, pids: list[int]) -> None:
+    """Say which processes there are."""
+    Path(fifo).write_text(" ".join(map(str, pids)))
+
+
 async def main(begun: str, gate: str, effect: str, others: str, copies: str) -> None:
     """Hold the gate until killed."""
     async with Zygote() as zygote:
         await zygote.can_run(errand("hold_with_family").target)
-        assert zygote._link  # noqa: SLF001 - a test
-        pids = [zygote._link._process.pid]  # noqa: SLF001 - a test
+        assert zygote._link
+        pids = [zygote._link._process.pid]
         for _ in range(int(copies)):
             pid = os.fork()
             if not pid:
                 signal.pause()
             pids.append(pid)
-        Path(others).write_text(" ".join(map(str, pids)))
+        tell(others, pids)
         it = errand("hold_with_family", {"begun": begun, "gate": gate, "effect": effect})
         await zygote.run(it, save=ignore, note=ignore, grace=timedelta(seconds=5))
 
 
 if __name__ == "__main__":
-    anyio.run(main, *sys.argv[1:])
+    anyio.run(partial(main, *sys.argv[1:]))

@@ -1,0 +1,159 @@
+"""What the tests of crashes run in processes of their own, to be killed, frozen and ended.
+
+They talk in lines: each prints what happened.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import ParamSpec
+
+import anyio
+import apsw
+
+from midrun import Midrun
+from midrun.driver.live import Delta
+from midrun.ports.outside import Outside
+from midrun.ports.store import Appended, Lease
+from midrun.stores.sqlite.store import SqliteStore
+from tests.crashes.deeds import STORIES, waiting
+
+P = ParamSpec("P")
+
+LONG = timedelta(seconds=60)
+"""A lease that nobody loses because the machine is slow; who takes over has another clock."""
+
+CANCEL = "please stop"
+
+
+def say(*words: object) -> None:
+    """Print a line at once."""
+    print(*words, flush=True)  # noqa: T201 - this is how it talks
+
+
+# ── killed at a write ────────────────────────────────────────────────────────
+
+
+async def live(url: str, story: str, case: str, folder: str) -> None:
+    """Start a run and stay until it has ended; one that is held up is cancelled."""
+    agent = STORIES[story](case, Path(folder))
+    async with Midrun(url, agents=[agent], outside=Outside(lease=LONG)) as midrun:
+        run = await midrun.start(agent, "go", request_id=case)
+        async for item in run.feed():
+            if isinstance(item, Delta) and item.text == "holding":
+                await run.cancel(undo="all", request_id=CANCEL)
+
+
+def arrange_the_end(point: str, number: int) -> None:
+    """Have the process killed at the `number`-th time that a connection passes `point`."""
+    wanted = {"insert": "INSERT INTO entries", "commit": "COMMIT", "reply": "COMMIT"}[point]
+    code = apsw.SQLITE_TRACE_PROFILE if point == "reply" else apsw.SQLITE_TRACE_STMT
+    passed = 0
+
+    def look(step: dict[str, object]) -> None:
+        nonlocal passed
+        # Opening the file may commit too, before there is anything of ours to write.
+        if str(step.get("sql", "")).strip().startswith(wanted) and opened:
+            passed += 1
+            if passed == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    opened: list[bool] = []
+    apsw.connection_hooks.append(lambda db: db.trace_v2(code, look))
+    prepare = SqliteStore.__init__
+
+    def prepared(self: SqliteStore, *args: object, **options: object) -> None:
+        prepare(self, *args, **options)  # type: ignore[arg-type]  # passed on as they came
+        opened.append(True)
+
+    SqliteStore.__init__ = prepared  # type: ignore[method-assign, assignment]  # only in this process
+
+
+def tell_of_appends(sink: int) -> None:
+    """Write a line into `sink` for every append of this process that was acknowledged."""
+
+    def tell(appended: Appended | tuple[Lease, Appended]) -> None:
+        one = appended[1] if isinstance(appended, tuple) else appended
+        os.write(sink, f"{one.seq} {one.hash.hex()}\n".encode())
+
+    def telling(
+        method: Callable[P, Awaitable[Appended]] | Callable[P, Awaitable[tuple[Lease, Appended]]],
+    ) -> Callable[P, Awaitable[Appended | tuple[Lease, Appended]]]:
+        async def told(*args: P.args, **kwargs: P.kwargs) -> Appended | tuple[Lease, Appended]:
+            appended = await method(*args, **kwargs)
+            tell(appended)
+            return appended
+
+        return told
+
+    for name in ("create", "append", "take"):
+        setattr(SqliteStore, name, telling(getattr(SqliteStore, name)))
+
+
+def kill_one(folder: str, story: str, point: str, number: int) -> bool:
+    """Fork a process that dies at its `number`-th write; tell what it had acknowledged."""
+    case = f"{story}-{point}-{number}"
+    place = Path(folder) / case
+    place.mkdir()
+    source, sink = os.pipe()
+    child = os.fork()
+    if not child:
+        tell_of_appends(sink)
+        arrange_the_end(point, number)
+        anyio.run(live, f"sqlite:///{folder}/runs.db", story, case, str(place))
+        os._exit(0)
+    os.close(sink)
+    _, ending = os.waitpid(child, 0)
+    os.set_blocking(source, False)  # noqa: FBT003 - the name says it
+    with os.fdopen(source) as acknowledged:  # its zygote may still hold the other end
+        lines = acknowledged.read().split("\n")[:-1]
+    killed = os.WIFSIGNALED(ending)
+    assert killed or not os.waitstatus_to_exitcode(ending), case
+    say(json.dumps({"case": case, "story": story, "pid": child, "killed": killed, "acks": lines}))
+    return killed
+
+
+def kills(folder: str, story: str, point: str, *numbers: str) -> None:
+    """Kill a process at each of these writes; without numbers at every one that there is."""
+    for number in numbers:
+        kill_one(folder, story, point, int(number))
+    number = 0
+    while not numbers:
+        number += 1
+        if not kill_one(folder, story, point, number):
+            return
+
+
+# ── frozen, or asked to go ───────────────────────────────────────────────────
+
+
+async def drive(folder: str, tool: str, lease_s: str) -> None:
+    """Start a run of a waiting agent and drive runs until SIGTERM; then leave in good order."""
+    outside = Outside(lease=timedelta(seconds=float(lease_s)))
+    agent = waiting(tool, Path(folder))
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        async with Midrun(f"sqlite:///{folder}/runs.db", agents=[agent], outside=outside) as midrun:
+            run = await midrun.start(agent, "go", request_id="the run")
+            say(run.id)
+            async for _ in signals:
+                break
+    say("left")
+
+
+def main(mode: str, *rest: str) -> None:
+    """Do what the test asked for."""
+    match mode:
+        case "kills":
+            kills(*rest)
+        case "drive":
+            anyio.run(drive, *rest)
+        case _:
+            raise ValueError(mode)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

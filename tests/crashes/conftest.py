@@ -1,0 +1,82 @@
+"""What tests of crashes share: a file of runs that is verified afterwards, and other processes."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+
+from midrun.core.ids import Micros
+from midrun.ports.clock import wall
+from tests.runtime.conftest import verify_all
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 12
+"""Seconds after which something that should have happened counts as never happening."""
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> AsyncIterator[Path]:
+    """Give the file that the test's runs are kept in; afterwards every journal is verified."""
+    with anyio.fail_after(PATIENCE):
+        yield tmp_path / "runs.db"
+        await verify_all(tmp_path / "runs.db")
+
+
+def an_hour_later() -> Micros:
+    """Return a time at which the leases of all who are silent have expired."""
+    return Micros(wall() + timedelta(hours=1) // timedelta(microseconds=1))
+
+
+class Process:
+    """A process of `child.py`."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self.pid = process.pid
+
+    async def hear(self) -> str:
+        """Wait for its next line."""
+        assert self._process.stdout
+        return (await anyio.to_thread.run_sync(self._process.stdout.readline)).strip()
+
+    async def hear_all(self) -> list[str]:
+        """Wait for its end, and return every line."""
+        assert self._process.stdout
+        return (await anyio.to_thread.run_sync(self._process.stdout.read)).splitlines()
+
+    async def end(self) -> int:
+        """Wait for its end, and return its exit code."""
+        return await anyio.to_thread.run_sync(self._process.wait)
+
+    def freeze(self) -> None:
+        """Stop all its threads where they are, and see that they are."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def thaw(self) -> None:
+        """Let it go on as if nothing had happened."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """Ask it to leave."""
+        os.kill(self.pid, signal.SIGTERM)
+
+
+@contextmanager
+def child(*arguments: object) -> Iterator[Process]:
+    """Run `child.py`, and end it."""
+    command = [sys.executable, "-m", "tests.crashes.child", *map(str, arguments)]
+    with subprocess.Popen(  # noqa: S603 - our own script
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        try:
+            yield Process(process)
+        finally:
+            process.kill()

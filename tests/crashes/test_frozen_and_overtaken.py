@@ -1,0 +1,220 @@
+"""A process that was frozen does not know it. Others take over; it must notice, and add nothing.
+
+The frozen ones are real processes, stopped by SIGSTOP in the middle of a tool. Who takes over
+has a clock by which the lease is over, unless the test is about the lease itself.
+"""
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+
+from midrun import Midrun, Run
+from midrun.core.entries import CallUnknown, LateResult, LeaseTaken, Record
+from midrun.core.ids import CallId, call_key
+from midrun.ports.clock import Clock, wall
+from midrun.ports.outside import Outside
+from tests.crashes.conftest import Process, an_hour_later, child
+from tests.crashes.deeds import deeds, waiting
+
+LONG = timedelta(seconds=60)
+SHORT = timedelta(seconds=2)
+
+
+def overtaking(path: Path, tool: str, *, lease: timedelta = LONG, clock: Clock = wall) -> Midrun:
+    """Return another process's worth of the same agent on the same file."""
+    agent = waiting(tool, path.parent)
+    outside = Outside(lease=lease, clock=clock)
+    return Midrun(f"sqlite:///{path}", agents=[agent], outside=outside)
+
+
+def gates(path: Path) -> None:
+    """Make the gates that the first and the second attempt wait at."""
+    for attempt in (1, 2):
+        os.mkfifo(path.parent / f"gate-{attempt}")
+
+
+async def open_gate(path: Path, attempt: int) -> None:
+    """Let the attempt pass; returns when somebody is there to pass."""
+    await anyio.Path(path.parent / f"gate-{attempt}").write_text("\n")
+
+
+async def happened(path: Path, *whats: str) -> None:
+    """Wait until the deeds are these."""
+    while tuple(deed.what for deed in deeds(path.parent)) != whats:
+        await anyio.sleep(0.005)
+
+
+async def until(midrun: Midrun, run: Run, fact: Callable[[Record], bool]) -> Record:
+    """Wait for an entry."""
+    while True:
+        for record in await midrun.store.read(run.id):
+            if fact(record):
+                return record
+        await anyio.sleep(0.005)
+
+
+def second_epoch(record: Record) -> bool:
+    """Tell whether this is where somebody took over."""
+    return isinstance(record.entry, LeaseTaken) and record.entry.epoch == 2
+
+
+async def left(process: Process) -> None:
+    """Have the process leave, and see that it does so in good order."""
+    process.terminate()
+    assert await process.hear() == "left"
+    assert await process.end() == 0
+
+
+async def test_a_zombie_stops_its_tool_and_starts_nothing_more(path: Path) -> None:
+    """The call is made again elsewhere under its key; the zombie's own end says nothing."""
+    with child("drive", path.parent, "linger", LONG.total_seconds()) as process:
+        run_id = await process.hear()
+        await happened(path, "linger-begun")
+        process.freeze()
+        async with overtaking(path, "linger", clock=an_hour_later) as midrun:
+            run = await midrun.get(run_id)
+            await happened(path, "linger-begun", "linger-begun")
+            process.thaw()
+            await happened(path, "linger-begun", "linger-begun", "linger-stopped")
+            await anyio.Path(path.parent / "open").touch()
+            await run.until("completed")
+            records = await midrun.store.read(run.id)
+        await left(process)
+    done = deeds(path.parent)
+    assert {deed.key for deed in done if deed.what != "charge"} == {done[0].key}
+    assert [d.what for d in done if d.pid == process.pid] == ["linger-begun", "linger-stopped"]
+    taken = next(r.seq for r in records if second_epoch(r))
+    assert {r.epoch for r in records if r.seq > taken} <= {2, None}
+
+
+async def test_a_late_result_settles_what_nobody_knew(path: Path) -> None:
+    """Slow, not dead: nobody needs to answer, and nobody makes the call again."""
+    gates(path)
+    with child("drive", path.parent, "dwell", LONG.total_seconds()) as process:
+        run_id = await process.hear()
+        await happened(path, "dwell-begun")
+        process.freeze()
+        async with overtaking(path, "dwell", clock=an_hour_later) as midrun:
+            run = await midrun.get(run_id)
+            view = await run.until("waiting")
+            assert [ask.kind for ask in view.asks] == ["unsure"]
+            process.thaw()
+            await open_gate(path, 1)
+            await run.until("completed")
+            records = await midrun.store.read(run.id)
+        await left(process)
+    late = [r.entry for r in records if isinstance(r.entry, LateResult)]
+    assert [(entry.attempt, entry.epoch, entry.result) for entry in late] == [(1, 1, "dwelt 1")]
+    assert [deed.what for deed in deeds(path.parent)] == ["dwell-begun", "dwell", "charge"]
+
+
+async def test_a_late_result_changes_nothing_once_the_call_is_made_again(path: Path) -> None:
+    """The second attempt is what counts; the first is kept as evidence and no more."""
+    gates(path)
+    with child("drive", path.parent, "dwell_again", LONG.total_seconds()) as process:
+        run_id = await process.hear()
+        await happened(path, "dwell-begun")
+        process.freeze()
+        async with overtaking(path, "dwell_again", clock=an_hour_later) as midrun:
+            run = await midrun.get(run_id)
+            await happened(path, "dwell-begun", "dwell-begun")
+            process.thaw()
+            await open_gate(path, 1)
+            await until(midrun, run, lambda r: isinstance(r.entry, LateResult))
+            view = await run.view()
+            assert [(call.tool, call.attempt) for call in view.in_flight] == [("dwell_again", 2)]
+            await open_gate(path, 2)
+            await run.until("completed")
+            records = await midrun.store.read(run.id)
+        await left(process)
+    results = [getattr(r.entry, "result", None) for r in records]
+    assert results.index("dwelt 1") < results.index("dwelt 2")
+    keys = {deed.key for deed in deeds(path.parent) if deed.what == "dwell"}
+    assert len(keys) == 1
+
+
+async def test_a_blocking_tool_of_a_frozen_process_is_heard_of_in_the_end(path: Path) -> None:
+    """Its own process was not frozen: it has acted, and that is known once the zombie wakes."""
+    gates(path)
+    with child("drive", path.parent, "labour", LONG.total_seconds()) as process:
+        run_id = await process.hear()
+        await happened(path, "labour-begun")
+        process.freeze()
+        async with overtaking(path, "labour", clock=an_hour_later) as midrun:
+            run = await midrun.get(run_id)
+            await run.until("waiting")
+            await open_gate(path, 1)
+            await happened(path, "labour-begun", "labour")
+            process.thaw()
+            await run.until("completed")
+            records = await midrun.store.read(run.id)
+        await left(process)
+    assert [r.entry.result for r in records if isinstance(r.entry, LateResult)] == ["laboured"]
+    assert [deed.what for deed in deeds(path.parent)] == ["labour-begun", "labour", "charge"]
+
+
+async def test_an_answer_counts_even_if_the_zombie_never_wakes(path: Path) -> None:
+    """A person says that it did not happen: it is made again, and is not the zombie's."""
+    gates(path)
+    with child("drive", path.parent, "dwell", LONG.total_seconds()) as process:
+        run_id = await process.hear()
+        await happened(path, "dwell-begun")
+        process.freeze()
+        async with overtaking(path, "dwell", clock=an_hour_later) as midrun:
+            run = await midrun.get(run_id)
+            await run.until("waiting")
+            await run.answer("no", actor="ada")
+            await open_gate(path, 2)
+            await run.until("completed")
+    assert [deed.what for deed in deeds(path.parent)] == [
+        *("dwell-begun", "dwell-begun", "dwell", "charge")
+    ]
+
+
+@pytest.mark.slow
+async def test_a_lease_that_runs_out_is_taken_by_whoever_is_alive(path: Path) -> None:
+    """By the store's clock, without any help: a real freeze, a real lease."""
+    with child("drive", path.parent, "linger", SHORT.total_seconds()) as process:
+        run_id = await process.hear()
+        await happened(path, "linger-begun")
+        async with overtaking(path, "linger", lease=SHORT) as midrun:
+            run = await midrun.get(run_id)
+            process.freeze()
+            taken = await until(midrun, run, second_epoch)
+            await happened(path, "linger-begun", "linger-begun")
+            process.thaw()
+            await happened(path, "linger-begun", "linger-begun", "linger-stopped")
+            await anyio.Path(path.parent / "open").touch()
+            await run.until("completed")
+            records = await midrun.store.read(run.id)
+        await left(process)
+    assert [r.entry.call for r in records if isinstance(r.entry, CallUnknown)] == ["c2"]
+    assert {deed.key for deed in deeds(path.parent)[:4]} == {call_key(run.id, CallId("c2"))}
+    assert {r.epoch for r in records if r.seq > taken.seq} <= {2, None}
+
+
+@pytest.mark.slow
+async def test_a_process_frozen_past_its_lease_drops_everything_and_takes_it_anew(
+    path: Path,
+) -> None:
+    """Nobody else was there to take over, but it cannot know that."""
+    with child("drive", path.parent, "linger", SHORT.total_seconds()) as process:
+        run_id = await process.hear()
+        await happened(path, "linger-begun")
+        async with Midrun(f"sqlite:///{path}") as watching:
+            run = await watching.get(run_id)
+            process.freeze()
+            while await watching.store.holders():
+                await anyio.sleep(0.01)
+            process.thaw()
+            await happened(path, "linger-begun", "linger-stopped", "linger-begun")
+            await anyio.Path(path.parent / "open").touch()
+            await run.until("completed")
+            records = await watching.store.read(run.id)
+        await left(process)
+    assert [r.entry.epoch for r in records if isinstance(r.entry, LeaseTaken)] == [1, 2]
+    assert {deed.key for deed in deeds(path.parent)[:4]} == {deeds(path.parent)[0].key}

@@ -1,0 +1,32 @@
+"""Blocking tools for the promises; the process that can be killed imports this module."""
+
+import os
+from pathlib import Path
+
+from midrun import Call, tool
+
+
+def begin_and_wait(begun: str, gate: str) -> None:
+    """Say who is in the middle of it, and wait to be let on."""
+    Path(begun).write_text(f"{os.getpid()}\n")
+    with Path(gate).open() as waiting:
+        waiting.readline()
+
+
+@tool
+def hold(begun: str, gate: str, effect: str) -> str:
+    """Have an effect behind the gate."""
+    begin_and_wait(begun, gate)
+    Path(effect).touch()
+    return "held"
+
+
+@tool
+def crawl_pages(call: Call, begun: str, gate: str, effect: str) -> str:
+    """Save, and have an effect behind the gate; with progress, go on from there."""
+    if call.progress is not None:
+        return f"went on from page {call.progress}"
+    call.save(2)
+    begin_and_wait(begun, gate)
+    Path(effect).touch()
+    return "never"

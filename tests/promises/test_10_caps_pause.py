@@ -1,0 +1,475 @@
+"""Caps pause.
+
+Steps, calls, tokens, money, time, repetition: a run that reaches a cap pauses and asks, instead
+of being killed. It goes on when somebody raises the cap. Caps are always visible.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+
+from midrun import (
+    Agent,
+    Call,
+    Checkpoint,
+    Completed,
+    ControlRefused,
+    Midrun,
+    Misconfigured,
+    Paused,
+    Run,
+    tool,
+)
+from midrun.core.entries import CapReached, VerdictGiven
+from midrun.models import Use
+from midrun.models.scripted import Cue, Line
+from midrun.ports.outside import Outside
+from midrun.stops import (
+    Custom,
+    MaxCost,
+    MaxSteps,
+    MaxTime,
+    MaxTokens,
+    MaxToolCalls,
+    Repeats,
+    Stop,
+    TextMention,
+)
+from tests.promises import conditions
+from tests.promises.clocks import FAR, Hand, Stopped
+from tests.promises.office import office, script
+from tests.promises.priced import Priced
+from tests.promises.seen import entries, kinds
+from tests.runtime.conftest import Opener
+from tests.runtime.stage import Stage
+
+
+def uses(*names: str) -> list[Line]:
+    """Return one turn for each name: a call of `quick`."""
+    return [Use("quick", name=name) for name in names]
+
+
+async def capped(run: Run) -> Paused:
+    """Wait until the run pauses at a cap, and return how it stands."""
+    outcome = await run.result()
+    assert isinstance(outcome, Paused), outcome
+    assert (outcome.phase, outcome.reason) == ("paused", "cap")
+    return outcome
+
+
+async def shown(run: Run) -> dict[str, tuple[float, float]]:
+    """Return the caps as people see them: used, and bound."""
+    return {cap.name: (cap.used, cap.cap) for cap in (await run.view()).caps}
+
+
+def priced(stage: Stage, model: Priced, stop: Stop) -> Agent:
+    """Return an agent that pays for its words."""
+    return Agent("actor", model=model, tools=stage.tools(), stop=stop)
+
+
+# ── every cap: it pauses, it is named, and only raising it lets the run go on ─────────────
+
+BOUNDED: dict[str, tuple[Stop, tuple[float, float], float]] = {
+    "steps": (MaxSteps(2), (2, 2), 9),
+    "tool_calls": (MaxToolCalls(2), (2, 2), 9),
+    "tokens": (MaxTokens(300), (200, 300), 1000),
+    "cost": (MaxCost(usd=0.03), (0.02, 0.03), 1.0),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+async def test_at_a_cap_the_run_pauses_and_only_raising_it_lets_it_go_on(
+    name: str, opened: Opener
+) -> None:
+    """A bare resume would only hit it again, so it is refused by name."""
+    stop, used, more = BOUNDED[name]
+    stage = Stage()
+    model = Priced([*uses("a", "b", "c"), "Done."])
+    midrun = await opened(priced(stage, model, stop))
+    run = await midrun.start("actor", "go")
+    await capped(run)
+    assert stage.did == ["a", "b"]
+    assert (await shown(run))[name] == used
+    assert (await run.view()).reason == "cap"
+    for going_on in (run.resume(), run.resume("hurry"), run.redirect("hurry")):
+        with pytest.raises(ControlRefused) as refused:
+            await going_on
+        assert refused.value.reason == "cap_reached"
+        assert refused.value.by == name  # which one to raise
+    assert model.spoken == 2  # nothing was spent on finding out
+    await run.raise_cap(**{name: more})
+    await run.resume()
+    await run.until("completed")
+    assert stage.did == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+async def test_a_cap_is_raised_with_the_resumption_in_one_go(name: str, opened: Opener) -> None:
+    """Both or neither: too little is refused and changes nothing."""
+    stop, _, more = BOUNDED[name]
+    stage = Stage()
+    midrun = await opened(priced(stage, Priced([*uses("a", "b", "c"), "Done."]), stop))
+    run = await midrun.start("actor", "go")
+    await capped(run)
+    before = (await run.view()).seq
+    for caps, why in (({name: 0.0}, "cap_not_raised"), ({"patience": 9.0}, "no_such_cap")):
+        with pytest.raises(ControlRefused) as refused:
+            await run.resume(caps=caps)
+        assert refused.value.reason == why
+    assert (await run.view()).seq == before
+    await run.resume(caps={name: more}, actor="ada")
+    await run.until("completed")
+    assert stage.did == ["a", "b", "c"]
+
+
+async def test_a_cap_can_be_raised_before_it_is_reached(opened: Opener) -> None:
+    """Whoever sees it coming need not wait for the pause."""
+    stage = Stage()
+    agent = stage.agent(Use("slow", name="a"), *uses("b"), "Done.", stop=MaxSteps(1))
+    midrun = await opened(agent)
+    run = await midrun.start("actor", "go")
+    await stage.start("a").wait()
+    await run.raise_cap(steps=5)
+    assert await shown(run) == {"steps": (1, 5)}
+    stage.gate("a").set()
+    await run.until("completed")
+
+
+async def test_a_cap_that_was_raised_too_little_holds_again(opened: Opener) -> None:
+    """Every pause at a cap is a new one."""
+    stage = Stage()
+    midrun = await opened(stage.agent(*uses("a", "b", "c"), "Done.", stop=MaxSteps(1)))
+    run = await midrun.start("actor", "go")
+    for bound in (2, 3):
+        await capped(run)
+        await run.resume(caps={"steps": bound})
+        await run.until("paused")
+    await capped(run)
+    assert stage.did == ["a", "b", "c"]
+    await run.cancel()
+    assert (await run.until("cancelled")).phase == "cancelled"
+
+
+async def test_a_run_that_is_done_at_its_cap_is_done(opened: Opener) -> None:
+    """A cap stands before the next step, and there is none."""
+    stage = Stage()
+    midrun = await opened(stage.agent(*uses("a"), "Done.", stop=MaxSteps(2)))
+    run = await midrun.start("actor", "go")
+    assert (await run.until("completed", "paused")).phase == "completed"
+
+
+async def test_a_cap_of_the_run_stands_in_for_that_of_the_agent(opened: Opener) -> None:
+    """And it is the one that is shown."""
+    stage = Stage()
+    midrun = await opened(stage.agent(*uses("a", "b"), "Done.", stop=MaxSteps(40)))
+    run = await midrun.start("actor", "go", stop=MaxSteps(1))
+    await capped(run)
+    view = await run.view()
+    assert (view.stop, await shown(run)) == ("at most 1 steps", {"steps": (1, 1)})
+
+
+async def test_what_was_used_and_the_cap_survive_another_process(
+    opened: Opener, path: Path
+) -> None:
+    """The meter is in the journal: a restart does not start it anew."""
+    stage = Stage()
+    turns = (*uses("a", "b", "c"), "Done.")
+    async with Midrun(
+        f"sqlite:///{path}", agents=[stage.agent(*turns, stop=MaxSteps(1))]
+    ) as midrun:
+        run = await midrun.start("actor", "go")
+        await capped(run)
+        await run.raise_cap(steps=2)
+    again = await opened(stage.agent(*turns, stop=MaxSteps(1)))
+    run = await again.get(run.id)
+    assert await shown(run) == {"steps": (1, 2)}
+    await run.resume()
+    await capped(run)
+    assert stage.did == ["a", "b"]
+
+
+# ── money ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_a_call_may_cost_is_set_aside_while_it_is_made(opened: Opener) -> None:
+    """So that calls in flight cannot break a cap together; afterwards only what it cost counts."""
+    stage, gate = Stage(), anyio.Event()
+    model = Priced(["Done."], gate)
+    midrun = await opened(priced(stage, model, MaxCost(usd=1)))
+    run = await midrun.start("actor", "go")
+    await model.began.wait()
+    view = await run.view()
+    assert (view.usage.reserved_usd, view.usage.reserved_tokens) == (0.015, 150)
+    assert await shown(run) == {"cost": (0.015, 1)}
+    gate.set()
+    usage = (await run.until("completed")).usage
+    assert (usage.cost_usd, usage.tokens) == (0.01, 100)
+    assert (usage.reserved_usd, usage.reserved_tokens) == (0, 0)
+
+
+async def test_a_call_that_could_break_the_cap_is_not_made(opened: Opener) -> None:
+    """Not even the first one: what it may cost decides, not what it would have cost."""
+    stage = Stage()
+    model = Priced(["Done."])
+    midrun = await opened(priced(stage, model, MaxCost(usd=0.012)))
+    run = await midrun.start("actor", "go")
+    await capped(run)
+    assert (model.spoken, await shown(run)) == (0, {"cost": (0, 0.012)})
+    await run.resume(caps={"cost": 0.015})
+    await run.until("completed")
+
+
+@pytest.mark.parametrize("stop", [MaxCost(usd=1), MaxSteps(5) | MaxCost(usd=1)])
+async def test_a_model_without_a_price_refuses_a_cap_on_money_by_name(
+    stop: Stop, opened: Opener
+) -> None:
+    """A cap that cannot be kept must not look as if it were."""
+    agent = Stage().agent("Done.")
+    midrun = await opened(agent)
+    with pytest.raises(Misconfigured, match="scripted.*MaxCost"):
+        await midrun.start("actor", "go", stop=stop)
+    with pytest.raises(Misconfigured, match="scripted.*MaxCost"):
+        await agent.run("go", stop=stop)
+    assert not (await midrun.runs()).items
+
+
+# ── time ──────────────────────────────────────────────────────────────────────────────────
+
+
+def timed(path: Path, clock: Hand | Stopped, *agents: Agent) -> Midrun:
+    """Return a `Midrun` that goes by `clock`."""
+    outside = Outside(clock=clock, lease=FAR)
+    return Midrun(f"sqlite:///{path}", agents=agents, outside=outside)
+
+
+async def test_time_at_work_is_capped(path: Path) -> None:
+    """And shown in seconds."""
+    stage, clock = Stage(), Hand()
+
+    @tool
+    async def think(call: Call, seconds: int) -> str:
+        """Take time."""
+        del call
+        clock.move(timedelta(seconds=seconds))
+        return "thought"
+
+    turns = [Use("think", seconds=40), Use("think", seconds=30), "Done."]
+    agent = stage.agent(*turns, stop=MaxTime(minutes=1))
+    agent = Agent("actor", model=agent.model, tools=[think], stop=agent.stop)
+    async with timed(path, clock, agent) as midrun:
+        run = await midrun.start("actor", "go")
+        await capped(run)
+        assert await shown(run) == {"time": (70, 60)}
+        with pytest.raises(ControlRefused) as refused:
+            await run.resume()
+        assert refused.value.reason == "cap_reached"
+        clock.move(timedelta(days=3))  # at rest, time does not count
+        assert await shown(run) == {"time": (70, 60)}
+        await run.resume(caps={"time": 100})
+        view = await run.until("completed")
+        assert view.elapsed == 70
+        assert await midrun.verify(run.id)
+
+
+async def test_time_is_up_also_in_the_middle_of_a_call(path: Path) -> None:
+    """The call finishes, as in any pause, and is not made again."""
+    stage, clock = Stage(), Stopped()
+    agent = stage.agent(Use("slow", name="a"), *uses("b"), "Done.", stop=MaxTime(seconds=0.1))
+    async with timed(path, clock, agent) as midrun:
+        run = await midrun.start("actor", "go")
+        await stage.start("a").wait()
+        clock.run()
+        await run.until("pausing")
+        assert stage.did == []
+        stage.gate("a").set()
+        await capped(run)
+        assert stage.did == ["a"]
+        assert (await entries(run, CapReached))[0].cap == "time"
+        await run.resume(caps={"time": 10**9})
+        await run.until("completed")
+        assert stage.began == ["a", "b"]
+        assert await midrun.verify(run.id)
+
+
+async def test_the_time_that_a_person_takes_does_not_count(path: Path, tmp_path: Path) -> None:
+    """Nobody is at work in a run that waits."""
+    clock, log = Hand(), str(tmp_path / "book.txt")
+    agent = office(*script("ask_async", log), stop=MaxTime(minutes=1))
+    async with timed(path, clock, agent) as midrun:
+        run = await midrun.start("office", "go")
+        await run.until("waiting")
+        clock.move(timedelta(days=30))
+        await run.answer("at last")
+        view = await run.until("completed", "paused")
+        assert (view.phase, view.output) == ("completed", "ask_async: at last")
+
+
+# ── repetition ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("n", "names"),
+    [(3, "aaa"), (2, "abab"), (3, "ababab"), (2, "abcabc"), (2, "abcdabcd"), (2, "xyabab")],
+)
+async def test_going_round_in_circles_pauses(n: int, names: str, opened: Opener) -> None:
+    """The same call, or a cycle of up to four, and not a call later."""
+    stage = Stage()
+    midrun = await opened(stage.agent(*uses(*names, "z"), "Done.", stop=Repeats(n)))
+    run = await midrun.start("actor", "go")
+    await capped(run)
+    assert "".join(stage.did) == names
+    await run.resume("Try something else")  # there is no bound to raise: saying so is enough
+    await run.until("completed")
+    assert "".join(stage.did) == names + "z"
+
+
+@pytest.mark.parametrize("names", ["aabbaa", "abcba", "abcdeabcde"])
+async def test_calls_that_only_look_alike_do_not_pause(names: str, opened: Opener) -> None:
+    """Other arguments are another call."""
+    stage = Stage()
+    midrun = await opened(stage.agent(*uses(*names), "Done.", stop=Repeats(3)))
+    run = await midrun.start("actor", "go")
+    assert (await run.until("completed", "paused")).phase == "completed"
+
+
+async def test_how_often_it_has_repeated_itself_is_shown(opened: Opener) -> None:
+    """As for any other cap: used, and bound."""
+    stage = Stage()
+    midrun = await opened(stage.agent(*uses("x", "a", "a", "a"), "Done.", stop=Repeats(3)))
+    run = await midrun.start("actor", "go")
+    await capped(run)
+    assert await shown(run) == {"repeats": (3, 3)}
+
+
+# ── what the agent says, and conditions of one's own ──────────────────────────────────────
+
+
+@pytest.mark.parametrize("stop", [TextMention("READY"), Custom(conditions.two_calls)])
+async def test_a_condition_without_a_bound_pauses_once_for_what_it_has_seen(
+    stop: Stop, opened: Opener
+) -> None:
+    """There is nothing to raise, so a bare resume goes on, and one more step at least."""
+    stage = Stage()
+    turns: list[Line] = [*uses("a"), ["I am ready now. ", *uses("b")], *uses("c"), "Done."]  # type: ignore[list-item]  # one turn
+    midrun = await opened(stage.agent(*turns, stop=stop))
+    run = await midrun.start("actor", "go")
+    await capped(run)
+    assert stage.did == ["a", "b"]
+    await run.resume()
+    outcome = await run.result()
+    assert stage.did == ["a", "b", "c"]
+    if isinstance(outcome, Paused):  # two calls were two calls after the next step as well
+        await run.resume()
+    await run.until("completed")
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        TextMention("ready", then="complete"),
+        MaxSteps(40) | TextMention("ready", then="complete"),
+        Custom(conditions.two_calls, then="complete"),
+        Custom(conditions.two_steps, then="complete"),
+    ],
+)
+async def test_a_condition_may_say_that_the_run_is_done(stop: Stop, opened: Opener) -> None:
+    """What the agent said last is its answer; the calls of that step are made."""
+    stage = Stage()
+    turns: list[Line] = [*uses("a"), ["All ready. ", *uses("b")], *uses("never")]  # type: ignore[list-item]  # one turn
+    midrun = await opened(stage.agent(*turns, stop=stop))
+    run = await midrun.start("actor", "go")
+    outcome = await run.result()
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "All ready. "
+    assert stage.did == ["a", "b"]
+
+
+async def test_what_a_condition_of_ones_own_said_is_on_record(opened: Opener) -> None:
+    """Somebody's function is asked once per boundary; a replay does not ask it again."""
+    stage = Stage()
+    midrun = await opened(stage.agent(*uses("a", "b"), "Done.", stop=Custom(conditions.two_calls)))
+    run = await midrun.start("actor", "go")
+    await capped(run)
+    said = [entry.met for entry in await entries(run, VerdictGiven)]
+    assert said == [False, False, True]
+
+
+async def test_a_condition_that_no_other_process_could_find_is_refused() -> None:
+    """A run may be resumed anywhere, and a function travels by its name only."""
+    with pytest.raises(Misconfigured, match="top of a module"):
+        Custom(lambda run: True)
+
+
+# ── together ──────────────────────────────────────────────────────────────────────────────
+
+READY: Sequence[Line | Cue] = (
+    ["Busy. ", Use("quick", name="a")],
+    ["Busy. ", Use("quick", name="b")],
+    ["Ready. ", Use("quick", name="c")],
+    ["Ready. ", Use("quick", name="d")],
+    "Done.",
+)
+
+
+@pytest.mark.parametrize(
+    ("stop", "did"),
+    [
+        (MaxSteps(2) | TextMention("ready"), "ab"),
+        (TextMention("ready") | MaxSteps(9), "abc"),
+        (MaxSteps(1) & TextMention("ready"), "abc"),
+        (MaxSteps(4) & TextMention("ready"), "abcd"),
+        (MaxSteps(1) & ~TextMention("busy"), "abc"),
+        ((MaxSteps(4) | MaxToolCalls(2)) & ~TextMention("done"), "ab"),
+        (~(TextMention("busy") | ~MaxSteps(1)), "abc"),
+    ],
+)
+async def test_conditions_compose(stop: Stop, did: str, opened: Opener) -> None:
+    """With `|`, `&` and `~`, in any order."""
+    stage = Stage()
+    midrun = await opened(stage.agent(*READY, stop=stop))
+    run = await midrun.start("actor", "go")
+    await capped(run)
+    assert "".join(stage.did) == did
+    assert (await run.view()).stop == str(stop)
+
+
+async def test_a_cap_within_a_composed_condition_is_raised_by_its_name(opened: Opener) -> None:
+    """All of them are shown, whichever was reached."""
+    stage = Stage()
+    stop = (MaxSteps(3) & TextMention("ready")) | MaxToolCalls(40)
+    midrun = await opened(stage.agent(*READY, stop=stop))
+    run = await midrun.start("actor", "go")
+    await capped(run)
+    assert await shown(run) == {"steps": (3, 3), "tool_calls": (3, 40)}
+    with pytest.raises(ControlRefused) as refused:
+        await run.resume(caps={"tool_calls": 50})  # not the one that holds it
+    assert refused.value.reason == "cap_reached"
+    await run.resume(caps={"steps": 9})
+    await run.until("completed")
+
+
+async def test_a_cap_holds_without_a_store_too() -> None:
+    """The outcome says so, and its checkpoint keeps the cap."""
+    stage = Stage()
+    agent = stage.agent(*uses("a", "b"), "Done.", stop=MaxSteps(1))
+    outcome = await agent.run("go")
+    assert isinstance(outcome, Paused)
+    assert outcome.reason == "cap"
+    with pytest.raises(ControlRefused) as refused:
+        await agent.resume(Checkpoint.from_json(outcome.checkpoint.to_json()))
+    assert refused.value.reason == "cap_reached"
+    assert stage.did == ["a"]
+
+
+async def test_reaching_a_cap_is_on_record_with_its_words(opened: Opener) -> None:
+    """Asked for and happened are two facts here as well."""
+    stage = Stage()
+    midrun = await opened(stage.agent(*uses("a", "b"), "Done.", stop=MaxSteps(1)))
+    run = await midrun.start("actor", "go")
+    await capped(run)
+    (reached,) = await entries(run, CapReached)
+    assert (reached.stop, reached.cap) == ("at most 1 steps", "steps")
+    assert (await kinds(run))[-2:] == ["CapReached", "RunPaused"]
