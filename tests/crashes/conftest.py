@@ -4,17 +4,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from midrun.core.ids import Micros
 from midrun.ports.clock import wall
 from tests.runtime.conftest import verify_all
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 12
@@ -44,16 +48,16 @@ class Process:
     async def hear(self) -> str:
         """Wait for its next line."""
         assert self._process.stdout
-        return (await anyio.to_thread.run_sync(self._process.stdout.readline)).strip()
+        return (await _aside(self._process.stdout.readline)).strip()
 
     async def hear_all(self) -> list[str]:
         """Wait for its end, and return every line."""
         assert self._process.stdout
-        return (await anyio.to_thread.run_sync(self._process.stdout.read)).splitlines()
+        return (await _aside(self._process.stdout.read)).splitlines()
 
     async def end(self) -> int:
         """Wait for its end, and return its exit code."""
-        return await anyio.to_thread.run_sync(self._process.wait)
+        return await _aside(self._process.wait)
 
     def freeze(self) -> None:
         """Stop all its threads where they are, and see that they are."""
@@ -67,6 +71,11 @@ class Process:
     def terminate(self) -> None:
         """Ask it to leave."""
         os.kill(self.pid, signal.SIGTERM)
+
+
+async def _aside(wait: Callable[[], T]) -> T:
+    """Wait in a thread, for no longer than the test does."""
+    return await anyio.to_thread.run_sync(wait, abandon_on_cancel=True)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ has a clock by which the lease is over, unless the test is about the lease itsel
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -31,15 +31,31 @@ def overtaking(path: Path, tool: str, *, lease: timedelta = LONG, clock: Clock =
     return Midrun(f"sqlite:///{path}", agents=[agent], outside=outside)
 
 
-def gates(path: Path) -> None:
-    """Make the gates that the first and the second attempt wait at."""
-    for attempt in (1, 2):
-        os.mkfifo(path.parent / f"gate-{attempt}")
+class Gates:
+    """Where the first and the second attempt at a blocking call wait to be let on."""
+
+    def __init__(self, folder: Path) -> None:
+        paths = [folder / f"gate-{attempt}" for attempt in (1, 2)]
+        for path in paths:
+            os.mkfifo(path)
+        self._files = [os.open(path, os.O_RDWR) for path in paths]
+
+    def open(self, attempt: int) -> None:
+        """Let it pass, now or as soon as it comes there."""
+        os.write(self._files[attempt - 1], b"\n")
+
+    def close(self) -> None:
+        """Let go of them."""
+        for file in self._files:
+            os.close(file)
 
 
-async def open_gate(path: Path, attempt: int) -> None:
-    """Let the attempt pass; returns when somebody is there to pass."""
-    await anyio.Path(path.parent / f"gate-{attempt}").write_text("\n")
+@pytest.fixture
+def gates(path: Path) -> Iterator[Gates]:
+    """Give the gates of the test's folder, all shut."""
+    gates = Gates(path.parent)
+    yield gates
+    gates.close()
 
 
 async def happened(path: Path, *whats: str) -> None:
@@ -91,9 +107,8 @@ async def test_a_zombie_stops_its_tool_and_starts_nothing_more(path: Path) -> No
     assert {r.epoch for r in records if r.seq > taken} <= {2, None}
 
 
-async def test_a_late_result_settles_what_nobody_knew(path: Path) -> None:
+async def test_a_late_result_settles_what_nobody_knew(path: Path, gates: Gates) -> None:
     """Slow, not dead: nobody needs to answer, and nobody makes the call again."""
-    gates(path)
     with child("drive", path.parent, "dwell", LONG.total_seconds()) as process:
         run_id = await process.hear()
         await happened(path, "dwell-begun")
@@ -103,7 +118,7 @@ async def test_a_late_result_settles_what_nobody_knew(path: Path) -> None:
             view = await run.until("waiting")
             assert [ask.kind for ask in view.asks] == ["unsure"]
             process.thaw()
-            await open_gate(path, 1)
+            gates.open(1)
             await run.until("completed")
             records = await midrun.store.read(run.id)
         await left(process)
@@ -112,9 +127,8 @@ async def test_a_late_result_settles_what_nobody_knew(path: Path) -> None:
     assert [deed.what for deed in deeds(path.parent)] == ["dwell-begun", "dwell", "charge"]
 
 
-async def test_a_late_result_changes_nothing_once_the_call_is_made_again(path: Path) -> None:
+async def test_a_late_result_changes_nothing_once_the_call_is_made_again(path: Path, gates: Gates) -> None:
     """The second attempt is what counts; the first is kept as evidence and no more."""
-    gates(path)
     with child("drive", path.parent, "dwell_again", LONG.total_seconds()) as process:
         run_id = await process.hear()
         await happened(path, "dwell-begun")
@@ -123,11 +137,11 @@ async def test_a_late_result_changes_nothing_once_the_call_is_made_again(path: P
             run = await midrun.get(run_id)
             await happened(path, "dwell-begun", "dwell-begun")
             process.thaw()
-            await open_gate(path, 1)
+            gates.open(1)
             await until(midrun, run, lambda r: isinstance(r.entry, LateResult))
             view = await run.view()
             assert [(call.tool, call.attempt) for call in view.in_flight] == [("dwell_again", 2)]
-            await open_gate(path, 2)
+            gates.open(2)
             await run.until("completed")
             records = await midrun.store.read(run.id)
         await left(process)
@@ -137,9 +151,8 @@ async def test_a_late_result_changes_nothing_once_the_call_is_made_again(path: P
     assert len(keys) == 1
 
 
-async def test_a_blocking_tool_of_a_frozen_process_is_heard_of_in_the_end(path: Path) -> None:
+async def test_a_blocking_tool_of_a_frozen_process_is_heard_of_in_the_end(path: Path, gates: Gates) -> None:
     """Its own process was not frozen: it has acted, and that is known once the zombie wakes."""
-    gates(path)
     with child("drive", path.parent, "labour", LONG.total_seconds()) as process:
         run_id = await process.hear()
         await happened(path, "labour-begun")
@@ -147,7 +160,7 @@ async def test_a_blocking_tool_of_a_frozen_process_is_heard_of_in_the_end(path: 
         async with overtaking(path, "labour", clock=an_hour_later) as midrun:
             run = await midrun.get(run_id)
             await run.until("waiting")
-            await open_gate(path, 1)
+            gates.open(1)
             await happened(path, "labour-begun", "labour")
             process.thaw()
             await run.until("completed")
@@ -157,9 +170,8 @@ async def test_a_blocking_tool_of_a_frozen_process_is_heard_of_in_the_end(path: 
     assert [deed.what for deed in deeds(path.parent)] == ["labour-begun", "labour", "charge"]
 
 
-async def test_an_answer_counts_even_if_the_zombie_never_wakes(path: Path) -> None:
+async def test_an_answer_counts_even_if_the_zombie_never_wakes(path: Path, gates: Gates) -> None:
     """A person says that it did not happen: it is made again, and is not the zombie's."""
-    gates(path)
     with child("drive", path.parent, "dwell", LONG.total_seconds()) as process:
         run_id = await process.hear()
         await happened(path, "dwell-begun")
@@ -168,7 +180,7 @@ async def test_an_answer_counts_even_if_the_zombie_never_wakes(path: Path) -> No
             run = await midrun.get(run_id)
             await run.until("waiting")
             await run.answer("no", actor="ada")
-            await open_gate(path, 2)
+            gates.open(2)
             await run.until("completed")
     assert [deed.what for deed in deeds(path.parent)] == [
         *("dwell-begun", "dwell-begun", "dwell", "charge")

@@ -21,7 +21,7 @@ HOURS = 3600.0
 
 
 class Cast(Stage):
-    """The tools of the stage, and four more; `heard` is what the model was given, by call."""
+    """The tools of the stage, and five more; `heard` is what the model was given, by call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,11 +74,22 @@ class Cast(Stage):
                     self.stopped.append(name)
             return "never"
 
-        return [*super().tools(), ask, ask_badly, pay, tidy]
+        @tool
+        async def crawl(call: Call, pages: int) -> str:
+            """Read page after page, and save how far it is."""
+            first = call.progress if isinstance(call.progress, int) else 0
+            for page in range(first, pages):
+                self.began.append(f"page {page}")
+                await call.save(page + 1)
+                self.start(f"page {page}").set()
+                await self.gate(f"page {page}").wait()
+            return f"{pages} pages"
+
+        return [*super().tools(), ask, ask_badly, pay, tidy, crawl]
 
 
 class Tapped(ScriptedModel):
-    """A model that says its first word and then takes hours; `streams` tells open and closed."""
+    """A model that says one word and then takes hours; `streams` tells open and closed."""
 
     def __init__(self, turns: list[Line]) -> None:
         super().__init__(turns, chunk_delay=HOURS)

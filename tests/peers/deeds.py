@@ -1,6 +1,7 @@
 """Blocking tools, found by name in the process that runs them."""
 
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 from midrun import tool
@@ -13,6 +14,19 @@ GATE = threading.Event()
 @tool
 def stamp(begun: str, gate: str, effect: str) -> str:
     """Have an effect behind the gate."""
+    begin_and_wait(begun, gate)
+    Path(effect).touch()
+    return "stamped"
+
+
+@tool(read_only=True)
+def warm_up() -> None:
+    """Do nothing, so that what comes next need not wait for this module to be imported."""
+
+
+@tool(timeout=timedelta(milliseconds=300))
+def stamp_soon(begun: str, gate: str, effect: str) -> str:
+    """Have an effect behind a gate that opens too late."""
     begin_and_wait(begun, gate)
     Path(effect).touch()
     return "stamped"

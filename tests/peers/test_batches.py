@@ -83,7 +83,7 @@ async def test_an_answer_goes_to_the_call_that_asked(opened: Opener) -> None:
 
 
 async def test_a_pause_in_the_middle_of_a_batch_keeps_every_call(opened: Opener) -> None:
-    """Elsewhere a stop in the middle of a batch makes finished calls again or forgets others."""
+    """Elsewhere a stop inside a batch makes finished calls again, or forgets others."""
     cast = Cast()
     batch = [Use("quick", name="a"), Use("slow", name="b"), Use("ask", name="c")]
     midrun = await opened(cast.agent(batch, cast.says("Done.")))

@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import anyio
 import pytest
 
 from midrun import Agent, Checkpoint, CheckpointRefused, Midrun, Paused, tool
 from midrun.models import ScriptedModel
+from midrun.models.scripted import Cue, Line
 from tests.peers.cast import Cast, Use
 from tests.runtime.conftest import Opener
 
@@ -43,12 +45,12 @@ async def test_the_store_grows_with_what_happens_and_not_with_what_is_remembered
         """Do something small."""
         return n
 
-    turns = [Use("look"), *(Use("step", n=n) for n in range(STEPS)), "Done."]
+    turns: list[Line | Cue] = [Use("look"), *(Use("step", n=n) for n in range(STEPS)), "Done."]
     agent = Agent("looker", model=ScriptedModel(turns), tools=[look, step])
     async with Midrun(f"sqlite:///{tmp_path}/runs.db", agents=[agent]) as midrun:
         run = await midrun.start(agent, "go")
         await run.until("completed")
-    stored = sum(file.stat().st_size for file in tmp_path.iterdir())
+    stored = sum([(await file.stat()).st_size async for file in anyio.Path(tmp_path).iterdir()])
     assert LARGE < stored < 4 * LARGE
 
 
@@ -132,7 +134,7 @@ async def test_a_runtime_with_a_key_takes_nothing_that_was_not_signed_with_it(
     agent = cast.agent(PAY, "Done.")
     async with Midrun(f"sqlite:///{tmp_path}/ours.db", agents=[agent], key=KEY) as ours:
         with pytest.raises(CheckpointRefused):
-            await ours.resume(Checkpoint.from_json(text), True)
+            await ours.resume(Checkpoint.from_json(text), {"approved": True})
     assert cast.began == []
 
 

@@ -1,13 +1,14 @@
 """Resume goes on where the run was: nothing is entered twice, and nothing starts afresh."""
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import anyio
 import pytest
 from anyio.streams.text import TextReceiveStream
 
-from midrun import CheckpointRefused, Completed, ControlRefused, Failed, Paused
+from midrun import CheckpointRefused, Completed, ControlRefused, Failed, Midrun, Paused
 from midrun.core.transcript import Transcript
 from midrun.models.scripted import Line
 from midrun.stops import MaxSteps
@@ -198,3 +199,53 @@ async def test_a_checkpoint_without_its_answer_is_refused_and_stays_good() -> No
         await agent.resume(paused.checkpoint)
     assert isinstance(await agent.resume(paused.checkpoint, "yes"), Completed)
     assert cast.began == ["a"]
+
+
+async def test_a_long_tool_goes_on_from_where_it_had_saved(opened: Opener) -> None:
+    """Elsewhere a long tool cannot be paused: it is waited for, or begins again at the top."""
+    cast = Cast()
+    midrun = await opened(cast.agent(Use("crawl", pages=3), cast.says("Done.")))
+    run = await midrun.start("actor", "go")
+    cast.gate("page 0").set()
+    await cast.start("page 1").wait()
+    await run.pause()
+    await run.until("paused")
+    for page in range(3):
+        cast.gate(f"page {page}").set()
+    await run.resume()
+    await run.until("completed")
+    assert cast.began == ["page 0", "page 1", "page 2"]
+    assert cast.heard[-1][-1].uses[0].result == "3 pages"
+
+
+async def test_a_paused_run_is_there_after_the_process_is_gone(path: Path) -> None:
+    """Pydantic AI: histories are kept in memory; what is to outlive it is yours to store."""
+    first, second = Cast(), Cast()
+    turns = Use("slow", name="a"), Use("quick", name="b"), "Done."
+    async with Midrun(f"sqlite:///{path}", agents=[first.agent(*turns)]) as midrun:
+        run = await midrun.start("actor", "go")
+        await first.start("a").wait()
+        await run.pause()
+        first.gate("a").set()
+        await run.until("paused")
+    async with Midrun(f"sqlite:///{path}", agents=[second.agent(*turns)]) as midrun:
+        again = await midrun.get(run.id)
+        assert (await again.view()).phase == "paused"
+        await again.resume()
+        await again.until("completed")
+    assert (first.began, second.began) == (["a"], ["b"])
+
+
+async def test_a_process_that_leaves_in_the_middle_has_nothing_made_again(path: Path) -> None:
+    """Agentfootprint, Mastra: the iteration is played again, so tools must be idempotent."""
+    first, second = Cast(), Cast()
+    turns = Use("quick", name="a"), Use("slow", name="b"), second.says("Done.")
+    soon = timedelta(milliseconds=20)
+    async with Midrun(f"sqlite:///{path}", agents=[first.agent(*turns, grace=soon)]) as midrun:
+        run = await midrun.start("actor", "go")
+        await first.start("b").wait()
+    async with Midrun(f"sqlite:///{path}", agents=[second.agent(*turns)]) as midrun:
+        again = await midrun.get(run.id)
+        await again.until("completed")
+    assert (first.began, second.began) == (["a", "b"], [])
+    assert second.heard[-1][-1].uses[0].problem.startswith("stopped midway")

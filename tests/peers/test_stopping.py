@@ -9,9 +9,10 @@ import pytest
 
 from midrun import Agent, Cancelled, ControlRefused
 from midrun.models import ScriptedModel
-from tests.driver.blocking.scene import Fifo, Watch
+from tests.driver.blocking.deeds import hold_with_family
+from tests.driver.blocking.scene import Fifo, Watch, is_there
 from tests.peers.cast import Cast, Use, entry, journal
-from tests.peers.deeds import BEGUN, GATE, carve, stamp
+from tests.peers.deeds import BEGUN, GATE, carve, stamp, stamp_soon, warm_up
 from tests.runtime.conftest import Opener
 
 
@@ -27,7 +28,7 @@ def thread() -> Iterator[None]:
 async def test_the_effect_of_a_blocking_tool_does_not_land_after_the_cancel(
     opened: Opener, tmp_path: Path
 ) -> None:
-    """LangGraph, OpenAI, Pydantic AI: the cancel is back at once, and the effect lands later."""
+    """LangGraph, OpenAI, Pydantic AI: the cancel returns at once; the effect lands later."""
     begun, gate, effect = Fifo(tmp_path / "begun"), Fifo(tmp_path / "gate"), tmp_path / "effect"
     use = Use("stamp", begun=begun.path, gate=gate.path, effect=str(effect))
     agent = Agent("stamper", model=ScriptedModel([use, "never"]), tools=[stamp])
@@ -41,6 +42,44 @@ async def test_the_effect_of_a_blocking_tool_does_not_land_after_the_cancel(
     await process.end()
     assert not effect.exists()
     assert [deed.tool for deed in (await run.report()).stopped] == ["stamp"]
+
+
+async def test_what_a_tool_has_started_ends_with_it(opened: Opener, tmp_path: Path) -> None:
+    """Codex: Stop ends the turn, and the command that the tool had started lives on."""
+    begun, gate, effect = Fifo(tmp_path / "begun"), Fifo(tmp_path / "gate"), tmp_path / "effect"
+    use = Use("hold_with_family", begun=begun.path, gate=gate.path, effect=str(effect))
+    agent = Agent("parent", model=ScriptedModel([use, "never"]), tools=[hold_with_family])
+    midrun = await opened(agent)
+    run = await midrun.start(agent, "go")
+    family = [Watch(pid) for pid in await begun.hear()]
+    assert len(family) == 3
+    await run.cancel()
+    await run.until("cancelled")
+    for _ in family:
+        gate.open()
+    for process in family:
+        await process.end()
+    assert not effect.exists()
+
+
+async def test_a_blocking_tool_that_takes_too_long_is_not_left_running(
+    opened: Opener, tmp_path: Path
+) -> None:
+    """Pydantic AI: a blocking tool whose time is up is abandoned in silence, and goes on."""
+    begun, gate, effect = Fifo(tmp_path / "begun"), Fifo(tmp_path / "gate"), tmp_path / "effect"
+    use = Use("stamp_soon", begun=begun.path, gate=gate.path, effect=str(effect))
+    cast = Cast()
+    model = ScriptedModel([Use("warm_up"), use, cast.says("Too slow.")])
+    agent = Agent("stamper", model=model, tools=[warm_up, stamp_soon])
+    midrun = await opened(agent)
+    run = await midrun.start(agent, "go")
+    await run.until("completed")
+    if begun.has_line():  # or it was too slow even to begin
+        (pid,) = await begun.hear()
+        assert not is_there(pid)
+    gate.open()
+    assert cast.heard[-1][-1].uses[0].problem.startswith("stopped midway")
+    assert not effect.exists()
 
 
 @pytest.mark.usefixtures("thread")
@@ -98,7 +137,7 @@ async def test_an_async_tool_is_stopped_without_looking_for_a_signal(opened: Ope
 
 
 async def test_cancelled_is_not_said_before_the_tool_has_stopped(opened: Opener) -> None:
-    """LangGraph Server: the word changes first, and the worker stops at some time after that."""
+    """LangGraph Server: the word changes first, and the worker stops some time after that."""
     cast = Cast()
     midrun = await opened(cast.agent(Use("tidy", name="a"), "never"))
     run = await midrun.start("actor", "go")

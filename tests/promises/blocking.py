@@ -26,7 +26,7 @@ def crawl_pages(call: Call, begun: str, gate: str, effect: str) -> str:
     """Save, and have an effect behind the gate; with progress, go on from there."""
     if call.progress is not None:
         return f"went on from page {call.progress}"
-    call.save(2)
+    call.save(2)  # type: ignore[unused-awaitable]  # in a blocking tool it is simply called
     begin_and_wait(begun, gate)
     Path(effect).touch()
     return "never"

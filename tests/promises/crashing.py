@@ -3,6 +3,8 @@
 Each mode talks in lines: it prints what happened, and reads a line where it must wait.
 """
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,6 +52,15 @@ class Talk:
         """Let it go on where it waits for a line."""
         self._to.write("\n")
         self._to.flush()
+
+    def freeze(self) -> None:
+        """Stop it where it is, and see that it has stopped."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+
+    def thaw(self) -> None:
+        """Let it go on as if nothing had been."""
+        self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill it, as a power cut would, and see that it is gone."""
@@ -127,8 +138,8 @@ async def cancel(path: str, folder: str, script: str, stop_at: str) -> None:
         await looking.reached.wait()
         await run.pause(now=True)
         await run.until("paused")
-        await run.cancel(undo="all")
-    async with Midrun(address, agents=[world.agent(script)], outside=outside):
+    async with Midrun(address, agents=[world.agent(script)], outside=outside) as midrun:
+        await (await midrun.get(run.id)).cancel(undo="all")
         await world.reached.wait()
         say(run.id)
         await anyio.sleep_forever()

@@ -12,7 +12,6 @@ from midrun.core.transcript import Transcript, Turn
 from midrun.driver.journal import load
 from midrun.embed.feed import Happened
 from midrun.engines.local import Local
-from midrun.ports.model import Piece
 
 E = TypeVar("E", bound=Entry)
 
@@ -72,6 +71,6 @@ async def true(fact: Callable[[], bool]) -> None:
             await checkpoint()
 
 
-def text(words: str) -> Piece:
-    """Return a piece of what a model says."""
-    return Piece(kind="text", text=words)
+def instructed(turn: Turn, text: str, by: str = "ada") -> bool:
+    """Tell whether this is the turn that tells the agent of the instruction."""
+    return (turn.role, turn.kind, turn.text, turn.by) == ("user", "instruction", text, by)

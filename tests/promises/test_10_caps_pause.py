@@ -390,7 +390,9 @@ async def test_a_condition_may_say_that_the_run_is_done(stop: Stop, opened: Open
 async def test_what_a_condition_of_ones_own_said_is_on_record(opened: Opener) -> None:
     """Somebody's function is asked once per boundary; a replay does not ask it again."""
     stage = Stage()
-    midrun = await opened(stage.agent(*uses("a", "b"), "Done.", stop=Custom(conditions.two_calls)))
+    midrun = await opened(
+        stage.agent(*uses("a", "b"), "Done.", stop=Custom(conditions.two_calls))
+    )
     run = await midrun.start("actor", "go")
     await capped(run)
     said = [entry.met for entry in await entries(run, VerdictGiven)]

@@ -41,6 +41,7 @@ async def test_nothing_runs_and_nothing_is_spent_after_paused(opened: Opener) ->
 
 
 async def test_nothing_of_a_paused_run_is_left_in_memory(opened: Opener) -> None:
+    """No drive, no task, no lease: a thousand paused runs cost what their rows cost."""
     stage = Stage()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     before = asyncio.all_tasks()
@@ -102,6 +103,7 @@ async def test_a_run_paused_in_a_process_that_is_gone_goes_on_in_this_one(
 async def test_a_run_that_nobody_drives_yet_is_paused_at_once(
     opened: Opener, path: Path
 ) -> None:
+    """There is no boundary to wait for, so the receipt says that it is done."""
     stage = Stage()
     agent = stage.agent(Use("quick", name="a"), "Done.")
     async with Midrun(f"sqlite:///{path}", agents=[agent], engine=None) as asking:
@@ -120,6 +122,7 @@ async def test_a_run_that_nobody_drives_yet_is_paused_at_once(
 async def test_siblings_in_flight_finish_before_paused_and_are_not_made_again(
     opened: Opener,
 ) -> None:
+    """*Paused* waits for the last of them."""
     stage = Stage()
     step = [Use("slow", name="a"), Use("slow", name="b"), Use("quick", name="c")]
     midrun = await opened(stage.agent(step, "Done."))

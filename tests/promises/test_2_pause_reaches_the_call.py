@@ -34,6 +34,7 @@ async def test_the_stream_is_closed_and_its_text_is_kept(opened: Opener) -> None
 
 
 async def test_the_model_is_given_its_own_interrupted_words_on_resume(opened: Opener) -> None:
+    """So that it can go on from there instead of saying it all again."""
     model = Speaker(Line("The first half", " and the second.", gate="half"), "Done.")
     midrun = await opened(Agent("actor", model=model))
     run = await midrun.start("actor", "go")
@@ -78,10 +79,13 @@ async def test_the_calls_of_an_unfinished_message_are_never_made(opened: Opener)
     await run.resume()
     await run.until("completed")
     assert stage.began == ["whole"]
-    assert all(made.args == {"name": "whole"} for turn in await turns(run) for made in turn.uses)
+    assert all(
+        made.args == {"name": "whole"} for turn in await turns(run) for made in turn.uses
+    )
 
 
 async def test_a_tool_at_work_finishes_and_its_result_is_used(opened: Opener) -> None:
+    """The result is in the journal before *paused* is, and the model gets it on resume."""
     stage = Stage()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
@@ -202,7 +206,7 @@ async def test_a_blocking_tool_stops_at_its_progress_too(
 async def test_pause_now_stops_a_tool_that_has_saved_nothing(
     opened: Opener, sharpened: bool
 ) -> None:
-    """At once, or on top of a pause that was patient; the agent is told, and it is not made again."""
+    """At once, or on top of a patient pause; the agent is told, and it is not made again."""
     stage = Stage()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
@@ -241,6 +245,7 @@ async def test_pause_now_makes_again_what_only_reads(opened: Opener) -> None:
 async def test_pause_now_kills_a_blocking_tool_and_its_effect_never_comes(
     opened: Opener, tmp_path: Path
 ) -> None:
+    """It waits in front of its effect; let on later, there is nobody to be let on."""
     middle = Middle(tmp_path)
     model = Speaker(Line("", "", Use("hold", **middle.args)), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=[hold]))

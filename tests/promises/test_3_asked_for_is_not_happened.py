@@ -35,6 +35,7 @@ from tests.runtime.stage import Stage, Use
 
 
 async def test_pausing_names_what_it_waits_for(opened: Opener) -> None:
+    """Two tools are at work: the run says which, and is not paused when one of them is done."""
     stage = Stage()
     step = [Use("slow", name="a"), Use("read", name="b")]
     midrun = await opened(stage.agent(step, "Done."))
@@ -103,6 +104,7 @@ async def test_resume_withdraws_a_pause_that_has_not_taken_hold(opened: Opener) 
 
 
 async def test_resume_with_words_withdraws_a_pause_and_redirects(opened: Opener) -> None:
+    """The words are not lost because the pause had not taken hold."""
     stage = Stage()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
@@ -118,6 +120,7 @@ async def test_resume_with_words_withdraws_a_pause_and_redirects(opened: Opener)
 
 
 async def test_a_pause_is_withdrawn_by_its_seq_only_while_it_pends(opened: Opener) -> None:
+    """Once it has taken hold there is nothing to withdraw: resume ends it."""
     stage = Stage()
     midrun = await opened(stage.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
     run = await midrun.start("actor", "go")
@@ -173,6 +176,7 @@ async def test_a_held_pause_lets_go_by_itself_when_its_time_is_over(path: Path) 
 
 
 async def test_a_pause_for_good_outlasts_one_that_is_held(opened: Opener) -> None:
+    """The second asks for more than the first, so it is not *already so*."""
     stage = Stage()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
@@ -202,6 +206,7 @@ async def test_a_pause_beats_a_completion_that_is_not_in_the_journal(opened: Ope
 
 
 async def test_a_completion_in_the_journal_beats_a_pause(opened: Opener) -> None:
+    """The other way round: the pause is refused, by name."""
     midrun = await opened(Stage().agent("Done."))
     run = await midrun.start("actor", "go")
     await run.until("completed")
@@ -211,6 +216,7 @@ async def test_a_completion_in_the_journal_beats_a_pause(opened: Opener) -> None
 
 
 async def test_who_asks_for_what_is_so_already_learns_who_was_first(opened: Opener) -> None:
+    """Nothing changes, nothing is an error; words, though, are never swallowed."""
     stage = Stage()
     midrun = await opened(stage.agent(Use("slow", name="a"), Use("slow", name="b"), "Done."))
     run = await midrun.start("actor", "go")
@@ -277,6 +283,7 @@ async def test_a_call_that_ignores_its_pause_keeps_the_run_pausing_and_is_named(
 async def test_after_a_forced_pause_a_person_is_asked_what_became_of_the_call(
     opened: Opener,
 ) -> None:
+    """Nobody waited for it, so nobody knows; it is not made again on a guess."""
     gate, stage = threading.Event(), Stage()
 
     @tool(in_process=True)

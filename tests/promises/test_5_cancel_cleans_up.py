@@ -6,18 +6,15 @@ works or is given up by name, and goes on after a crash. The report says what is
 work, as the world sees it, and the partial work is saved.
 """
 
-import threading
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
-from midrun import Agent, Call, Cancelled, ControlRefused, Midrun, Report, Run, Tool, tool
+from midrun import Agent, Call, ControlRefused, Midrun, Run, tool
 from midrun.core.entries import (
-    CallStarted,
     ResidueAccepted,
     RunCancelled,
     UndoFailed,
@@ -25,77 +22,13 @@ from midrun.core.entries import (
     UndoStarted,
     UndoUnknown,
 )
-from midrun.core.ids import Micros
-from midrun.core.report import Deed
 from midrun.models import ScriptedModel
-from midrun.ports.clock import wall
-from midrun.ports.outside import Outside
 from tests.promises.crashing import LATER, child
+from tests.promises.drafts import ATTEMPTS, Drafts, hasty, names
 from tests.promises.seen import entries, true
-from tests.promises.speaker import Line, Speaker
 from tests.promises.world import World
 from tests.runtime.conftest import Opener
 from tests.runtime.stage import Stage, Use
-
-SHORT = timedelta(milliseconds=50)
-ATTEMPTS = 5
-
-
-def hasty() -> Outside:
-    """Return an outside whose clock jumps by minutes: whatever waits for a time is due."""
-    jumps = [0]
-
-    def clock() -> Micros:
-        jumps[0] += 1
-        return Micros(wall() + jumps[0] * 120_000_000)
-
-    return Outside(clock=clock, lease=timedelta(days=10_000))
-
-
-class Drafts:
-    """Drafts that can be undone, with an undo that fails as often as a test wants."""
-
-    def __init__(self) -> None:
-        self.stage = Stage()
-        self.fails: dict[str, int] = {}
-        self.tries: list[tuple[str, str, object]] = []  # name, key, result
-        self.call_keys: dict[str, str] = {}
-
-    async def discard(self, call: Call, args: dict[str, str], result: object) -> None:
-        """Undo a draft, or raise."""
-        name = args["name"]
-        self.tries.append((name, call.key, result))
-        if self.fails.get(name, 0):
-            self.fails[name] -= 1
-            raise OSError(f"cannot reach {name}")
-        self.stage.undone.append(name)
-
-    def tools(self) -> list[Tool]:
-        """Return the tools."""
-
-        @tool(undo=self.discard)
-        async def write(call: Call, name: str) -> str:
-            """Write a draft."""
-            self.call_keys[name] = call.key
-            self.stage.did.append(name)
-            return f"{name} written"
-
-        @tool(undo=self.discard)
-        async def dictate(call: Call, name: str) -> str:
-            """Write a draft when the test says so."""
-            self.call_keys[name] = call.key
-            self.stage.start(name).set()
-            await self.stage.gate(name).wait()
-            self.stage.did.append(name)
-            return f"{name} dictated"
-
-        return [write, dictate]
-
-    def agent(self, *turns: Use | list[str | Use] | str) -> Agent:
-        """Return an agent that plays `turns`."""
-        tools = [*self.stage.tools(), *self.tools()]
-        return Agent("actor", model=ScriptedModel(list(turns)), tools=tools)
-
 
 # ── the undo set, and its order ───────────────────────────────────────────────────────────
 
@@ -134,6 +67,7 @@ async def test_finished_work_is_kept_unless_somebody_wants_it_undone(opened: Ope
 
 
 async def test_an_undo_is_given_what_its_call_was_given_and_returned(opened: Opener) -> None:
+    """It has to know what to take back."""
     drafts = Drafts()
     midrun = await opened(drafts.agent(Use("write", name="a"), Use("slow", name="x")))
     run = await midrun.start("actor", "go")
@@ -204,7 +138,7 @@ async def cancelled_while_paused(run: Run, _: Stage) -> None:
 
 @pytest.mark.parametrize("end", [completed, cancelled, cancelled_while_paused])
 async def test_what_is_held_is_released_however_the_run_ends(
-    opened: Opener, end: Callable[[Run, Stage], object]
+    opened: Opener, end: Callable[[Run, Stage], Awaitable[None]]
 ) -> None:
     """The latest first, each once."""
     stage = Stage()
@@ -213,7 +147,7 @@ async def test_what_is_held_is_released_however_the_run_ends(
     run = await midrun.start("actor", "go")
     await stage.start("x").wait()
     assert stage.released == []
-    await end(run, stage)  # type: ignore[misc]  # they are async
+    await end(run, stage)
     assert stage.released == ["2", "1"]
     assert not (await run.report()).still_held
 
@@ -263,6 +197,7 @@ async def test_what_cannot_be_released_does_not_hold_up_a_completion_for_ever(
 
 
 async def test_an_undo_is_tried_again_under_the_same_key(path: Path) -> None:
+    """Each attempt is an entry; the one before it waits its turn out."""
     drafts = Drafts()
     drafts.fails["a"] = 2
     agent = drafts.agent(Use("write", name="a"), Use("write", name="b"), Use("slow", name="x"))
@@ -390,7 +325,16 @@ async def test_an_undo_that_was_cut_short_by_a_crash_is_made_again_under_its_key
     twice = point == "discard:after"
     told = [line for line in world.told() if line.startswith("discard")]
     assert told == ["discard 2"] * (1 + twice) + ["discard 1"]
-    assert len({key for line, key in zip(world.told(), world.keys(), strict=True) if line == "discard 2"}) == 1
+    assert (
+        len(
+            {
+                key
+                for line, key in zip(world.told(), world.keys(), strict=True)
+                if line == "discard 2"
+            }
+        )
+        == 1
+    )
 
 
 async def test_a_cancel_that_nobody_drives_is_cleaned_up_by_whoever_comes(
@@ -411,130 +355,3 @@ async def test_a_cancel_that_nobody_drives_is_cleaned_up_by_whoever_comes(
     await opened(agent)
     await found.until("cancelled")
     assert (stage.undone, stage.released) == (["a"], ["t"])
-
-
-# ── the report ────────────────────────────────────────────────────────────────────────────
-
-
-def names(deeds: Sequence[Deed]) -> list[str]:
-    """Return the `name` argument of each deed."""
-    return [deed.args.split('"')[3] for deed in deeds]
-
-
-class Mixed:
-    """An agent whose last step has something of everything in flight."""
-
-    def __init__(self) -> None:
-        self.drafts = Drafts()
-        self.thread = threading.Event()
-
-    def agent(self) -> Agent:
-        """Return it."""
-        stage, thread = self.drafts.stage, self.thread
-
-        @tool
-        async def boom(name: str) -> str:
-            """Fail."""
-            raise ValueError(name)
-
-        @tool(approve=True)
-        async def send(name: str) -> str:
-            """Need a person."""
-            stage.did.append(name)
-            return name
-
-        @tool(in_process=True)
-        def stubborn(name: str) -> str:
-            """Wait where nobody can reach it."""
-            anyio.from_thread.run_sync(stage.start(name).set)
-            thread.wait()
-            return name
-
-        script: list[list[str | Use]] = [
-            ["Some work first. ", Use("write", name="kept"), Use("boom", name="failed")],
-            [
-                "And more. ",
-                Use("dictate", name="undone"),
-                Use("dictate", name="cursed"),
-                Use("slow", name="stopped"),
-                Use("stubborn", name="unsure"),
-                Use("send", name="never"),
-                Use("lock", name="table"),
-            ],
-        ]
-        tools = [*stage.tools(), *self.drafts.tools(), boom, send, stubborn]
-        return Agent("actor", model=ScriptedModel(script), tools=tools, grace=SHORT)
-
-
-async def test_the_report_says_what_the_world_saw(path: Path) -> None:
-    """Everything at once: kept, undone, not undone, stopped, unsure, failed, never started."""
-    mixed = Mixed()
-    stage = mixed.drafts.stage
-    mixed.drafts.fails["cursed"] = ATTEMPTS
-    with anyio.fail_after(20):
-        async with Midrun(
-            f"sqlite:///{path}", agents=[mixed.agent()], outside=hasty()
-        ) as midrun:
-            run = await midrun.start("actor", "the whole lot")
-            for name in ("undone", "cursed", "stopped", "unsure", "table"):
-                await stage.start(name).wait()
-            try:
-                await run.cancel()
-                outcome = await run.result()
-            finally:
-                mixed.thread.set()
-            assert isinstance(outcome, Cancelled)
-            report = outcome.report
-            assert names(report.done) == ["kept", "table"]
-            assert names(report.failed) == ["failed"]
-            assert names(report.undone) == stage.undone == ["undone"]
-            assert names(report.not_undone) == ["cursed"]
-            assert names(report.stopped) == ["stopped"]
-            assert names(report.unsure) == ["unsure"]
-            assert names(report.never_started) == ["never"]
-            assert stage.did == ["kept", "table"]
-            assert stage.released == ["table"]
-            assert report.partial == "And more. "
-            _is_told(report)
-            assert await midrun.verify(run.id)
-
-
-def _is_told(report: Report) -> None:
-    """Hold the Markdown of a report against the report."""
-    told = str(report)
-    for title, name in (
-        ("Done and kept", "kept"),
-        ("Undone", "undone"),
-        ("Could not be undone", "cursed"),
-        ("Stopped midway", "stopped"),
-        ("Unsure whether it happened", "unsure"),
-        ("Never started", "never"),
-    ):
-        section = told.split(f"## {title}\n")[1].split("## ")[0]
-        assert f'"{name}"' in section
-
-
-async def test_the_words_of_a_model_that_was_cut_short_are_saved(opened: Opener) -> None:
-    model = Speaker(Line("Chapter one. ", "Chapter two.", gate="half"))
-    midrun = await opened(Agent("writer", model=model))
-    run = await midrun.start("writer", "write a book")
-    await model.reached("half").wait()
-    await run.cancel()
-    outcome = await run.result()
-    assert isinstance(outcome, Cancelled)
-    assert outcome.report.partial == "Chapter one. "
-    assert (await run.view()).output == "Chapter one. "
-    assert outcome.report.clean
-
-
-async def test_a_cancelled_run_that_changed_nothing_has_a_clean_report(opened: Opener) -> None:
-    stage = Stage()
-    midrun = await opened(stage.agent(Use("read", name="a")))
-    run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
-    await run.cancel()
-    await run.until("cancelled")
-    report = await run.report()
-    assert report.clean
-    assert not (report.done or report.undone or report.unsure)
-    assert len(await entries(run, CallStarted)) == 2

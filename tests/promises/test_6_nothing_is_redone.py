@@ -1,8 +1,8 @@
 """Promise 6: nothing is redone.
 
 A call whose end is in the journal is never made again. One that was in flight when its process
-died is *unknown*: made again under its key if that is declared safe, settled by its own check if
-it has one, and put to a person otherwise. It is never quietly repeated, nor quietly dropped.
+died is *unknown*: made again under its key if that is declared safe, settled by its own check
+if it has one, and put to a person otherwise. It is never quietly repeated, nor dropped.
 """
 
 import threading
@@ -26,7 +26,7 @@ from midrun.core.transcript import Made
 from midrun.models import ScriptedModel
 from midrun.ports.outside import Outside
 from tests.promises.crashing import LATER, an_hour_later, child
-from tests.promises.seen import entries, recorded, turns
+from tests.promises.seen import engine, entries, recorded, true, turns
 from tests.promises.speaker import Line, Speaker
 from tests.promises.world import World
 from tests.runtime.conftest import LEASE, Opener
@@ -103,6 +103,7 @@ async def test_a_check_that_finds_the_effect_settles_the_call(
 
 
 async def test_a_check_that_finds_nothing_has_the_call_made(path: Path, tmp_path: Path) -> None:
+    """Under its key, as another attempt."""
     async with after_a_crash(path, tmp_path, "checked", "checked:before") as (run, world):
         await run.until("completed")
         assert world.told() == ["checked a"]
@@ -115,6 +116,7 @@ async def test_a_check_that_finds_nothing_has_the_call_made(path: Path, tmp_path
 async def test_otherwise_a_person_is_asked_and_nothing_happens_meanwhile(
     path: Path, tmp_path: Path
 ) -> None:
+    """The ask says which call with which arguments, and takes no other kind of answer."""
     async with after_a_crash(path, tmp_path, "charge", "charge:after") as (run, world):
         await run.until("waiting")
         outcome = await run.result()
@@ -289,11 +291,14 @@ async def test_a_shutdown_is_not_a_crash(path: Path, opened: Opener) -> None:
     """A process that leaves lets its tool finish, and the next one goes on behind it."""
     stage = Stage()
     script = (Use("slow", name="a"), Use("quick", name="b"), "Done.")
-    async with anyio.create_task_group() as group:
-        async with Midrun(f"sqlite:///{path}", agents=[stage.agent(*script)]) as first:
-            run = await first.start("actor", "go")
-            await stage.start("a").wait()
-            group.start_soon(_open_soon, stage.gate("a"))
+    address = f"sqlite:///{path}"
+    async with (
+        anyio.create_task_group() as group,
+        Midrun(address, agents=[stage.agent(*script)]) as first,
+    ):
+        run = await first.start("actor", "go")
+        await stage.start("a").wait()
+        group.start_soon(_finish_while_leaving, first, stage.gate("a"))
     midrun = await opened(stage.agent(*script))
     found = await midrun.get(run.id)
     await found.until("completed")
@@ -302,14 +307,12 @@ async def test_a_shutdown_is_not_a_crash(path: Path, opened: Opener) -> None:
     assert not await entries(found, CallUnknown)
 
 
-async def _open_soon(gate: anyio.Event) -> None:
-    await anyio.lowlevel.checkpoint()
+async def _finish_while_leaving(midrun: Midrun, gate: anyio.Event) -> None:
+    await true(lambda: engine(midrun)._leaving)
     gate.set()
 
 
-async def test_a_check_that_cannot_find_out_fails_the_run_resumably(
-    path: Path, opened: Opener
-) -> None:
+async def test_a_check_that_cannot_find_out_fails_the_run_resumably(opened: Opener) -> None:
     """It is not taken for an answer; mended, it is asked again on resume."""
     stage = Stage()
     broken, asked = [True], []

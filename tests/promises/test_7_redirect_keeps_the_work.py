@@ -5,25 +5,13 @@ stays done; what had not begun is not begun. The one-line difference is on the r
 agent is told. Words that could not be applied come back to whoever wrote them.
 """
 
-from pathlib import Path
-
+import anyio
 import pytest
 
-from midrun import Agent, ControlRefused, Midrun, ask_human, tool
-from midrun.core.entries import (
-    AskClosed,
-    CallAborted,
-    CallSealed,
-    CallStarted,
-    RedirectApplied,
-    RedirectClosed,
-    RedirectRequested,
-    RunPaused,
-    RunResumed,
-)
-from midrun.core.transcript import Turn
-from midrun.models import ScriptedModel
-from tests.promises.seen import entries, kinds, recorded, turns
+from midrun import Agent, ControlRefused, tool
+from midrun.core.entries import AskClosed, RedirectApplied, RedirectClosed, RedirectRequested
+from midrun.core.values import When
+from tests.promises.seen import entries, instructed, recorded, turns
 from tests.promises.speaker import Line, Speaker
 from tests.runtime.conftest import Opener
 from tests.runtime.stage import Stage, Use
@@ -31,17 +19,12 @@ from tests.runtime.stage import Stage, Use
 NEW = "Use the 2026 figures"
 
 
-def instructed(turn: Turn, text: str = NEW, by: str = "ada") -> bool:
-    """Tell whether this is the turn that tells the agent of the instruction."""
-    return (turn.role, turn.kind, turn.text, turn.by) == ("user", "instruction", text, by)
-
-
 # ── while it runs ─────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("when", ["next_step", "now"])
 async def test_a_model_that_speaks_is_closed_and_asked_again_with_the_instruction(
-    opened: Opener, when: str
+    opened: Opener, when: When
 ) -> None:
     """Its words so far are kept; nothing of the old course is decided by it any more."""
     stage = Stage()
@@ -49,19 +32,20 @@ async def test_a_model_that_speaks_is_closed_and_asked_again_with_the_instructio
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
     run = await midrun.start("actor", "go")
     await model.reached("half").wait()
-    receipt = await run.redirect(NEW, when=when, actor="ada")  # type: ignore[arg-type]  # one of two
+    receipt = await run.redirect(NEW, when=when, actor="ada")
     assert not receipt.applied
     await run.until("completed")
     assert model.closed == ["half"]
     _, said, told = model.heard[1]
     assert (said.text, said.interrupted) == ("As planned, ", True)
-    assert instructed(told)
+    assert instructed(told, NEW)
     assert stage.began == []
 
 
 async def test_at_the_next_step_a_tool_at_work_finishes_and_its_result_is_kept(
     opened: Opener,
 ) -> None:
+    """Until then the words are there to be seen, and to be withdrawn."""
     stage = Stage()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
@@ -76,11 +60,12 @@ async def test_at_the_next_step_a_tool_at_work_finishes_and_its_result_is_kept(
     assert (stage.did, stage.stopped) == (["a"], [])
     *_, acted, told = model.heard[1]
     assert acted.uses[0].result == "a done"
-    assert instructed(told)
+    assert instructed(told, NEW)
     assert not (await run.view()).pending
 
 
 async def test_now_a_tool_at_work_is_stopped_and_not_made_again(opened: Opener) -> None:
+    """Not even one that only reads: it belonged to the old course."""
     stage = Stage()
     step = (Use("slow", name="a"), Use("read", name="b"))
     model = Speaker(Line("", "", *step), "Done.")
@@ -94,10 +79,11 @@ async def test_now_a_tool_at_work_is_stopped_and_not_made_again(opened: Opener) 
     assert sorted(stage.began) == ["a", "b"]
     *_, acted, told = model.heard[1]
     assert all("stopped midway" in made.problem for made in acted.uses)
-    assert instructed(told)
+    assert instructed(told, NEW)
 
 
 async def test_finished_work_stays_and_is_not_repeated(opened: Opener) -> None:
+    """Nothing is undone, and the agent still has every result."""
     stage = Stage()
     model = Speaker(
         Line("", "", Use("draft", name="1")),
@@ -169,6 +155,7 @@ async def test_the_one_line_difference_is_on_the_record(opened: Opener) -> None:
 
 
 async def test_redirects_that_come_together_are_all_told_in_order(opened: Opener) -> None:
+    """The second does not replace the first: both are somebody's words."""
     stage = Stage()
     model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
     midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
@@ -192,143 +179,14 @@ async def test_a_redirect_beats_an_answer_that_is_not_in_the_journal(opened: Ope
     view = await run.until("completed")
     assert view.output == "The new answer."
     assert model.heard[1][-2].text == "The old answer."
-    assert instructed(model.heard[1][-1])
-
-
-# ── while it rests ────────────────────────────────────────────────────────────────────────
-
-
-async def test_while_paused_it_goes_on_with_the_text(opened: Opener) -> None:
-    stage = Stage()
-    model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
-    midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
-    run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
-    await run.pause()
-    stage.gate("a").set()
-    await run.until("paused")
-    await run.redirect(NEW, actor="ada")
-    await run.until("completed")
-    assert instructed(model.heard[1][-1])
-    assert [applied.plus for applied in await entries(run, RedirectApplied)] == [NEW]
-
-
-async def test_resume_with_words_says_the_difference_too(opened: Opener) -> None:
-    stage = Stage()
-    model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
-    midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
-    run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
-    await run.pause()
-    stage.gate("a").set()
-    await run.until("paused")
-    await run.resume(NEW, actor="ada")
-    await run.until("completed")
-    (resumed,) = await entries(run, RunResumed)
-    assert (resumed.minus, resumed.plus) == ("the next step as planned", NEW)
-    assert instructed(model.heard[1][-1])
-
-
-async def test_while_pausing_it_pauses_and_then_goes_on_with_the_text(opened: Opener) -> None:
-    """The pause is not overtaken: the tool at work finishes first, and *paused* is a fact."""
-    stage = Stage()
-    model = Speaker(Line("", "", Use("slow", name="a")), "Done.")
-    midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
-    run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
-    await run.pause(actor="bob")
-    receipt = await run.redirect(NEW, actor="ada")
-    assert (receipt.phase, receipt.applied) == ("pausing", False)
-    stage.gate("a").set()
-    await run.until("completed")
-    told = await kinds(run)
-    assert told.index("RunPaused") < told.index("RedirectApplied")
-    assert len(await entries(run, RunPaused)) == 1
-    assert instructed(model.heard[1][-1])
-
-
-async def test_while_waiting_its_questions_are_superseded(opened: Opener) -> None:
-    """Whoever answers the old question learns that it is nobody's any more, and by whom."""
-    model = Speaker(Line("", "", Use("ask_human", question="Which year?")), "Done.")
-    midrun = await opened(Agent("actor", model=model, tools=[ask_human]))
-    run = await midrun.start("actor", "go")
-    (ask,) = (await run.until("waiting")).asks
-    await run.redirect(NEW, actor="ada")
-    with pytest.raises(ControlRefused) as refused:
-        await run.answer("2025", ask=ask.id, actor="bob")
-    assert refused.value.reason == "ask_closed"
-    assert refused.value.by == "ada"
-    await run.until("completed")
-    *_, asked, told = model.heard[1]
-    assert "the run was redirected" in asked.uses[0].problem
-    assert instructed(told)
-
-
-async def test_while_failed_it_goes_on_with_the_text(opened: Opener) -> None:
-    stage = Stage()
-
-    def play(messages: object) -> object:
-        *_, last = messages  # type: ignore[misc]  # a transcript
-        if last.kind == "instruction":
-            return "Done."
-        if last.role == "assistant":
-            raise RuntimeError("lost the thread")
-        return Use("quick", name="a")
-
-    model = ScriptedModel(play)  # type: ignore[arg-type]  # checked there
-    midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
-    run = await midrun.start("actor", "go")
-    await run.until("failed")
-    await run.redirect(NEW)
-    view = await run.until("completed")
-    assert view.output == "Done."
-    assert stage.began == ["a"]
-
-
-async def test_while_queued_it_is_there_before_the_first_step(
-    opened: Opener, path: Path
-) -> None:
-    model = Speaker("Done.")
-    agent = Agent("actor", model=model)
-    async with Midrun(f"sqlite:///{path}", agents=[agent], engine=None) as asking:
-        run = await asking.start("actor", "go")
-        assert (await run.redirect(NEW, actor="ada")).phase == "queued"
-    midrun = await opened(agent)
-    await (await midrun.get(run.id)).until("completed")
-    ((task, told),) = model.heard
-    assert task.text == "go"
-    assert instructed(told)
-
-
-async def test_a_yes_for_the_old_course_does_not_count_for_the_new_one(opened: Opener) -> None:
-    """Approved while paused, and not begun when the redirect comes."""
-    sent: list[str] = []
-
-    @tool(approve=True)
-    async def send(name: str) -> str:
-        """Need a person first."""
-        sent.append(name)
-        return "sent"
-
-    model = Speaker(Line("", "", Use("send", name="mail")), "Done.")
-    midrun = await opened(Agent("actor", model=model, tools=[send]))
-    run = await midrun.start("actor", "go")
-    await run.until("waiting")
-    await run.pause()
-    await run.approve(actor="bob")
-    assert (await run.view()).phase == "paused"
-    await run.redirect(NEW, actor="ada")
-    await run.until("completed")
-    assert sent == []
-    (sealed,) = await entries(run, CallSealed)
-    assert sealed.why == "not executed: the run was redirected"
-    assert [start.call_kind for start in await entries(run, CallStarted)] == ["model", "model"]
+    assert instructed(model.heard[1][-1], NEW)
 
 
 # ── words that are not applied ────────────────────────────────────────────────────────────
 
 
 async def test_words_that_come_too_late_for_a_cancelled_run_come_back(opened: Opener) -> None:
+    """In the same breath as the cancel, with the text."""
     stage = Stage()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
@@ -359,6 +217,7 @@ async def test_words_for_a_run_that_is_over_are_refused(opened: Opener, end: str
 
 
 async def test_empty_words_are_refused(opened: Opener) -> None:
+    """They would stop the model for nothing."""
     stage = Stage()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
     run = await midrun.start("actor", "go")
@@ -370,6 +229,7 @@ async def test_empty_words_are_refused(opened: Opener) -> None:
 
 
 async def test_words_can_be_withdrawn_until_the_agent_has_them(opened: Opener) -> None:
+    """Before that they leave no trace in what it is told."""
     stage = Stage()
     step = Line("", "", Use("slow", name="a"))
     model = Speaker(step, Line("", "", Use("slow", name="b")), "Done.")
@@ -394,19 +254,33 @@ async def test_words_can_be_withdrawn_until_the_agent_has_them(opened: Opener) -
 
 
 async def test_a_withdrawn_now_leaves_the_step_as_it_was(opened: Opener) -> None:
-    """Withdrawn while a tool tidies up: what only reads is made again, the step goes on."""
-    stage = Stage()
-    model = Speaker(Line("As planned, ", "", Use("quick", name="a"), gate="half"), "Done.")
-    midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
+    """Withdrawn while the tool still stops: as it only reads, it is made again."""
+    stage, looks = Stage(), []
+
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look, and take some time to stop."""
+        looks.append("look")
+        if len(looks) > 1:
+            return "seen"
+        stage.start("look").set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                stage.start("stopping").set()
+                await stage.gate("stopped").wait()
+        return "never"
+
+    model = Speaker(Line("", "", Use("look")), "Done.")
+    midrun = await opened(Agent("actor", model=model, tools=[look]))
     run = await midrun.start("actor", "go")
-    await model.reached("half").wait()
-    await run.pause()
+    await stage.start("look").wait()
     receipt = await run.redirect(NEW, when="now")
-    try:
-        await run.withdraw(receipt.seq)
-    except ControlRefused as refused:  # the stream was closed, and the run has gone on with it
-        assert refused.reason in {"not_pending", "is_completed"}
-        return
-    await run.until("paused")
+    await stage.start("stopping").wait()
+    await run.withdraw(receipt.seq)
+    stage.gate("stopped").set()
+    await run.until("completed")
+    assert len(looks) == 2
+    assert model.heard[1][-1].uses[0].result == "seen"
     assert not await entries(run, RedirectApplied)
-    assert len(await entries(run, CallAborted)) == 1

@@ -107,4 +107,3 @@ class World:
             return f"drafted {name}"
 
         return [note, charge, fetch, look, checked, draft]
-

@@ -20,9 +20,11 @@ class Call:
     """The first parameter of a tool that asks for it.
 
     `key` is the same for every attempt at this call, in every process: send it to the far end
-    as its idempotency key. `epoch` grows with each holder of the run: a far end that remembers
-    the highest can refuse a late one. `attempt` counts from 1. `progress` is what an earlier
-    attempt saved last, and None where none did; it does not change while the tool runs.
+    as its idempotency key. An undo or a release has a key of its own; `original` is the key of
+    the call that it takes back, by which the far end knows what that was. `epoch` grows with
+    each holder of the run: a far end that remembers the highest can refuse a late one.
+    `attempt` counts from 1. `progress` is what an earlier attempt saved last, and None where
+    none did; it does not change while the tool runs.
 
     In an async tool `save` and `note` are awaited. In a blocking one, which runs in a process
     of its own, they are simply called: the work is done when they return.
@@ -33,6 +35,7 @@ class Call:
     epoch: int
     attempt: int
     progress: Json = None
+    original: str = field(default="", repr=False)
     saver: Callable[[Json], Awaitable[None] | None] = field(repr=False)
     noter: Callable[[str], Awaitable[None] | None] = field(repr=False)
 

@@ -173,6 +173,14 @@ class Checkpoint(
             raise _invalid(f"the journal is that of a {found}")
         return state
 
+    def check_signed(self, key: bytes) -> None:
+        """Refuse unless this very checkpoint was signed with `key`, however it was read.
+
+        Raises:
+            CheckpointRefused: `checkpoint_invalid`, it was not.
+        """
+        _check_signature(msgspec.to_builtins(self), key)
+
     def check_head(self, seq: Seq, head_hash: bytes) -> None:
         """Refuse unless a store that has the run has it exactly as far as this checkpoint.
 

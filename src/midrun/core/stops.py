@@ -230,6 +230,14 @@ def repeats(trail: tuple[str, ...], n: int) -> bool:
     return False
 
 
+def rounds(trail: tuple[str, ...]) -> int:
+    """Return how many rounds of one call, or of a cycle of up to four, `trail` ends in."""
+    found = 0
+    while repeats(trail, found + 1):
+        found += 1
+    return found
+
+
 def completes(stop: Stop) -> bool:
     """Tell whether meeting `stop` means that the run is done."""
     return isinstance(stop, TextMention | Custom) and stop.then == "complete"
@@ -306,7 +314,7 @@ def caps(stop: Stop | None, meter: Meter) -> dict[str, tuple[int, int]]:
         "cost": meter.committed.cost,
         "time": meter.worked,
         "tool_calls": meter.tool_calls,
-        "repeats": 0,
+        "repeats": rounds(meter.trail),
     }
     named = ((cap_name(leaf), leaf) for leaf in leaves(stop))
     return {name: (used[name], bound(leaf)) for name, leaf in named if name}

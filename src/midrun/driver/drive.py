@@ -20,6 +20,7 @@ from midrun.core.evidence import (
     AskPerson,
     Close,
     Evidence,
+    Fail,
     Settled,
     StandDown,
     Start,
@@ -50,6 +51,7 @@ from midrun.driver.bell import Bell
 from midrun.driver.control import bring
 from midrun.driver.journal import read_on, snapshot_if_due
 from midrun.driver.means import Means
+from midrun.driver.mishaps import CAUGHT, words
 from midrun.driver.perform import Door
 from midrun.driver.speaking import prompt_for
 from midrun.errors import (
@@ -199,6 +201,7 @@ class Drive:
         if self._newest > self.state.seq:
             self.state = await read_on(self._means.store, self.state)
             self._newest = max(self._newest, self.state.seq)
+            self._means.tell(self.state.run)
 
     def _follow(self, batch: Batch) -> Sequence[Order]:
         """Add what the plan orders and the journal alone can do: boundaries, starts, ends.
@@ -221,7 +224,10 @@ class Drive:
             case Advance():
                 return Advanced(epoch=epoch)
             case CallModel(call=call, after=after) if after is None or after <= batch.now:
-                reserve = self._reserve(order, state)
+                try:
+                    reserve = self._reserve(order, state)
+                except CAUGHT as error:
+                    return Fail(epoch=epoch, error=words(error), code="model_error")
                 return Start(epoch=epoch, call=call, seen=state.seq, reserve=reserve)
             case CallTool(call=call):
                 return Start(epoch=epoch, call=call, seen=state.seq)

@@ -12,6 +12,7 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Literal, TypeAlias, cast
 
+import anyio
 import anyio.to_thread
 
 from midrun.agents.agent import Agent
@@ -19,9 +20,9 @@ from midrun.agents.call import Call
 from midrun.agents.pausing import PauseHere
 from midrun.agents.schema import Function
 from midrun.agents.tool import NOT_DONE, Tool, place_of
-from midrun.codec.brief import safe_repr, safe_str
+from midrun.codec.brief import safe_repr
 from midrun.codec.strict import checked
-from midrun.core.ids import call_key
+from midrun.core.ids import call_key, undo_key
 from midrun.core.state import State
 from midrun.core.values import Json
 from midrun.driver.blocking.errands import (
@@ -30,12 +31,12 @@ from midrun.driver.blocking.errands import (
     Errand,
     NotDone,
     Outcome,
-    Raised,
     Returned,
 )
 from midrun.driver.flight import Flight
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
+from midrun.driver.mishaps import CAUGHT, is_ours, raised
 from midrun.errors import NotJson, TooLarge
 
 End: TypeAlias = Outcome | None
@@ -53,8 +54,12 @@ class Performance:
         self._tool = tool
         self._flight = flight
         self._run = state.run
+        run, call = state.run, flight.call.id
+        original = call_key(run, call)
+        cleans = flight.form in {"undo", "release"}
         self._facts = CallFacts(
-            key=call_key(state.run, flight.call.id),
+            key=undo_key(run, call, flight.action) if cleans else original,
+            original=original,
             run_id=state.run,
             epoch=state.epoch,
             attempt=flight.attempt,
@@ -114,6 +119,7 @@ class Performance:
         facts = self._facts
         return Call(
             key=facts.key,
+            original=facts.original,
             run_id=facts.run_id,
             epoch=facts.epoch,
             attempt=facts.attempt,
@@ -130,21 +136,27 @@ class Performance:
 
 
 async def _ended(work: Callable[[], Awaitable[object]]) -> Outcome:
+    """Await `work`. Whatever it raises is its outcome, for the agent to hear of."""
     try:
         return _returned(await work())
     except PauseHere as pause:
         return Asked(question=pause.question, data=pause.data)
-    except Exception as error:  # noqa: BLE001 - a tool is anybody's code; its error goes to the model
-        return Raised(kind=type(error).__name__, message=safe_str(error))
+    except anyio.get_cancelled_exc_class() as error:
+        if is_ours():
+            raise
+        return raised(error)
+    except CAUGHT as error:
+        return raised(error)
 
 
 def _end(work: Callable[[], object]) -> Outcome:
+    """Do `work`, in a thread, and return what came of it."""
     try:
         return _returned(work())
     except PauseHere as pause:
         return Asked(question=pause.question, data=pause.data)
-    except Exception as error:  # noqa: BLE001 - as above
-        return Raised(kind=type(error).__name__, message=safe_str(error))
+    except CAUGHT as error:
+        return raised(error)
 
 
 def _returned(value: object) -> Returned | NotDone:

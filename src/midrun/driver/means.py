@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from anyio.abc import TaskGroup
 
 from midrun.agents.agent import Agent
+from midrun.core.ids import RunId
 from midrun.driver.blocking.zygote import Zygote
 from midrun.driver.holder import Holder
 from midrun.driver.live import Live
@@ -24,6 +25,7 @@ class Means:
     model_of: Callable[[Agent], Model]
     zygote: Zygote
     live: Live
+    tell: Callable[[RunId], None]  # that more is known of a run here than before
     clock: Clock
     chance: Callable[[], float]
     tasks: TaskGroup  # where calls run: one that ignores its abort must not hold up its run

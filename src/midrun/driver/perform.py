@@ -152,12 +152,15 @@ class Door:
             self._means.tasks.start_soon(self._mind, flight, because)
 
     async def _mind(self, flight: Flight, because: str) -> None:
-        """See to it that a call that must stop does; say so if it does not."""
-        with anyio.move_on_after(self._agent.grace.total_seconds()):
+        """See to it that a call that must stop does; say so in time if it does not."""
+        half, call = self._agent.grace.total_seconds() / 2, flight.call.id
+        with anyio.move_on_after(half):
             await flight.ended.wait()
             return
-        call = flight.call.id
         self._means.live.tell(Delta(run=self._run, call=call, kind="not_responding"))
+        with anyio.move_on_after(half):
+            await flight.ended.wait()
+            return
         if because not in UNWAITED or flight.given_up or self._dropped:
             return
         flight.given_up = True
@@ -184,6 +187,9 @@ class Door:
     def drop(self) -> None:
         """The epoch is over: whatever is still under way here has lost its right to act."""
         self._dropped = True
+        for one in self.brought:  # it came, but nobody could journal it any more
+            self.too_late(one)
+        self.brought.clear()
         for flight in self._flights.values():
             flight.abort(FENCED)
 

@@ -1,5 +1,6 @@
 """Speaking: one model call, from its prompt to what the journal says of it."""
 
+import anyio
 from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
@@ -11,6 +12,7 @@ from midrun.core.values import Reply
 from midrun.driver.flight import Flight
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
+from midrun.driver.mishaps import CAUGHT, is_ours, words
 from midrun.errors import ModelFailed
 from midrun.ports.model import Finished, Model, Piece, Prompt
 
@@ -57,10 +59,12 @@ async def speak(
             await _listen(means, flight, state, model, prompt, said)
     except ModelFailed as error:
         return _failed(means, flight, error, said)
-    except Exception as error:  # noqa: BLE001 - a model is anybody's code: the run fails, resumable
-        text = "".join(said.text)
-        name = f"{type(error).__name__}: {error}"
-        return CallFailed(call=call.id, error=name, code="model_error", text=text)
+    except anyio.get_cancelled_exc_class() as error:
+        if is_ours():
+            raise
+        return _broken(flight, error, said)
+    except CAUGHT as error:
+        return _broken(flight, error, said)
     if said.finished is None:
         return CallAborted(
             call=call.id, text="".join(said.text), thinking="".join(said.thinking)
@@ -105,6 +109,12 @@ def _failed(means: Means, flight: Flight, error: ModelFailed, said: _Said) -> Ca
         retry_at=again,
         text="".join(said.text),
     )
+
+
+def _broken(flight: Flight, error: BaseException, said: _Said) -> CallFailed:
+    """A model is anybody's code: what it raises fails the run, resumably, and no other."""
+    text = "".join(said.text)
+    return CallFailed(call=flight.call.id, error=words(error), code="model_error", text=text)
 
 
 def _completed(agent: Agent, reply: Reply) -> Reply:

@@ -1,12 +1,13 @@
 """`Midrun`: a store, the agents this process knows, and the engine that drives their runs."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from hashlib import sha256
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 import anyio
+import anyio.to_thread
 
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
@@ -90,6 +91,8 @@ class Midrun:
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         await tasks.start(news.watch)
+        for agent in self.agents.values():
+            await self._take_model(stack, agent)
         if self._engine is None or not self.agents:
             return
         local = Local(
@@ -111,7 +114,13 @@ class Midrun:
         trace: TracebackType | None,
     ) -> bool | None:
         opened, self._open = self._open, None
-        return None if opened is None else await opened.__aexit__(kind, error, trace)
+        if opened is None:
+            return None
+        if isinstance(error, Exception):
+            # It is the caller's own: our task groups would only wrap it.
+            await opened.aclose()
+            return None
+        return await opened.__aexit__(kind, error, trace)
 
     @property
     def store(self) -> Store:
@@ -220,6 +229,8 @@ class Midrun:
             CheckpointRefused: stale (the run went on meanwhile), expired, or of another agent.
             ControlRefused: the answer or the instruction does not fit where the run stands.
         """
+        if self._key is not None:
+            checkpoint.check_signed(self._key)
         try:
             row = await self.store.row(checkpoint.run)
         except RunNotFound:
@@ -283,11 +294,18 @@ class Midrun:
             )
         return known
 
+    async def _take_model(self, stack: AsyncExitStack, agent: Agent) -> None:
+        """Find the agent's model, aside: a provider's package takes a second to import.
+
+        One that keeps connections keeps them for as long as this is open.
+        """
+        model: object = await anyio.to_thread.run_sync(model_of, agent.model)
+        if isinstance(model, AbstractAsyncContextManager):
+            await stack.enter_async_context(model)
+        self._models[agent.name] = cast("Model", model)
+
     def _model_of(self, agent: Agent) -> Model:
-        model = self._models.get(agent.name)
-        if model is None:
-            model = self._models[agent.name] = model_of(agent.model)
-        return model
+        return self._models[agent.name]
 
     def _check_price(self, agent: Agent, stop: Stop | None) -> None:
         if any(isinstance(leaf, MaxCost) for leaf in leaves(stop)):

@@ -90,6 +90,7 @@ class Local:
                 model_of=self._model_of,
                 zygote=zygote,
                 live=self._live,
+                tell=self._news.tell,
                 clock=self._outside.clock,
                 chance=self._outside.chance,
                 tasks=tasks,
@@ -132,6 +133,10 @@ class Local:
             log.error("run %s is not driven: %s", run, error)  # noqa: TRY400 - the text says it all
         except StoreError as error:
             log.warning("run %s is left for now: %s", run, error)
+        except Exception:
+            # A fault of ours in one run must not end the others of this process.
+            self._broken[run] = 0
+            log.exception("run %s is not driven here any more", run)
         finally:
             self._drives.pop(run, None)
             self._taken.discard(run)

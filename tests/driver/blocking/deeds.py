@@ -228,11 +228,13 @@ def close_everything() -> str:
 
 
 @tool
-def open_in_its_place(effect: str) -> str:
-    """Close everything, and open so many files that one gets the number of our socket."""
+def connect_in_its_place(address: str, count: int) -> str:
+    """Close everything, and connect so often that one gets the number of our socket."""
     os.closerange(3, 1000)
-    for _ in range(20):
-        os.open(effect, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    for _ in range(count):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(address)
+        connection.detach()
     return "done"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -207,14 +208,21 @@ async def test_a_process_that_ends_without_an_answer_has_died(
     assert outcome.detail
 
 
-async def test_an_answer_is_not_written_into_a_file_of_the_tool(
-    zygote: Zygote, tmp_path: Path
-) -> None:
-    """A closed descriptor's number is given to the next file that is opened."""
-    effect = tmp_path / "effect"
-    outcome = await outcome_of(zygote, errand("open_in_its_place", {"effect": str(effect)}))
-    assert isinstance(outcome, Died)
-    assert effect.read_bytes() == b""
+async def test_an_answer_is_not_sent_to_somebody_else(zygote: Zygote, tmp_path: Path) -> None:
+    """The number of a closed descriptor is given to the next connection that is made."""
+    address, count = str(tmp_path / "far end"), 20
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(count)
+        args = {"address": address, "count": count}
+        outcome = await outcome_of(zygote, errand("connect_in_its_place", args))
+        assert isinstance(outcome, Died)
+        assert [_received(listener) for _ in range(count)] == [b""] * count
+
+
+def _received(listener: socket.socket) -> bytes:
+    with listener.accept()[0] as connection:
+        return connection.recv(1000)
 
 
 async def test_a_tool_that_writes_to_our_socket_is_killed(zygote: Zygote) -> None:

@@ -239,9 +239,10 @@ async def test_a_call_is_killed_while_another_ones_module_is_imported(
         outcomes.append(await outcome_of(zygote, it))
 
     async def stop_slow() -> None:
-        async with zygote.running(it, save=ignore, note=ignore, grace=LONG) as waiting:
-            pass
-        assert waiting.ended == Died(started=False, detail="stopped before it was started")
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await outcome_of(zygote, it)
+            pytest.fail("it was run")
 
     async with Zygote() as zygote, anyio.create_task_group() as group:
         async with in_the_middle(zygote, tmp_path, "hold") as middle:

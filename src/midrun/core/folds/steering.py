@@ -65,7 +65,8 @@ def run_resumed(state: State, entry: RunResumed) -> State:
 
 def _afresh(meter: Meter) -> Meter:
     """Forget what conditions without a bound look at: they would only be met again by it."""
-    return replace(meter, text="", trail=(), verdicts={})
+    spoken = dict.fromkeys(meter.verdicts, False)  # for this boundary; the next step asks anew
+    return replace(meter, text="", trail=(), verdicts=spoken)
 
 
 def cap_raised(state: State, entry: CapRaised) -> State:

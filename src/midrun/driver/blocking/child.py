@@ -127,6 +127,7 @@ def _call(errand: Errand, channel: Channel) -> Call:
     facts = errand.call
     return Call(
         key=facts.key,
+        original=facts.original,
         run_id=facts.run_id,
         epoch=facts.epoch,
         attempt=facts.attempt,

@@ -15,6 +15,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     epoch: int
     attempt: int
     progress: Json = None
+    original: str = ""
 
 
 class Errand(Struct, frozen=True, kw_only=True):

@@ -71,7 +71,14 @@ class Running:
         self._call = await self._link.start(target, end, self)
 
     async def instruct(self, errand: Errand) -> None:
-        """Tell the child what to do."""
+        """Tell the child what to do, once its process is known.
+
+        Not before: whatever becomes of the zygote, a call that has done anything can be killed,
+        and one that was never heard of has done nothing. If this is cancelled, neither has it.
+        """
+        while not self._started and self._death is None:
+            with CancelScope() as self._waiting:
+                await sleep_forever()
         await self._send(framed(errand))
 
     async def stop(self, grace: timedelta) -> None:
@@ -106,6 +113,7 @@ class Running:
         match news:
             case Started():
                 self._started = True
+                self._waiting.cancel()
             case Refused(kind=kind, message=why):
                 self._answer = Raised(kind=kind, message=why) if kind else None
                 self._die(Died(started=False, detail=why))

@@ -67,7 +67,8 @@ class Zygote:
 
         If it has not ended by then, it gets SIGTERM, `grace` to come to an end by itself, and
         SIGKILL; the context is left when its process is reaped. `Running.ended` tells what came
-        of it, also after a cancel: a function that finished within its grace has returned.
+        of it, also after a cancel, to be read when the context has been left: a function that
+        finished within its grace has returned. If entering is cancelled, it was not run.
 
         `save` and `note` are awaited one at a time for what the function saves and notes; it
         goes on when they return, and is ended if they raise.
