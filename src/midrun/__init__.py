@@ -1,25 +1,29 @@
 """Midrun: pause, redirect, resume and cancel for Python agents that are already running."""
 
-from midrun.agents.agent import Agent
-from midrun.agents.call import Call
-from midrun.agents.checkpoint import Checkpoint
-from midrun.agents.outcome import Cancelled, Completed, Failed, Outcome, Paused, is_paused
-from midrun.agents.pausing import ask_human, pause_here
-from midrun.agents.tool import NOT_DONE, Tool, tool
-from midrun.core.report import Report
-from midrun.core.values import Actor
-from midrun.embed.midrun import Midrun
-from midrun.embed.receipt import Receipt
-from midrun.embed.run import Run
-from midrun.embed.view import RunView
-from midrun.errors import (
-    CheckpointRefused,
-    ControlRefused,
-    MidrunError,
-    Misconfigured,
-    NotJson,
-    RunNotFound,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what `__getattr__` finds, for those who only read
+    from midrun.agents.agent import Agent
+    from midrun.agents.call import Call
+    from midrun.agents.checkpoint import Checkpoint
+    from midrun.agents.outcome import Cancelled, Completed, Failed, Outcome, Paused, is_paused
+    from midrun.agents.pausing import ask_human, pause_here
+    from midrun.agents.tool import NOT_DONE, Tool, tool
+    from midrun.core.report import Report
+    from midrun.core.values import Actor
+    from midrun.embed.midrun import Midrun
+    from midrun.embed.receipt import Receipt
+    from midrun.embed.run import Run
+    from midrun.embed.view import RunView
+    from midrun.errors import (
+        CheckpointRefused,
+        ControlRefused,
+        MidrunError,
+        Misconfigured,
+        NotJson,
+        RunNotFound,
+    )
 
 __all__ = [
     "NOT_DONE",
@@ -49,3 +53,28 @@ __all__ = [
     "pause_here",
     "tool",
 ]
+
+_HOMES = {
+    "Agent": "agents.agent",
+    "Call": "agents.call",
+    "Checkpoint": "agents.checkpoint",
+    **dict.fromkeys(
+        ("Cancelled", "Completed", "Failed", "Outcome", "Paused", "is_paused"), "agents.outcome"
+    ),
+    **dict.fromkeys(("ask_human", "pause_here"), "agents.pausing"),
+    **dict.fromkeys(("NOT_DONE", "Tool", "tool"), "agents.tool"),
+    "Report": "core.report",
+    "Actor": "core.values",
+    "Midrun": "embed.midrun",
+    "Receipt": "embed.receipt",
+    "Run": "embed.run",
+    "RunView": "embed.view",
+}
+"""Where each name lives, other than `errors`. It is fetched when it is asked for: a process for
+one blocking tool, or a command that presses one button, must not load everything."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'midrun' has no attribute {name!r}")
+    return getattr(import_module(f"midrun.{_HOMES.get(name, 'errors')}"), name)

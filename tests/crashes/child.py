@@ -5,6 +5,7 @@ They talk in lines: each prints what happened.
 
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -20,7 +21,8 @@ from midrun.driver.live import Delta
 from midrun.ports.outside import Outside
 from midrun.ports.store import Appended, Lease
 from midrun.stores.sqlite.store import SqliteStore
-from tests.crashes.deeds import STORIES, waiting
+from tests.crashes.deeds import STORIES, bulky, waiting
+from tests.crashes.troubled import Watched
 
 P = ParamSpec("P")
 
@@ -144,6 +146,24 @@ async def drive(folder: str, tool: str, lease_s: str) -> None:
     say("left")
 
 
+# ── without room ─────────────────────────────────────────────────────────────
+
+
+async def full(folder: str) -> None:
+    """Drive a run whose process has no room to write for a while; make room, and finish it."""
+    store, agent = Watched(Path(folder) / "runs.db"), bulky(Path(folder))
+    async with Midrun(store, agents=[agent]) as midrun:
+        run = await midrun.start(agent, "go")
+        say(run.id)
+        while store.noes < 2:
+            await anyio.sleep(0.002)
+        say("full")
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        say((await run.until("completed")).phase)
+    await store.close()
+
+
 def main(mode: str, *rest: str) -> None:
     """Do what the test asked for."""
     match mode:
@@ -151,6 +171,8 @@ def main(mode: str, *rest: str) -> None:
             kills(*rest)
         case "drive":
             anyio.run(drive, *rest)
+        case "full":
+            anyio.run(full, *rest)
         case _:
             raise ValueError(mode)
 

@@ -21,7 +21,7 @@ from tests.runtime.conftest import verify_all
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 12
+PATIENCE = 30
 """Seconds after which something that should have happened counts as never happening."""
 
 
@@ -36,6 +36,12 @@ async def path(tmp_path: Path) -> AsyncIterator[Path]:
 def an_hour_later() -> Micros:
     """Return a time at which the leases of all who are silent have expired."""
     return Micros(wall() + timedelta(hours=1) // timedelta(microseconds=1))
+
+
+async def becomes(fact: Callable[[], bool]) -> None:
+    """Wait until it is so."""
+    while not fact():
+        await anyio.sleep(0.002)
 
 
 class Process:
@@ -71,6 +77,10 @@ class Process:
     def terminate(self) -> None:
         """Ask it to leave."""
         os.kill(self.pid, signal.SIGTERM)
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C."""
+        os.kill(self.pid, signal.SIGINT)
 
 
 async def _aside(wait: Callable[[], T]) -> T:

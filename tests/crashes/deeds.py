@@ -5,6 +5,7 @@ one write, so that it is there as soon as the deed has happened, and whole.
 """
 
 import os
+import resource
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +17,13 @@ from midrun.models import ScriptedModel, Use
 
 
 class Deed(NamedTuple):
-    """One line: what was done, for which call, at which attempt, by which process."""
+    """One line: what was done, of which call, at which attempt, by which process.
+
+    `of` is the key of the call; `key` is the deed's own, which is another one for an undo.
+    """
 
     what: str
+    of: str
     key: str
     attempt: int
     pid: int
@@ -26,7 +31,7 @@ class Deed(NamedTuple):
 
 def mark(folder: str, what: str, call: Call) -> None:
     """Have the effect: a line at the end of the file."""
-    line = f"{what} {call.key} {call.attempt} {os.getpid()}\n"
+    line = f"{what} {call.original} {call.key} {call.attempt} {os.getpid()}\n"
     file = os.open(f"{folder}/deeds", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(file, line.encode())
@@ -41,7 +46,7 @@ def deeds(folder: Path) -> list[Deed]:
     except FileNotFoundError:
         return []
     words = (line.split() for line in lines)
-    return [Deed(what, key, int(attempt), int(pid)) for what, key, attempt, pid in words]
+    return [Deed(what, of, key, int(n), int(pid)) for what, of, key, n, pid in words]
 
 
 def _folder(args: Json) -> str:
@@ -198,3 +203,23 @@ def waiting(name: str, folder: Path) -> Agent:
     at = str(folder)
     turns = [["Wait. ", Use(name, folder=at)], Use("charge", folder=at), "Done."]
     return Agent("waiting", model=ScriptedModel(turns), tools=[WAITING[name], charge])
+
+
+# ── with too much to say ─────────────────────────────────────────────────────
+
+
+@tool
+async def bulk(call: Call, folder: str) -> str:
+    """Act once, forbid the files of this process to grow, and return more than fits."""
+    mark(folder, "bulk", call)
+    size = (await anyio.Path(f"{folder}/runs.db-wal").stat()).st_size
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    return "x" * 500_000
+
+
+def bulky(folder: Path) -> Agent:
+    """Return an agent that makes a call with a result that is too large for now."""
+    at = str(folder)
+    turns = [[Use("bulk", folder=at)], [Use("charge", folder=at)], "Done."]
+    return Agent("bulky", model=ScriptedModel(turns), tools=[bulk, charge])

@@ -17,7 +17,7 @@ from midrun.core.entries import CallUnknown, LateResult, LeaseTaken, Record
 from midrun.core.ids import CallId, call_key
 from midrun.ports.clock import Clock, wall
 from midrun.ports.outside import Outside
-from tests.crashes.conftest import Process, an_hour_later, child
+from tests.crashes.conftest import Process, an_hour_later, becomes, child
 from tests.crashes.deeds import deeds, waiting
 
 LONG = timedelta(seconds=60)
@@ -60,8 +60,7 @@ def gates(path: Path) -> Iterator[Gates]:
 
 async def happened(path: Path, *whats: str) -> None:
     """Wait until the deeds are these."""
-    while tuple(deed.what for deed in deeds(path.parent)) != whats:
-        await anyio.sleep(0.005)
+    await becomes(lambda: tuple(deed.what for deed in deeds(path.parent)) == whats)
 
 
 async def until(midrun: Midrun, run: Run, fact: Callable[[Record], bool]) -> Record:

@@ -115,7 +115,7 @@ async def check_cancelled(run: Run, place: Path) -> None:
     assert not report.still_held, str(report)
     assert {deed.tool for deed in report.unsure} <= {"put", "lock"}  # these have no undo
     for what, back in TAKEN_BACK.items():
-        last = {deed.key: deed.what for deed in done if deed.what in {what, back}}
+        last = {deed.of: deed.what for deed in done if deed.what in {what, back}}
         assert set(last.values()) <= {back}, done
     undone = {call_key(run.id, CallId(deed.call)) for deed in report.undone}
     assert {deed.key for deed in done if deed.what in {"charge", "hold"}} <= undone
@@ -134,6 +134,8 @@ def check_deeds(run: Run, case: Case, records: Sequence[Record], done: list[Deed
         if isinstance(r.entry, CallDone) and r.epoch == 1
     }
     made = [deed for deed in done if deed.what not in TAKEN_BACK.values()]
+    taken_back = {(deed.of, deed.key) for deed in done if deed not in made}
+    assert len(taken_back) == len(dict(taken_back)), done  # one key, however often it is tried
     for deed in made:
         assert deed.attempt <= attempts[deed.key], (case.case, deed)
         assert deed.attempt == 1 or deed.key not in ended, (case.case, deed)

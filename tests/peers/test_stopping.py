@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from select import select
 
 import anyio.to_thread
 import pytest
@@ -10,10 +11,19 @@ import pytest
 from midrun import Agent, Cancelled, ControlRefused
 from midrun.models import ScriptedModel
 from tests.driver.blocking.deeds import hold_with_family
-from tests.driver.blocking.scene import Fifo, Watch, is_there
+from tests.driver.blocking.scene import Middle, Watch, is_there
 from tests.peers.cast import Cast, Use, entry, journal
 from tests.peers.deeds import BEGUN, GATE, carve, stamp, stamp_soon, warm_up
 from tests.runtime.conftest import Opener
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Middle]:
+    """Give what a blocking tool says when it has begun, waits for, and does in the end."""
+    middle = Middle(tmp_path)
+    yield middle
+    middle.fifo.close()
+    middle.gate.close()
 
 
 @pytest.fixture
@@ -26,60 +36,57 @@ def thread() -> Iterator[None]:
 
 
 async def test_the_effect_of_a_blocking_tool_does_not_land_after_the_cancel(
-    opened: Opener, tmp_path: Path
+    opened: Opener, held: Middle
 ) -> None:
     """LangGraph, OpenAI, Pydantic AI: the cancel returns at once; the effect lands later."""
-    begun, gate, effect = Fifo(tmp_path / "begun"), Fifo(tmp_path / "gate"), tmp_path / "effect"
-    use = Use("stamp", begun=begun.path, gate=gate.path, effect=str(effect))
+    use = Use("stamp", **held.args)
     agent = Agent("stamper", model=ScriptedModel([use, "never"]), tools=[stamp])
     midrun = await opened(agent)
     run = await midrun.start(agent, "go")
-    (pid,) = await begun.hear()
+    (pid,) = await held.fifo.hear()
     process = Watch(pid)
     await run.cancel()
     await run.until("cancelled")
-    gate.open()
+    held.gate.open()
     await process.end()
-    assert not effect.exists()
+    assert not held.effect.exists()
     assert [deed.tool for deed in (await run.report()).stopped] == ["stamp"]
 
 
-async def test_what_a_tool_has_started_ends_with_it(opened: Opener, tmp_path: Path) -> None:
+async def test_what_a_tool_has_started_ends_with_it(opened: Opener, held: Middle) -> None:
     """Codex: Stop ends the turn, and the command that the tool had started lives on."""
-    begun, gate, effect = Fifo(tmp_path / "begun"), Fifo(tmp_path / "gate"), tmp_path / "effect"
-    use = Use("hold_with_family", begun=begun.path, gate=gate.path, effect=str(effect))
+    use = Use("hold_with_family", **held.args)
     agent = Agent("parent", model=ScriptedModel([use, "never"]), tools=[hold_with_family])
     midrun = await opened(agent)
     run = await midrun.start(agent, "go")
-    family = [Watch(pid) for pid in await begun.hear()]
+    family = [Watch(pid) for pid in await held.fifo.hear()]
     assert len(family) == 3
     await run.cancel()
     await run.until("cancelled")
     for _ in family:
-        gate.open()
+        held.gate.open()
     for process in family:
         await process.end()
-    assert not effect.exists()
+    assert not held.effect.exists()
 
 
 async def test_a_blocking_tool_that_takes_too_long_is_not_left_running(
-    opened: Opener, tmp_path: Path
+    opened: Opener, held: Middle
 ) -> None:
     """Pydantic AI: a blocking tool whose time is up is abandoned in silence, and goes on."""
-    begun, gate, effect = Fifo(tmp_path / "begun"), Fifo(tmp_path / "gate"), tmp_path / "effect"
-    use = Use("stamp_soon", begun=begun.path, gate=gate.path, effect=str(effect))
+    use = Use("stamp_soon", **held.args)
     cast = Cast()
     model = ScriptedModel([Use("warm_up"), use, cast.says("Too slow.")])
     agent = Agent("stamper", model=model, tools=[warm_up, stamp_soon])
     midrun = await opened(agent)
     run = await midrun.start(agent, "go")
     await run.until("completed")
-    if begun.has_line():  # or it was too slow even to begin
-        (pid,) = await begun.hear()
+    if select([held.fifo._fd], [], [], 0)[0]:  # or it was too slow even to begin
+        (pid,) = await held.fifo.hear()
         assert not is_there(pid)
-    gate.open()
+    held.gate.open()
     assert cast.heard[-1][-1].uses[0].problem.startswith("stopped midway")
-    assert not effect.exists()
+    assert not held.effect.exists()
 
 
 @pytest.mark.usefixtures("thread")

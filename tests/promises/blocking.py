@@ -1,6 +1,7 @@
 """Blocking tools for the promises; the process that can be killed imports this module."""
 
 import os
+import signal
 from pathlib import Path
 
 from midrun import Call, tool
@@ -30,3 +31,21 @@ def crawl_pages(call: Call, begun: str, gate: str, effect: str) -> str:
     begin_and_wait(begun, gate)
     Path(effect).touch()
     return "never"
+
+
+def _die_behind(effect: str) -> None:
+    with Path(effect).open("a") as file:
+        file.write("done\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@tool
+def charge_and_die(effect: str) -> None:
+    """Have an effect, and be killed before anybody hears of it."""
+    _die_behind(effect)
+
+
+@tool(idempotent=True)
+def fetch_and_die(effect: str) -> None:
+    """Do the same where it could be done again."""
+    _die_behind(effect)

@@ -1,11 +1,10 @@
 """Another process, which builds the office afresh and does what its arguments say.
 
-Its last line is what came of it, as JSON. `exit_now` in place of an answer kills it on the spot.
+Its last line is what came of it, as JSON.
 """
 
 import json
 import sys
-from pathlib import Path
 
 import anyio
 
@@ -28,7 +27,7 @@ async def run(name: str, log: str, task: str) -> dict[str, str]:
 
 async def resume(name: str, log: str, saved: str, answer: str, key: str) -> dict[str, str]:
     """Go on from a checkpoint, without a store."""
-    text = Path(saved).read_text()
+    text = await anyio.Path(saved).read_text()
     checkpoint = Checkpoint.from_json(text, key=bytes.fromhex(key) or None)
     return told(await office(*script(name, log)).resume(checkpoint, json.loads(answer)))
 
@@ -64,7 +63,7 @@ def main() -> None:
     """Do what the arguments say, and tell of it."""
     verb, *arguments = sys.argv[1:]
     try:
-        said = anyio.run(VERBS[verb], *arguments)  # type: ignore[arg-type]  # by name
+        said: dict[str, str] = anyio.run(VERBS[verb], *arguments)  # type: ignore[arg-type]  # by name
     except MidrunError as error:
         said = {"error": error.code, "reason": getattr(error, "reason", ""), "text": str(error)}
     print(json.dumps(said))  # noqa: T201 - this is how it talks

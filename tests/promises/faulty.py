@@ -20,7 +20,9 @@ REFUSED = ModelFailed("faulty", "bad_request", "no such model")
 
 def limited(retry_after: float) -> ModelFailed:
     """Return the failure of a provider that says when to come back."""
-    return ModelFailed("faulty", "rate_limited", "too many", True, retry_after)
+    return ModelFailed(
+        "faulty", "rate_limited", "too many", transient=True, retry_after=retry_after
+    )
 
 
 class Faulty(Unpriced):

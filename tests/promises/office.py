@@ -1,4 +1,4 @@
-"""An office that is the same in every process that imports it: its tools write down what they do.
+"""An office, the same in every process that imports it: its tools write down what they do.
 
 The tools of a run that is resumed elsewhere must be found there by the same names, so they are
 here, at the top of a module, and their only memory is a file.

@@ -1,7 +1,7 @@
 """Any failure is resumable.
 
 An error that nobody caught leaves the run at its last boundary, and resuming goes on from
-there. What is worth another attempt gets one by itself; what a tool raises is told to the agent.
+there. What is worth another attempt gets one by itself; what a tool raises, the agent hears.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,11 @@ async def book(run: Run) -> Sequence[Record]:
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(REFUSED, "bad_request"), (ValueError("odd"), "model_error"), (limited(9999), "rate_limited")],
+    [
+        (REFUSED, "bad_request"),
+        (ValueError("odd"), "model_error"),
+        (limited(9999), "rate_limited"),
+    ],
 )
 async def test_a_model_that_fails_leaves_the_run_where_it_was(
     error: Exception, code: str, opened: Opener
@@ -193,7 +197,7 @@ async def test_a_condition_that_raises_fails_the_run_and_not_for_good(opened: Op
 async def test_what_a_tool_raises_is_told_to_the_agent(
     tool: object, how: str, heard: str, opened: Opener
 ) -> None:
-    """The run does not fail of it, nor hang, nor does the process: the agent finds another way."""
+    """The run does not fail of it, nor hang, nor take the process down."""
     name = tool.name  # type: ignore[attr-defined]  # it is a tool
     model = Faulty([Use(name, how=how), Use("quick", name="a")], told)
     stage = Stage()
@@ -222,7 +226,11 @@ async def test_what_passes_is_tried_again_by_itself(opened: Opener) -> None:
     view = await run.until("completed", "failed")
     assert (view.output, view.step) == ("Done.", 1)
     starts = await entries(run, CallStarted)
-    assert [(start.call, start.attempt) for start in starts] == [("c1", 1), ("c1", 2), ("c1", 3)]
+    assert [(start.call, start.attempt) for start in starts] == [
+        ("c1", 1),
+        ("c1", 2),
+        ("c1", 3),
+    ]
     first, second = _waits(await book(run))
     assert (first >= 0.25, second >= 0.5) == (True, True)
     turns = list(Transcript(await run._state()))
@@ -292,11 +300,13 @@ async def test_a_cancel_does_not_wait_for_the_next_attempt(opened: Opener) -> No
         await run.cancel()
         await run.until("cancelled")
     assert model.asked == 1
-    assert "CallStarted" not in (await kinds(run))[(await kinds(run)).index("CancelRequested") :]
+    assert (
+        "CallStarted" not in (await kinds(run))[(await kinds(run)).index("CancelRequested") :]
+    )
 
 
 async def test_a_redirect_does_not_wait_for_the_next_attempt(opened: Opener) -> None:
-    """The step that failed was decided for the old course; the new one is thought about at once."""
+    """What failed was decided for the old course; the new one is thought about at once."""
     model = Faulty(limited(600), "On the new course.")
     midrun = await opened(agent(Stage(), model))
     run = await midrun.start("actor", "go")

@@ -10,21 +10,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from midrun import Agent, ControlRefused, Midrun, Paused, Run, tool
-from midrun.core.entries import CallStarted, Entry, RunHalted, RunLifted, StoodDown, UndoStarted
+from midrun import Agent, Midrun, Paused, Run, tool
+from midrun.core.entries import CallStarted, Entry, StoodDown, UndoStarted
 from midrun.models import Use
 from tests.promises.office import office, script, written
 from tests.promises.processes import elsewhere
-from tests.promises.seen import entries, journal, recorded
+from tests.promises.seen import journal, recorded
 from tests.runtime.conftest import Opener
 from tests.runtime.stage import Stage
 
-SCOPES = {
-    "all": lambda run: "all",
-    "agent": lambda run: "agent:actor",
-    "label": lambda run: "label:risky",
-    "run": lambda run: f"run:{run.id}",
-}
+SCOPES = ("all", "agent:actor", "label:risky", "run")
 """Four latches that cover a run of `actor` with the label `risky`."""
 
 OPERATOR = "operator:olga"
@@ -55,13 +50,13 @@ async def look_twice(midrun: Midrun, run: Run) -> None:
 async def test_a_running_run_is_stopped_where_it_is_and_goes_on_when_lifted(
     scope: str, opened: Opener
 ) -> None:
-    """What is in flight is aborted as by *pause now*; nothing is made again that may have acted."""
+    """What is in flight is aborted; what may have acted is not made again."""
     stage = Stage()
     agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     midrun = await opened(agent)
     run = await midrun.start("actor", "go", labels=["risky"])
     await stage.start("a").wait()
-    latch = SCOPES[scope](run)
+    latch = f"run:{run.id}" if scope == "run" else scope
     await midrun.halt("too hot", scope=latch, actor=OPERATOR)
     await run.until("halted")
     outcome = await run.result()
@@ -190,9 +185,7 @@ async def test_a_waiting_run_that_is_answered_under_a_latch_starts_nothing_until
 ) -> None:
     """The answer is kept."""
     log = str(tmp_path / "book.txt")
-    midrun = await opened(
-        office(*script("pay", log)), Stage().agent("Done.", name="bystander")
-    )
+    midrun = await opened(office(*script("pay", log)), Stage().agent("Done.", name="bystander"))
     run = await midrun.start("office", "go")
     await run.until("waiting")
     await midrun.halt("stop", scope="agent:office", actor=OPERATOR)
@@ -303,7 +296,7 @@ async def test_a_latch_in_the_middle_of_undoing_stops_it_there(opened: Opener) -
 async def test_a_queued_run_that_nobody_drives_is_held_when_somebody_would(
     opened: Opener, path: Path, tmp_path: Path
 ) -> None:
-    """Set while no process was there: the next one finds the latch before it starts anything."""
+    """Set while no process was there: the next one finds it before it starts anything."""
     log = str(tmp_path / "book.txt")
     desk = Midrun(f"sqlite:///{path}", agents=[office(*script("act", log))], engine=None)
     async with desk as midrun:
@@ -316,136 +309,3 @@ async def test_a_queued_run_that_nobody_drives_is_held_when_somebody_would(
     await driving.lift(actor=OPERATOR)
     await (await driving.get(run.id)).until("completed")
     assert written(log) == ["did first", "did second"]
-
-
-# ── other processes ───────────────────────────────────────────────────────────────────────
-
-
-async def test_a_latch_set_in_another_process_reaches_the_call(
-    opened: Opener, path: Path
-) -> None:
-    """Out of band: the process that sets it knows none of the agents."""
-    stage = Stage()
-    midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
-    run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
-    assert await elsewhere("halt", path, "all", "smoke in the server room")
-    await run.until("halted")
-    (halted,) = await entries(run, RunHalted)
-    assert (halted.by, halted.reason) == ("olga", "smoke in the server room")
-    assert stage.did == []
-    await midrun.lift(actor=OPERATOR)
-    await run.until("completed")
-
-
-async def test_it_holds_in_every_process_and_lifting_it_anywhere_lifts_it(
-    opened: Opener,
-) -> None:
-    """Also in one that was opened afterwards."""
-    first, second = Stage(), Stage()
-    one = await opened(first.agent(Use("slow", name="a"), "Done.", name="one"))
-    two = await opened(second.agent(Use("slow", name="b"), "Done.", name="two"))
-    runs = [await one.start("one", "go"), await two.start("two", "go")]
-    await first.start("a").wait()
-    await second.start("b").wait()
-    await one.halt("stop", actor=OPERATOR)
-    for run in runs:
-        await run.until("halted")
-    third = await opened(Stage().agent("Done.", name="three"))
-    late = await third.start("three", "go")
-    await late.until("halted")
-    await third.lift(actor=OPERATOR)
-    for run in (*runs, late):
-        await run.until("completed")
-    assert (first.began, second.began) == (["a"], ["b"])
-
-
-# ── on record ─────────────────────────────────────────────────────────────────────────────
-
-
-async def test_who_halted_and_lifted_and_why_is_on_record(opened: Opener) -> None:
-    """In the journal of each run that it held."""
-    stage = Stage()
-    midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
-    run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
-    await midrun.halt("too hot", scope="agent:actor", actor=OPERATOR)
-    await run.until("halted")
-    await midrun.lift(scope="agent:actor", actor="operator:omar")
-    await run.until("completed")
-    (halted,) = await entries(run, RunHalted)
-    assert (halted.by, halted.role) == ("olga", "operator")
-    assert (halted.reason, halted.scope) == ("too hot", "agent:actor")
-    (lifted,) = await entries(run, RunLifted)
-    assert (lifted.by, lifted.role) == ("omar", "operator")
-
-
-async def test_under_a_latch_controls_are_refused_by_name(opened: Opener) -> None:
-    """All but cancel, which an operator's latch does not take from anybody."""
-    stage = Stage()
-    midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
-    run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
-    await midrun.halt("stop", actor=OPERATOR)
-    await run.until("halted")
-    for control in (run.pause, run.resume):
-        with pytest.raises(ControlRefused) as refused:
-            await control(actor="ada")
-        assert (refused.value.reason, refused.value.by) == ("is_halted", "olga")
-    assert "cancel" in refused.value.allowed
-    await run.cancel(actor="ada")
-    await midrun.lift(actor=OPERATOR)
-    await run.until("cancelled")
-
-
-async def test_a_latch_that_is_lifted_at_once_leaves_no_run_behind(opened: Opener) -> None:
-    """Whoever meets it late must not hold a run that nobody will ever lift."""
-    stage = Stage()
-    names = [f"r{n}" for n in range(8)]
-    agents = [stage.agent(Use("slow", name=name), "Done.", name=name) for name in names]
-    driving = await opened(*agents)
-    operating = await opened()
-    runs = [await driving.start(name, "go") for name in names]
-    for name in names:
-        await stage.start(name).wait()
-    for _ in range(3):
-        await operating.halt("stop", actor=OPERATOR)
-        await operating.lift(actor=OPERATOR)
-    for name in names:
-        stage.gate(name).set()
-    for run in runs:
-        await run.until("completed")
-
-
-async def test_a_latch_that_is_met_after_it_was_lifted_holds_nothing(
-    opened: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same, with the bad luck made certain: it is lifted between looking and telling."""
-    stage = Stage()
-    driving = await opened(stage.agent(Use("slow", name="a"), "Done."))
-    operating = await opened()
-    run = await driving.start("actor", "go")
-    await stage.start("a").wait()
-    looked, lifted = anyio.Event(), anyio.Event()
-    halts = driving.store.halts
-
-    async def slowly() -> object:
-        found = await halts()
-        looked.set()
-        await lifted.wait()
-        return found
-
-    monkeypatch.setattr(driving.store, "halts", slowly)
-    await operating.halt("stop", actor=OPERATOR)
-    await looked.wait()
-    await operating.lift(actor=OPERATOR)
-    lifted.set()
-    stage.gate("a").set()
-    with anyio.fail_after(5):
-        await run.until("completed")
-
-
-async def test_lifting_what_does_not_hold_says_so(opened: Opener) -> None:
-    """And changes nothing."""
-    midrun = await opened(Stage().agent("Done."))
-    assert not await midrun.lift(scope="agent:actor", actor=OPERATOR)

@@ -6,6 +6,7 @@ are tied together by hashes. What was changed afterwards is found, and where.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import apsw
@@ -167,7 +168,7 @@ async def test_the_feed_is_the_journal(opened: Opener) -> None:
     assert [item.kind for item in items] == await kinds(run)
     later = [item async for item in run.feed(after=4)]
     assert [item.seq for item in later] == [item.seq for item in items][4:]
-    assert all(one.at <= other.at for one, other in zip(items, items[1:], strict=False))
+    assert all(one.at <= other.at for one, other in pairwise(items))
 
 
 # ── and nobody changed it ─────────────────────────────────────────────────────────────────
@@ -249,12 +250,17 @@ async def test_one_changed_byte_is_found_wherever_it_is(told: tuple[Path, str, i
 
 
 def _put(seq: int, line: bytes) -> str:
-    return f"UPDATE entries SET line = CAST(x'{line.hex()}' AS TEXT) WHERE no = 1 AND seq = {seq}"  # noqa: S608 - a number and hex
+    return f"UPDATE entries SET line = x'{line.hex()}' WHERE no = 1 AND seq = {seq}"  # noqa: S608 - a number and hex
 
 
+AMOUNT = """
+    UPDATE entries SET line = CAST(replace(CAST(line AS TEXT), '100', '900') AS BLOB)
+    WHERE no = 1
+"""
+NAME = AMOUNT.replace("100", "bob").replace("900", "eve")
 SPOILING = {
-    "a fact": "UPDATE entries SET line = replace(line, '100', '900') WHERE no = 1",
-    "a name": "UPDATE entries SET line = replace(line, 'bob', 'eve') WHERE no = 1",
+    "a fact": AMOUNT,
+    "a name": NAME,
     "one removed": "DELETE FROM entries WHERE no = 1 AND seq = 5",
     "the end cut off": "DELETE FROM entries WHERE no = 1 AND seq > 9",
 }
@@ -304,7 +310,7 @@ async def test_a_run_whose_journal_was_changed_is_not_driven_on(path: Path) -> N
         await run.pause()
         stage.gate("a").set()
         await run.until("paused")
-    by_hand(path, "UPDATE entries SET line = replace(line, '100', '900') WHERE seq = 1")
+    by_hand(path, AMOUNT)
     async with Midrun(f"sqlite:///{path}", agents=[agent]) as midrun:
         changed: Run = await midrun.get(run.id)
         with pytest.raises(JournalCorrupt) as refused:

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from midrun import Agent, Call, Completed, ControlRefused, Midrun, Paused, tool
+from midrun import Agent, Call, Completed, ControlRefused, Midrun, Paused, pause_here, tool
 from midrun.core.entries import (
     CallStarted,
     CallUnknown,
@@ -329,3 +329,30 @@ async def test_a_pause_outlives_the_process_that_was_asked_for_it(
         assert [lost.why for lost in await entries(found, CallUnknown)] == ["orphaned"]
         assert len(await entries(found, CallStarted)) == 2
     assert world.told() == ["charge a"]
+
+
+async def test_a_tool_that_asks_while_the_run_is_pausing_is_parked_with_it(
+    opened: Opener,
+) -> None:
+    """Paused, not waiting: the person who paused has the word, and then the question."""
+    stage = Stage()
+
+    @tool
+    async def curious() -> str:
+        """Ask when the test says so."""
+        stage.start("curious").set()
+        await stage.gate("curious").wait()
+        pause_here("Which?")
+
+    model = Speaker(Line("", "", Use("curious")), "Done.")
+    midrun = await opened(Agent("actor", model=model, tools=[curious]))
+    run = await midrun.start("actor", "go")
+    await stage.start("curious").wait()
+    await run.pause()
+    stage.gate("curious").set()
+    view = await run.until("paused")
+    assert [ask.question for ask in view.asks] == ["Which?"]
+    assert (await run.resume()).phase == "waiting"
+    await run.answer("this")
+    await run.until("completed")
+    assert model.heard[1][-1].uses[0].result == "this"

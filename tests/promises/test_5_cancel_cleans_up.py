@@ -77,42 +77,6 @@ async def test_an_undo_is_given_what_its_call_was_given_and_returned(opened: Ope
     assert [(name, result) for name, _, result in drafts.tries] == [("a", "a written")]
 
 
-async def test_an_undo_that_must_know_is_not_tried_on_a_call_that_may_not_have_happened(
-    opened: Opener,
-) -> None:
-    """It is left to a person, by name."""
-    stage = Stage()
-    tried: list[str] = []
-
-    async def refund(call: Call, args: dict[str, str], result: object) -> None:
-        del call, result
-        tried.append(args["name"])
-
-    @tool(undo=refund, undo_unknown=False)
-    async def charge(call: Call, name: str) -> str:
-        """Charge a card when the test says so."""
-        del call
-        stage.start(name).set()
-        await stage.gate(name).wait()
-        return "charged"
-
-    model = ScriptedModel([[Use("charge", name="a"), Use("charge", name="b")]])
-    midrun = await opened(Agent("actor", model=model, tools=[charge]))
-    run = await midrun.start("actor", "go")
-    await stage.start("a").wait()
-    await stage.start("b").wait()
-    stage.gate("a").set()
-    with anyio.fail_after(10):
-        while (await run.view()).effects[0].stage != "done":
-            await anyio.lowlevel.checkpoint()
-    await run.cancel(undo="all")
-    await run.until("cancelled")
-    assert tried == ["a"]
-    report = await run.report()
-    assert (names(report.undone), names(report.not_undone)) == (["a"], ["b"])
-    assert "may not have happened" in report.not_undone[0].note
-
-
 # ── what is held ──────────────────────────────────────────────────────────────────────────
 
 

@@ -158,3 +158,38 @@ async def test_a_yes_for_the_old_course_does_not_count_for_the_new_one(opened: O
     (applied,) = await entries(run, RedirectApplied)
     assert (applied.minus, applied.plus) == ("send", NEW)
     assert [start.call_kind for start in await entries(run, CallStarted)] == ["model", "model"]
+
+
+async def test_a_yes_stays_void_when_the_redirect_is_withdrawn(
+    opened: Opener, path: Path
+) -> None:
+    """Somebody had changed their mind about the course: the yes has to be given again."""
+    sent: list[str] = []
+
+    @tool(approve=True)
+    async def send(name: str) -> str:
+        """Need a person first."""
+        sent.append(name)
+        return "sent"
+
+    def agent() -> Agent:
+        script = [Use("send", name="mail"), "Done."]
+        return Agent("actor", model=ScriptedModel(script), tools=[send])
+
+    address = f"sqlite:///{path}"
+    async with Midrun(address, agents=[agent()]) as first:
+        run_id = (await first.start("actor", "go")).id
+        await (await first.get(run_id)).until("waiting")
+    async with Midrun(address) as nobody:
+        resting = await nobody.get(run_id)
+        await resting.pause()
+        await resting.approve(actor="bob")
+        redirect = await resting.redirect(NEW, actor="ada")
+        await resting.withdraw(redirect.seq, actor="ada")
+    midrun = await opened(agent())
+    run = await midrun.get(run_id)
+    (ask,) = (await run.until("waiting")).asks
+    assert (ask.kind, sent) == ("approval", [])
+    await run.approve(actor="bob")
+    await run.until("completed")
+    assert sent == ["mail"]

@@ -18,6 +18,7 @@ SCRIPTS: dict[str, Sequence[str | Use | list[str | Use]]] = {
     "charge": [Use("charge", name="a"), "Charged."],
     "fetch": [Use("fetch", name="a"), "Fetched."],
     "checked": [Use("checked", name="a"), "Checked."],
+    "book": [Use("book", name="a"), "Booked."],
     "drafts": [Use("draft", name="1"), Use("draft", name="2"), Use("look", name="x"), "No."],
 }
 
@@ -106,4 +107,10 @@ class World:
             await self.act("draft", name, call)
             return f"drafted {name}"
 
-        return [note, charge, fetch, look, checked, draft]
+        @tool(idempotent=True, undo=discard)
+        async def book(call: Call, name: str) -> str:
+            """Act where the far end knows our key, so that it can be undone."""
+            await self.act("book", name, call)
+            return f"booked {name}"
+
+        return [note, charge, fetch, look, checked, draft, book]

@@ -151,19 +151,23 @@ class Tool:
     def traits_for(self, args: dict[str, Json]) -> Traits:
         """Return the traits of a call with these arguments.
 
-        `approve` is asked if it is a function, and what it raises is raised. It must answer
+        A blocking one that cannot be killed says so, for everybody to see. `approve` is asked
+        if it is a function, and what it raises is raised. It must answer
         with True, False or "queue": a forgotten `return` does not mean that nobody need look.
 
         Raises:
             Misconfigured: it answered otherwise.
         """
+        traits = self.traits
+        if not self.is_async and (self.in_process or place_of(self) is None):
+            traits = replace(traits, unstoppable=True)
         if not callable(self.approve):
-            return self.traits
+            return traits
         answer = self.approve(args)
         if not (isinstance(answer, bool) or answer == "queue"):
             problem = f'approve returned {answer!r}; return True, False or "queue"'
             raise Misconfigured(f"tool {self.name}", problem)
-        return replace(self.traits, approve=_gate(answer))
+        return replace(traits, approve=_gate(answer))
 
     def __repr__(self) -> str:
         return f"<tool {self.name}>"

@@ -97,6 +97,7 @@ class Traits(Value, kw_only=True):
     approve: Gate = ""
     audience: str = ""
     four_eyes: bool = False
+    unstoppable: bool = False  # it blocks a thread, which nobody can stop
     ask_ttl: int = 0  # microseconds after which an undecided approval is a no; 0 is never
     version: str = ""
 

@@ -100,16 +100,14 @@ class Performance:
         return None
 
     async def _in_process(self, errand: Errand) -> End:
-        ended: End = None
+        running = None
         with self._flight.scope:
             async with self._means.zygote.running(
                 errand, save=self._flight.save, note=self._note, grace=self._grace
             ) as running:
-                try:
-                    await running.outcome()
-                finally:
-                    ended = running.ended
-        return ended
+                await running.outcome()
+        # Only now: what finished within its grace has its outcome, cancelled or not.
+        return None if running is None else running.ended
 
     async def _in_thread(self, work: Callable[[], object]) -> End:
         """Nothing reaches a thread: it is waited for, unless the process itself is left."""

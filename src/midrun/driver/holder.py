@@ -71,9 +71,11 @@ class Holder:
         return self._clock() < self._until
 
     async def ready(self) -> None:
-        """Be alive in the store's eyes before a lease is taken."""
+        """Be alive in the store's eyes before a lease is taken; what had lapsed is dropped."""
         if not self.alive():
-            await self._beat()
+            if self._leases:
+                self.on_fence()
+            await self._beat(self._clock())
 
     def took(self) -> None:
         """Count a lease: while there is one, the holder beats."""
@@ -110,13 +112,14 @@ class Holder:
     async def _beats(self, _: BlockingPortal) -> None:
         """Beat, in the thread: nothing that blocks the loop keeps this from running."""
         while True:
-            if self._leases:
+            sent = self._clock()
+            # What has lapsed stays so until the loop has dropped it: no beat brings it back.
+            if self._leases and sent < self._until:
                 with suppress(StoreError):  # the next one may fare better; the time runs
-                    await self._beat()
+                    await self._beat(sent)
             await anyio.sleep(self._period)
 
-    async def _beat(self) -> None:
-        sent = self._clock()
+    async def _beat(self, sent: float) -> None:
         await self._store.beat(self.name, ttl=self._ttl, lag=self.lag)
         self._until = sent + self._ttl.total_seconds() * (1 - MARGIN)
 

@@ -12,13 +12,14 @@ from datetime import timedelta
 from typing import Final
 
 import anyio
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
 from midrun.agents.agent import Agent
+from midrun.core.controls import Lift
 from midrun.core.evidence import Wake
 from midrun.core.ids import RunId
 from midrun.core.state import State
-from midrun.core.values import DRIVABLE
+from midrun.core.values import DRIVABLE, Actor, Phase
 from midrun.driver.blocking.zygote import Zygote
 from midrun.driver.control import bring
 from midrun.driver.drive import Drive
@@ -30,7 +31,9 @@ from midrun.driver.news import News
 from midrun.errors import JournalCorrupt, JournalTooNew, RunNotFound, StoreError
 from midrun.ports.model import Model
 from midrun.ports.outside import Outside
-from midrun.ports.store import Change, Store
+from midrun.ports.store import Change, Query, Store
+
+ENGINE: Final = Actor(name="system:engine", role="system")
 
 log = logging.getLogger("midrun")
 
@@ -57,7 +60,7 @@ class Local:
         model_of: Callable[[Agent], Model],
         outside: Outside,
     ) -> None:
-        self._live = live
+        self._deltas = live
         self._store = store
         self._news = news
         self._agents = agents
@@ -70,43 +73,55 @@ class Local:
         self._left: set[RunId] = set()  # whose lease may still be ours: to be looked at again
         self._broken: dict[RunId, int] = {}  # runs whose journal cannot be driven, at which seq
         self._empty = anyio.Event()
+        self._leave = anyio.Event()
         self._leaving = False
         self._tasks: TaskGroup
         self._means: Means
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Drive whatever can be driven; on the way out, stand down from everything."""
-        async with (
-            Zygote() as zygote,
-            self._holder.beating(),
-            anyio.create_task_group() as tasks,
-        ):
-            self._tasks = tasks
-            self._means = Means(
-                store=self._store,
-                holder=self._holder,
-                agents=self._agents,
-                model_of=self._model_of,
-                zygote=zygote,
-                live=self._live,
-                tell=self._news.tell,
-                clock=self._outside.clock,
-                chance=self._outside.chance,
-                tasks=tasks,
-            )
-            self._news.everything(self._hear)
-            tasks.start_soon(self._sweep)
+        """Drive whatever can be driven; on the way out, stand down from everything.
+
+        However the context is left: a cancellation of what is around it does not reach the runs
+        before they have been told.
+        """
+        async with anyio.create_task_group() as outer:
+            await outer.start(self._live)
             try:
                 yield
             finally:
-                with anyio.CancelScope(shield=True):
-                    await self._shut_down()
+                self._leave.set()
+
+    async def _live(self, *, task_status: TaskStatus[None]) -> None:
+        with anyio.CancelScope(shield=True):
+            async with (
+                Zygote() as zygote,
+                self._holder.beating(),
+                anyio.create_task_group() as tasks,
+            ):
+                self._tasks = tasks
+                self._means = Means(
+                    store=self._store,
+                    holder=self._holder,
+                    agents=self._agents,
+                    model_of=self._model_of,
+                    zygote=zygote,
+                    live=self._deltas,
+                    tell=self._news.tell,
+                    clock=self._outside.clock,
+                    chance=self._outside.chance,
+                    tasks=tasks,
+                )
+                self._news.everything(self._hear)
+                tasks.start_soon(self._sweep)
+                task_status.started()
+                await self._leave.wait()
+                await self._shut_down()
                 tasks.cancel_scope.cancel()
 
     def take_up(self, run: RunId, state: State | None = None) -> None:
         """Drive `run` unless it is driven here already; `state` saves reading it."""
-        if not self._leaving and run not in self._taken:
+        if not (self._leaving or run in self._taken or run in self._broken):
             self._taken.add(run)
             self._tasks.start_soon(self._drive, run, state)
 
@@ -128,10 +143,13 @@ class Local:
     async def _drive(self, run: RunId, state: State | None) -> None:
         try:
             await self._drive_once(run, state)
+            if not self._leaving:  # it may have been woken while it was let go
+                self._tasks.start_soon(self._consider, run)
         except (JournalCorrupt, JournalTooNew) as error:
             self._broken[run] = error.seq
             log.error("run %s is not driven: %s", run, error)  # noqa: TRY400 - the text says it all
         except StoreError as error:
+            self._left.add(run)
             log.warning("run %s is left for now: %s", run, error)
         except Exception:
             # A fault of ours in one run must not end the others of this process.
@@ -140,7 +158,6 @@ class Local:
         finally:
             self._drives.pop(run, None)
             self._taken.discard(run)
-            self._left.add(run)
             self._news.tell(run)  # nobody here knows it any more: look at the store
             if self._leaving and not self._taken:
                 self._empty.set()
@@ -149,7 +166,7 @@ class Local:
         if state is None:
             state = await load(self._store, run)
         agent = self._agents.get(state.started.agent)
-        if agent is None or run in self._broken:
+        if agent is None:
             return
         drive = self._drives[run] = Drive(self._means, agent, state)
         if self._leaving:
@@ -166,9 +183,13 @@ class Local:
             self._tasks.start_soon(self._consider, change.run)
 
     async def _consider(self, run: RunId) -> None:
+        """Take a run up if it can be driven, here and now."""
         try:
             row = await self._store.row(run)
         except RunNotFound:
+            return
+        except StoreError:
+            self._left.add(run)
             return
         head = row.head
         ours = row.holder in {"", self._holder.name}  # ours: from an epoch that was dropped
@@ -177,7 +198,11 @@ class Local:
 
     async def _latched(self) -> None:
         """Have every drive that a latch covers meet it."""
-        halts = await self._store.halts()
+        try:
+            halts = await self._store.halts()
+        except StoreError as error:
+            log.warning("cannot read the latches, which hold all the same: %s", error)
+            return
         for run, drive in tuple(self._drives.items()):
             spec = drive.state.started
             for halt in halts:
@@ -192,6 +217,7 @@ class Local:
             try:
                 for run in await self._store.due(limit=MANY):
                     await self._wake(run)
+                await self._lift_forgotten()
                 while self._left:
                     await self._consider(self._left.pop())
                 if names:
@@ -200,6 +226,21 @@ class Local:
             except StoreError as error:
                 log.warning("cannot look for runs: %s", error)
             await anyio.sleep(SWEEP_S)
+
+    async def _lift_forgotten(self) -> None:
+        """Lift what is still halted although no latch covers it any more.
+
+        A latch may be met just after it was lifted, and who lifts it may die on the way.
+        """
+        query = Query(phases=(Phase.HALTED,), limit=MANY)
+        rows = (await self._store.runs(query)).items
+        halts = await self._store.halts() if rows else ()
+        for row in rows:
+            if any(h.covers(row.run, row.head.agent, row.head.labels) for h in halts):
+                continue
+            state = await load(self._store, row.run)
+            ruled = await bring(self._store, state, Lift(by=ENGINE), self._outside.clock)
+            self.hear(row.run, ruled.after)
 
     async def _wake(self, run: RunId) -> None:
         """Do what is due in a run that rests."""

@@ -59,12 +59,14 @@ async def test_when_the_runtime_is_killed_its_tools_are_gone(
         zygote, *copied = await others.hear()
         watches = [Watch(pid) for pid in (*pids, zygote)]
         process.send_signal(signal.SIGKILL)
-        for watch in watches:
-            await watch.end()
+        try:
+            for watch in watches:
+                await watch.end()
+        finally:
+            for pid in copied:
+                os.kill(pid, signal.SIGKILL)
         for _ in pids:
             middle.gate.open()
-        for pid in copied:
-            os.kill(pid, signal.SIGKILL)
     assert len(pids) == 3
     assert not middle.effect.exists()
 
