@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import ParamSpec
 
@@ -22,6 +23,7 @@ from midrun.ports.outside import Outside
 from midrun.ports.store import Appended, Lease
 from midrun.stores.sqlite.store import SqliteStore
 from tests.crashes.deeds import STORIES, bulky, waiting
+from tests.crashes.facts import becomes
 from tests.crashes.troubled import Watched
 
 P = ParamSpec("P")
@@ -72,7 +74,7 @@ def arrange_the_end(point: str, number: int) -> None:
         prepare(self, *args, **options)  # type: ignore[arg-type]  # passed on as they came
         opened.append(True)
 
-    SqliteStore.__init__ = prepared  # type: ignore[method-assign, assignment]  # only in this process
+    SqliteStore.__init__ = prepared  # type: ignore[method-assign]  # only in this process
 
 
 def tell_of_appends(sink: int) -> None:
@@ -83,7 +85,8 @@ def tell_of_appends(sink: int) -> None:
         os.write(sink, f"{one.seq} {one.hash.hex()}\n".encode())
 
     def telling(
-        method: Callable[P, Awaitable[Appended]] | Callable[P, Awaitable[tuple[Lease, Appended]]],
+        method: Callable[P, Awaitable[Appended]]
+        | Callable[P, Awaitable[tuple[Lease, Appended]]],
     ) -> Callable[P, Awaitable[Appended | tuple[Lease, Appended]]]:
         async def told(*args: P.args, **kwargs: P.kwargs) -> Appended | tuple[Lease, Appended]:
             appended = await method(*args, **kwargs)
@@ -110,23 +113,27 @@ def kill_one(folder: str, story: str, point: str, number: int) -> bool:
         os._exit(0)
     os.close(sink)
     _, ending = os.waitpid(child, 0)
-    os.set_blocking(source, False)  # noqa: FBT003 - the name says it
+    os.set_blocking(source, False)
     with os.fdopen(source) as acknowledged:  # its zygote may still hold the other end
         lines = acknowledged.read().split("\n")[:-1]
     killed = os.WIFSIGNALED(ending)
     assert killed or not os.waitstatus_to_exitcode(ending), case
-    say(json.dumps({"case": case, "story": story, "pid": child, "killed": killed, "acks": lines}))
+    say(
+        json.dumps(
+            {"case": case, "story": story, "pid": child, "killed": killed, "acks": lines}
+        )
+    )
     return killed
 
 
 def kills(folder: str, story: str, point: str, *numbers: str) -> None:
     """Kill a process at each of these writes; without numbers at every one that there is."""
-    for number in numbers:
-        kill_one(folder, story, point, int(number))
-    number = 0
-    while not numbers:
-        number += 1
-        if not kill_one(folder, story, point, number):
+    if numbers:
+        for number in numbers:
+            kill_one(folder, story, point, int(number))
+        return
+    for write in count(1):
+        if not kill_one(folder, story, point, write):
             return
 
 
@@ -138,7 +145,9 @@ async def drive(folder: str, tool: str, lease_s: str) -> None:
     outside = Outside(lease=timedelta(seconds=float(lease_s)))
     agent = waiting(tool, Path(folder))
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
-        async with Midrun(f"sqlite:///{folder}/runs.db", agents=[agent], outside=outside) as midrun:
+        async with Midrun(
+            f"sqlite:///{folder}/runs.db", agents=[agent], outside=outside
+        ) as midrun:
             run = await midrun.start(agent, "go", request_id="the run")
             say(run.id)
             async for _ in signals:
@@ -155,8 +164,7 @@ async def full(folder: str) -> None:
     async with Midrun(store, agents=[agent]) as midrun:
         run = await midrun.start(agent, "go")
         say(run.id)
-        while store.noes < 2:
-            await anyio.sleep(0.002)
+        await becomes(lambda: store.noes > 1)
         say("full")
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
@@ -170,9 +178,10 @@ def main(mode: str, *rest: str) -> None:
         case "kills":
             kills(*rest)
         case "drive":
-            anyio.run(drive, *rest)
+            folder, tool, lease_s = rest
+            anyio.run(drive, folder, tool, lease_s)
         case "full":
-            anyio.run(full, *rest)
+            anyio.run(full, rest[0])
         case _:
             raise ValueError(mode)
 

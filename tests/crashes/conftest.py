@@ -1,4 +1,4 @@
-"""What tests of crashes share: a file of runs that is verified afterwards, and other processes."""
+"""What tests of crashes share: a file of runs that is verified in the end, other processes."""
 
 import os
 import signal
@@ -36,12 +36,6 @@ async def path(tmp_path: Path) -> AsyncIterator[Path]:
 def an_hour_later() -> Micros:
     """Return a time at which the leases of all who are silent have expired."""
     return Micros(wall() + timedelta(hours=1) // timedelta(microseconds=1))
-
-
-async def becomes(fact: Callable[[], bool]) -> None:
-    """Wait until it is so."""
-    while not fact():
-        await anyio.sleep(0.002)
 
 
 class Process:

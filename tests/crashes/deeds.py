@@ -14,6 +14,7 @@ import anyio
 from midrun import Agent, Call, tool
 from midrun.core.values import Json
 from midrun.models import ScriptedModel, Use
+from midrun.models.scripted import Line
 
 
 class Deed(NamedTuple):
@@ -122,8 +123,13 @@ async def hold(call: Call, folder: str) -> str:
 def completing(name: str, folder: Path) -> Agent:
     """Return an agent that does a little of everything, and completes."""
     at = str(folder)
-    turns = [
-        ["Three at once. ", Use("charge", folder=at), Use("put", folder=at), Use("look", folder=at)],
+    turns: list[Line] = [
+        [
+            "Three at once. ",
+            Use("charge", folder=at),
+            Use("put", folder=at),
+            Use("look", folder=at),
+        ],
         ["Now the big one. ", Use("press", folder=at)],
         [Use("lock", folder=at)],
         "Done.",
@@ -134,7 +140,7 @@ def completing(name: str, folder: Path) -> Agent:
 def held_up(name: str, folder: Path) -> Agent:
     """Return an agent that comes as far as `hold`, to be cancelled there."""
     at = str(folder)
-    turns = [
+    turns: list[Line] = [
         [Use("charge", folder=at), Use("put", folder=at)],
         [Use("lock", folder=at)],
         ["Hold on. ", Use("hold", folder=at)],
@@ -186,7 +192,7 @@ async def linger(call: Call, folder: str) -> str:
     """Act in the event loop, as long as the gate is not there."""
     mark(folder, "linger-begun", call)
     try:
-        while not await anyio.Path(f"{folder}/open").exists():
+        while not await anyio.Path(f"{folder}/open").exists():  # noqa: ASYNC110 - another process makes it
             await anyio.sleep(0.01)
     except BaseException:
         mark(folder, "linger-stopped", call)
@@ -201,7 +207,7 @@ WAITING = {tool.name: tool for tool in (dwell, dwell_again, labour, linger)}
 def waiting(name: str, folder: Path) -> Agent:
     """Return an agent that makes the call `name`, which waits, and after it another."""
     at = str(folder)
-    turns = [["Wait. ", Use(name, folder=at)], Use("charge", folder=at), "Done."]
+    turns: list[Line] = [["Wait. ", Use(name, folder=at)], Use("charge", folder=at), "Done."]
     return Agent("waiting", model=ScriptedModel(turns), tools=[WAITING[name], charge])
 
 
@@ -221,5 +227,5 @@ async def bulk(call: Call, folder: str) -> str:
 def bulky(folder: Path) -> Agent:
     """Return an agent that makes a call with a result that is too large for now."""
     at = str(folder)
-    turns = [[Use("bulk", folder=at)], [Use("charge", folder=at)], "Done."]
+    turns: list[Line] = [[Use("bulk", folder=at)], [Use("charge", folder=at)], "Done."]
     return Agent("bulky", model=ScriptedModel(turns), tools=[bulk, charge])

@@ -1,4 +1,4 @@
-"""A store that is locked, full, or says no for a while: nothing is lost, and the run goes on."""
+"""A store that is locked, full, or does not answer: nothing is lost, and the run goes on."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,8 +14,9 @@ from midrun.core.entries import CallDone, CallStarted, LeaseTaken
 from midrun.errors import StoreBusy, StoreError, StoreFull
 from midrun.models import ScriptedModel
 from midrun.stores.sqlite.store import SqliteStore
-from tests.crashes.conftest import becomes, child
+from tests.crashes.conftest import child
 from tests.crashes.deeds import deeds
+from tests.crashes.facts import becomes
 from tests.crashes.troubled import Watched
 from tests.runtime.stage import Stage, Use
 
@@ -230,5 +231,7 @@ async def test_a_full_disk_holds_a_run_up_until_there_is_room(path: Path) -> Non
         records = await midrun.store.read(run.id)
     assert [deed.what for deed in deeds(path.parent)] == ["bulk", "charge"]
     assert sum(isinstance(r.entry, LeaseTaken) for r in records) == 1
-    tools = [r for r in records if isinstance(r.entry, CallStarted) and r.entry.call_kind == "tool"]
+    tools = [
+        r for r in records if isinstance(r.entry, CallStarted) and r.entry.call_kind == "tool"
+    ]
     assert len(tools) == 2

@@ -1,4 +1,4 @@
-"""A process that was frozen does not know it. Others take over; it must notice, and add nothing.
+"""A process that was frozen does not know it. Others take over; it must add nothing then.
 
 The frozen ones are real processes, stopped by SIGSTOP in the middle of a tool. Who takes over
 has a clock by which the lease is over, unless the test is about the lease itself.
@@ -17,14 +17,17 @@ from midrun.core.entries import CallUnknown, LateResult, LeaseTaken, Record
 from midrun.core.ids import CallId, call_key
 from midrun.ports.clock import Clock, wall
 from midrun.ports.outside import Outside
-from tests.crashes.conftest import Process, an_hour_later, becomes, child
+from tests.crashes.conftest import Process, an_hour_later, child
 from tests.crashes.deeds import deeds, waiting
+from tests.crashes.facts import becomes
 
 LONG = timedelta(seconds=60)
 SHORT = timedelta(seconds=2)
 
 
-def overtaking(path: Path, tool: str, *, lease: timedelta = LONG, clock: Clock = wall) -> Midrun:
+def overtaking(
+    path: Path, tool: str, *, lease: timedelta = LONG, clock: Clock = wall
+) -> Midrun:
     """Return another process's worth of the same agent on the same file."""
     agent = waiting(tool, path.parent)
     outside = Outside(lease=lease, clock=clock)
@@ -126,7 +129,9 @@ async def test_a_late_result_settles_what_nobody_knew(path: Path, gates: Gates) 
     assert [deed.what for deed in deeds(path.parent)] == ["dwell-begun", "dwell", "charge"]
 
 
-async def test_a_late_result_changes_nothing_once_the_call_is_made_again(path: Path, gates: Gates) -> None:
+async def test_a_late_result_changes_nothing_once_the_call_is_made_again(
+    path: Path, gates: Gates
+) -> None:
     """The second attempt is what counts; the first is kept as evidence and no more."""
     with child("drive", path.parent, "dwell_again", LONG.total_seconds()) as process:
         run_id = await process.hear()
@@ -139,7 +144,9 @@ async def test_a_late_result_changes_nothing_once_the_call_is_made_again(path: P
             gates.open(1)
             await until(midrun, run, lambda r: isinstance(r.entry, LateResult))
             view = await run.view()
-            assert [(call.tool, call.attempt) for call in view.in_flight] == [("dwell_again", 2)]
+            assert [(call.tool, call.attempt) for call in view.in_flight] == [
+                ("dwell_again", 2)
+            ]
             gates.open(2)
             await run.until("completed")
             records = await midrun.store.read(run.id)
@@ -150,7 +157,9 @@ async def test_a_late_result_changes_nothing_once_the_call_is_made_again(path: P
     assert len(keys) == 1
 
 
-async def test_a_blocking_tool_of_a_frozen_process_is_heard_of_in_the_end(path: Path, gates: Gates) -> None:
+async def test_a_blocking_tool_of_a_frozen_process_is_heard_of_in_the_end(
+    path: Path, gates: Gates
+) -> None:
     """Its own process was not frozen: it has acted, and that is known once the zombie wakes."""
     with child("drive", path.parent, "labour", LONG.total_seconds()) as process:
         run_id = await process.hear()
@@ -169,7 +178,9 @@ async def test_a_blocking_tool_of_a_frozen_process_is_heard_of_in_the_end(path: 
     assert [deed.what for deed in deeds(path.parent)] == ["labour-begun", "labour", "charge"]
 
 
-async def test_an_answer_counts_even_if_the_zombie_never_wakes(path: Path, gates: Gates) -> None:
+async def test_an_answer_counts_even_if_the_zombie_never_wakes(
+    path: Path, gates: Gates
+) -> None:
     """A person says that it did not happen: it is made again, and is not the zombie's."""
     with child("drive", path.parent, "dwell", LONG.total_seconds()) as process:
         run_id = await process.hear()
@@ -219,7 +230,7 @@ async def test_a_process_frozen_past_its_lease_drops_everything_and_takes_it_ane
         async with Midrun(f"sqlite:///{path}") as watching:
             run = await watching.get(run_id)
             process.freeze()
-            while await watching.store.holders():
+            while await watching.store.holders():  # noqa: ASYNC110 - only its clock tells
                 await anyio.sleep(0.01)
             process.thaw()
             await happened(path, "linger-begun", "linger-stopped", "linger-begun")

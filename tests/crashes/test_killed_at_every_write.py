@@ -164,7 +164,7 @@ async def test_a_run_survives_its_process_at_a_few_of_its_writes(
 async def test_a_run_survives_its_process_at_every_one_of_its_writes(
     path: Path, story: str, point: str
 ) -> None:
-    """Before an insert, before a commit, after it; until there is no further write to die at."""
+    """Before an insert, before a commit, after it; until there is no write left to die at."""
     cases = await killed(path.parent, story, point)
     assert [case.killed for case in cases] == [True] * (len(cases) - 1) + [False]
     assert len(cases) > 10

@@ -68,9 +68,7 @@ class Scene:
         self.store = BeatenStore(self.clock)
         self.fences = 0
         self.fenced = anyio.Event()
-        self.holder = Holder(
-            self.store, "p_1", ttl=TTL, clock=self.clock, on_fence=self._fence
-        )
+        self.holder = Holder(self.store, "p_1", ttl=TTL, clock=self.clock, on_fence=self._fence)
 
     def _fence(self) -> None:
         self.fences += 1

@@ -1,6 +1,6 @@
 """Leaving: a process stands down from its runs, which is nobody's pause, and others go on."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -19,11 +19,12 @@ from midrun.core.entries import (
     StoodDown,
 )
 from midrun.core.values import Reply
-from midrun.ports.model import Finished, Model, Piece, Prompt, Unpriced
+from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.ports.store import Change
 from midrun.stores.sqlite.store import SqliteStore
-from tests.crashes.conftest import becomes, child
+from tests.crashes.conftest import child
 from tests.crashes.deeds import deeds, waiting
+from tests.crashes.facts import becomes
 from tests.runtime.stage import Stage, Use
 
 
@@ -74,7 +75,7 @@ class Faltering(Unpriced):
             self.closed += 1
             await pieces.aclose()
 
-    async def _pieces(self) -> "AsyncIterator[Piece | Finished]":
+    async def _pieces(self) -> "AsyncGenerator[Piece | Finished, None]":
         if not self.halfway.is_set():
             yield Piece(kind="text", text="Half of ")
             yield Piece(kind="text", text="it")
@@ -101,7 +102,7 @@ def kinds(records: list[Record], *kinds: type) -> list[str]:
 
 
 async def test_leaving_is_not_a_pause_and_the_model_keeps_what_it_said(path: Path) -> None:
-    """The stream is closed at once: nobody will hear the rest, and somebody would pay for it."""
+    """The stream is closed at once: nobody would hear the rest, and somebody pay for it."""
     model = Faltering()
     agent = Agent("actor", model=model)
     async with on(path, agent) as midrun:
@@ -165,9 +166,7 @@ async def test_a_call_that_outlasts_its_grace_is_stopped_and_not_made_again(
 ) -> None:
     """It may have acted: the agent is told that it was stopped midway."""
     stage = Stage()
-    agent = stage.agent(
-        Use("slow", name="a"), "I see.", grace=timedelta(milliseconds=20)
-    )
+    agent = stage.agent(Use("slow", name="a"), "I see.", grace=timedelta(milliseconds=20))
     async with on(path, agent) as midrun:
         run = await midrun.start(agent, "go")
         await stage.start("a").wait()
@@ -354,6 +353,3 @@ async def test_a_process_with_many_runs_stands_down_from_all_of_them(
             taken = kinds([*await midrun.store.read(run.id)], LeaseTaken)
             assert len(taken) == 2
     assert len(stage.did) == count
-
-
-_: Model = Faltering()

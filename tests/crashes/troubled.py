@@ -74,7 +74,9 @@ class Watched(SqliteStore):
         """Let the caller think that nothing happened, once."""
         self.answers += 1
         if self.answers == self.lost_answer:
-            raise StoreUnreachable(str(self.path), "the answer was lost; read what became of it")
+            raise StoreUnreachable(
+                str(self.path), "the answer was lost; read what became of it"
+            )
 
     def _no(self) -> None:
         self.noes += 1

@@ -7,6 +7,8 @@ here, at the top of a module, and their only memory is a file.
 from collections.abc import Sequence
 from pathlib import Path
 
+import anyio
+
 from midrun import Agent, ask_human, pause_here, tool
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
@@ -48,6 +50,29 @@ def ask_thread(log: str, question: str) -> str:
 
 
 @tool
+async def ask_careful(log: str, question: str) -> str:
+    """Ask a person, among handlers of errors."""
+    write(log, f"asked {question}")
+    try:
+        pause_here(question)
+    except Exception:  # noqa: BLE001 - it stands for somebody's handler that catches too much
+        return "swallowed"
+
+
+@tool
+async def ask_deep(log: str, question: str) -> str:
+    """Ask a person, from a task of a task group."""
+    write(log, f"asked {question}")
+
+    async def ask() -> None:
+        pause_here(question)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+    return "never"
+
+
+@tool
 async def act(log: str, name: str) -> str:
     """Change the world once."""
     write(log, f"did {name}")
@@ -81,7 +106,8 @@ def told(messages: Transcript) -> str:
     return "; ".join(f"{made.tool}: {made.problem or made.result}" for made in last.uses)
 
 
-TOOLS = (ask_async, ask_blocking, ask_thread, act, pay, wire, sign, ask_human)
+ASKING = (ask_async, ask_blocking, ask_thread, ask_careful, ask_deep, ask_human)
+TOOLS = (*ASKING, act, pay, wire, sign)
 
 
 def office(*turns: Line | Cue, stop: Stop | None = None) -> Agent:

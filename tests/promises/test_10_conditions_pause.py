@@ -172,7 +172,7 @@ READY: Sequence[Line | Cue] = (
         (~(TextMention("busy") | ~MaxSteps(1)), "abc"),
     ],
 )
-async def test_conditions_compose(stop: Stop, did: str, opened: Opener) -> None:
+async def test_conditions_compose_in_any_order(stop: Stop, did: str, opened: Opener) -> None:
     """With `|`, `&` and `~`, in any order."""
     stage = Stage()
     midrun = await opened(stage.agent(*READY, stop=stop))

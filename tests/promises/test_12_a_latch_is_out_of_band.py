@@ -146,6 +146,19 @@ async def test_a_latch_that_is_met_after_it_was_lifted_holds_nothing(
         await run.until("completed")
 
 
+async def test_a_process_that_dies_while_it_lifts_leaves_no_run_behind(opened: Opener) -> None:
+    """The latch is gone, and its runs have not heard of it: whoever drives them finds out."""
+    stage = Stage()
+    midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
+    run = await midrun.start("actor", "go")
+    await stage.start("a").wait()
+    await midrun.halt("stop", actor=OPERATOR)
+    await run.until("halted")
+    await midrun.store.lift("all")  # and it is killed before it tells anybody
+    with anyio.fail_after(5):
+        await run.until("completed")
+
+
 async def test_lifting_what_does_not_hold_says_so(opened: Opener) -> None:
     """And changes nothing."""
     midrun = await opened(Stage().agent("Done."))

@@ -173,8 +173,8 @@ async def test_a_yes_stays_void_when_the_redirect_is_withdrawn(
         return "sent"
 
     def agent() -> Agent:
-        script = [Use("send", name="mail"), "Done."]
-        return Agent("actor", model=ScriptedModel(script), tools=[send])
+        model = ScriptedModel([Use("send", name="mail"), "Done."])
+        return Agent("actor", model=model, tools=[send])
 
     address = f"sqlite:///{path}"
     async with Midrun(address, agents=[agent()]) as first:

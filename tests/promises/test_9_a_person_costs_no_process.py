@@ -166,6 +166,20 @@ async def test_who_answers_after_the_end_still_learns_who_was_first(
     assert (refused.value.by, refused.value.seq) == ("ada", first.seq)
 
 
+@pytest.mark.parametrize("asking", ["ask_careful", "ask_deep"])
+async def test_a_question_comes_through_whatever_the_tool_has_around_it(
+    asking: str, log: str
+) -> None:
+    """A handler of errors, or a task group: to ask is not an error."""
+    outcome = await office(*script(asking, log)).run("go")
+    assert isinstance(outcome, Paused), outcome
+    assert [ask.question for ask in outcome.asks] == ["Refund?"]
+    again = await office(*script(asking, log)).resume(carried(outcome), "yes")
+    assert isinstance(again, Completed)
+    assert again.output == f"{asking}: yes"
+    assert written(log) == ["asked Refund?"]
+
+
 # ── calls beside it ───────────────────────────────────────────────────────────────────────
 
 

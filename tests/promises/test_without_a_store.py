@@ -8,6 +8,7 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
+import anyio
 import pytest
 
 from midrun import (
@@ -109,6 +110,18 @@ async def test_an_exception_of_the_caller_comes_out_as_it_is(opened: Opener) -> 
     with pytest.raises(KeyError, match="mine"):
         async with Midrun("memory://", agents=[office("Done.")]):
             raise KeyError("mine")
+
+
+async def test_whoever_gives_up_on_a_run_stops_it() -> None:
+    """A timeout around it, or Ctrl-C: nothing goes on behind the caller's back."""
+    stage = Stage()
+    agent = stage.agent(Use("slow", name="a"), "Done.", grace=timedelta(milliseconds=50))
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(agent.run, "go")
+            await stage.start("a").wait()
+            tasks.cancel_scope.cancel()
+    assert (stage.stopped, stage.did) == (["a"], [])
 
 
 # ── going on ──────────────────────────────────────────────────────────────────────────────

@@ -7,6 +7,7 @@ not in the journal as started.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -30,7 +31,7 @@ from midrun.core.evidence import (
 )
 from midrun.core.head import head_of
 from midrun.core.ids import START, Micros, Seq
-from midrun.core.machine import apply, plan
+from midrun.core.machine import apply, fold, plan
 from midrun.core.orders import (
     Advance,
     CallModel,
@@ -60,6 +61,7 @@ from midrun.errors import (
     SeqConflict,
     StaleEpoch,
     StoreBusy,
+    StoreError,
     StoreFull,
     StoreUnreachable,
 )
@@ -279,19 +281,35 @@ class Drive:
         except HaltInForce as halt:
             await self._halted(halt)
             return False
-        except (StoreBusy, StoreFull, StoreUnreachable):
+        except (StoreBusy, StoreFull, StoreUnreachable) as problem:
             # Nothing leaves that is not journaled; what came back is kept until it can be.
-            self._newest = Seq(max(self._newest, self.state.seq + 1))
             await anyio.sleep(PATIENCE_S)
-            return False
+            return isinstance(problem, StoreUnreachable) and await self._found(batch)
         same = appended.at == batch.now
         self.state = batch.state if same else apply(batch.base, batch.entries, appended.at)
         self._newest = Seq(max(self._newest, self.state.seq))
         self._door.leave(batch.entries, self.state)
         if due(seq=self.state.seq, snapshot=self._snapshot):
-            self._snapshot = await snapshot_if_due(
-                self._means.store, self.state, appended, last=self._snapshot
-            )
+            with suppress(StoreError):  # it is a cache: without it, only time is lost
+                self._snapshot = await snapshot_if_due(
+                    self._means.store, self.state, appended, last=self._snapshot
+                )
+        return True
+
+    async def _found(self, batch: Batch) -> bool:
+        """Find out whether a batch that nobody answered for was appended all the same."""
+        self._newest = Seq(max(self._newest, self.state.seq + 1))
+        if self._lease is None:
+            return False  # a lease that we do not know of is taken anew
+        try:
+            records = await self._means.store.read(self.state.run, after=batch.base.seq)
+        except StoreError:
+            return False
+        ours = records[: len(batch.entries)]
+        if [record.entry for record in ours] != batch.entries:
+            return False
+        self.state = fold(self.state.run, ours, batch.base)
+        self._door.leave(batch.entries, self.state)
         return True
 
     async def _commit(self, batch: Batch) -> Appended:

@@ -17,7 +17,6 @@ import anyio.to_thread
 
 from midrun.agents.agent import Agent
 from midrun.agents.call import Call
-from midrun.agents.pausing import PauseHere
 from midrun.agents.schema import Function
 from midrun.agents.tool import NOT_DONE, Tool, place_of
 from midrun.codec.brief import safe_repr
@@ -26,7 +25,6 @@ from midrun.core.ids import call_key, undo_key
 from midrun.core.state import State
 from midrun.core.values import Json
 from midrun.driver.blocking.errands import (
-    Asked,
     CallFacts,
     Errand,
     NotDone,
@@ -36,7 +34,7 @@ from midrun.driver.blocking.errands import (
 from midrun.driver.flight import Flight
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
-from midrun.driver.mishaps import CAUGHT, is_ours, raised
+from midrun.driver.mishaps import end_of, is_ours, raised
 from midrun.errors import NotJson, TooLarge
 
 End: TypeAlias = Outcome | None
@@ -137,24 +135,24 @@ async def _ended(work: Callable[[], Awaitable[object]]) -> Outcome:
     """Await `work`. Whatever it raises is its outcome, for the agent to hear of."""
     try:
         return _returned(await work())
-    except PauseHere as pause:
-        return Asked(question=pause.question, data=pause.data)
     except anyio.get_cancelled_exc_class() as error:
         if is_ours():
             raise
         return raised(error)
-    except CAUGHT as error:
-        return raised(error)
+    except BaseException as error:
+        if (end := end_of(error)) is None:
+            raise
+        return end
 
 
 def _end(work: Callable[[], object]) -> Outcome:
     """Do `work`, in a thread, and return what came of it."""
     try:
         return _returned(work())
-    except PauseHere as pause:
-        return Asked(question=pause.question, data=pause.data)
-    except CAUGHT as error:
-        return raised(error)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or (end := end_of(error)) is None:
+            raise
+        return end
 
 
 def _returned(value: object) -> Returned | NotDone:

@@ -5,14 +5,28 @@ from collections.abc import Iterator
 
 import anyio
 
+from midrun.agents.pausing import PauseHere
 from midrun.codec.brief import safe_str
-from midrun.driver.blocking.errands import Raised
+from midrun.driver.blocking.errands import Asked, Raised
 
 CAUGHT = (Exception, SystemExit, GeneratorExit)
 """What a tool, a model or a condition may raise without taking anybody along.
 
 A cancellation is none of these; `is_ours` says whether it was meant for us.
 """
+
+
+def end_of(error: BaseException) -> Raised | Asked | None:
+    """Return what an error means for the function that raised it; None: it is not its own.
+
+    A question counts from wherever it was asked, also from inside a task group.
+    """
+    leaves = list(_leaves(error))
+    for leaf in leaves:
+        if isinstance(leaf, PauseHere):
+            return Asked(question=leaf.question, data=leaf.data)
+    own = (*CAUGHT, anyio.get_cancelled_exc_class())
+    return raised(error) if all(isinstance(leaf, own) for leaf in leaves) else None
 
 
 def raised(error: BaseException) -> Raised:

@@ -10,6 +10,7 @@ look and the wire is the one thing that nobody but the far end can notice.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -18,30 +19,31 @@ import anyio
 from midrun.agents.agent import Agent
 from midrun.core.entries import (
     CallDone,
+    CallFailed,
     CallStarted,
     CallUnknown,
     Entry,
     LateResult,
+    UndoFailed,
     UndoStarted,
     UndoUnknown,
 )
-from midrun.core.evidence import Close, CloseUndo, Evidence, Late, SaveProgress
-from midrun.core.head import head_of
+from midrun.core.evidence import Close, CloseUndo, Evidence, Fail, Late, SaveProgress
 from midrun.core.ids import CallId, Epoch, RunId
 from midrun.core.orders import AbortCall, CheckCall, Judge, Order
 from midrun.core.state import State
 from midrun.core.values import Json
-from midrun.core.verdicts import Accepted
 from midrun.driver.acting import act, check, clean
-from midrun.driver.batch import Batch
 from midrun.driver.bell import Bell
+from midrun.driver.control import bring
 from midrun.driver.flight import FENCED, Flight, Form
 from midrun.driver.journal import load
 from midrun.driver.judging import judge
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
+from midrun.driver.mishaps import CAUGHT, words
 from midrun.driver.speaking import speak
-from midrun.errors import SeqConflict
+from midrun.errors import MidrunError, StoreBusy, StoreFull, StoreUnreachable
 
 SHUTDOWN: Final = "shutdown"
 LATE_S: Final = 2.0
@@ -90,7 +92,10 @@ class Door:
         if self._dropped or not self._means.holder.alive():
             flight.ended.set()
             return  # the right to act is gone: the next driver finds the call as an orphan
-        given = await self._perform(flight, state)
+        try:
+            given = await self._perform(flight, state)
+        except CAUGHT as error:  # a fault of ours: it must not end anything but this call
+            given = _failed(self.epoch, flight, words(error))
         flight.ended.set()
         if self._flights.get((flight.call.id, flight.form)) is flight:
             del self._flights[flight.call.id, flight.form]
@@ -208,24 +213,18 @@ class Door:
         late = LateResult(
             call=outcome.call, attempt=flight.attempt, epoch=self.epoch, result=outcome.result
         )
-        with anyio.move_on_after(LATE_S, shield=True):
+        with suppress(MidrunError), anyio.move_on_after(LATE_S, shield=True):
             while not await self._append_late(late):
                 pass
 
     async def _append_late(self, late: LateResult) -> bool:
+        """Tell whether it is journaled, or need not be; if not, it is worth another attempt."""
         store = self._means.store
-        batch = Batch(await load(store, self._run), self._means.clock())
-        if not isinstance(batch.add(Late(result=late)), Accepted):
-            return True
         try:
-            await store.append(
-                self._run,
-                batch.entries,
-                after=batch.base.seq,
-                lease=None,
-                head=head_of(batch.state),
-            )
-        except SeqConflict:
+            state = await load(store, self._run)
+            await bring(store, state, Late(result=late), self._means.clock)
+        except (StoreBusy, StoreFull, StoreUnreachable):
+            await anyio.sleep(LATE_S / 10)
             return False
         return True
 
@@ -236,6 +235,20 @@ class Brought(NamedTuple):
     given: Evidence
     flight: Flight | None = None
     saved: anyio.Event | None = None  # somebody waits until it is durable
+
+
+def _failed(epoch: Epoch, flight: Flight, error: str) -> Evidence:
+    call = flight.call.id
+    match flight.form:
+        case "call" if flight.call.harmless:
+            return Close(epoch=epoch, outcome=CallFailed(call=call, error=error))
+        case "call":
+            return Close(epoch=epoch, outcome=CallUnknown(call=call))
+        case "check":
+            return Fail(epoch=epoch, error=error, code="check_failed")
+        case _:
+            failed = UndoFailed(call=call, action=flight.action, error=error)
+            return CloseUndo(epoch=epoch, outcome=failed)
 
 
 def _unknown(epoch: Epoch, flight: Flight) -> Close | CloseUndo:

@@ -237,8 +237,10 @@ class Midrun:
             row = None
         if row is not None:
             checkpoint.check_head(row.seq, row.hash)
-        agent = self._agent(checkpoint.agent)
-        checkpoint.check_for(agent.name, agent.fingerprint, self._clock())
+        agent = self.agents.get(checkpoint.agent)
+        name = ", ".join(self.agents) if agent is None else agent.name
+        print_ = "" if agent is None else agent.fingerprint
+        checkpoint.check_for(name, print_, self._clock())
         state = checkpoint.state()
         wishes = answers(state, answer, instruction, actor_of(actor))
         if row is None:

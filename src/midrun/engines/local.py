@@ -175,11 +175,13 @@ class Local:
 
     def _hear(self, change: Change) -> None:
         """Tell a drive what others appended; see to what has become drivable."""
-        if not change.run:
-            self._tasks.start_soon(self._latched)
-        elif (drive := self._drives.get(change.run)) is not None:
+        if (drive := self._drives.get(change.run)) is not None:
             drive.grew(change.seq)
-        elif change.run not in self._taken and not self._leaving:
+        elif self._leaving:
+            return
+        elif not change.run:
+            self._tasks.start_soon(self._latched)
+        elif change.run not in self._taken:
             self._tasks.start_soon(self._consider, change.run)
 
     async def _consider(self, run: RunId) -> None:

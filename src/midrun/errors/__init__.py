@@ -7,6 +7,7 @@
     ├── TooLarge               user data beyond its bound
     ├── CheckpointRefused      a checkpoint that must not be resumed
     ├── ModelFailed            a provider said no, or broke off
+    ├── ToolsUnreachable       the server that a tool lives in does not answer
     ├── Misconfigured          an agent, tool or store that cannot work as it is declared
     ├── JournalCorrupt         a stored line that cannot be what was written
     ├── JournalTooNew          a stored line that newer code wrote
@@ -43,6 +44,7 @@ from midrun.errors.runs import (
     NotJson,
     RunOver,
     TooLarge,
+    ToolsUnreachable,
 )
 from midrun.errors.stores import (
     CursorRefused,
@@ -88,4 +90,5 @@ __all__ = [
     "StoreFull",
     "StoreUnreachable",
     "TooLarge",
+    "ToolsUnreachable",
 ]

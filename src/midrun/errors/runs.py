@@ -140,6 +140,23 @@ class ModelFailed(MidrunError):
         return f"model {self.model}: {self.reason}: {self.detail or 'no detail'}; {advice}"
 
 
+class ToolsUnreachable(MidrunError):
+    """The server that a tool lives in cannot be reached, or was lost. `problem` says how.
+
+    A call that was on its way may have taken effect; the text says if so.
+    """
+
+    code = "tools_unreachable"
+
+    def __init__(self, server: str, problem: str) -> None:
+        super().__init__(server, problem)
+        self.server = server
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"server {self.server}: {self.problem}"
+
+
 class Misconfigured(MidrunError, ValueError):
     """Something cannot work as it is declared. `where` names it, `problem` says what to do."""
 

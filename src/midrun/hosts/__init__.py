@@ -1,0 +1,4 @@
+"""Hosts: what was made for other frameworks and protocols, under midrun.
+
+Importing this imports none of their packages.
+"""
