@@ -16,7 +16,7 @@ from midrun.core.entries import (
 from midrun.core.fork import fork
 from midrun.core.head import head_of
 from midrun.core.ids import FAR, SECOND, AskId, CallId, Epoch
-from midrun.core.machine import plan
+from midrun.core.machine import plan, wake_at
 from midrun.core.orders import AbortCall, CallModel, CallTool, Judge, Release, Undo
 from midrun.core.report import report
 from midrun.core.state import Stage
@@ -240,7 +240,7 @@ def test_times_beyond_all_clocks_are_never_and_not_an_overflow() -> None:
     """A cap of a million years must not make a line that nobody can store."""
     first = RunStarted(agent="clerk", task="t", stop=MaxTime(seconds=1e13))
     run = given(first, BEGUN[1]).starts("c1")
-    assert head_of(run.state).wake_at == FAR
+    assert wake_at(run.state) == FAR
     slow = Use(tool="pay", args={}, traits=Traits(approve="block", ask_ttl=2**53 - 1))
     asked = begun.replies(slow).advances()
     assert asked.state.asks[0].expires == FAR

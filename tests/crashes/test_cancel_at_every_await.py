@@ -255,15 +255,18 @@ async def play(
     return count - late
 
 
-@pytest.fixture(params=["memory", "file", "two processes"])
+@pytest.fixture(
+    params=["memory", pytest.param("file", marks=pytest.mark.slow), "two processes"],
+)
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     """Give a store that is here, one in a file, and one in a file that is seen twice."""
     if request.param == "memory":
         memory = MemoryStore()
         yield memory, memory
         return
-    first = SqliteStore(tmp_path / "runs.db")
-    second = first if request.param == "file" else SqliteStore(tmp_path / "runs.db")
+    path = tmp_path / "runs.db"
+    first = SqliteStore(path, durability="relaxed")
+    second = first if request.param == "file" else SqliteStore(path, durability="relaxed")
     yield first, second
     await first.close()
     await second.close()

@@ -41,7 +41,7 @@ def head_of(state: State) -> Head:
         asks=len(state.open_asks),
         step=state.meter.steps,
         leased=state.leased,
-        wake_at=wake_at(state),
+        wake_at=None if state.leased else wake_at(state),  # a driver has its own clock
     )
 
 

@@ -1,6 +1,7 @@
 """Mishaps: what somebody's code raised, in words that can be journaled and told to an agent."""
 
 import math
+from asyncio import CancelledError
 from collections.abc import Iterator
 
 import anyio
@@ -25,7 +26,7 @@ def end_of(error: BaseException) -> Raised | Asked | None:
     for leaf in leaves:
         if isinstance(leaf, PauseHere):
             return Asked(question=leaf.question, data=leaf.data)
-    own = (*CAUGHT, anyio.get_cancelled_exc_class())
+    own = (*CAUGHT, CancelledError)  # AnyIO's name for it can only be asked for in a loop
     return raised(error) if all(isinstance(leaf, own) for leaf in leaves) else None
 
 

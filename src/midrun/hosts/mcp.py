@@ -3,6 +3,9 @@
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from importlib import import_module
+
+import anyio.to_thread
 
 from midrun.agents.tool import Approve, Tool
 from midrun.errors import Misconfigured
@@ -49,7 +52,8 @@ async def mcp_tools(  # noqa: PLR0913 - one keyword per choice
         ToolsUnreachable: the server cannot be started, or does not answer.
     """
     try:
-        # Late, for those who use it: the SDK is an extra, and takes a second to import.
+        # Late, for those who use it; and aside, because the SDK takes a second to import.
+        await anyio.to_thread.run_sync(import_module, "midrun.hosts.mcp_offer")
         from midrun.hosts.mcp_connection import Connection, server_of  # noqa: PLC0415
         from midrun.hosts.mcp_offer import Choice, tools_of  # noqa: PLC0415
     except ImportError as error:

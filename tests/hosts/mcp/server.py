@@ -1,0 +1,134 @@
+"""An MCP server for tests, as a process: it says what it sees, in lines, to a named pipe.
+
+    server.py PIPE stdio|PORT [old]
+
+An old one does not know the protocol of 2026, and is spoken to as servers were before it.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+
+import anyio
+import uvicorn
+from mcp import MCPError
+from mcp.server.context import ServerRequestContext
+from mcp.server.mcpserver import Context, Image, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import METHOD_NOT_FOUND, ToolAnnotations
+
+PIPE, WHERE, OLD = sys.argv[1], sys.argv[2], "old" in sys.argv[3:]
+
+gates: dict[str, anyio.Event] = {}
+
+
+def say(*words: object) -> None:
+    """Tell whoever reads the pipe, at once and in one piece."""
+    with open(PIPE, "a", buffering=1) as pipe:  # noqa: PTH123 - `Path.open` does no more
+        print(*words, file=pipe)
+
+
+async def seen(
+    context: ServerRequestContext[object, object],
+    go_on: Callable[[ServerRequestContext[object, object]], Awaitable[object]],
+) -> object:
+    """Say which cancellations come in; as an old server, know nothing of discovery."""
+    if context.method == "notifications/cancelled":
+        say("told to cancel")
+    if OLD and context.method == "server/discover":
+        raise MCPError(code=METHOD_NOT_FOUND, message="no such method")
+    return await go_on(context)
+
+
+server = MCPServer("office", middleware=[seen])  # type: ignore[list-item]  # mypy: invariance
+
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+async def add(a: int, b: int = 1) -> dict[str, int]:
+    """Add two numbers."""
+    return {"sum": a + b}
+
+
+@server.tool(structured_output=False)
+async def greet(name: str | None) -> str:
+    """Say hello."""
+    return f"Hello {name}."
+
+
+@server.tool(annotations=ToolAnnotations(idempotent_hint=True, destructive_hint=True))
+async def key(context: Context[object, object]) -> str:
+    """Tell the key that came with the call."""
+    meta = context.request_context.meta or {}
+    return str(meta["dev.midrun/key"])
+
+
+@server.tool()
+async def fail() -> str:
+    """Fail, and say why."""
+    raise ToolError("the drawer is locked")
+
+
+@server.tool(structured_output=False)
+async def draw() -> list[str | Image]:
+    """Draw something."""
+    return ["A dot.", Image(data=b"12345", format="png")]
+
+
+@server.tool()
+async def count(to: int, context: Context[object, object]) -> str:
+    """Count, and tell how far it is."""
+    for n in range(1, to + 1):
+        await context.report_progress(n, to, "counted" if n > 1 else None)
+    return "counted"
+
+
+@server.tool()
+async def hold(name: str) -> str:
+    """Hold something until `let_go`."""
+    say("began", name)
+    try:
+        await gates.setdefault(name, anyio.Event()).wait()
+    except anyio.get_cancelled_exc_class():
+        say("stopped", name)
+        raise
+    return f"held {name}"
+
+
+@server.tool()
+async def ignore(name: str) -> str:
+    """Hold something, and let nobody interrupt."""
+    say("began", name)
+    with anyio.CancelScope(shield=True):
+        await gates.setdefault(name, anyio.Event()).wait()
+    say("finished", name)
+    return f"held {name}"
+
+
+@server.tool(name="let.go")
+async def let_go(name: str) -> str:
+    """Let go of what is held."""
+    gates.setdefault(name, anyio.Event()).set()
+    return f"let go of {name}"
+
+
+@server.tool()
+async def die() -> str:
+    """End the process in the middle of a call."""
+    os._exit(3)
+
+
+def serve(port: int) -> None:
+    """Serve HTTP on this port of the loopback, or on any; say which."""
+    listening = socket.create_server(("127.0.0.1", port))
+    say("port", listening.getsockname()[1])
+    config = uvicorn.Config(server.streamable_http_app(), log_level="error")
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    say("pid", os.getpid())
+    if WHERE == "stdio":
+        server.run("stdio")
+    else:
+        serve(int(WHERE))
