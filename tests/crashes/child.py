@@ -17,13 +17,14 @@ from typing import ParamSpec
 import anyio
 import apsw
 
-from midrun import Midrun
+from midrun import Completed, Midrun, Paused, Run
+from midrun.core.ids import call_key
 from midrun.driver.live import Delta
 from midrun.ports.outside import Outside
 from midrun.ports.store import Appended, Lease
 from midrun.stores.sqlite.store import SqliteStore
-from tests.crashes.deeds import STORIES, bulky, waiting
-from tests.crashes.facts import becomes
+from tests.crashes.deeds import STORIES, bulky, deeds, waiting
+from tests.crashes.facts import becomes, later
 from tests.crashes.troubled import Watched
 
 P = ParamSpec("P")
@@ -42,14 +43,37 @@ def say(*words: object) -> None:
 # ── killed at a write ────────────────────────────────────────────────────────
 
 
-async def live(url: str, story: str, case: str, folder: str) -> None:
-    """Start a run and stay until it has ended; one that is held up is cancelled."""
+async def live(url: str, story: str, case: str, folder: str, hours: int) -> None:
+    """Start a run, or find it, and stay until it has ended."""
     agent = STORIES[story](case, Path(folder))
-    async with Midrun(url, agents=[agent], outside=Outside(lease=LONG)) as midrun:
+    outside = Outside(lease=LONG, clock=later(hours=hours))
+    async with Midrun(url, agents=[agent], outside=outside) as midrun:
         run = await midrun.start(agent, "go", request_id=case)
+        if story == "held_up":
+            await cancel_it(run, at_once=hours > 0)
+        else:
+            await answer_it(run, Path(folder))
+
+
+async def cancel_it(run: Run, *, at_once: bool) -> None:
+    """Cancel the run, at once or when it is held up; a repeat is the same request."""
+    if not at_once:
         async for item in run.feed():
             if isinstance(item, Delta) and item.text == "holding":
-                await run.cancel(undo="all", request_id=CANCEL)
+                break
+    await run.cancel(undo="all", request_id=CANCEL)
+    await run.until("cancelled")
+
+
+async def answer_it(run: Run, place: Path) -> None:
+    """Say of every unsure call whether it has left a line, until the run has completed."""
+    while isinstance(outcome := await run.result(), Paused):
+        assert outcome.reason == "unsure", str(outcome)
+        for ask in outcome.asks:
+            happened = any(deed.key == call_key(run.id, ask.call) for deed in deeds(place))
+            await run.answer("yes" if happened else "no", ask=ask.id)
+    assert isinstance(outcome, Completed), str(outcome)
+    assert outcome.output == "Done."
 
 
 def arrange_the_end(point: str, number: int) -> None:
@@ -99,41 +123,44 @@ def tell_of_appends(sink: int) -> None:
         setattr(SqliteStore, name, telling(getattr(SqliteStore, name)))
 
 
-def kill_one(folder: str, story: str, point: str, number: int) -> bool:
-    """Fork a process that dies at its `number`-th write; tell what it had acknowledged."""
-    case = f"{story}-{point}-{number}"
+def kill_one(folder: str, story: str, *ends: tuple[str, int]) -> bool:
+    """Kill one process after the other over the same run; tell whether the last one died.
+
+    Each of `ends` is a point and which of the process's writes it is at.
+    """
+    case = "-".join([story, *(f"{point}-{number}" for point, number in ends)])
     place = Path(folder) / case
     place.mkdir()
-    source, sink = os.pipe()
-    child = os.fork()
-    if not child:
-        tell_of_appends(sink)
-        arrange_the_end(point, number)
-        anyio.run(live, f"sqlite:///{folder}/runs.db", story, case, str(place))
-        os._exit(0)
-    os.close(sink)
-    _, ending = os.waitpid(child, 0)
-    os.set_blocking(source, False)
-    with os.fdopen(source) as acknowledged:  # its zygote may still hold the other end
-        lines = acknowledged.read().split("\n")[:-1]
-    killed = os.WIFSIGNALED(ending)
-    assert killed or not os.waitstatus_to_exitcode(ending), case
-    say(
-        json.dumps(
-            {"case": case, "story": story, "pid": child, "killed": killed, "acks": lines}
-        )
-    )
+    acks: list[str] = []
+    killed = False
+    for hours, (point, number) in enumerate(ends):
+        source, sink = os.pipe()
+        child = os.fork()
+        if not child:
+            tell_of_appends(sink)
+            arrange_the_end(point, number)
+            anyio.run(live, f"sqlite:///{folder}/runs.db", story, case, str(place), hours)
+            os._exit(0)
+        os.close(sink)
+        _, ending = os.waitpid(child, 0)
+        os.set_blocking(source, False)
+        with os.fdopen(source) as acknowledged:  # its zygote may still hold the other end
+            acks += acknowledged.read().split("\n")[:-1]
+        killed = os.WIFSIGNALED(ending)
+        assert killed or not os.waitstatus_to_exitcode(ending), case
+    say(json.dumps({"case": case, "story": story, "killed": killed, "acks": acks}))
     return killed
 
 
-def kills(folder: str, story: str, point: str, *numbers: str) -> None:
-    """Kill a process at each of these writes; without numbers at every one that there is."""
-    if numbers:
-        for number in numbers:
-            kill_one(folder, story, point, int(number))
+def kills(folder: str, story: str, *ends: str) -> None:
+    """Kill processes at these ends, `point-number`; the last, without a number, at each."""
+    parts = [end.partition("-") for end in ends]
+    *first, last = [(point, int(number or 0)) for point, _, number in parts]
+    if last[1]:
+        kill_one(folder, story, *first, last)
         return
-    for write in count(1):
-        if not kill_one(folder, story, point, write):
+    for number in count(1):
+        if not kill_one(folder, story, *first, (last[0], number)):
             return
 
 

@@ -17,9 +17,9 @@ from midrun.core.entries import CallUnknown, LateResult, LeaseTaken, Record
 from midrun.core.ids import CallId, call_key
 from midrun.ports.clock import Clock, wall
 from midrun.ports.outside import Outside
-from tests.crashes.conftest import Process, an_hour_later, child
+from tests.crashes.conftest import Process, child
 from tests.crashes.deeds import deeds, waiting
-from tests.crashes.facts import becomes
+from tests.crashes.facts import becomes, later
 
 LONG = timedelta(seconds=60)
 SHORT = timedelta(seconds=2)
@@ -93,7 +93,7 @@ async def test_a_zombie_stops_its_tool_and_starts_nothing_more(path: Path) -> No
         run_id = await process.hear()
         await happened(path, "linger-begun")
         process.freeze()
-        async with overtaking(path, "linger", clock=an_hour_later) as midrun:
+        async with overtaking(path, "linger", clock=later(hours=1)) as midrun:
             run = await midrun.get(run_id)
             await happened(path, "linger-begun", "linger-begun")
             process.thaw()
@@ -115,7 +115,7 @@ async def test_a_late_result_settles_what_nobody_knew(path: Path, gates: Gates) 
         run_id = await process.hear()
         await happened(path, "dwell-begun")
         process.freeze()
-        async with overtaking(path, "dwell", clock=an_hour_later) as midrun:
+        async with overtaking(path, "dwell", clock=later(hours=1)) as midrun:
             run = await midrun.get(run_id)
             view = await run.until("waiting")
             assert [ask.kind for ask in view.asks] == ["unsure"]
@@ -137,7 +137,7 @@ async def test_a_late_result_changes_nothing_once_the_call_is_made_again(
         run_id = await process.hear()
         await happened(path, "dwell-begun")
         process.freeze()
-        async with overtaking(path, "dwell_again", clock=an_hour_later) as midrun:
+        async with overtaking(path, "dwell_again", clock=later(hours=1)) as midrun:
             run = await midrun.get(run_id)
             await happened(path, "dwell-begun", "dwell-begun")
             process.thaw()
@@ -165,7 +165,7 @@ async def test_a_blocking_tool_of_a_frozen_process_is_heard_of_in_the_end(
         run_id = await process.hear()
         await happened(path, "labour-begun")
         process.freeze()
-        async with overtaking(path, "labour", clock=an_hour_later) as midrun:
+        async with overtaking(path, "labour", clock=later(hours=1)) as midrun:
             run = await midrun.get(run_id)
             await run.until("waiting")
             gates.open(1)
@@ -186,7 +186,7 @@ async def test_an_answer_counts_even_if_the_zombie_never_wakes(
         run_id = await process.hear()
         await happened(path, "dwell-begun")
         process.freeze()
-        async with overtaking(path, "dwell", clock=an_hour_later) as midrun:
+        async with overtaking(path, "dwell", clock=later(hours=1)) as midrun:
             run = await midrun.get(run_id)
             await run.until("waiting")
             await run.answer("no", actor="ada")

@@ -15,13 +15,14 @@ import anyio
 import pytest
 from msgspec import Struct
 
-from midrun import Completed, Midrun, Paused, Run
+from midrun import Midrun, Run
 from midrun.core.entries import CallDone, CallStarted, Record
 from midrun.core.ids import CallId, call_key
 from midrun.ports.outside import Outside
-from tests.crashes.child import CANCEL, LONG
-from tests.crashes.conftest import an_hour_later, child
+from tests.crashes.child import LONG, answer_it, cancel_it
+from tests.crashes.conftest import child
 from tests.crashes.deeds import STORIES, Deed, deeds
+from tests.crashes.facts import later
 
 POINTS = ("insert", "commit", "reply")
 ONCE = ("charge", "press", "lock", "hold")
@@ -29,18 +30,20 @@ TAKEN_BACK = {"charge": "uncharge", "hold": "unhold", "lock": "unlock"}
 
 
 class Case(Struct, frozen=True):
-    """One process, and what it had been told before it died."""
+    """One run, and what its processes had been told before they died."""
 
     case: str
     story: str
-    pid: int
     killed: bool
     acks: list[str]
 
 
-async def killed(folder: Path, story: str, point: str, *numbers: int) -> list[Case]:
-    """Have processes killed, and return what is known of each."""
-    with child("kills", folder, story, point, *numbers) as process:
+async def killed(folder: Path, story: str, *ends: str) -> list[Case]:
+    """Have processes killed, and return what is known of each run.
+
+    An end is a point and which of the writes it is at; without a number, each of them in turn.
+    """
+    with child("kills", folder, story, *ends) as process:
         lines = await process.hear_all()
         assert await process.end() == 0
     return [Case(**json.loads(line)) for line in lines]
@@ -49,7 +52,7 @@ async def killed(folder: Path, story: str, point: str, *numbers: int) -> list[Ca
 async def go_on_with(cases: list[Case], folder: Path) -> None:
     """Take over everything that the dead left, and see to every run."""
     agents = [STORIES[case.story](case.case, folder / case.case) for case in cases]
-    outside = Outside(lease=LONG, clock=an_hour_later)
+    outside = Outside(lease=LONG, clock=later(hours=9))
     async with (
         Midrun(f"sqlite:///{folder}/runs.db", agents=agents, outside=outside) as midrun,
         anyio.create_task_group() as tasks,
@@ -63,27 +66,15 @@ async def see_to(midrun: Midrun, case: Case, place: Path) -> None:
     before = deeds(place)
     run = await midrun.start(case.case, "go", request_id=case.case)
     if case.story == "held_up":
-        await run.cancel(undo="all", request_id=CANCEL)
-        await run.until("cancelled")
+        await cancel_it(run, at_once=True)
         await check_cancelled(run, place)
     else:
-        await answer_until_completed(run, place)
+        await answer_it(run, place)
         check_completed(deeds(place))
     records = await midrun.store.read(run.id)
     check_acknowledged(case, await midrun.store.lines(run.id))
     check_deeds(run, case, records, deeds(place))
     assert deeds(place)[: len(before)] == before
-
-
-async def answer_until_completed(run: Run, place: Path) -> None:
-    """Say of every unsure call whether it has left a line."""
-    while isinstance(outcome := await run.result(), Paused):
-        assert outcome.reason == "unsure", str(outcome)
-        for ask in outcome.asks:
-            happened = any(deed.key == call_key(run.id, ask.call) for deed in deeds(place))
-            await run.answer("yes" if happened else "no", ask=ask.id)
-    assert isinstance(outcome, Completed), str(outcome)
-    assert outcome.output == "Done."
 
 
 # ── what must be so ──────────────────────────────────────────────────────────
@@ -149,11 +140,9 @@ async def test_a_run_survives_its_process_at_a_few_of_its_writes(
     path: Path, story: str
 ) -> None:
     """One of each point, for those who are in a hurry; the next test has all of them."""
-    cases = [
-        *await killed(path.parent, story, "insert", 5),
-        *await killed(path.parent, story, "commit", 4),
-        *await killed(path.parent, story, "reply", 6),
-    ]
+    cases: list[Case] = []
+    for end in ("insert-5", "commit-4", "reply-6"):
+        cases += await killed(path.parent, story, end)
     assert all(case.killed for case in cases)
     await go_on_with(cases, path.parent)
 
@@ -168,4 +157,18 @@ async def test_a_run_survives_its_process_at_every_one_of_its_writes(
     cases = await killed(path.parent, story, point)
     assert [case.killed for case in cases] == [True] * (len(cases) - 1) + [False]
     assert len(cases) > 10
+    await go_on_with(cases, path.parent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("story", "end"),
+    [("completing", "commit-8"), ("held_up", "reply-6"), ("held_up", "commit-8")],
+)
+async def test_a_run_survives_the_process_that_took_it_over_as_well(
+    path: Path, story: str, end: str
+) -> None:
+    """The second dies at each of its writes: orphans of orphans, undos cut short twice."""
+    cases = await killed(path.parent, story, end, "insert")
+    assert [case.killed for case in cases] == [True] * (len(cases) - 1) + [False]
     await go_on_with(cases, path.parent)

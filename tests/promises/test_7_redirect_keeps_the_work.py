@@ -99,7 +99,7 @@ async def test_finished_work_stays_and_is_not_repeated(opened: Opener) -> None:
     assert stage.did == ["1", "2", "new"]
     assert stage.undone == []
     results = [made.result for turn in model.heard[-1] for made in turn.uses if made.result]
-    assert results == ["1 drafted", "2 drafted", "new done"]
+    assert results == ["1 done", "2 done", "new done"]
 
 
 async def test_calls_of_the_step_that_had_not_begun_are_not_made_and_the_agent_is_told(

@@ -145,20 +145,24 @@ async def test_four_eyes_are_those_of_somebody_else(opened: Opener, log: str) ->
     assert written(log) == ["signed lease"]
 
 
-async def test_an_approval_is_not_a_question_and_a_question_not_an_approval(
+async def test_an_approval_is_not_decided_by_an_answer(opened: Opener, log: str) -> None:
+    """A "yes" to it decides nothing by accident."""
+    midrun = await opened(office(*script("pay", log)))
+    run = await midrun.start("office", "go")
+    await run.until("waiting")
+    with pytest.raises(ControlRefused) as refused:
+        await run.answer("yes")
+    assert refused.value.reason == "not_a_question"
+
+
+async def test_a_question_is_not_answered_by_a_yes_to_the_call(
     opened: Opener, log: str
 ) -> None:
-    """An answer of "yes" to an approval decides nothing by accident."""
-    midrun = await opened(office(*script("pay", log)))
-    paying = await midrun.start("office", "go")
-    await paying.until("waiting")
-    with pytest.raises(ControlRefused) as refused:
-        await paying.answer("yes")
-    assert refused.value.reason == "not_a_question"
-    other = await opened(office(*script("ask_async", log)))
-    asking = await other.start("office", "go")
-    await asking.until("waiting")
-    for deciding in (asking.approve, asking.decline):
+    """Nor by a no: it asked for something else."""
+    midrun = await opened(office(*script("ask_async", log)))
+    run = await midrun.start("office", "go")
+    await run.until("waiting")
+    for deciding in (run.approve, run.decline):
         with pytest.raises(ControlRefused) as refused:
             await deciding()
         assert refused.value.reason == "not_an_approval"

@@ -1,6 +1,6 @@
 """What tests of the runtime share: a place to open stores, and `verify` over all they hold."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +12,6 @@ import pytest
 from midrun import Agent, Midrun
 from midrun.ports.outside import Outside
 from midrun.ports.store import Query
-from midrun.stores.sqlite.store import SqliteStore
 
 PATIENCE = 20
 """Seconds after which something that should have happened counts as never happening."""
@@ -24,7 +23,9 @@ LEASE = timedelta(seconds=30)
 class Opener(Protocol):
     """Opens a `Midrun` on the test's own store; several share it, as processes would."""
 
-    async def __call__(self, *agents: Agent, lease: timedelta = ..., key: bytes | None = ...) -> Midrun: ...
+    async def __call__(
+        self, *agents: Agent, lease: timedelta = ..., key: bytes | None = ...
+    ) -> Midrun: ...
 
 
 @pytest.fixture
@@ -55,8 +56,6 @@ def _opener(stack: AsyncExitStack, path: Path) -> Opener:
 
 async def verify_all(path: Path) -> None:
     """Hold every journal of a store against the invariants."""
-    if not path.exists():
-        return
     async with Midrun(f"sqlite:///{path}") as midrun:
         for row in (await midrun.store.runs(Query(limit=500))).items:
             verdict = await midrun.verify(row.run)

@@ -1,7 +1,5 @@
 """A stage for tests: tools that stop where a test wants them, and a world that they change."""
 
-from collections.abc import Awaitable, Callable
-
 import anyio
 
 from midrun import Agent, Call, Tool, tool
@@ -31,7 +29,7 @@ class Stage:
         return self._gates.setdefault(name, anyio.Event())
 
     def start(self, name: str) -> anyio.Event:
-        """Return what is set once `slow(name)` or `quick(name)` was entered."""
+        """Return what is set once a tool was entered with `name`."""
         return self._starts.setdefault(name, anyio.Event())
 
     def agent(self, *turns: object, name: str = "actor", **options: object) -> Agent:
@@ -40,66 +38,40 @@ class Stage:
         return Agent(name, model=model, tools=self.tools(), **options)  # type: ignore[arg-type]  # as above
 
     def tools(self) -> list[Tool]:
-        """Return the tools of this stage."""
+        """Return the tools: `quick` and `slow` act, `draft`s can be undone, `lock` is held."""
+        return [
+            tool(self._quick, name="quick"),
+            tool(self._slow, name="slow"),
+            tool(self._quick, name="draft", undo=self._undo),
+            tool(self._slow, name="slow_draft", undo=self._undo),
+            tool(self._quick, name="lock", release=self._release),
+            tool(self._slow, name="read", read_only=True),
+        ]
 
-        async def undo(call: Call, args: dict[str, str], result: object) -> None:
-            del call, result
-            self.undone.append(args["name"])
+    def _enter(self, call: Call, name: str) -> None:
+        self.began.append(name)
+        self.keys.append(call.key)
+        self.start(name).set()
 
-        async def release(call: Call, args: dict[str, str], result: object) -> None:
-            del call, result
-            self.released.append(args["name"])
+    async def _quick(self, call: Call, name: str) -> str:
+        """Act at once."""
+        self._enter(call, name)
+        self.did.append(name)
+        return f"{name} done"
 
-        async def act(call: Call, name: str) -> str:
-            self.began.append(name)
-            self.keys.append(call.key)
-            self.start(name).set()
-            return name
+    async def _slow(self, call: Call, name: str) -> str:
+        """Act when the test says so."""
+        self._enter(call, name)
+        try:
+            await self.gate(name).wait()
+        except BaseException:
+            self.stopped.append(name)
+            raise
+        self.did.append(name)
+        return f"{name} done"
 
-        @tool
-        async def quick(call: Call, name: str) -> str:
-            """Act at once."""
-            await act(call, name)
-            self.did.append(name)
-            return f"{name} done"
+    async def _undo(self, _: Call, args: dict[str, str], __: object) -> None:
+        self.undone.append(args["name"])
 
-        async def wait(call: Call, name: str) -> str:
-            await act(call, name)
-            try:
-                await self.gate(name).wait()
-            except BaseException:
-                self.stopped.append(name)
-                raise
-            self.did.append(name)
-            return f"{name} done"
-
-        @tool
-        async def slow(call: Call, name: str) -> str:
-            """Act when the test says so."""
-            return await wait(call, name)
-
-        @tool(undo=undo)
-        async def draft(call: Call, name: str) -> str:
-            """Act at once; can be undone."""
-            await act(call, name)
-            self.did.append(name)
-            return f"{name} drafted"
-
-        @tool(undo=undo)
-        async def slow_draft(call: Call, name: str) -> str:
-            """Act when the test says so; can be undone."""
-            return await wait(call, name)
-
-        @tool(release=release)
-        async def lock(call: Call, name: str) -> str:
-            """Hold something until the run ends."""
-            await act(call, name)
-            self.did.append(name)
-            return f"{name} locked"
-
-        @tool(read_only=True)
-        async def read(call: Call, name: str) -> str:
-            """Look at something when the test says so."""
-            return await wait(call, name)
-
-        return [quick, slow, draft, slow_draft, lock, read]
+    async def _release(self, _: Call, args: dict[str, str], __: object) -> None:
+        self.released.append(args["name"])

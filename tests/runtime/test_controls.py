@@ -1,6 +1,7 @@
 """Controls reach the call: the whole way from a handle to a tool and back, on a real store."""
 
 import anyio
+import pytest
 
 from midrun import Completed, ControlRefused, Paused
 from midrun.driver.live import Delta
@@ -9,6 +10,7 @@ from tests.runtime.stage import Stage, Use
 
 
 async def test_a_run_calls_its_tools_and_completes(opened: Opener) -> None:
+    """The smallest whole run."""
     stage = Stage()
     agent = stage.agent(["One. ", Use("quick", name="a")], "Done.")
     midrun = await opened(agent)
@@ -22,6 +24,7 @@ async def test_a_run_calls_its_tools_and_completes(opened: Opener) -> None:
 async def test_a_pause_lets_the_tool_finish_and_resume_does_not_make_it_again(
     opened: Opener,
 ) -> None:
+    """Pausing names what it waits for; paused is said when it is true."""
     stage = Stage()
     agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     midrun = await opened(agent)
@@ -43,6 +46,7 @@ async def test_a_pause_lets_the_tool_finish_and_resume_does_not_make_it_again(
 
 
 async def test_pause_now_stops_the_tool_midway(opened: Opener) -> None:
+    """It may have acted, so the agent is told, and nobody makes it again."""
     stage = Stage()
     midrun = await opened(stage.agent(Use("slow", name="a"), "Told so."))
     run = await midrun.start("actor", "go")
@@ -56,6 +60,7 @@ async def test_pause_now_stops_the_tool_midway(opened: Opener) -> None:
 
 
 async def test_cancel_stops_what_is_in_flight_and_undoes_it(opened: Opener) -> None:
+    """Finished work is kept, what was held is released."""
     stage = Stage()
     agent = stage.agent(
         [Use("draft", name="kept"), Use("lock", name="table")],
@@ -75,6 +80,7 @@ async def test_cancel_stops_what_is_in_flight_and_undoes_it(opened: Opener) -> N
 
 
 async def test_cancel_all_undoes_what_was_finished_in_reverse_order(opened: Opener) -> None:
+    """What came last goes first."""
     stage = Stage()
     agent = stage.agent(
         Use("draft", name="1"), Use("draft", name="2"), Use("slow", name="x"), "never"
@@ -88,6 +94,7 @@ async def test_cancel_all_undoes_what_was_finished_in_reverse_order(opened: Open
 
 
 async def test_redirect_now_reaches_the_model_with_what_changed(opened: Opener) -> None:
+    """The tool is stopped, and the next thing the model reads is the instruction."""
     stage = Stage()
     heard: list[str] = []
 
@@ -109,20 +116,18 @@ async def test_redirect_now_reaches_the_model_with_what_changed(opened: Opener) 
 
 
 async def test_a_refusal_names_what_was_refused_and_what_is_possible(opened: Opener) -> None:
+    """So that a surface can say it in words."""
     stage = Stage()
     midrun = await opened(stage.agent("Done."))
     run = await midrun.start("actor", "go")
     await run.until("completed")
-    try:
+    with pytest.raises(ControlRefused) as refused:
         await run.pause()
-    except ControlRefused as refused:
-        assert refused.reason == "is_completed"
-        assert refused.phase == "completed"
-    else:
-        raise AssertionError
+    assert (refused.value.reason, refused.value.phase) == ("is_completed", "completed")
 
 
 async def test_the_feed_has_every_entry_once_and_the_words_as_they_come(opened: Opener) -> None:
+    """Entries in order, without a gap; words only while somebody listens."""
     stage = Stage()
     midrun = await opened(stage.agent(["Let me see. ", Use("slow", name="a")], "Done now."))
     run = await midrun.start("actor", "go")
@@ -140,6 +145,7 @@ async def test_the_feed_has_every_entry_once_and_the_words_as_they_come(opened: 
 
 
 async def test_two_processes_one_drives_and_the_other_controls(opened: Opener) -> None:
+    """Two stores on one file are all that two processes share."""
     stage = Stage()
     driving = await opened(stage.agent(Use("slow", name="a"), "Done."))
     watching = await opened()

@@ -288,6 +288,8 @@ class Drive:
         same = appended.at == batch.now
         self.state = batch.state if same else apply(batch.base, batch.entries, appended.at)
         self._newest = Seq(max(self._newest, self.state.seq))
+        if self.state.phase is not batch.base.phase:
+            self._means.tell(self.state.run)  # the store's word may have come before ours
         self._door.leave(batch.entries, self.state)
         if due(seq=self.state.seq, snapshot=self._snapshot):
             with suppress(StoreError):  # it is a cache: without it, only time is lost

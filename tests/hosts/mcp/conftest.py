@@ -1,24 +1,11 @@
-"""What tests of MCP tools share: stores that are verified afterwards, and servers."""
+"""What tests of MCP tools share: a server, and what others say."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
-from midrun import Tool
-from midrun.hosts.mcp import mcp_tools
-from tests.hosts.mcp.office import Pipe, Process, Way, command
-from tests.runtime.conftest import opened, path
-
-__all__ = ["opened", "path"]
-
-
-class Served(Protocol):
-    """Opens the tools of a server that is spoken to in this way."""
-
-    async def __call__(self, way: Way) -> AbstractAsyncContextManager[list[Tool]]: ...
+from tests.hosts.mcp.office import Pipe, Process
 
 
 @pytest.fixture
@@ -29,8 +16,16 @@ def pipe(tmp_path: Path) -> Iterator[Pipe]:
     pipe.close()
 
 
+@pytest.fixture(scope="session")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """Give a server over HTTP, for all tests that leave it as it was."""
+    pipe = Pipe(tmp_path_factory.mktemp("office") / "pipe")
+    with Process(pipe) as process:
+        yield process
+    pipe.close()
+
+
 @pytest.fixture
-async def served(pipe: Pipe) -> AsyncIterator[Served]:
-    """Give what opens the tools of a server, by the way it is spoken to."""
-    with AsyncExitStack() if False else _Servers() as servers:
-        yield servers.tools(pipe)
+async def url(office: Process) -> str:
+    """Give where that server is."""
+    return await office.url()

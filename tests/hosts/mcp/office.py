@@ -3,14 +3,22 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import anyio
 
-from midrun import Agent, Tool
-from midrun.models import ScriptedModel, Use
+from midrun import Agent, Midrun, Run, Tool
+from midrun.core.values import Json
+from midrun.hosts.mcp import mcp_tools
+from midrun.models import ScriptedModel
+from midrun.models.scripted import Cue, Line
+from midrun.ports.outside import Outside
+from midrun.ports.store import Query
+from tests.promises.seen import turns
+from tests.runtime.conftest import LEASE
 
 SERVER = Path(__file__).with_name("server.py")
 PATIENCE = 30.0
@@ -55,7 +63,7 @@ class Process:
 
     async def url(self) -> str:
         """Wait until it listens, and return where."""
-        self.port = self.port if self.port else int(await self._pipe.hear("port"))
+        self.port = self.port or int(await self._pipe.hear("port"))
         return f"http://127.0.0.1:{self.port}/mcp"
 
     def __enter__(self) -> Self:
@@ -84,6 +92,31 @@ def command(pipe: Pipe, *options: str) -> list[str]:
     return [sys.executable, str(SERVER), str(pipe.path), "stdio", *options]
 
 
-def clerk(tools: Sequence[Tool], *turns: str | Use) -> Agent:
-    """Return an agent that plays `turns` with these tools."""
-    return Agent("clerk", model=ScriptedModel(turns), tools=tools)
+@asynccontextmanager
+async def served(pipe: Pipe, way: Way) -> AsyncIterator[list[Tool]]:
+    """Give the tools of a server that is spoken to in this way."""
+    options = ["old"] if way.old else []
+    if not way.http:
+        async with mcp_tools(command=command(pipe, *options)) as tools:
+            yield tools
+        return
+    with Process(pipe, *options) as process:
+        async with mcp_tools(url=await process.url()) as tools:
+            yield tools
+
+
+@asynccontextmanager
+async def clerk(tools: Sequence[Tool], *lines: Line | Cue) -> AsyncIterator[Midrun]:
+    """Give a `Midrun` whose agent plays `lines` with these tools; its journals are verified."""
+    agent = Agent("clerk", model=ScriptedModel(lines), tools=tools)
+    with anyio.fail_after(PATIENCE):
+        async with Midrun("memory://", agents=[agent], outside=Outside(lease=LEASE)) as midrun:
+            yield midrun
+            for row in (await midrun.store.runs(Query())).items:
+                verdict = await midrun.verify(row.run)
+                assert verdict, str(verdict)
+
+
+async def results(run: Run) -> list[Json]:
+    """Return what the tool calls of `run` have returned, in order."""
+    return [made.result for turn in await turns(run) for made in turn.uses if made.result]

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import anyio
 import uvicorn
@@ -16,9 +17,19 @@ from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import METHOD_NOT_FOUND, ToolAnnotations
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    METHOD_NOT_FOUND,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCRequest,
+    ToolAnnotations,
+)
 
 PIPE, WHERE, OLD = sys.argv[1], sys.argv[2], "old" in sys.argv[3:]
+
+UNHEARD_OF: Final = ErrorData(code=METHOD_NOT_FOUND, message="no such method")
 
 gates: dict[str, anyio.Event] = {}
 
@@ -37,7 +48,7 @@ async def seen(
     if context.method == "notifications/cancelled":
         say("told to cancel")
     if OLD and context.method == "server/discover":
-        raise MCPError(code=METHOD_NOT_FOUND, message="no such method")
+        raise MCPError.from_error_data(UNHEARD_OF)
     return await go_on(context)
 
 
@@ -56,11 +67,13 @@ async def greet(name: str | None) -> str:
     return f"Hello {name}."
 
 
-@server.tool(annotations=ToolAnnotations(idempotent_hint=True, destructive_hint=True))
+@server.tool(
+    structured_output=False,
+    annotations=ToolAnnotations(idempotent_hint=True, destructive_hint=True),
+)
 async def key(context: Context[object, object]) -> str:
     """Tell the key that came with the call."""
-    meta = context.request_context.meta or {}
-    return str(meta["dev.midrun/key"])
+    return str(dict(context.request_context.meta or {})["dev.midrun/key"])
 
 
 @server.tool()
@@ -118,6 +131,26 @@ async def die() -> str:
     os._exit(3)
 
 
+async def speak_as_of_old() -> None:
+    """Serve stdio so that the SDK never hears of discovery, after which it insists on 2026."""
+    heard, hears = anyio.create_memory_object_stream[SessionMessage | Exception]()
+    async with stdio_server() as (incoming, outgoing), anyio.create_task_group() as tasks:
+
+        async def listen() -> None:
+            async with heard:
+                async for item in incoming:
+                    asked = item.message if isinstance(item, SessionMessage) else None
+                    if isinstance(asked, JSONRPCRequest) and asked.method == "server/discover":
+                        no = JSONRPCError(jsonrpc="2.0", id=asked.id, error=UNHEARD_OF)
+                        await outgoing.send(SessionMessage(no))
+                    else:
+                        await heard.send(item)
+
+        tasks.start_soon(listen)
+        inside = server._lowlevel_server
+        await inside.run(hears, outgoing, inside.create_initialization_options())
+
+
 def serve(port: int) -> None:
     """Serve HTTP on this port of the loopback, or on any; say which."""
     listening = socket.create_server(("127.0.0.1", port))
@@ -128,7 +161,9 @@ def serve(port: int) -> None:
 
 if __name__ == "__main__":
     say("pid", os.getpid())
-    if WHERE == "stdio":
+    if WHERE == "stdio" and OLD:
+        anyio.run(speak_as_of_old)
+    elif WHERE == "stdio":
         server.run("stdio")
     else:
         serve(int(WHERE))

@@ -51,9 +51,9 @@ def _unfenced_decide() -> Planted:
 def _unfenced_store() -> Planted:
     original = rules.check_append
 
-    def check(standing: rules.Standing, *, after: Seq | None, lease: object) -> None:
+    def check(standing: rules.Standing, after: Seq | None, lease: object) -> None:
         del lease
-        original(standing, after=after, lease=None)
+        original(standing, after, None)
 
     return in_place_of(rules, "check_append", check)
 
@@ -98,9 +98,9 @@ def _unseen() -> Planted:
 def _uncompared() -> Planted:
     original = rules.check_append
 
-    def check(standing: rules.Standing, *, after: Seq | None, lease: object) -> None:
+    def check(standing: rules.Standing, after: Seq | None, lease: object) -> None:
         del after
-        original(standing, after=None, lease=lease)  # type: ignore[arg-type]  # as it came
+        original(standing, None, lease)  # type: ignore[arg-type]  # as it came
 
     return in_place_of(rules, "check_append", check)
 
