@@ -5,7 +5,7 @@ has a clock by which the lease is over, unless the test is about the lease itsel
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +15,6 @@ import pytest
 from midrun import Midrun, Run
 from midrun.core.entries import CallUnknown, LateResult, LeaseTaken, Record
 from midrun.core.ids import CallId, call_key
-from midrun.ports.clock import Clock, wall
 from midrun.ports.outside import Outside
 from tests.crashes.conftest import Process, child
 from tests.crashes.deeds import deeds, waiting
@@ -24,13 +23,13 @@ from tests.crashes.facts import becomes, later
 LONG = timedelta(seconds=60)
 SHORT = timedelta(seconds=2)
 
+AN_HOUR_LATER = Outside(lease=timedelta(hours=6), clock=later(hours=1))
+"""For whoever takes over: the frozen one's lease is over, its own is good by both clocks."""
 
-def overtaking(
-    path: Path, tool: str, *, lease: timedelta = LONG, clock: Clock = wall
-) -> Midrun:
+
+def overtaking(path: Path, tool: str, outside: Outside = AN_HOUR_LATER) -> Midrun:
     """Return another process's worth of the same agent on the same file."""
     agent = waiting(tool, path.parent)
-    outside = Outside(lease=lease, clock=clock)
     return Midrun(f"sqlite:///{path}", agents=[agent], outside=outside)
 
 
@@ -75,6 +74,14 @@ async def until(midrun: Midrun, run: Run, fact: Callable[[Record], bool]) -> Rec
         await anyio.sleep(0.005)
 
 
+async def completed(path: Path, run_id: str) -> Sequence[Record]:
+    """Wait until the run has completed, without driving it, and return its journal."""
+    async with Midrun(f"sqlite:///{path}") as watching:
+        run = await watching.get(run_id)
+        await run.until("completed")
+        return await watching.store.read(run.id)
+
+
 def second_epoch(record: Record) -> bool:
     """Tell whether this is where somebody took over."""
     return isinstance(record.entry, LeaseTaken) and record.entry.epoch == 2
@@ -93,7 +100,7 @@ async def test_a_zombie_stops_its_tool_and_starts_nothing_more(path: Path) -> No
         run_id = await process.hear()
         await happened(path, "linger-begun")
         process.freeze()
-        async with overtaking(path, "linger", clock=later(hours=1)) as midrun:
+        async with overtaking(path, "linger") as midrun:
             run = await midrun.get(run_id)
             await happened(path, "linger-begun", "linger-begun")
             process.thaw()
@@ -115,14 +122,13 @@ async def test_a_late_result_settles_what_nobody_knew(path: Path, gates: Gates) 
         run_id = await process.hear()
         await happened(path, "dwell-begun")
         process.freeze()
-        async with overtaking(path, "dwell", clock=later(hours=1)) as midrun:
+        async with overtaking(path, "dwell") as midrun:
             run = await midrun.get(run_id)
             view = await run.until("waiting")
             assert [ask.kind for ask in view.asks] == ["unsure"]
-            process.thaw()
-            gates.open(1)
-            await run.until("completed")
-            records = await midrun.store.read(run.id)
+        process.thaw()
+        gates.open(1)
+        records = await completed(path, run_id)
         await left(process)
     late = [r.entry for r in records if isinstance(r.entry, LateResult)]
     assert [(entry.attempt, entry.epoch, entry.result) for entry in late] == [(1, 1, "dwelt 1")]
@@ -137,7 +143,7 @@ async def test_a_late_result_changes_nothing_once_the_call_is_made_again(
         run_id = await process.hear()
         await happened(path, "dwell-begun")
         process.freeze()
-        async with overtaking(path, "dwell_again", clock=later(hours=1)) as midrun:
+        async with overtaking(path, "dwell_again") as midrun:
             run = await midrun.get(run_id)
             await happened(path, "dwell-begun", "dwell-begun")
             process.thaw()
@@ -165,14 +171,13 @@ async def test_a_blocking_tool_of_a_frozen_process_is_heard_of_in_the_end(
         run_id = await process.hear()
         await happened(path, "labour-begun")
         process.freeze()
-        async with overtaking(path, "labour", clock=later(hours=1)) as midrun:
+        async with overtaking(path, "labour") as midrun:
             run = await midrun.get(run_id)
             await run.until("waiting")
-            gates.open(1)
-            await happened(path, "labour-begun", "labour")
-            process.thaw()
-            await run.until("completed")
-            records = await midrun.store.read(run.id)
+        gates.open(1)
+        await happened(path, "labour-begun", "labour")
+        process.thaw()
+        records = await completed(path, run_id)
         await left(process)
     assert [r.entry.result for r in records if isinstance(r.entry, LateResult)] == ["laboured"]
     assert [deed.what for deed in deeds(path.parent)] == ["labour-begun", "labour", "charge"]
@@ -186,7 +191,7 @@ async def test_an_answer_counts_even_if_the_zombie_never_wakes(
         run_id = await process.hear()
         await happened(path, "dwell-begun")
         process.freeze()
-        async with overtaking(path, "dwell", clock=later(hours=1)) as midrun:
+        async with overtaking(path, "dwell") as midrun:
             run = await midrun.get(run_id)
             await run.until("waiting")
             await run.answer("no", actor="ada")
@@ -203,7 +208,7 @@ async def test_a_lease_that_runs_out_is_taken_by_whoever_is_alive(path: Path) ->
     with child("drive", path.parent, "linger", SHORT.total_seconds()) as process:
         run_id = await process.hear()
         await happened(path, "linger-begun")
-        async with overtaking(path, "linger", lease=SHORT) as midrun:
+        async with overtaking(path, "linger", Outside(lease=SHORT)) as midrun:
             run = await midrun.get(run_id)
             process.freeze()
             taken = await until(midrun, run, second_epoch)

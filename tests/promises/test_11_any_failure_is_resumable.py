@@ -238,14 +238,21 @@ async def test_what_passes_is_tried_again_by_itself(opened: Opener) -> None:
 
 
 def _waits(journal: Sequence[Record]) -> list[float]:
-    """Return how many seconds passed between each failure and the next attempt."""
-    waits, since = [], None
+    """Return how many seconds passed at least between each failure and the next attempt.
+
+    From when the failure says it may be tried again, which the attempt must not be before; an
+    attempt cannot have failed before it began.
+    """
+    waits: list[float] = []
+    began, again = 0, 0
     for record in journal:
-        if isinstance(record.entry, CallFailed):
-            since = record.at
-        elif isinstance(record.entry, CallStarted) and since is not None:
-            waits.append((record.at - since) / 1e6)
-            since = None
+        entry = record.entry
+        if isinstance(entry, CallFailed) and entry.retry_at is not None:
+            again = entry.retry_at
+            waits.append((again - began) / 1e6)
+        elif isinstance(entry, CallStarted):
+            began = record.at
+            assert began >= again, "it was tried too early"
     return waits
 
 

@@ -4,6 +4,7 @@ Ids inside a run are counted, not drawn: the n-th call of a run is `c<n>` wherev
 is folded, so a key that was handed to the outside world is the same on every machine.
 """
 
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NewType
 
@@ -33,6 +34,7 @@ def call_id(number: int) -> CallId:
     return CallId(f"c{number}")
 
 
+@lru_cache(maxsize=4096)  # every look at a call by its id comes through here
 def number_of(call: str) -> int:
     """Return which call of its run `call` names, or 0 if it names none."""
     digits = call[1:]

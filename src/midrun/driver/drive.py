@@ -201,8 +201,10 @@ class Drive:
 
     async def _read(self) -> None:
         if self._newest > self.state.seq:
+            told = self._newest
             self.state = await read_on(self._means.store, self.state)
-            self._newest = max(self._newest, self.state.seq)
+            if self._newest == told:  # nobody has told us more meanwhile
+                self._newest = self.state.seq
             self._means.tell(self.state.run)
 
     def _follow(self, batch: Batch) -> Sequence[Order]:
@@ -273,10 +275,11 @@ class Drive:
 
     async def _append(self, batch: Batch) -> bool:
         """Append the batch and let out what it starts; False: read on and decide again."""
+        # The store's word of our own append is no news: it may come before the answer.
+        self._newest = Seq(max(self._newest, batch.state.seq))
         try:
             appended = await self._commit(batch)
-        except SeqConflict as conflict:
-            self._newest = Seq(max(self._newest, conflict.head))
+        except SeqConflict:
             return False
         except HaltInForce as halt:
             await self._halted(halt)
@@ -285,9 +288,8 @@ class Drive:
             # Nothing leaves that is not journaled; what came back is kept until it can be.
             await anyio.sleep(PATIENCE_S)
             return isinstance(problem, StoreUnreachable) and await self._found(batch)
-        same = appended.at == batch.now
+        same = appended.at == max(batch.now, batch.base.at)
         self.state = batch.state if same else apply(batch.base, batch.entries, appended.at)
-        self._newest = Seq(max(self._newest, self.state.seq))
         if self.state.phase is not batch.base.phase:
             self._means.tell(self.state.run)  # the store's word may have come before ours
         self._door.leave(batch.entries, self.state)
@@ -300,7 +302,6 @@ class Drive:
 
     async def _found(self, batch: Batch) -> bool:
         """Find out whether a batch that nobody answered for was appended all the same."""
-        self._newest = Seq(max(self._newest, self.state.seq + 1))
         if self._lease is None:
             return False  # a lease that we do not know of is taken anew
         try:
@@ -319,7 +320,7 @@ class Drive:
         after = batch.base.seq
         if self._lease is not None:
             return await store.append(
-                run, batch.entries, after=after, lease=self._lease, head=head
+                run, batch.entries, after=after, lease=self._lease, head=head, at=batch.now
             )
         self._lease, appended = await store.take(
             run, batch.entries, after=after, holder=self._means.holder.name, head=head

@@ -156,6 +156,7 @@ class Store(Protocol):
         lease: Lease | None,
         head: Head | None,
         starts: bool = False,
+        at: Micros | None = None,
     ) -> Appended:
         """Add all of `entries` or none of them, and move the head.
 
@@ -163,6 +164,10 @@ class Store(Protocol):
         leave it out, and only for `CLOSINGS`, which are true whatever happened since; then
         `head` must be None and the head stays as it is. A head that is not `leased` gives the
         lease back.
+
+        `at` is when it was decided, by a clock of this process: a store that has no clock but
+        this process's stamps the entries with it, so that the caller knows their time before;
+        any other stamps them with its own.
 
         Halts are checked in the same transaction if any of the entries starts something. The
         store sees that for itself; `starts` asks for the check besides.

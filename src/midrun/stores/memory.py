@@ -94,6 +94,7 @@ class MemoryStore:
         lease: Lease | None,
         head: Head | None,
         starts: bool = False,
+        at: Micros | None = None,
     ) -> Appended:
         await self._turn()
         if after is None:
@@ -105,7 +106,8 @@ class MemoryStore:
         if starts or rules.has_starts(entries):
             rules.check_halts(run, kept.row.head, self._halts.values())
         epoch = lease.epoch if lease else None
-        stamped = rules.stamp(kept.standing, bodies, now=self._clock(), epoch=epoch)
+        now = self._clock() if at is None else at
+        stamped = rules.stamp(kept.standing, bodies, now=now, epoch=epoch)
         holder = kept.row.holder if head is None or head.leased else ""
         return self._grow(kept, stamped, head or kept.row.head, kept.row.epoch, holder)
 

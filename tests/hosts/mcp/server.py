@@ -44,12 +44,19 @@ async def seen(
     context: ServerRequestContext[object, object],
     go_on: Callable[[ServerRequestContext[object, object]], Awaitable[object]],
 ) -> object:
-    """Say which cancellations come in; as an old server, know nothing of discovery."""
+    """Say which cancellations come in; as an old server, know nothing of discovery.
+
+    Pretend that a tool returns what it does not.
+    """
     if context.method == "notifications/cancelled":
         say("told to cancel")
     if OLD and context.method == "server/discover":
         raise MCPError.from_error_data(UNHEARD_OF)
-    return await go_on(context)
+    result = await go_on(context)
+    if isinstance(result, dict) and context.method == "tools/list":
+        (odd,) = (tool for tool in result["tools"] if tool["name"] == "greet")
+        odd["outputSchema"] = {"type": "object", "required": ["greeting"]}
+    return result
 
 
 server = MCPServer("office", middleware=[seen])  # type: ignore[list-item]  # mypy: invariance
@@ -74,6 +81,12 @@ async def greet(name: str | None) -> str:
 async def key(context: Context[object, object]) -> str:
     """Tell the key that came with the call."""
     return str(dict(context.request_context.meta or {})["dev.midrun/key"])
+
+
+@server.tool(structured_output=False)
+async def who(context: Context[object, object]) -> str:
+    """Tell what this server was given, and what came with the request."""
+    return f"{os.environ.get('WHO')} {(context.headers or {}).get('x-who')}"
 
 
 @server.tool()

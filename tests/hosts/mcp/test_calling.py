@@ -1,6 +1,7 @@
 """Calls that a server makes: their results, errors and notes."""
 
 import base64
+from datetime import timedelta
 
 import pytest
 from mcp_types import (
@@ -15,7 +16,7 @@ from mcp_types import (
 )
 
 from midrun import Completed
-from midrun.core.entries import CallFailed, CallStarted
+from midrun.core.entries import CallAborted, CallFailed, CallStarted
 from midrun.core.ids import call_key
 from midrun.core.values import Json
 from midrun.driver.live import Delta
@@ -35,7 +36,7 @@ async def returned(url: str, *uses: Use) -> list[Json]:
 
 
 async def test_a_run_is_given_structured_content_or_else_the_text(url: str) -> None:
-    """An argument that is null is not one that was left out."""
+    """Also where the result is not what was declared. A null argument is not left out."""
     uses = (Use("add", a=1, b=2), Use("greet", name="Ada"), Use("greet", name=None))
     assert await returned(url, *uses) == [{"sum": 3}, "Hello Ada.", "Hello None."]
 
@@ -63,9 +64,32 @@ async def test_an_error_is_told_to_the_model(url: str) -> None:
         run = await midrun.start("clerk", "go")
         await run.until("completed")
         locked, wanting = [failed.error for failed in await entries(run, CallFailed)]
-    assert locked == "ToolFailed: the drawer is locked"
+    assert locked == "ToolFailed: Error executing tool fail: the drawer is locked"
     assert wanting.startswith("ToolFailed: ")
     assert "valid integer" in wanting
+
+
+async def test_a_call_that_takes_too_long_is_aborted(url: str) -> None:
+    """How long is for whoever opened the server to say: its tools are not decorated."""
+    options = mcp_tools(url=url, timeout=timedelta(milliseconds=50))
+    turns = (Use("hold", name="too long"), "Oh.")
+    async with options as tools, clerk(tools, *turns) as midrun:
+        run = await midrun.start("clerk", "go")
+        await run.until("completed")
+        assert len(await entries(run, CallAborted)) == 1
+
+
+async def test_a_server_is_given_its_variables_or_its_headers(pipe: Pipe, url: str) -> None:
+    """Where its credentials are."""
+    who = Use("who")
+    for options, told in (
+        (mcp_tools(command=command(pipe), env={"WHO": "Ada"}), "Ada None"),
+        (mcp_tools(url=url, headers={"x-who": "Bob"}), "None Bob"),
+    ):
+        async with options as tools, clerk(tools, who, "Done.") as midrun:
+            run = await midrun.start("clerk", "go")
+            await run.until("completed")
+            assert await results(run) == [told]
 
 
 async def test_progress_becomes_notes(pipe: Pipe) -> None:

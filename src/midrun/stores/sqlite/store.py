@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 from midrun.codec.strict import DEFAULT, Limits
 from midrun.core.entries import Entry, Record
 from midrun.core.head import Head
-from midrun.core.ids import START, RunId, Seq
+from midrun.core.ids import START, Micros, RunId, Seq
 from midrun.core.values import Phase
 from midrun.errors import StoreClosed, TooLarge
 from midrun.ports.clock import Clock, wall
@@ -82,6 +82,7 @@ class SqliteStore:
         lease: Lease | None,
         head: Head | None,
         starts: bool = False,
+        at: Micros | None = None,
     ) -> Appended:
         if after is None:
             rules.check_evidence(run, entries, lease=lease, head=head, starts=starts)
@@ -94,7 +95,7 @@ class SqliteStore:
             lease=lease,
             top=None if head is None else stored(head),
             starts=starts or rules.has_starts(entries),
-            clock=self._clock,
+            now=self._clock() if at is None else at,
         )
         return await self._writer.write(request, quick=quick)
 

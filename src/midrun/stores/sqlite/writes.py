@@ -80,7 +80,7 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
     lease: Lease | None
     top: StoredHead | None
     starts: bool
-    clock: Clock
+    now: Micros
 
     def __call__(self, at: Standings) -> Appended:
         """Raises: RunNotFound, StaleEpoch, SeqConflict, HaltInForce."""
@@ -89,7 +89,7 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
         if self.starts and (halts := all_halts(at.db)):
             rules.check_halts(self.run, found.top.head, halts)
         epoch = self.lease.epoch if self.lease else None
-        stamped = rules.stamp(found, self.bodies, now=self.clock(), epoch=epoch)
+        stamped = rules.stamp(found, self.bodies, now=self.now, epoch=epoch)
         at.add(self.run, found.number, stamped)
         top = found.top if self.top is None else self.top
         holder = found.holder if self.top is None or top.head.leased else ""
