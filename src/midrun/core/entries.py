@@ -148,7 +148,7 @@ Entry = (
 KINDS: tuple[type[Entry], ...] = get_args(Entry)
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class Record(Struct, frozen=True, kw_only=True, gc=False):
     """An entry in its place: the store adds where, when, and under which lease."""
 
     seq: Seq

@@ -23,7 +23,7 @@ from midrun.core.values import NOTHING, Action, Item, Json, Spend, Use
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-class Finding(Struct, frozen=True, kw_only=True, tag=True, tag_field="evidence"):
+class Finding(Struct, frozen=True, kw_only=True, tag=True, tag_field="evidence", gc=False):
     """Base of the evidence."""
 
 

@@ -14,7 +14,7 @@ from midrun.core.values import Action, Purpose, UndoSet
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-class _Order(Struct, frozen=True, kw_only=True):
+class _Order(Struct, frozen=True, kw_only=True, gc=False):
     """Base of the orders."""
 
 

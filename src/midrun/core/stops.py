@@ -18,7 +18,7 @@ TRAIL: Final = 64
 CYCLE_MAX: Final = 4
 
 
-class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a run has used so far, and what it has promised to its calls in flight."""
 
     steps: int = 0

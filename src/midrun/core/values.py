@@ -56,7 +56,14 @@ PauseReason = Literal["user", "cap", "taken_over"]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Value(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    gc=False,  # frozen and built from the inside out: none can be part of a cycle
+):
     """Base of every value: frozen, built by keyword, small on disk."""
 
 

@@ -186,6 +186,7 @@ class Drive:
         self._alarm = None
         ruled = await bring(self._means.store, self.state, Wake(), self._means.clock)
         self.state = ruled.after
+        self._means.tell(self.state.run)
 
     def _taken_in(self, batch: Batch, given: Evidence) -> bool:
         """Add evidence to the batch; False if the journal does not wait for it any more."""

@@ -14,6 +14,7 @@ class Fact(
     tag=True,
     tag_field="kind",
     forbid_unknown_fields=True,
+    gc=False,  # as values: there is nothing to collect
 ):
     """Base of every entry."""
 
