@@ -1,9 +1,9 @@
 """Midrun: pause, redirect, resume and cancel for Python agents that are already running."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+import importlib as _importlib
+import typing as _typing
 
-if TYPE_CHECKING:  # what `__getattr__` finds, for those who only read
+if _typing.TYPE_CHECKING:  # what `__getattr__` finds, for those who only read
     from midrun.agents.agent import Agent
     from midrun.agents.call import Call
     from midrun.agents.checkpoint import Checkpoint
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # what `__getattr__` finds, for those who only read
         MidrunError,
         Misconfigured,
         NotJson,
+        OutcomeUnknown,
         RunNotFound,
     )
 
@@ -41,6 +42,7 @@ __all__ = [
     "Misconfigured",
     "NotJson",
     "Outcome",
+    "OutcomeUnknown",
     "Paused",
     "Receipt",
     "Report",
@@ -77,4 +79,4 @@ one blocking tool, or a command that presses one button, must not load everythin
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'midrun' has no attribute {name!r}")
-    return getattr(import_module(f"midrun.{_HOMES.get(name, 'errors')}"), name)
+    return getattr(_importlib.import_module(f"midrun.{_HOMES.get(name, 'errors')}"), name)

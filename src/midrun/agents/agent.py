@@ -32,6 +32,7 @@ class Started(TypedDict):
     stop: Stop | None
     frame_depth: int
     frame_ttl: int
+    window: int
 
 
 class Agent:
@@ -46,6 +47,7 @@ class Agent:
         frame_depth: How many lines of thought can be held at a time.
         frame_ttl: How long one is held.
         grace: How long an aborted call may take to stop.
+        window: Tokens in a prompt past which older messages are condensed; 0 is never.
 
     `tools` are by name; `specs` are what the model is told of them. `fingerprint` is the same
     in every process that declares the same agent: it covers the name, the instructions, the
@@ -55,7 +57,7 @@ class Agent:
         Misconfigured: it cannot work as it is declared; the text says what to do.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of an agent
         self,
         name: str,
         *,
@@ -66,6 +68,7 @@ class Agent:
         frame_depth: int = 4,
         frame_ttl: timedelta = timedelta(hours=24),
         grace: timedelta = timedelta(seconds=5),
+        window: int = 120_000,
     ) -> None:
         self.name: Final = name
         self.model: Final = model
@@ -74,6 +77,7 @@ class Agent:
         self.frame_depth: Final = frame_depth
         self.frame_ttl: Final = frame_ttl
         self.grace: Final = grace
+        self.window: Final = window
         if problem := _problem(self):
             raise Misconfigured(f"agent {safe_str(name, NAME_MAX)}", problem)
         self.tools: Final = _by_name(name, tools)
@@ -88,6 +92,7 @@ class Agent:
             stop=self.stop if stop is None else stop,
             frame_depth=self.frame_depth,
             frame_ttl=self.frame_ttl // timedelta(microseconds=1),
+            window=self.window,
         )
 
     def offered(self, use: Use) -> Use:
@@ -139,9 +144,16 @@ class Agent:
         return await alone.run(self, task, stop=stop)
 
     async def resume(
-        self, checkpoint: Checkpoint, answer: Json = None, *, instruction: str | None = None
+        self,
+        checkpoint: Checkpoint,
+        answer: Json = None,
+        *,
+        instruction: str | None = None,
+        caps: dict[str, float] | None = None,
     ) -> Outcome:
         """Go on from `checkpoint`, with the answer that it waits for; also after a failure.
+
+        `caps` raises bounds by name, where the run paused at one.
 
         Without a store nobody can know whether the same checkpoint was resumed before.
 
@@ -151,7 +163,7 @@ class Agent:
         """
         from midrun.embed import alone  # noqa: PLC0415 - as above
 
-        return await alone.resume(self, checkpoint, answer, instruction=instruction)
+        return await alone.resume(self, checkpoint, answer, instruction=instruction, caps=caps)
 
     def __repr__(self) -> str:
         return f"<agent {self.name}, {_model_name(self.model)}, {len(self.tools)} tools>"
@@ -173,6 +185,10 @@ def _problem(agent: Agent) -> str:
         (
             type(agent.frame_depth) is int and agent.frame_depth >= 0,
             "frame_depth is how many thoughts can be held, 0 or more",
+        ),
+        (
+            type(agent.window) is int and agent.window >= 0,
+            "window is a number of tokens, or 0 to condense nothing",
         ),
         (_is_time(agent.frame_ttl), "frame_ttl is a time: timedelta(hours=24)"),
         (_is_time(agent.grace), "grace is a time: timedelta(seconds=5)"),

@@ -24,9 +24,13 @@ from midrun.driver.blocking.errands import Asked, Died, NotDone, Raised, Returne
 from midrun.driver.flight import Flight
 from midrun.driver.functions import End, Performance
 from midrun.driver.means import Means
+from midrun.errors import OutcomeUnknown
 
 HOOK_S: Final = 60.0
 """How long one attempt to undo, release or check may take where the tool does not say."""
+
+UNKNOWN: Final = OutcomeUnknown.__name__
+"""What a tool raises that cannot say whether it took effect; by name: it may come from afar."""
 
 CHECKS: Final = 3
 """How often a check that raises is tried before the run fails, resumably."""
@@ -64,6 +68,8 @@ def _outcome(
         case Returned(value=value, problem=problem, shown=shown):
             result = shown if problem else value
             return CallDone(call=call.id, result=result, encoding_error=problem)
+        case Raised(kind=kind) if kind == UNKNOWN and not call.harmless:
+            return CallUnknown(call=call.id)
         case Raised():
             return CallFailed(call=call.id, error=_words(end))
         case Died(started=started) if not flight.stop:
@@ -78,7 +84,7 @@ def _timed_out(call: Call, tool: Tool) -> CallFailed | CallAborted:
     """A call that took too long is not made again by itself, or it would do so for ever."""
     if call.harmless:
         return CallFailed(call=call.id, error=f"timed out after {_seconds(tool):g} s")
-    return CallAborted(call=call.id)
+    return CallAborted(call=call.id, final=True)
 
 
 async def clean(

@@ -24,10 +24,11 @@ CONDENSE = (
 
 def prompt_for(agent: Agent, state: State, *, condense: bool = False) -> Prompt:
     """Return what the model is given in `state`."""
-    if condense:
-        return Prompt(instructions=CONDENSE, transcript=Transcript(state))
     return Prompt(
-        instructions=agent.instructions, transcript=Transcript(state), tools=agent.specs
+        instructions=agent.instructions,
+        transcript=Transcript(state),
+        tools=agent.specs,  # also for a summary: a history with calls needs them
+        asked=CONDENSE if condense else "",
     )
 
 

@@ -25,6 +25,7 @@ async def resume(
     answer: Json = None,
     *,
     instruction: str | None = None,
+    caps: dict[str, float] | None = None,
 ) -> Outcome:
     """Go on from `checkpoint`, with the answer it waits for and an instruction if given.
 
@@ -33,5 +34,5 @@ async def resume(
         ControlRefused: the answer or the instruction does not fit where the run stands.
     """
     async with Midrun("memory://", agents=[agent]) as midrun:
-        resumed = await midrun.resume(checkpoint, answer, instruction=instruction)
+        resumed = await midrun.resume(checkpoint, answer, instruction=instruction, caps=caps)
         return await resumed.result()

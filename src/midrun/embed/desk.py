@@ -5,17 +5,22 @@ from collections.abc import Callable, Collection, Mapping
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
 from midrun.core.controls import Approve, Control
-from midrun.core.ids import RunId
+from midrun.core.entries import RunStarted
+from midrun.core.fork import fork
+from midrun.core.head import head_of
+from midrun.core.ids import Micros, RunId
+from midrun.core.machine import apply, fold
 from midrun.core.state import State
 from midrun.core.table import enabled
-from midrun.core.values import Phase, Use
+from midrun.core.values import Actor, Phase, Use
+from midrun.core.verdicts import Refused
 from midrun.driver.control import bring
 from midrun.driver.journal import load, read_on
 from midrun.driver.live import Live
 from midrun.driver.news import News
 from midrun.embed.receipt import Receipt, receipt
-from midrun.errors import ControlRefused
-from midrun.ports.clock import Clock
+from midrun.errors import ControlRefused, RunExists
+from midrun.ports.outside import Outside
 from midrun.ports.store import Store
 
 
@@ -29,14 +34,15 @@ class Desk:
         *,
         news: News,
         live: Live,
-        clock: Clock,
+        outside: Outside,
         key: bytes | None = None,
     ) -> None:
         self.store = store
         self.agents = agents
         self.news = news
         self.live = live
-        self.now = clock
+        self.now = outside.clock
+        self.new_id = outside.ids
         self.known: Callable[[RunId], State | None] = _nothing
         self.hear: Callable[[RunId, State], None] = _ignored
         self._key = key
@@ -83,6 +89,41 @@ class Desk:
             return await load(self.store, run)
         return await read_on(self.store, state)
 
+    async def create(self, run: RunId, started: RunStarted) -> None:
+        """Begin the journal of `run`, and have it driven; one that is there must be the same.
+
+        Raises:
+            ControlRefused: `request_id_reused`, there is one with another task.
+        """
+        empty = State(run=run)
+        head = head_of(apply(empty, [started], self.now()))
+        try:
+            appended = await self.store.create(run, [started], head=head)
+        except RunExists:
+            first = (await load(self.store, run)).started
+            if (first.agent, first.task) != (started.agent, started.task):
+                raise ControlRefused(run, "start", "request_id_reused", "started") from None
+        else:
+            self.hear(run, apply(empty, [started], appended.at))
+
+    async def fork(self, run: RunId, seq: int | None, *, instruction: str, by: Actor) -> RunId:
+        """Start a run that continues from a boundary of another: at `seq`, or the newest.
+
+        Raises:
+            ControlRefused: `not_a_boundary`, something was under way there.
+        """
+        state, found = State(run=run), None
+        for record in await self.store.read(run, limit=seq):
+            state = fold(run, [record], state)
+            if seq is None or record.seq == seq:
+                forked = fork(state, by=by, instruction=instruction)
+                found = found if isinstance(forked, Refused) else forked
+        if found is None:
+            raise ControlRefused(run, "fork", "not_a_boundary", state.phase)
+        new = RunId(f"run_{self.new_id()}")
+        await self.create(new, found)
+        return new
+
     async def reached(self, run: RunId, phases: Collection[Phase]) -> State:
         """Wait until the run is in one of `phases`, and return its state then."""
         with self.news.of(run) as bell:
@@ -94,7 +135,7 @@ class Desk:
                         return state
                 await bell.wait()
 
-    async def checkpoint_of(self, state: State) -> Checkpoint:
+    async def checkpoint_of(self, state: State, *, expires: Micros | None = None) -> Checkpoint:
         """Return a parked run as portable JSON, signed where there is a key.
 
         Raises:
@@ -107,6 +148,7 @@ class Desk:
             agent_print=state.started.agent_print,
             phase=state.phase,
             now=self.now(),
+            expires=expires,
             key=self._key,
         )
 

@@ -16,8 +16,6 @@ from midrun.core.entries import RunStarted
 from midrun.core.fork import history
 from midrun.core.head import head_of
 from midrun.core.ids import RunId
-from midrun.core.machine import apply
-from midrun.core.state import State
 from midrun.core.stops import MaxCost, Stop, leaves
 from midrun.core.values import Json, Message, Phase
 from midrun.driver.control import bring
@@ -30,7 +28,7 @@ from midrun.embed.resuming import answers
 from midrun.embed.run import Run
 from midrun.embed.verdict import Verdict, verdict_on
 from midrun.engines.local import Local
-from midrun.errors import ControlRefused, Misconfigured, RunExists, RunNotFound
+from midrun.errors import Misconfigured, RunNotFound
 from midrun.models.named import model_of
 from midrun.ports.model import Model
 from midrun.ports.outside import ID_BYTES, Outside
@@ -86,7 +84,7 @@ class Midrun:
         news = News(store)
         live = Live()
         self._desk = Desk(
-            store, self.agents, news=news, live=live, clock=self._clock, key=self._key
+            store, self.agents, news=news, live=live, outside=self._outside, key=self._key
         )
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
@@ -164,7 +162,8 @@ class Midrun:
             request=request_id or "",
         )
         run = RunId(f"run_{_told(request_id) if request_id else self._outside.ids()}")
-        return await self._create(run, started)
+        await self._desk.create(run, started)
+        return Run(run, self._desk)
 
     async def _said_before(self, thread: str) -> tuple[Message, ...]:
         """Return what the thread's last run knew and said; it had that of those before it."""
@@ -172,19 +171,6 @@ class Midrun:
         if not page.items:
             return ()
         return tuple(history(await load(self.store, page.items[0].run)))
-
-    async def _create(self, run: RunId, started: RunStarted) -> Run:
-        empty = State(run=run)
-        state = apply(empty, [started], self._clock())
-        try:
-            appended = await self.store.create(run, [started], head=head_of(state))
-        except RunExists:
-            first = (await load(self.store, run)).started
-            if (first.agent, first.task) != (started.agent, started.task):
-                raise ControlRefused(run, "start", "request_id_reused", "started") from None
-        else:
-            self._desk.hear(run, apply(empty, [started], appended.at))
-        return Run(run, self._desk)
 
     async def get(self, run_id: str) -> Run:
         """Return the handle of a run.
@@ -221,6 +207,7 @@ class Midrun:
         answer: Json = None,
         *,
         instruction: str | None = None,
+        caps: dict[str, float] | None = None,
         actor: Who = None,
     ) -> Run:
         """Go on from a checkpoint: a run that the store does not know is imported.
@@ -242,7 +229,7 @@ class Midrun:
         print_ = "" if agent is None else agent.fingerprint
         checkpoint.check_for(name, print_, self._clock())
         state = checkpoint.state()
-        wishes = answers(state, answer, instruction, actor_of(actor))
+        wishes = answers(state, answer, instruction, caps=caps or {}, by=actor_of(actor))
         if row is None:
             await self.store.adopt(checkpoint.run, checkpoint.journal, head=head_of(state))
         for control in wishes:

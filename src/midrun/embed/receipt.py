@@ -42,12 +42,16 @@ def receipt(control: c.Control, ruled: Ruled) -> Receipt:
             verdict.by,
             verdict.seq,
         )
+    pausing = isinstance(control, c.Pause | c.TakeOver) and after.phase is Phase.PAUSING
     if isinstance(verdict, Already):
-        return Receipt(seq=verdict.seq, phase=after.phase, already=verdict.name, by=verdict.by)
-    pending = any(p.seq >= ruled.seq for p in after.pending)
-    waits = pending or (
-        isinstance(control, c.Pause | c.TakeOver) and after.phase is Phase.PAUSING
-    )
+        return Receipt(
+            seq=verdict.seq,
+            phase=after.phase,
+            applied=not pausing,
+            already=verdict.name,
+            by=verdict.by,
+        )
+    waits = pausing or any(p.seq >= ruled.seq for p in after.pending)
     said = next((ack for entry in ruled.entries if (ack := getattr(entry, "ack", ""))), "")
     return Receipt(
         seq=ruled.seq, phase=after.phase, applied=not waits, by=control.by.name, said=said

@@ -9,7 +9,12 @@ from midrun.errors import ControlRefused
 
 
 def answers(
-    state: State, answer: Json, instruction: str | None, by: Actor
+    state: State,
+    answer: Json,
+    instruction: str | None,
+    *,
+    caps: dict[str, float],
+    by: Actor,
 ) -> tuple[c.Control, ...]:
     """Return what to ask of a parked run, in order.
 
@@ -24,12 +29,21 @@ def answers(
         wishes.append(_decision(_only(state), checked(answer), by))
     text = instruction or ""
     if state.phase is not Phase.WAITING:
-        wishes.append(c.Resume(instruction=text, by=by))
+        wishes.append(c.Resume(instruction=text, caps=counted(caps), by=by))
     elif text:
         wishes.append(c.Redirect(text=text, by=by))
     if not wishes:
         raise ControlRefused(state.run, "resume", "answer_needed", state.phase, ("answer",))
     return tuple(wishes)
+
+
+def counted(caps: dict[str, float]) -> dict[str, int]:
+    """Return caps as the journal counts them: money and time in millionths."""
+    millionths = {"cost", "time"}
+    return {
+        name: round(value * 1_000_000) if name in millionths else round(value)
+        for name, value in caps.items()
+    }
 
 
 def _only(state: State) -> Ask:

@@ -17,6 +17,7 @@ from midrun.embed.actors import Who, actor_of
 from midrun.embed.desk import Desk
 from midrun.embed.feed import Item, feed
 from midrun.embed.receipt import Receipt
+from midrun.embed.resuming import counted
 from midrun.embed.view import RunView, view_of
 from midrun.errors import ControlRefused, RunOver
 
@@ -91,7 +92,7 @@ class Run:
     ) -> Receipt:
         """Go on, with an instruction and raised caps if given; withdraws a pause that pends."""
         return await self._ask(
-            c.Resume(instruction=instruction or "", caps=_caps(caps or {}), **wish(asking))
+            c.Resume(instruction=instruction or "", caps=counted(caps or {}), **wish(asking))
         )
 
     async def redirect(
@@ -142,9 +143,17 @@ class Run:
         """Stop everything, undo what was in flight or all that can be, and report."""
         return await self._ask(c.Cancel(undo=undo, **wish(asking)))
 
-    async def raise_cap(self, *, asking: Asking | None = None, **caps: float) -> Receipt:
+    async def raise_cap(
+        self,
+        *,
+        actor: Who = None,
+        reason: str | None = None,
+        request_id: str | None = None,
+        **caps: float,
+    ) -> Receipt:
         """Raise bounds by name: steps, tokens, cost (dollars), time (seconds), tool_calls."""
-        return await self._ask(c.RaiseCap(caps=_caps(caps), **wish(asking or {})))
+        asking = Asking(actor=actor, reason=reason, request_id=request_id)
+        return await self._ask(c.RaiseCap(caps=counted(caps), **wish(asking)))
 
     async def withdraw(self, seq: int, **asking: Unpack[Asking]) -> Receipt:
         """Take back the pause, redirect or message at `seq` if it has not been applied."""
@@ -189,6 +198,21 @@ class Run:
         """Return the run to its agent."""
         return await self._ask(c.HandBack(instruction=instruction or "", **wish(asking)))
 
+    async def fork(
+        self, seq: int | None = None, *, instruction: str | None = None, actor: Who = None
+    ) -> "Run":
+        """Start a new run that continues from a boundary of this one, with its own journal.
+
+        It inherits what was said and planned; what was done stays this run's. Without `seq`,
+        the newest boundary is meant.
+
+        Raises:
+            ControlRefused: `not_a_boundary`, something was under way at `seq`.
+        """
+        by = actor_of(actor)
+        run = await self._desk.fork(self.id, seq, instruction=instruction or "", by=by)
+        return Run(run, self._desk)
+
     # ── looking ───────────────────────────────────────────────────────────────────────────
 
     async def view(self) -> RunView:
@@ -217,14 +241,18 @@ class Run:
         """Return what became of everything the run did, so far or in the end."""
         return report(await self._state())
 
-    async def checkpoint(self) -> Checkpoint:
+    async def checkpoint(self, *, expires: timedelta | None = None) -> Checkpoint:
         """Return the run as portable JSON; it must be at rest.
+
+        With `expires`, it cannot be resumed once that time has passed.
 
         Raises:
             CheckpointRefused: it is being driven, or has ended.
         """
-        state = await self._state()
-        return await self._desk.checkpoint_of(state)
+        until = None
+        if expires is not None:
+            until = later(self._desk.now(), expires.total_seconds() * SECOND)
+        return await self._desk.checkpoint_of(await self._state(), expires=until)
 
     def feed(self, after: int = 0) -> AsyncIterator[Item]:
         """Give what happens: entries after `after`, each with its seq, and unstored deltas.
@@ -258,12 +286,3 @@ class Run:
             return state.asks[state.open_asks[0] - 1].id
         reason = "no_such_ask" if not state.open_asks else "several_asks_open"
         raise ControlRefused(self.id, control, reason, state.phase, enabled(state.phase))
-
-
-def _caps(caps: dict[str, float]) -> dict[str, int]:
-    """Return caps as the journal counts them: money and time in millionths."""
-    millionths = {"cost", "time"}
-    return {
-        name: round(value * 1_000_000) if name in millionths else round(value)
-        for name, value in caps.items()
-    }

@@ -42,6 +42,7 @@ class CallView(Value, kw_only=True):
     tool: str  # empty for the model
     since: Micros
     attempt: int
+    unstoppable: bool = False  # it blocks a thread: a cancel will not wait for it
 
 
 class EffectView(Value, kw_only=True):
@@ -156,7 +157,14 @@ def _frames(state: State) -> tuple[FrameView, ...]:
 def _in_flight(state: State) -> tuple[CallView, ...]:
     calls = (state.calls[n - 1] for n in state.in_flight)
     return tuple(
-        CallView(id=c.id, tool=c.use.tool, since=c.started_at, attempt=c.attempt) for c in calls
+        CallView(
+            id=call.id,
+            tool=call.use.tool,
+            since=call.started_at,
+            attempt=call.attempt,
+            unstoppable=call.traits.unstoppable,
+        )
+        for call in calls
     )
 
 

@@ -7,6 +7,7 @@
     ├── TooLarge               user data beyond its bound
     ├── CheckpointRefused      a checkpoint that must not be resumed
     ├── ModelFailed            a provider said no, or broke off
+    ├── OutcomeUnknown         a tool says that nobody knows whether it took effect
     ├── ToolsUnreachable       the server that a tool lives in does not answer
     ├── Misconfigured          an agent, tool or store that cannot work as it is declared
     ├── JournalCorrupt         a stored line that cannot be what was written
@@ -42,6 +43,7 @@ from midrun.errors.runs import (
     Misconfigured,
     ModelFailed,
     NotJson,
+    OutcomeUnknown,
     RunOver,
     TooLarge,
     ToolsUnreachable,
@@ -77,6 +79,7 @@ __all__ = [
     "Misconfigured",
     "ModelFailed",
     "NotJson",
+    "OutcomeUnknown",
     "RunExists",
     "RunNotFound",
     "RunOver",

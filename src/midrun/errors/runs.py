@@ -140,11 +140,25 @@ class ModelFailed(MidrunError):
         return f"model {self.model}: {self.reason}: {self.detail or 'no detail'}; {advice}"
 
 
-class ToolsUnreachable(MidrunError):
-    """The server that a tool lives in cannot be reached, or was lost. `problem` says how.
+class OutcomeUnknown(MidrunError):
+    """Raised by a tool when nobody can say whether it took effect: an answer that got lost.
 
-    A call that was on its way may have taken effect; the text says if so.
+    The call is then *unknown*: made again only if that is safe, settled by its `check`, or put
+    to a person. Any other error says that the call failed.
     """
+
+    code = "outcome_unknown"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.problem}; the call may have taken effect"
+
+
+class ToolsUnreachable(MidrunError):
+    """The server that a tool lives in cannot be reached; the call was not made."""
 
     code = "tools_unreachable"
 

@@ -33,7 +33,7 @@ from pydantic import ValidationError
 from midrun.agents.call import Call
 from midrun.codec.brief import safe_str
 from midrun.core.values import Json
-from midrun.errors import Misconfigured, ToolsUnreachable
+from midrun.errors import Misconfigured, OutcomeUnknown, ToolsUnreachable
 from midrun.hosts.mcp_result import ToolFailed, json_of
 
 CONNECT_S: Final = 60.0
@@ -158,7 +158,8 @@ class Connection:
 
         Raises:
             ToolFailed: the tool says so, or the server would not call it.
-            ToolsUnreachable: nobody is there to make it, or nobody came back.
+            ToolsUnreachable: nobody is there to make it.
+            OutcomeUnknown: it was made, and nobody came back.
         """
 
         async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -178,11 +179,10 @@ class Connection:
                 raise ToolFailed(error.message) from error
             if not self._server.again:
                 self._over.set()
-            problem = f"{error.message}; the call may have taken effect"
-            raise ToolsUnreachable(self._server.shown, problem) from error
+            raise OutcomeUnknown(f"server {self._server.shown}: {error.message}") from error
         except ValidationError as error:
             problem = f"the server's answer is not one of MCP: {safe_str(error)}"
-            raise ToolFailed(f"{problem}; the call may have taken effect") from error
+            raise OutcomeUnknown(problem) from error
         return json_of(result)
 
     async def _opened(self) -> ClientSession:

@@ -59,7 +59,9 @@ def told(prompt: Prompt) -> list[ModelMessage]:
                 telling.runtime(turn.text, turn.kind, turn.by)
             case "user":
                 telling.request(UserPromptPart(turn.text))
-    if not telling.messages or isinstance(telling.messages[-1], ModelResponse):
+    if prompt.asked:
+        telling.runtime(prompt.asked)
+    elif not telling.messages or isinstance(telling.messages[-1], ModelResponse):
         telling.runtime(GO_ON)
     return telling.messages
 

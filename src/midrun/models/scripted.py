@@ -53,6 +53,7 @@ class ScriptedModel(Unpriced):
 
     Text is streamed word by word, `chunk_delay` seconds apart; the pieces joined are the text.
     A token is a word, and an argument list is one. After the last turn of a list it fails.
+    Asked for a summary by the runtime, it gives one without playing a turn.
 
     Raises:
         Misconfigured: a turn is none; the text says which.
@@ -72,9 +73,11 @@ class ScriptedModel(Unpriced):
         self, prompt: Prompt
     ) -> AbstractAsyncContextManager[AsyncIterator[Piece | Finished]]:
         """Play the turn that follows what has been said so far."""
-        return _Playing(partial(self._performed, prompt.transcript), self._delay)
+        return _Playing(partial(self._performed, prompt.transcript, prompt.asked), self._delay)
 
-    def _performed(self, messages: Transcript) -> "_Part":
+    def _performed(self, messages: Transcript, asked: str) -> "_Part":
+        if asked:
+            return _part(f"In short: {len(messages)} messages so far.")
         place = messages.spoken
         if callable(self._turns):
             return _improvised(self._turns, messages, place)

@@ -30,6 +30,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
     instructions: str
     transcript: Transcript
     tools: tuple[ToolSpec, ...] = ()
+    asked: str = ""  # by the runtime, after everything: a summary, say; no part of the run
 
 
 class Piece(Struct, frozen=True, kw_only=True):

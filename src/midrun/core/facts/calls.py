@@ -64,6 +64,7 @@ class CallAborted(Fact, kw_only=True):
     text: str = ""  # what a model had said so far
     thinking: str = ""
     spent: Spend | None = None
+    final: bool = False  # it took too long: it is not made again by itself
 
 
 class CallUnknown(Fact, kw_only=True):

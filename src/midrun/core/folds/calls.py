@@ -168,7 +168,7 @@ def call_aborted(state: State, entry: CallAborted) -> State:
     """Stopped midway. Made again only where that is safe and nobody changed the course."""
     call = call_of(state, entry.call)
     safe = call.call_kind != "model" and (call.harmless or call.progress is not None)
-    again = safe and not any(p.when == "now" for p in state.redirects)
+    again = safe and not entry.final and not any(p.when == "now" for p in state.redirects)
     state = _closed(state, replace(call, stage=Stage.ABORTED, again=again), entry.spent)
     return _cut_short(state, call, entry.text, entry.thinking)
 
