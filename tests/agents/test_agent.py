@@ -59,13 +59,13 @@ def agent(**changes: object) -> Agent:
 def test_an_agent_keeps_its_parts() -> None:
     """The driver takes everything from here."""
     clerk = agent(stop=MaxSteps(3), instructions="Be brief.")
-    assert list(clerk.tools) == ["add", "pay", "careless", "broken"]
+    assert list(clerk.tools) == ["add", "pay", "careless", "broken", "plan"]
     assert isinstance(clerk.tools["add"], Tool)
     assert clerk.tools["pay"] is pay
     assert [spec.name for spec in clerk.specs] == list(clerk.tools)
     assert (clerk.instructions, clerk.stop) == ("Be brief.", MaxSteps(3))
     assert (clerk.frame_depth, clerk.grace) == (4, timedelta(seconds=5))
-    assert repr(clerk) == "<agent clerk, openai:gpt-x, 4 tools>"
+    assert repr(clerk) == "<agent clerk, openai:gpt-x, 5 tools>"
 
 
 def test_a_run_starts_with_what_the_agent_says() -> None:
@@ -79,6 +79,7 @@ def test_a_run_starts_with_what_the_agent_says() -> None:
         stop=MaxSteps(3),
         frame_depth=2,
         frame_ttl=1_000_000,
+        window=120_000,
     )
     assert clerk.spec(MaxSteps(9))["stop"] == MaxSteps(9)
 
@@ -179,10 +180,10 @@ def test_a_judge_cannot_change_what_is_journaled() -> None:
     assert (offered.args, args, offered.refused) == ({"n": 1}, {"n": 1}, "")
 
 
-def test_an_agent_without_tools_says_so() -> None:
+def test_an_agent_without_tools_of_its_own_says_so() -> None:
     """A model may make up a tool all the same."""
     refused = agent(tools=()).offered(Use(tool="add")).refused
-    assert refused == "there is no tool 'add'; the tools are: none"
+    assert refused == "there is no tool 'add'; the tools are: plan"
 
 
 def test_the_ready_made_question_is_a_tool_like_any_other() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from midrun.core.entries import Entry
 from midrun.core.head import Head
-from midrun.core.ids import RunId, Seq
+from midrun.core.ids import Micros, RunId, Seq
 from midrun.errors import StoreBusy, StoreError, StoreFull, StoreUnreachable
 from midrun.ports.store import Appended, Lease, Snapshot
 from midrun.stores.sqlite.store import SqliteStore
@@ -33,11 +33,12 @@ class Watched(SqliteStore):
         lease: Lease | None,
         head: Head | None,
         starts: bool = False,
+        at: Micros | None = None,
     ) -> Appended:
         """Append; a no is counted."""
         try:
             appended = await super().append(
-                run, entries, after=after, lease=lease, head=head, starts=starts
+                run, entries, after=after, lease=lease, head=head, starts=starts, at=at
             )
         except StoreError as error:
             if isinstance(error, StoreBusy | StoreFull):

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Outcome
+from midrun.agents.planning import PLAN
 from midrun.agents.schema import BadArguments, Function
 from midrun.agents.tool import Tool, place_of, take_why
 from midrun.codec.brief import safe_repr, safe_str
@@ -49,7 +50,8 @@ class Agent:
         grace: How long an aborted call may take to stop.
         window: Tokens in a prompt past which older messages are condensed; 0 is never.
 
-    `tools` are by name; `specs` are what the model is told of them. `fingerprint` is the same
+    `tools` are by name, the built-in `plan` among them unless there is one of that name;
+    `specs` are what the model is told of them. `fingerprint` is the same
     in every process that declares the same agent: it covers the name, the instructions, the
     model's name, and each tool's name and version.
 
@@ -114,7 +116,7 @@ class Agent:
         """Return `use` with its traits, or refused."""
         tool = self.tools.get(use.tool)
         if tool is None:
-            names = ", ".join(self.tools) or "none"
+            names = ", ".join(self.tools)
             words = f"there is no tool {safe_repr(use.tool, 80)}; the tools are: {names}"
             return replace(use, refused=words)
         try:
@@ -223,6 +225,7 @@ def _by_name(agent: str, tools: "Sequence[Tool | Function]") -> Mapping[str, Too
             )
             raise Misconfigured(f"agent {agent}", problem)
         made[tool.name] = tool
+    made.setdefault(PLAN.name, PLAN)
     return MappingProxyType(made)
 
 

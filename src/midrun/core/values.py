@@ -53,6 +53,7 @@ AskKind = Literal["question", "approval", "unsure", "child"]
 Gate = Literal["", "block", "queue"]
 Role = Literal["viewer", "user", "operator", "system"]
 PauseReason = Literal["user", "cap", "taken_over"]
+Mark = Literal["queued", "running", "done", "failed", "dropped"]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -135,7 +136,7 @@ class Item(Value, kw_only=True):
     """One line of the agent's own plan."""
 
     text: str
-    mark: Literal["queued", "running", "done", "failed", "dropped"] = "queued"
+    mark: Mark = "queued"
 
 
 class Message(Value, kw_only=True):

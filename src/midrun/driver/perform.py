@@ -17,6 +17,8 @@ from typing import Final, NamedTuple
 import anyio
 
 from midrun.agents.agent import Agent
+from midrun.agents.planning import PLAN, noted, planned
+from midrun.agents.schema import BadArguments
 from midrun.core.entries import (
     CallDone,
     CallFailed,
@@ -28,7 +30,7 @@ from midrun.core.entries import (
     UndoStarted,
     UndoUnknown,
 )
-from midrun.core.evidence import Close, CloseUndo, Evidence, Fail, Late, SaveProgress
+from midrun.core.evidence import Close, CloseUndo, Evidence, Fail, Late, SaveProgress, SetPlan
 from midrun.core.ids import CallId, Epoch, RunId
 from midrun.core.orders import AbortCall, CheckCall, Judge, Order
 from midrun.core.state import State
@@ -114,11 +116,23 @@ class Door:
         means, agent, epoch = self._means, self._agent, self.epoch
         if flight.form == "call" and flight.call.call_kind == "model":
             return Close(epoch=epoch, outcome=await speak(means, agent, flight, state))
+        if flight.form == "call" and agent.tools.get(flight.call.use.tool) is PLAN:
+            return self._keep_plan(flight, state)
         if flight.form == "call":
             return await act(means, agent, flight, state)
         if flight.form == "check":
             return await check(means, agent, flight, state)
         return CloseUndo(epoch=epoch, outcome=await clean(means, agent, flight, state))
+
+    def _keep_plan(self, flight: Flight, state: State) -> Close:
+        """Bring the agent's plan, and right with it the end of the call that made it."""
+        call, epoch = flight.call, self.epoch
+        try:
+            items = planned(state.plan, PLAN.parse(call.use.args))
+        except (BadArguments, ValueError) as error:
+            return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=str(error)))
+        self._bring(SetPlan(epoch=epoch, items=items))
+        return Close(epoch=epoch, outcome=CallDone(call=call.id, result=noted(items)))
 
     async def _save(self, call: CallId, progress: Json) -> None:
         """Save how far a long call is; it is durable when this returns."""
