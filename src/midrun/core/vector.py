@@ -46,7 +46,12 @@ class Vector(Generic[T]):
             index += self._size
         if not 0 <= index < self._size:
             raise IndexError(index)
-        return self._leaf(index)[index & _MASK]
+        if index >= self._size - len(self._tail):  # nearly every look is at the newest items
+            return self._tail[index & _MASK]
+        node = self._root
+        for level in range(self._shift, 0, -_BITS):
+            node = node[(index >> level) & _MASK]  # type: ignore[assignment]  # inner nodes hold nodes
+        return node[index & _MASK]  # type: ignore[return-value]  # leaves hold items
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -71,23 +76,12 @@ class Vector(Generic[T]):
 
     def replace(self, index: int, item: T) -> "Vector[T]":
         """Return a vector in which `index` holds `item`."""
-        if index >= self._tail_start():
+        if index >= self._size - len(self._tail):
             at = index & _MASK
             tail = (*self._tail[:at], item, *self._tail[at + 1 :])
             return self._with(self._size, self._shift, self._root, tail)
         root = _replaced(self._root, self._shift, index, item)
         return self._with(self._size, self._shift, root, self._tail)
-
-    def _tail_start(self) -> int:
-        return self._size - len(self._tail)
-
-    def _leaf(self, index: int) -> tuple[T, ...]:
-        if index >= self._tail_start():
-            return self._tail
-        node = self._root
-        for level in range(self._shift, 0, -_BITS):
-            node = node[(index >> level) & _MASK]  # type: ignore[assignment]  # inner nodes hold nodes
-        return node  # type: ignore[return-value]  # leaves hold items
 
     def _with(
         self, size: int, shift: int, root: tuple[object, ...], tail: tuple[T, ...]
