@@ -1,11 +1,13 @@
 """Agents: a model, instructions, tools, and when to stop."""
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace as replace_fields
 from datetime import timedelta
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Final, TypedDict
+from typing import Final, NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -14,26 +16,17 @@ from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Outcome
 from midrun.agents.planning import PLAN
 from midrun.agents.schema import BadArguments, Function
-from midrun.agents.tool import Tool, place_of, take_why
+from midrun.agents.starting import Started
+from midrun.agents.tool import Tool, place_of, take_why, tool
 from midrun.codec.brief import safe_repr, safe_str
 from midrun.codec.strict import checked
 from midrun.core.stops import Stop
-from midrun.core.values import Json, Use
+from midrun.core.values import CallKind, Json, Use
 from midrun.errors import Misconfigured, NotJson, TooLarge
 from midrun.ports.model import Model, ToolSpec
 
 NAME_MAX: Final = 100
-
-
-class Started(TypedDict):
-    """The fields of `RunStarted` that come from the agent."""
-
-    agent: str
-    agent_print: str
-    stop: Stop | None
-    frame_depth: int
-    frame_ttl: int
-    window: int
+NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Agent:
@@ -131,7 +124,18 @@ class Agent:
             return replace(
                 use, refused=f"not made: it is not known who must approve it ({words})"
             )
-        return replace(use, traits=traits)
+        kind: CallKind = "tool" if tool.agent is None else "child"
+        return replace(use, traits=traits, kind=kind)
+
+    def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
+        """Return this agent as a tool of another: each call is a run of its own.
+
+        The child run has its own journal and is controlled with its parent: paused, halted and
+        cancelled with it, and ended when its parent ends. What it asks shows on the parent.
+        """
+        made = tool(_delegate, name=name or NOT_IN_NAMES.sub("_", self.name))
+        told = description or f"Have {self.name} do a task of its own, and return its answer."
+        return replace_fields(made, description=told, agent=self)
 
     async def run(self, task: str, *, stop: Stop | None = None) -> Outcome:
         """Run the agent on `task`, in memory, until it has ended, failed, or needs somebody.
@@ -169,6 +173,15 @@ class Agent:
 
     def __repr__(self) -> str:
         return f"<agent {self.name}, {_model_name(self.model)}, {len(self.tools)} tools>"
+
+
+async def _delegate(task: str) -> NoReturn:
+    """Do a task.
+
+    Args:
+        task: What to do, with everything one must know to do it.
+    """
+    raise NotImplementedError(f"the driver starts a run for: {task}")
 
 
 def _problem(agent: Agent) -> str:
@@ -214,17 +227,17 @@ def _is_time(value: object) -> bool:
 
 def _by_name(agent: str, tools: "Sequence[Tool | Function]") -> Mapping[str, Tool]:
     made: dict[str, Tool] = {}
-    for tool in map(Tool.of, tools):
-        if tool.name in made:
-            problem = f"two tools are called {tool.name}; give one of them another name=…"
+    for one in map(Tool.of, tools):
+        if one.name in made:
+            problem = f"two tools are called {one.name}; give one of them another name=…"
             raise Misconfigured(f"agent {agent}", problem)
-        if tool.in_process is False and place_of(tool) is None:
+        if one.in_process is False and place_of(one) is None:
             problem = (
-                f"tool {tool.name} cannot run in another process, which finds it by its name; "
+                f"tool {one.name} cannot run in another process, which finds it by its name; "
                 "move it to the top of a module, or drop in_process=False"
             )
             raise Misconfigured(f"agent {agent}", problem)
-        made[tool.name] = tool
+        made[one.name] = one
     made.setdefault(PLAN.name, PLAN)
     return MappingProxyType(made)
 

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 
 from midrun.agents.docstring import described
 from midrun.agents.schema import Arguments, Function
+from midrun.agents.starting import Delegate
 from midrun.core.values import Effect, Gate, Json, Traits
 from midrun.errors import Misconfigured
 from midrun.ports.model import ToolSpec
@@ -101,6 +102,7 @@ class Tool:
     approve: Approve = False
     timeout: timedelta | None = None
     in_process: bool | None = None
+    agent: Delegate | None = None  # whose run each call is, if it is one
 
     def __post_init__(self) -> None:
         """Check it, and let `inspect.signature` and `help` see the function."""

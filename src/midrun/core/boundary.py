@@ -79,11 +79,13 @@ def close_asks(state: State, why: str, by: str = "") -> Iterator[AskClosed]:
 
 def _asks(state: State, now: Micros) -> Iterator[AskOpened]:
     """Open the asks that calls need before they may go on: approvals, and unsure outcomes."""
+    if not state.open:
+        return
     count = len(state.asks)
     asked = {state.asks[n - 1].call for n in state.open_asks}
     for number in state.at_hand:
         call = state.calls[number - 1]
-        if call.id in asked:
+        if asked and call.id in asked:
             continue
         if needs_approval(state, call, now):
             count += 1

@@ -1,7 +1,7 @@
 """`plan`: what the driver must do now. It looks at the state and at nothing else."""
 
 from collections.abc import Iterator
-from typing import assert_never
+from typing import Final, assert_never
 
 from midrun.core.boundary import crossing
 from midrun.core.cleanup import next_cleanup
@@ -29,6 +29,8 @@ from midrun.core.values import TERMINAL, Phase
 KEEP = 8
 """How many of the newest messages a condensed history keeps word for word."""
 
+HELD: Final = frozenset({Phase.PAUSING, Phase.PAUSED})
+
 
 def plan(state: State) -> tuple[Order, ...]:
     """Return what must be done now; nothing means: wait for what is in flight.
@@ -36,20 +38,24 @@ def plan(state: State) -> tuple[Order, ...]:
     Orders for calls already in flight are not repeated, except aborts: a driver that has
     aborted a call waits for it to end.
     """
+    return tuple(orders(state))
+
+
+def orders(state: State) -> Iterator[Order]:
+    """Return the same one by one: the gate looks no further than the call it is asked for."""
     match state.phase:
         case Phase.RUNNING:
-            return tuple(_running(state))
+            return _running(state)
         case Phase.PAUSING:
-            return tuple(_stopping(state, state.hold or Hold()))
+            return _stopping(state, state.hold or Hold())
         case Phase.CANCELLING:
-            return tuple(_cancelling(state))
+            return _cancelling(state)
         case Phase.HALTED:
-            aborts = tuple(_abort(state, n, "halted") for n in state.in_flight)
-            return aborts or ((Park(),) if state.leased and not state.cleaning else ())
+            return _halted(state)
         case Phase.QUEUED | Phase.PAUSED | Phase.WAITING | Phase.FAILED:
-            return ()
+            return iter(())
         case Phase.CANCELLED | Phase.COMPLETED:
-            return ()
+            return iter(())
         case _:
             assert_never(state.phase)
 
@@ -60,8 +66,8 @@ def wake_at(state: State) -> Micros | None:
         return None
     times = [ask.expires for n in state.open_asks if (ask := state.asks[n - 1]).expires]
     times += [p.due for p in state.pending if p.due is not None]
-    hold = state.hold or Hold()
-    if state.phase in {Phase.PAUSING, Phase.PAUSED} and hold.until and hold.why == "user":
+    hold = state.hold
+    if hold and hold.until and hold.why == "user" and state.phase in HELD:
         times.append(hold.until)
     if state.phase is Phase.RUNNING and state.leased and (limit := deadline(state.stop)):
         times.append(later(state.at, max(0, limit - state.worked)))
@@ -87,6 +93,8 @@ def _running(state: State) -> Iterator[Order]:
 
 def _cuts(state: State) -> Iterator[Order]:
     """Close model calls that have not heard of a new course; tools only if it says *now*."""
+    if not state.in_flight:
+        return
     now = not state.wheel and any(p.when == "now" for p in state.redirects)
     for number in state.in_flight:
         call = state.calls[number - 1]
@@ -163,6 +171,14 @@ def _stopping(state: State, hold: Hold) -> Iterator[Order]:
         yield Settle()
     elif (wake := wake_at(state)) is not None:
         yield WakeAt(at=wake)
+
+
+def _halted(state: State) -> Iterator[Order]:
+    """Halted: abort what is in flight, then let go."""
+    for number in state.in_flight:
+        yield _abort(state, number, "halted")
+    if not state.in_flight and state.leased and not state.cleaning:
+        yield Park()
 
 
 def _cancelling(state: State) -> Iterator[Order]:

@@ -6,7 +6,7 @@ what grows with the run (calls, messages, asks) is shared between states, never 
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import field
 from msgspec.structs import replace
@@ -40,6 +40,7 @@ from midrun.core.values import (
     Phase,
     Purpose,
     Residue,
+    Role,
     Spend,
     Traits,
     Urgency,
@@ -61,6 +62,10 @@ class Stage(StrEnum):
     ABORTED = "aborted"  # stopped within its grace; it may have taken effect
     UNKNOWN = "unknown"  # nobody knows
     SEALED = "sealed"  # will not be made
+
+
+UNCLOSED: Final = frozenset({Stage.PROPOSED, Stage.ASKING, Stage.STARTED})
+ENDED: Final = frozenset({Stage.DONE, Stage.ABORTED, Stage.UNKNOWN})
 
 
 class Cleanup(Value, kw_only=True):
@@ -125,8 +130,7 @@ class Call(Value, kw_only=True):
     @property
     def touched(self) -> bool:
         """It may have changed the world."""
-        ended = {Stage.DONE, Stage.ABORTED, Stage.UNKNOWN}
-        return self.maybe or self.entered or self.doomed or self.stage in ended
+        return self.maybe or self.entered or self.doomed or self.stage in ENDED
 
     @property
     def lasting(self) -> bool:
@@ -136,8 +140,7 @@ class Call(Value, kw_only=True):
     @property
     def unclosed(self) -> bool:
         """Something is still to come of it."""
-        waits = {Stage.PROPOSED, Stage.ASKING, Stage.STARTED}
-        return self.again or self.stage in waits or (self.unsure and not self.error)
+        return self.again or self.stage in UNCLOSED or (self.unsure and not self.error)
 
     @property
     def unsure(self) -> bool:
@@ -167,6 +170,7 @@ class Ask(Value, kw_only=True):
     closed: str = ""  # "" while open; then answered, superseded, cancelled, expired ...
     closed_seq: Seq = START
     by: str = ""
+    role: Role = "user"  # of whoever decided
 
 
 class Frame(Value, kw_only=True):
@@ -330,6 +334,8 @@ class State(Value, kw_only=True):
     @property
     def redirects(self) -> tuple[Pending, ...]:
         """Instructions that wait for their boundary."""
+        if not self.pending:
+            return ()
         return tuple(p for p in self.pending if p.kind == "redirect")
 
 

@@ -18,8 +18,10 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 from midrun.core.evidence import AskPerson, Close, Fail, SettleCall
+from midrun.core.ids import child_id
 from midrun.core.state import Call, Stage, State
 from midrun.core.values import Json
+from midrun.driver import children
 from midrun.driver.blocking.errands import Asked, Died, NotDone, Raised, Returned
 from midrun.driver.flight import Flight
 from midrun.driver.functions import End, Performance
@@ -92,6 +94,12 @@ async def clean(
 ) -> UndoDone | UndoFailed | UndoUnknown:
     """Take the effect of a call back, or release what it holds."""
     call, action = flight.call, flight.action
+    if call.call_kind == "child":
+        undo = state.cancel.undo if state.cancel else "in_flight"
+        with flight.scope:
+            await children.end(means, state.run, child_id(state.run, call.id), undo)
+            return UndoDone(call=call.id, action=action)
+        return UndoUnknown(call=call.id, action=action)
     end, limited = await _hook(means, agent, flight, state, action)
     if isinstance(end, Returned | NotDone):
         return UndoDone(call=call.id, action=action)

@@ -186,7 +186,7 @@ class Drive:
         self._alarm = None
         ruled = await bring(self._means.store, self.state, Wake(), self._means.clock)
         self.state = ruled.after
-        self._means.tell(self.state.run)
+        self._means.news.tell(self.state.run)
 
     def _taken_in(self, batch: Batch, given: Evidence) -> bool:
         """Add evidence to the batch; False if the journal does not wait for it any more."""
@@ -206,7 +206,7 @@ class Drive:
             self.state = await read_on(self._means.store, self.state)
             if self._newest == told:  # nobody has told us more meanwhile
                 self._newest = self.state.seq
-            self._means.tell(self.state.run)
+            self._means.news.tell(self.state.run)
 
     def _follow(self, batch: Batch) -> Sequence[Order]:
         """Add what the plan orders and the journal alone can do: boundaries, starts, ends.
@@ -292,7 +292,7 @@ class Drive:
         same = appended.at == max(batch.now, batch.base.at)
         self.state = batch.state if same else apply(batch.base, batch.entries, appended.at)
         if self.state.phase is not batch.base.phase:
-            self._means.tell(self.state.run)  # the store's word may have come before ours
+            self._means.news.tell(self.state.run)  # the store's word may have come before ours
         self._door.leave(batch.entries, self.state)
         if due(seq=self.state.seq, snapshot=self._snapshot):
             with suppress(StoreError):  # it is a cache: without it, only time is lost

@@ -7,9 +7,11 @@ from anyio.abc import TaskGroup
 
 from midrun.agents.agent import Agent
 from midrun.core.ids import RunId
+from midrun.core.state import State
 from midrun.driver.blocking.zygote import Zygote
 from midrun.driver.holder import Holder
 from midrun.driver.live import Live
+from midrun.driver.news import News
 from midrun.ports.clock import Clock
 from midrun.ports.model import Model
 from midrun.ports.store import Store
@@ -25,7 +27,8 @@ class Means:
     model_of: Callable[[Agent], Model]
     zygote: Zygote
     live: Live
-    tell: Callable[[RunId], None]  # that more is known of a run here than before
+    news: News
+    hear: Callable[[RunId, State], None]  # of what was just appended to a run, here
     clock: Clock
     chance: Callable[[], float]
     tasks: TaskGroup  # where calls run: one that ignores its abort must not hold up its run

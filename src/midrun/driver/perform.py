@@ -32,11 +32,12 @@ from midrun.core.entries import (
 )
 from midrun.core.evidence import Close, CloseUndo, Evidence, Fail, Late, SaveProgress, SetPlan
 from midrun.core.ids import CallId, Epoch, RunId
-from midrun.core.orders import AbortCall, CheckCall, Judge, Order
+from midrun.core.orders import AbortCall, CheckCall, ControlChild, Judge, Order
 from midrun.core.state import State
 from midrun.core.values import Json
 from midrun.driver.acting import act, check, clean
 from midrun.driver.bell import Bell
+from midrun.driver.children import attend, pass_on
 from midrun.driver.control import bring
 from midrun.driver.flight import FENCED, Flight, Form
 from midrun.driver.journal import load
@@ -116,6 +117,8 @@ class Door:
         means, agent, epoch = self._means, self._agent, self.epoch
         if flight.form == "call" and flight.call.call_kind == "model":
             return Close(epoch=epoch, outcome=await speak(means, agent, flight, state))
+        if flight.form == "call" and flight.call.call_kind == "child":
+            return await attend(means, agent, flight, state)
         if flight.form == "call" and agent.tools.get(flight.call.use.tool) is PLAN:
             return self._keep_plan(flight, state)
         if flight.form == "call":
@@ -151,6 +154,11 @@ class Door:
                 case AbortCall(call=call, because=because):
                     if (flight := self._flights.get((call, "call"))) is not None:
                         self._stop(flight, because)
+                case ControlChild(call=call, control=control):
+                    flight = self._flights.get((call, "call"))
+                    if flight is not None and flight.stop != control:
+                        flight.stop = control  # it waits for its child, which is told
+                        self._means.tasks.start_soon(pass_on, self._means, self._run, order)
                 case CheckCall(call=call) if (call, "check") not in self._flights:
                     self._launch(state, call, "check")
                 case Judge(name=name) if name not in self._judging:

@@ -305,11 +305,15 @@ class Midrun:
 
 
 def _named(agents: Iterable[Agent]) -> dict[str, Agent]:
+    """Return the agents by name, with those that are tools of others."""
     named: dict[str, Agent] = {}
-    for agent in agents:
-        if agent.name in named:
+    waiting = list(agents)
+    while waiting:
+        agent = waiting.pop(0)
+        if named.setdefault(agent.name, agent) is not agent:
             raise Misconfigured(f"agent {agent.name}", "there are two of this name")
-        named[agent.name] = agent
+        inner = (tool.agent for tool in agent.tools.values())
+        waiting += [a for a in inner if isinstance(a, Agent) and named.get(a.name) is not a]
     return named
 
 

@@ -21,6 +21,7 @@ from midrun.core.ids import RunId
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE, Actor, Phase
 from midrun.driver.blocking.zygote import Zygote
+from midrun.driver.children import tell_parent
 from midrun.driver.control import bring
 from midrun.driver.drive import Drive
 from midrun.driver.holder import Holder
@@ -107,7 +108,8 @@ class Local:
                     model_of=self._model_of,
                     zygote=zygote,
                     live=self._deltas,
-                    tell=self._news.tell,
+                    news=self._news,
+                    hear=self.hear,
                     clock=self._outside.clock,
                     chance=self._outside.chance,
                     tasks=tasks,
@@ -168,6 +170,8 @@ class Local:
         agent = self._agents.get(state.started.agent)
         if agent is None:
             return
+        if not await tell_parent(self._means, state):
+            return
         drive = self._drives[run] = Drive(self._means, agent, state)
         if self._leaving:
             return
@@ -194,9 +198,17 @@ class Local:
             self._left.add(run)
             return
         head = row.head
+        if head.parent and head.phase not in DRIVABLE:
+            await self._tell_parent(run)
         ours = row.holder in {"", self._holder.name}  # ours: from an epoch that was dropped
         if head.phase in DRIVABLE and ours and head.agent in self._agents:
             self.take_up(run)
+
+    async def _tell_parent(self, run: RunId) -> None:
+        try:
+            await tell_parent(self._means, await load(self._store, run))
+        except StoreError as error:
+            log.warning("the parent of run %s hears of it later: %s", run, error)
 
     async def _latched(self) -> None:
         """Have every drive that a latch covers meet it."""

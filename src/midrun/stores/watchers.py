@@ -15,6 +15,9 @@ from midrun.stores.hop import new_waiter, wake
 REMEMBERED: Final = 4096
 """How many runs' newest seqs are remembered so as not to tell the same thing twice."""
 
+IN_A_ROW: Final = 64
+"""How many changes a watcher is handed before others have their turn of the event loop."""
+
 LATCHES: Final = RunId("")
 """Stands in a change for the latches, which belong to no run."""
 
@@ -79,6 +82,7 @@ class Watch(AsyncIterator[Change]):
         self._lock = Lock()
         self._news: dict[RunId, Seq] = {}
         self._waiter = new_waiter()
+        self._in_a_row = 0
         self._ended = False
 
     def tell(self, news: dict[RunId, Seq]) -> None:
@@ -95,7 +99,10 @@ class Watch(AsyncIterator[Change]):
         wake([self._waiter])
 
     async def __anext__(self) -> Change:
-        await checkpoint()
+        self._in_a_row += 1
+        if self._in_a_row > IN_A_ROW:
+            self._in_a_row = 1
+            await checkpoint()
         while True:
             with self._lock:
                 for run in self._news:
@@ -103,4 +110,5 @@ class Watch(AsyncIterator[Change]):
                 if self._ended:
                     raise StopAsyncIteration
                 self._waiter = waiter = new_waiter()
+            self._in_a_row = 1
             await waiter

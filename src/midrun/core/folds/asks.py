@@ -1,12 +1,14 @@
 """What asks mean for the state: a parked call, and what a decision makes of it."""
 
+from typing import cast
+
 from msgspec.structs import replace
 
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened
 from midrun.core.folds.calls import args_hash, call_of, out_of_the_way
 from midrun.core.ids import number_of
 from midrun.core.state import Arms, Ask, Call, Stage, State
-from midrun.core.values import Approval, Decision
+from midrun.core.values import Approval, Decision, Role
 from midrun.core.words import fate
 from midrun.errors import JournalCorrupt
 
@@ -62,7 +64,8 @@ def ask_opened(state: State, entry: AskOpened) -> State:
 def ask_answered(state: State, entry: AskAnswered) -> State:
     """The first decision counts; it is the call's result, its approval, or its end."""
     ask = _ask_of(state, entry.ask)
-    state = _closed(state, ask, "answered", entry.by, entry.decision)
+    role = cast("Role", entry.role or "user")
+    state = _closed(state, replace(ask, role=role), "answered", entry.by, entry.decision)
     call = call_of(state, ask.call)
     match ask.ask_kind:
         case "question":

@@ -32,7 +32,7 @@ from midrun.core.evidence import (
 from midrun.core.folds.calls import settles
 from midrun.core.ids import AskId, Epoch, Micros, Seq, call_id, number_of
 from midrun.core.orders import CallModel, CallTool, Release, Undo
-from midrun.core.plan import KEEP, plan
+from midrun.core.plan import KEEP, orders
 from midrun.core.rulings.asked import waking
 from midrun.core.state import Stage, State
 from midrun.core.stops import met, overdraws
@@ -63,7 +63,7 @@ def start(state: State, evidence: Start, now: Micros) -> Verdict:
     order = next(
         (
             order
-            for order in plan(state)
+            for order in orders(state)
             if isinstance(order, CallModel | CallTool) and order.call == evidence.call
         ),
         None,
@@ -181,9 +181,9 @@ def start_undo(state: State, evidence: StartUndo, _: Micros) -> Verdict:
     if state.in_flight or state.cleaning:
         return Refused(reason="in_flight")
     wanted = (evidence.call, evidence.action)
-    orders = (order for order in plan(state) if isinstance(order, Undo | Release))
+    cleanups = (order for order in orders(state) if isinstance(order, Undo | Release))
     call = state.call(evidence.call)
-    if call is None or wanted not in [(order.call, order.action) for order in orders]:
+    if call is None or wanted not in [(order.call, order.action) for order in cleanups]:
         return Refused(reason="not_next")
     attempt = call.cleanup(evidence.action).attempts + 1
     return accept(UndoStarted(call=call.id, action=evidence.action, attempt=attempt))

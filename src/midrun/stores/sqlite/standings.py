@@ -12,7 +12,7 @@ import apsw
 
 from midrun.core.ids import START, Epoch, RunId, Seq
 from midrun.errors import RunNotFound
-from midrun.ports.store import Appended
+from midrun.ports.store import Appended, Halt
 from midrun.stores import rules
 from midrun.stores.heads import StoredHead, read_head
 from midrun.stores.rules import Stamped, Standing
@@ -37,6 +37,7 @@ class Standings:
         self.news: list[tuple[RunId, Seq]] = []  # what watchers hear once it is committed
         self._execute = db.cursor().execute  # one cursor for all that returns no rows
         self._known: dict[RunId, Found] = {}
+        self._halts: tuple[Halt, ...] | None = None
         self._version = -1
 
     def begin(self) -> None:
@@ -44,7 +45,7 @@ class Standings:
         self._execute("BEGIN IMMEDIATE")
         self.news.clear()
         if self.db.data_version() != self._version or len(self._known) > REMEMBERED:
-            self._known.clear()
+            self._forget()
 
     def commit(self) -> None:
         """Commit the transaction."""
@@ -53,9 +54,13 @@ class Standings:
 
     def abandon(self) -> None:
         """Take back everything since `begin`."""
-        self._known.clear()
+        self._forget()
         if self.db.in_transaction:
             self._execute("ROLLBACK")
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._halts = None
 
     def find(self, run: RunId) -> Found:
         """Return where `run` stands in this transaction.
@@ -120,7 +125,22 @@ class Standings:
             top=top,
         )
 
+    def halts(self) -> tuple[Halt, ...]:
+        """Return the latches that hold in this transaction, oldest first."""
+        if self._halts is None:
+            self._halts = all_halts(self.db)
+        return self._halts
+
     def turn_latch(self) -> None:
         """Have everybody notice that the latches have changed."""
+        self._halts = None
         self._execute(queries.TURN_LATCH)
         self.news.append((LATCHES, START))
+
+
+def all_halts(db: apsw.Connection) -> tuple[Halt, ...]:
+    """Return the latches that hold, oldest first."""
+    return tuple(
+        Halt(scope=scope, by=by, reason=reason, at=at)
+        for scope, by, reason, at in db.execute(queries.HALTS)
+    )

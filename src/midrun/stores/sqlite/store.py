@@ -25,6 +25,7 @@ from midrun.stores.sqlite import reads, writes
 from midrun.stores.sqlite.connect import Durability, open_file
 from midrun.stores.sqlite.notice import Notice
 from midrun.stores.sqlite.reads import QUICK_BYTES, QUICK_MAX, Pair, Reader
+from midrun.stores.sqlite.standings import all_halts
 from midrun.stores.sqlite.writer import Writer
 from midrun.stores.watchers import Watchers
 
@@ -188,7 +189,7 @@ class SqliteStore:
 
     async def halts(self) -> Sequence[Halt]:
         await checkpoint()
-        return self._quick.now(writes.all_halts)
+        return self._quick.now(all_halts)
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[AsyncIterator[Change]]:

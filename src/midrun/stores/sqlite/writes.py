@@ -8,7 +8,6 @@ its group, and each can be carried out again alone.
 from collections.abc import Sequence
 from typing import Final
 
-import apsw
 from msgspec import Struct
 
 from midrun.core.ids import SECOND, Epoch, Micros, RunId, Seq
@@ -86,7 +85,7 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
         """Raises: RunNotFound, StaleEpoch, SeqConflict, HaltInForce."""
         found = at.find(self.run)
         rules.check_append(found, self.after, self.lease)
-        if self.starts and (halts := all_halts(at.db)):
+        if self.starts and (halts := at.halts()):
             rules.check_halts(self.run, found.top.head, halts)
         epoch = self.lease.epoch if self.lease else None
         stamped = rules.stamp(found, self.bodies, now=self.now, epoch=epoch)
@@ -116,7 +115,7 @@ class Take(Struct, frozen=True, kw_only=True):
         rules.check_take(
             found, after=self.after, holder=self.holder, epoch=self.epoch, alive=alive
         )
-        if self.starts and (halts := all_halts(at.db)):
+        if self.starts and (halts := at.halts()):
             rules.check_halts(self.run, found.top.head, halts)
         stamped = rules.stamp(found, self.bodies, now=now, epoch=self.epoch)
         at.add(self.run, found.number, stamped)
@@ -197,11 +196,3 @@ class Lift(Struct, frozen=True, kw_only=True):
         lifted = at.db.changes() > 0
         at.turn_latch()
         return lifted
-
-
-def all_halts(db: apsw.Connection) -> tuple[Halt, ...]:
-    """Return the latches that hold, oldest first."""
-    return tuple(
-        Halt(scope=scope, by=by, reason=reason, at=at)
-        for scope, by, reason, at in db.execute(queries.HALTS)
-    )

@@ -1,0 +1,224 @@
+"""Children: a call that is a run of its own, with its own journal, controlled with its parent.
+
+The parent's call is in flight while its child works. What the child asks is asked on the parent
+as well, and may be answered on either. A pause of the parent is passed on and waited for; so is
+a cancel, so that a child has undone its work before its parent begins to.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from midrun.agents.agent import Agent
+from midrun.agents.starting import Delegate
+from midrun.core import controls as c
+from midrun.core.entries import CallAborted, CallDone, CallFailed, RunStarted
+from midrun.core.evidence import AskMoot, AskPerson, Close
+from midrun.core.head import head_of
+from midrun.core.ids import AskId, RunId, child_id
+from midrun.core.machine import apply
+from midrun.core.orders import ControlChild
+from midrun.core.state import Ask, State
+from midrun.core.values import TERMINAL, Actor, Decision, Json, Origin, Phase, Role, UndoSet
+from midrun.driver.control import bring
+from midrun.driver.flight import Flight
+from midrun.driver.journal import load
+from midrun.driver.means import Means
+from midrun.errors import RunExists, RunNotFound
+
+RESTS: Final = frozenset(Phase) - {
+    Phase.QUEUED,
+    Phase.RUNNING,
+    Phase.PAUSING,
+    Phase.CANCELLING,
+}
+HELD: Final = frozenset({Phase.PAUSING, Phase.PAUSED, Phase.HALTED})
+
+
+async def attend(means: Means, agent: Agent, flight: Flight, state: State) -> Close | AskPerson:
+    """Have the child of a call work, and wait for what becomes of it."""
+    call, epoch = flight.call, state.epoch
+    tool = agent.tools.get(call.use.tool)
+    if tool is None or tool.agent is None:
+        problem = f"agent {agent.name} has no agent {call.use.tool} any more"
+        return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
+    child = child_id(state.run, call.id)
+    await _begin(means, tool.agent, flight, state, child)
+    await _pass_decisions(means, state, call.id, child)
+    await _resume(means, state.run, child)
+    with flight.scope:
+        while True:
+            found = await _rested(means, child, RESTS)
+            end = _end(flight, state, found)
+            if end is not None:
+                return end
+            await _rested(means, child, frozenset(Phase) - {found.phase})
+    # This process is being left: whoever drives the run next attends to the same child.
+    return Close(epoch=epoch, outcome=CallAborted(call=call.id))
+
+
+def _end(flight: Flight, state: State, child: State) -> Close | AskPerson | None:
+    """Return what a child that rests means for its call; None: it is waited for."""
+    call, epoch = flight.call.id, state.epoch
+    match child.phase:
+        case Phase.COMPLETED:
+            return Close(epoch=epoch, outcome=CallDone(call=call, result=child.output))
+        case Phase.FAILED if not flight.stop:
+            error = child.error.error if child.error else "it failed"
+            return Close(epoch=epoch, outcome=CallFailed(call=call, error=error))
+        case Phase.CANCELLED if not flight.stop:
+            error = f"run {child.run} was cancelled"
+            return Close(epoch=epoch, outcome=CallFailed(call=call, error=error))
+        case Phase.WAITING if not flight.stop and child.open_asks:
+            return _asked(child, flight, state)
+        case _ if flight.stop:
+            return Close(epoch=epoch, outcome=CallAborted(call=call))
+        case _:
+            return None
+
+
+def _asked(child: State, flight: Flight, state: State) -> AskPerson:
+    """Show the first thing that the child asks on its parent."""
+    ask = child.asks[child.open_asks[0] - 1]
+    about = child.call(ask.call)
+    data: Json = {
+        "run": child.run,
+        "ask": ask.id,
+        "kind": ask.ask_kind,
+        "tool": about.use.tool if about else "",
+        "data": ask.data,
+    }
+    return AskPerson(
+        epoch=state.epoch,
+        call=flight.call.id,
+        question=ask.question,
+        data=data,
+        child=True,
+        expires=ask.expires,
+    )
+
+
+async def _begin(
+    means: Means, agent: Delegate, flight: Flight, state: State, child: RunId
+) -> None:
+    """Start the child, unless an earlier attempt has; its id follows from the call's."""
+    args = flight.call.use.args
+    task = args.get("task", "") if isinstance(args, dict) else ""
+    started = RunStarted(
+        task=str(task),
+        **agent.spec(),
+        labels=state.started.labels,
+        parent=Origin(run=state.run, call=flight.call.id),
+        by=state.started.by,
+        role=state.started.role,
+    )
+    empty = State(run=child)
+    head = head_of(apply(empty, [started], means.clock()))
+    try:
+        appended = await means.store.create(child, [started], head=head)
+    except RunExists:
+        return
+    means.hear(child, apply(empty, [started], appended.at))
+
+
+async def _pass_decisions(means: Means, state: State, call: str, child: RunId) -> None:
+    """Pass on to the child what somebody decided on its parent."""
+    for ask in state.asks:
+        if ask.call != call or ask.closed != "answered" or ask.decision is None:
+            continue
+        meant = ask.data.get("ask") if isinstance(ask.data, dict) else None
+        found = await load(means.store, child)
+        open_now = found.ask(str(meant))
+        if open_now is not None and not open_now.closed:
+            ruled = await bring(means.store, found, _decided(ask, open_now.id), means.clock)
+            means.hear(child, ruled.after)
+
+
+def _decided(ask: Ask, meant: AskId) -> c.Control:
+    decision = ask.decision or Decision(choice="decline")
+    by = Actor(name=ask.by, role=ask.role)
+    match decision.choice:
+        case "answer":
+            return c.Answer(ask=meant, value=decision.value, by=by)
+        case "approve":
+            return c.Approve(ask=meant, args=decision.value, by=by)
+        case _:
+            return c.Decline(ask=meant, reason=decision.reason, by=by)
+
+
+async def _resume(means: Means, parent: RunId, child: RunId) -> None:
+    """Let a child go on that was paused with its parent, and only for that."""
+    found = await load(means.store, child)
+    hold = found.hold
+    if found.phase is Phase.PAUSED and hold is not None and hold.by == _parent(parent).name:
+        ruled = await bring(means.store, found, c.Resume(by=_parent(parent)), means.clock)
+        means.hear(child, ruled.after)
+
+
+async def _rested(means: Means, child: RunId, phases: Collection[Phase]) -> State:
+    """Wait until the child is in one of `phases`."""
+    with means.news.of(child) as bell:
+        while True:
+            row = await means.store.row(child)
+            if row.head.phase in phases:
+                return await load(means.store, child)
+            await bell.wait()
+
+
+async def pass_on(means: Means, parent: RunId, order: ControlChild) -> None:
+    """Pass what was asked of the parent on to the child of a call in flight."""
+    by = _parent(parent)
+    control: c.Control = c.Halt(by=by)
+    if order.control == "pause":
+        control = c.Pause(now=order.now, by=by)
+    elif order.control == "cancel":
+        control = c.Cancel(undo=order.undo, by=by)
+    await _bring(means, order.child, control)
+
+
+async def end(means: Means, parent: RunId, child: RunId, undo: UndoSet) -> None:
+    """Cancel a child that its parent leaves behind, and wait until it has undone its work."""
+    try:
+        await _bring(means, child, c.Cancel(undo=undo, by=_parent(parent)))
+        await _rested(means, child, TERMINAL)
+    except RunNotFound:
+        return  # it was never begun
+
+
+async def _bring(means: Means, child: RunId, control: c.Control) -> None:
+    ruled = await bring(means.store, await load(means.store, child), control, means.clock)
+    if ruled.entries:
+        means.hear(child, ruled.after)
+
+
+async def tell_parent(means: Means, child: State) -> bool:
+    """Tell a parent that its child's ask was settled on the child; False: do not drive it.
+
+    A child is not driven while its parent is held: it is paused with it.
+    """
+    origin = child.started.parent
+    if origin is None:
+        return True
+    try:
+        parent = await load(means.store, origin.run)
+    except RunNotFound:
+        return True  # it was exported without its parent
+    for number in parent.open_asks:
+        ask = parent.asks[number - 1]
+        if ask.ask_kind == "child" and ask.call == origin.call and _moot(ask, child):
+            ruled = await bring(means.store, parent, AskMoot(ask=ask.id), means.clock)
+            means.hear(origin.run, ruled.after)
+    if parent.phase in HELD and child.phase in {Phase.QUEUED, Phase.RUNNING}:
+        await _bring(means, child.run, c.Pause(by=_parent(origin.run)))
+        return False
+    return True
+
+
+def _moot(ask: Ask, child: State) -> bool:
+    meant = ask.data.get("ask") if isinstance(ask.data, dict) else None
+    found = child.ask(str(meant))
+    return found is None or bool(found.closed)
+
+
+def _parent(run: RunId) -> Actor:
+    role: Role = "system"
+    return Actor(name=f"run:{run}", role=role)
