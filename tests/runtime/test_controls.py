@@ -3,8 +3,9 @@
 import anyio
 import pytest
 
-from midrun import Completed, ControlRefused, Paused
+from midrun import Agent, Call, Completed, ControlRefused, Paused, tool
 from midrun.driver.live import Delta
+from midrun.models import ScriptedModel
 from tests.runtime.conftest import Opener
 from tests.runtime.stage import Stage, Use
 
@@ -158,3 +159,21 @@ async def test_two_processes_one_drives_and_the_other_controls(opened: Opener) -
     with anyio.fail_after(5):
         await other.resume()
         await run.until("completed")
+
+
+async def test_a_blocking_tool_in_a_thread_saves_how_far_it_is(opened: Opener) -> None:
+    """Nothing can be awaited there: it is saved when the call returns."""
+
+    @tool(in_process=True)
+    def count(call: Call) -> object:
+        """Count to two."""
+        call.save(1)  # type: ignore[unused-awaitable]  # in a thread it is done by now
+        call.note("one")  # type: ignore[unused-awaitable]  # as above
+        return 2
+
+    model = ScriptedModel([Use("count"), "Done."])
+    midrun = await opened(Agent("actor", model=model, tools=[count]))
+    run = await midrun.start("actor", "go")
+    assert isinstance(await run.result(), Completed)
+    kinds = [item.kind async for item in run.feed()]
+    assert "ProgressSaved" in kinds

@@ -74,6 +74,7 @@ class Options(TypedDict, total=False):
     approve: Approve  # a person decides first; "queue": meanwhile the agent goes on
     audience: str | None  # who may decide: a role, or user:NAME
     four_eyes: bool  # not the one who started the run
+    expires: timedelta | None  # nobody has decided by then: it is a no
     timeout: timedelta | None  # after this it is aborted
     in_process: bool | None  # of a blocking one: in this process, or in one to be killed
 
@@ -202,6 +203,7 @@ def tool(  # noqa: PLR0913 - one keyword per trait
     approve: Approve = False,
     audience: str | None = None,
     four_eyes: bool = False,
+    expires: timedelta | None = None,
     timeout: timedelta | None = None,
     in_process: bool | None = None,
 ) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
@@ -223,6 +225,7 @@ def tool(  # noqa: PLR0913 - one keyword per trait
         approve=_gate(approve),
         audience=audience or "",
         four_eyes=four_eyes,
+        ask_ttl=0 if expires is None else expires // timedelta(microseconds=1),
     )
 
     def declare(fn: Callable[P, R]) -> ToolFunction[P, R]:
@@ -311,6 +314,11 @@ def _contradiction(tool: Tool) -> str:
             traits.four_eyes and not decides,
             "four_eyes needs something to decide; add approve=True",
         ),
+        (
+            traits.ask_ttl != 0 and not decides,
+            "expires needs something to decide; add approve=True",
+        ),
+        (traits.ask_ttl < 0, "expires is a time to wait: timedelta(hours=1)"),
         (
             tool.in_process is False and tool.is_async,
             "an async tool runs in this process; drop in_process, or make it a plain function",

@@ -1,5 +1,6 @@
 """Acting: one tool call, undo, release or check, and what the journal says of its end."""
 
+from collections.abc import Awaitable
 from typing import Final
 
 import anyio
@@ -53,13 +54,11 @@ async def act(means: Means, agent: Agent, flight: Flight, state: State) -> Close
     except BadArguments as error:  # a person edited them, or the tool changed
         failed = CallFailed(call=call.id, error=str(error), code="bad_arguments")
         return Close(epoch=epoch, outcome=failed)
-    end: End = None
     performance = Performance(means, agent, tool, flight, state)
-    with anyio.move_on_after(_seconds(tool)) as limit:
-        end = await performance.tool(arguments)
+    end, limited = await _within(_seconds(tool), performance.tool(arguments))
     if isinstance(end, Asked) and flight.stop in {"", "paused"}:
         return AskPerson(epoch=epoch, call=call.id, question=end.question, data=end.data)
-    outcome = _timed_out(call, tool) if limit.cancelled_caught else _outcome(call, flight, end)
+    outcome = _timed_out(call, tool) if limited else _outcome(call, flight, end)
     return Close(epoch=epoch, outcome=outcome)
 
 
@@ -143,10 +142,16 @@ async def _hook(
         return Raised(kind="LookupError", message=problem), False
     performance = Performance(means, agent, tool, flight, state)
     given = (call.use.args,) if name == "check" else (call.use.args, _result(call))
-    end: End = None
-    with anyio.move_on_after(_seconds(tool) or HOOK_S) as limit:
-        end = await performance.hook(function, *given)
-    return end, limit.cancelled_caught
+    return await _within(_seconds(tool) or HOOK_S, performance.hook(function, *given))
+
+
+async def _within(seconds: float | None, work: Awaitable[End]) -> tuple[End, bool]:
+    """Await `work` for so long; return how it ended, and whether its time was up."""
+    if seconds is None:
+        return await work, False
+    with anyio.move_on_after(seconds):
+        return await work, False
+    return None, True
 
 
 def _result(call: Call) -> Json:

@@ -8,6 +8,8 @@ a cancel, so that a child has undone its work before its parent begins to.
 from collections.abc import Collection
 from typing import Final
 
+import anyio
+
 from midrun.agents.agent import Agent
 from midrun.agents.starting import Delegate
 from midrun.core import controls as c
@@ -16,14 +18,13 @@ from midrun.core.evidence import AskMoot, AskPerson, Close
 from midrun.core.head import head_of
 from midrun.core.ids import AskId, RunId, child_id
 from midrun.core.machine import apply
-from midrun.core.orders import ControlChild
 from midrun.core.state import Ask, State
 from midrun.core.values import TERMINAL, Actor, Decision, Json, Origin, Phase, Role, UndoSet
 from midrun.driver.control import bring
 from midrun.driver.flight import Flight
 from midrun.driver.journal import load
 from midrun.driver.means import Means
-from midrun.errors import RunExists, RunNotFound
+from midrun.errors import RunExists, RunNotFound, StoreError
 
 RESTS: Final = frozenset(Phase) - {
     Phase.QUEUED,
@@ -31,6 +32,9 @@ RESTS: Final = frozenset(Phase) - {
     Phase.PAUSING,
     Phase.CANCELLING,
 }
+AGAIN_S: Final = 0.25
+"""How long to wait before a store that cannot write is tried again."""
+
 HELD: Final = frozenset({Phase.PAUSING, Phase.PAUSED, Phase.HALTED})
 
 
@@ -42,7 +46,10 @@ async def attend(means: Means, agent: Agent, flight: Flight, state: State) -> Cl
         problem = f"agent {agent.name} has no agent {call.use.tool} any more"
         return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
     child = child_id(state.run, call.id)
+    if flight.stop:
+        return Close(epoch=epoch, outcome=CallAborted(call=call.id))
     await _begin(means, tool.agent, flight, state, child)
+    await pass_on(means, state.run, flight)  # what was asked before the child was there
     await _pass_decisions(means, state, call.id, child)
     await _resume(means, state.run, child)
     with flight.scope:
@@ -164,15 +171,25 @@ async def _rested(means: Means, child: RunId, phases: Collection[Phase]) -> Stat
             await bell.wait()
 
 
-async def pass_on(means: Means, parent: RunId, order: ControlChild) -> None:
+async def pass_on(means: Means, parent: RunId, flight: Flight) -> None:
     """Pass what was asked of the parent on to the child of a call in flight."""
-    by = _parent(parent)
+    order, by = flight.passed_on, _parent(parent)
+    if order is None:
+        return
     control: c.Control = c.Halt(by=by)
     if order.control == "pause":
         control = c.Pause(now=order.now, by=by)
     elif order.control == "cancel":
         control = c.Cancel(undo=order.undo, by=by)
-    await _bring(means, order.child, control)
+    while not flight.ended.is_set():
+        try:
+            await _bring(means, order.child, control)
+        except RunNotFound:
+            return  # it is told as soon as it is there
+        except StoreError:
+            await anyio.sleep(AGAIN_S)
+        else:
+            return
 
 
 async def end(means: Means, parent: RunId, child: RunId, undo: UndoSet) -> None:

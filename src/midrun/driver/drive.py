@@ -7,7 +7,6 @@ not in the journal as started.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -295,10 +294,9 @@ class Drive:
             self._means.news.tell(self.state.run)  # the store's word may have come before ours
         self._door.leave(batch.entries, self.state)
         if due(seq=self.state.seq, snapshot=self._snapshot):
-            with suppress(StoreError):  # it is a cache: without it, only time is lost
-                self._snapshot = await snapshot_if_due(
-                    self._means.store, self.state, appended, last=self._snapshot
-                )
+            self._snapshot = await snapshot_if_due(
+                self._means.store, self.state, appended, last=self._snapshot
+            )
         return True
 
     async def _found(self, batch: Batch) -> bool:

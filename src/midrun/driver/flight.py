@@ -1,10 +1,11 @@
 """A flight: one call, undo, release or check under way, and how it is told to end."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Final, Literal, TypeAlias
 
 import anyio
 
+from midrun.core.orders import ControlChild
 from midrun.core.state import Call
 from midrun.core.values import Action, Json
 
@@ -22,13 +23,14 @@ class Flight:
     """
 
     __slots__ = (
-        "attempt", "call", "ended", "form", "given_up", "save", "scope", "stop", "winding",
+        "attempt", "call", "ended", "form", "given_up", "passed_on", "save", "scope", "stop",
+        "winding",
     )  # fmt: skip
 
     def __init__(
         self,
         call: Call,
-        save: Callable[[Json], Awaitable[None]],
+        save: Callable[[Json], Coroutine[object, None, None]],
         form: Form = "call",
         attempt: int = 0,
     ) -> None:
@@ -39,6 +41,7 @@ class Flight:
         self.scope = anyio.CancelScope()
         self.ended = anyio.Event()
         self.stop = ""
+        self.passed_on: ControlChild | None = None  # what its child has to be told
         self.winding = False  # told that the process is being left, with time to finish
         self.given_up = False
 

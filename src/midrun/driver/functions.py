@@ -8,12 +8,13 @@
 """
 
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cached_property, partial
 from inspect import iscoroutinefunction
 from typing import Literal, TypeAlias, cast
 
 import anyio
 import anyio.to_thread
+from anyio import from_thread
 
 from midrun.agents.agent import Agent
 from midrun.agents.call import Call
@@ -52,14 +53,19 @@ class Performance:
         self._tool = tool
         self._flight = flight
         self._run = state.run
-        run, call = state.run, flight.call.id
-        original = call_key(run, call)
+        self._epoch = state.epoch
+
+    @cached_property
+    def _facts(self) -> CallFacts:
+        """What the call knows of itself, for a function that wants to know."""
+        run, flight = self._run, self._flight
+        original = call_key(run, flight.call.id)
         cleans = flight.form in {"undo", "release"}
-        self._facts = CallFacts(
-            key=undo_key(run, call, flight.action) if cleans else original,
+        return CallFacts(
+            key=undo_key(run, flight.call.id, flight.action) if cleans else original,
             original=original,
-            run_id=state.run,
-            epoch=state.epoch,
+            run_id=run,
+            epoch=self._epoch,
             attempt=flight.attempt,
             progress=flight.call.progress,
         )
@@ -67,13 +73,13 @@ class Performance:
     async def tool(self, arguments: dict[str, object]) -> End:
         """Make the call with these arguments."""
         tool = self._tool
-        given = (self._call(),) if tool.takes_call else ()
+        given = (self._call(tool.fn),) if tool.takes_call else ()
         work = partial(tool.fn, *given, **arguments)
         return await self._carry_out(tool, work, "tool", self._flight.call.use.args)
 
     async def hook(self, function: Function, *args: Json) -> End:
         """Run an undo, a release or a check: with the call, and then `args`."""
-        work = partial(function, self._call(), *args)
+        work = partial(function, self._call(function), *args)
         return await self._carry_out(function, work, "hook", list(args))
 
     async def _carry_out(
@@ -111,8 +117,10 @@ class Performance:
         """Nothing reaches a thread: it is waited for, unless the process itself is left."""
         return await anyio.to_thread.run_sync(partial(_end, work), abandon_on_cancel=True)
 
-    def _call(self) -> Call:
-        facts = self._facts
+    def _call(self, function: Function) -> Call:
+        facts, save, note = self._facts, self._flight.save, self._note
+        # In a thread nothing can be awaited: there, the work is done when the call returns.
+        blocks = not iscoroutinefunction(function)
         return Call(
             key=facts.key,
             original=facts.original,
@@ -120,8 +128,8 @@ class Performance:
             epoch=facts.epoch,
             attempt=facts.attempt,
             progress=facts.progress,
-            saver=self._flight.save,
-            noter=self._note,
+            saver=(lambda progress: from_thread.run(save, progress)) if blocks else save,
+            noter=(lambda text: from_thread.run(note, text)) if blocks else note,
         )
 
     async def _note(self, text: str) -> None:

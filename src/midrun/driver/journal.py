@@ -1,9 +1,12 @@
 """Reading a run's journal into its state, with the help of a snapshot where there is one."""
 
+from contextlib import suppress
+
 from midrun.codec import snapshot as codec
 from midrun.core.evolve import fold
 from midrun.core.ids import START, RunId, Seq
 from midrun.core.state import State
+from midrun.errors import StoreError
 from midrun.ports.store import Appended, Snapshot, Store
 
 
@@ -40,5 +43,6 @@ async def snapshot_if_due(
         return last
     body = codec.freeze(state)
     kept = Snapshot(seq=state.seq, hash=appended.hash, body=body)
-    await store.save_snapshot(state.run, kept)
+    with suppress(StoreError):  # it is a cache: what cannot be kept now is not tried at once
+        await store.save_snapshot(state.run, kept)
     return state.seq

@@ -157,8 +157,8 @@ class Door:
                 case ControlChild(call=call, control=control):
                     flight = self._flights.get((call, "call"))
                     if flight is not None and flight.stop != control:
-                        flight.stop = control  # it waits for its child, which is told
-                        self._means.tasks.start_soon(pass_on, self._means, self._run, order)
+                        flight.stop, flight.passed_on = control, order
+                        self._means.tasks.start_soon(pass_on, self._means, self._run, flight)
                 case CheckCall(call=call) if (call, "check") not in self._flights:
                     self._launch(state, call, "check")
                 case Judge(name=name) if name not in self._judging:
