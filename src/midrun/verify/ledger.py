@@ -163,6 +163,8 @@ class Ledger:
         made = self.calls.get(late.call)
         if made is None or self.ended or made.kind == "model":
             return False
+        if made.sealed and made.stage == "proposed":
+            return False  # it was given up since: that it happened is only a doubt now
         return made.stage in {"unknown", "proposed"} and made.attempt == late.attempt
 
 

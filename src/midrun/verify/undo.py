@@ -79,7 +79,9 @@ class Undoing(Watch):
         if entry.attempt > self._attempts_max():
             text = f"{what} is attempt {entry.attempt} of at most {self._attempts_max()}."
             self.report("I30", record.seq, text)
-        if entry.action == "undo" and not self._wanted(made):
+        # Late evidence may show only after the cancel that something did happen.
+        late = self.ledger.cancel is not None and made.unfinished
+        if entry.action == "undo" and not (late or self._wanted(made)):
             text = f"{what} was started, but no cancel wants it undone."
             self.report("I28", record.seq, text)
         if not cleaning.attempts:

@@ -1,0 +1,1 @@
+"""The command `midrun`: everything a handle can do, in words for a shell."""
