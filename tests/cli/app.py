@@ -1,0 +1,40 @@
+"""An app for the command: an agent that searches when it may, and asks when it must."""
+
+import os
+
+import anyio
+
+from midrun import Agent, Call, ask_human, tool
+from midrun.models import ScriptedModel, Use
+
+
+@tool
+async def search(call: Call, q: str) -> str:
+    """Search; wait for the test if it wants that."""
+    await call.note(f"searching {q}")
+    gate = os.environ.get("GATE")
+    while gate and not await anyio.Path(gate).exists():  # noqa: ASYNC110 - a file is what processes share
+        await anyio.sleep(0.005)
+    return f"all about {q}"
+
+
+@tool(approve=True)
+async def send(to: str) -> str:
+    """Send."""
+    return f"sent to {to}"
+
+
+searcher = Agent(
+    "searcher", model=ScriptedModel([Use("search", q="cats"), "Found cats."]), tools=[search]
+)
+asker = Agent(
+    "asker",
+    model=ScriptedModel(
+        [
+            Use("ask_human", question="Which?"),
+            lambda messages: f"{messages[-1].uses[0].result}!",
+        ]
+    ),
+    tools=[ask_human],
+)
+sender = Agent("sender", model=ScriptedModel([Use("send", to="ada"), "Done."]), tools=[send])
