@@ -11,7 +11,8 @@ disk, and under a busy loop the thread waits milliseconds for the interpreter lo
 is committed right here, in the event loop's thread, as long as that is quick: it blocks the
 loop no longer than any other callback would. A commit that took longer than `QUICK_S` sends the
 next ones to the thread, for twice as long every time it happens again. Waiting for the lock of
-another process is always left to the thread, and so are checkpoints.
+another process is always left to the thread, and so are checkpoints; while the thread is busy
+with either, a group goes on gathering instead of queueing up behind it.
 
 **Nothing by halves.** A request that raises before it has written anything was refused, and
 its group is committed without it. One that raises later takes its group back with it; then each
@@ -37,7 +38,7 @@ import apsw
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from midrun.errors import StoreClosed, StoreUnreachable
-from midrun.stores.hop import Loop, new_waiter, wake
+from midrun.stores.hop import Loop, Waiter, new_waiter, wake
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connect import DAMAGE, meaning_of
 from midrun.stores.sqlite.requests import Group, Request, Torn
@@ -49,7 +50,7 @@ T = TypeVar("T")
 GROUP_MAX: Final = 256
 ROW_MAX: Final = 8
 QUICK_S: Final = 0.002
-DETOUR: Final = 64
+DETOUR: Final = 8
 DETOUR_MAX: Final = 4096
 
 PAGES: Final = 1000
@@ -91,6 +92,8 @@ class Writer:
         self._timer = timer
         self._gathering: dict[Loop, Group] = {}
         self._turn = Lock()  # whoever has it may use the connection
+        self._busy = False  # whether the thread has it, or is about to
+        self._held_up: list[Waiter] = []  # leaders that wait until it has not
         self._door = Lock()  # closing, and handing over to the thread, exclude one another
         self._closed = False
         self._queue: SimpleQueue[Group | Chore] = SimpleQueue()
@@ -142,12 +145,23 @@ class Writer:
         self._gathering[loop] = group
         try:
             await checkpoint()
+            if not self._detours_left:
+                await self._thread_done()
         finally:  # also when it is cancelled: the others rely on it
             if self._gathering.get(loop) is group:
                 del self._gathering[loop]
             if len(group) > 1:
                 self._last_task = 0  # in a crowd the leader does not go ahead alone next time
             self._hand_in(group)
+
+    async def _thread_done(self) -> None:
+        """Wait until the thread has no need of the connection, if it has."""
+        with self._door:
+            if not self._busy:
+                return
+            waiter = new_waiter()
+            self._held_up.append(waiter)
+        await waiter
 
     async def close(self) -> None:
         """Commit what was handed in, then close the connection."""
@@ -200,18 +214,27 @@ class Writer:
         """Be the thread: take what has gathered, commit it, answer."""
         while True:
             item = self._queue.get()
+            self._busy = True
+            if item is not Chore.STOP:
+                self._see_to(item)
+            with self._door:
+                self._busy = False
+                held_up, self._held_up = self._held_up, []
+            wake(held_up)
             if item is Chore.STOP:
                 return
-            with self._turn:
-                if isinstance(item, Chore):
-                    self._do(item)
-                    continue
-                chores = self._gather(item)
-                with suppress(Exception):  # they have been told; the next group may fare better
-                    self._commit(item, wait=True)
-            _answer(item)
-            for chore in chores:
-                self._queue.put(chore)
+
+    def _see_to(self, item: Group | Chore) -> None:
+        with self._turn:
+            if isinstance(item, Chore):
+                self._do(item)
+                return
+            chores = self._gather(item)
+            with suppress(Exception):  # they have been told; the next group may fare better
+                self._commit(item, wait=True)
+        _answer(item)
+        for chore in chores:
+            self._queue.put(chore)
 
     def _gather(self, group: Group) -> list[Chore]:
         """Add what else has been handed over; return the chores that were in between."""
