@@ -39,8 +39,11 @@ def to_release(call: Call) -> bool:
 
     A child run is held by its parent until it has ended: releasing it is cancelling it.
     """
-    held = call.traits.release or (call.call_kind == "child" and call.stage is not Stage.DONE)
-    return held and call.touched and not call.release.over
+    if call.release.over:
+        return False
+    if call.call_kind == "child":
+        return call.attempt > 0 and call.stage is not Stage.DONE
+    return call.traits.release and call.touched
 
 
 def hopeless(call: Call, action: Action) -> bool:

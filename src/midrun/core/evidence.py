@@ -19,7 +19,7 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 from midrun.core.ids import AskId, CallId, Epoch, Micros, Seq
-from midrun.core.values import NOTHING, Action, Item, Json, Spend, Use
+from midrun.core.values import NOTHING, Action, AskKind, Item, Json, Spend, Use
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -75,6 +75,9 @@ class AskPerson(Fenced, kw_only=True):
     question: str = ""
     data: Json = None
     child: bool = False
+    of: AskKind | None = None  # what kind of ask the child's is, and who may decide it
+    audience: str = ""
+    four_eyes: bool = False
     expires: Micros | None = None
 
 

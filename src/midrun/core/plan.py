@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final, assert_never
 
 from midrun.core.boundary import crossing
-from midrun.core.cleanup import next_cleanup
+from midrun.core.cleanup import next_cleanup, to_release
 from midrun.core.ids import Micros, call_id, child_id, later
 from midrun.core.orders import (
     AbortCall,
@@ -133,13 +133,26 @@ def _at_boundary(state: State) -> Order:
     if state.error is not None or state.open or state.wheel:
         return Settle()  # failed, waiting, or back with the person at the wheel
     if state.answer is None:
-        return next_call(state)
+        left = _left_behind(state)
+        return next_call(state) if left is None else left
     if state.waited_for or state.open_asks:
         return Settle()  # an approval is still out: the run waits for it before it ends
     if (cleanup := next_cleanup(state)) is not None:
         call, _ = cleanup
         return Release(call=call.id, after=call.release.retry_at)
     return Settle()
+
+
+def _left_behind(state: State) -> Order | None:
+    """Return the end of a child run that nobody attends to any more, if there is one.
+
+    Its call was sealed, by a redirect say: it must not go on for a plan that is gone.
+    """
+    for number in state.effects:
+        call = state.calls[number - 1]
+        if call.call_kind == "child" and call.stage is Stage.SEALED and to_release(call):
+            return Release(call=call.id, after=call.release.retry_at)
+    return None
 
 
 def next_call(state: State) -> Order:

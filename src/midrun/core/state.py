@@ -162,6 +162,7 @@ class Ask(Value, kw_only=True):
     question: str = ""
     data: Json = None
     blocking: bool = True
+    of: AskKind | None = None  # of a child's: what kind of ask it is there
     audience: str = ""
     four_eyes: bool = False
     args_hash: str = ""
@@ -171,6 +172,11 @@ class Ask(Value, kw_only=True):
     closed_seq: Seq = START
     by: str = ""
     role: Role = "user"  # of whoever decided
+
+    @property
+    def kind(self) -> AskKind:
+        """What is asked, whoever asks it."""
+        return self.of or self.ask_kind
 
 
 class Frame(Value, kw_only=True):

@@ -38,8 +38,8 @@ class Vector(Generic[T]):
         return self._size
 
     def __iter__(self) -> Iterator[T]:
-        for index in range(self._size):
-            yield self[index]
+        for start in range(0, self._size, _WIDTH):
+            yield from self._leaf(start)
 
     def __getitem__(self, index: int) -> T:
         if index < 0:
@@ -48,10 +48,7 @@ class Vector(Generic[T]):
             raise IndexError(index)
         if index >= self._size - len(self._tail):  # nearly every look is at the newest items
             return self._tail[index & _MASK]
-        node = self._root
-        for level in range(self._shift, 0, -_BITS):
-            node = node[(index >> level) & _MASK]  # type: ignore[assignment]  # inner nodes hold nodes
-        return node[index & _MASK]  # type: ignore[return-value]  # leaves hold items
+        return self._leaf(index)[index & _MASK]
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -82,6 +79,14 @@ class Vector(Generic[T]):
             return self._with(self._size, self._shift, self._root, tail)
         root = _replaced(self._root, self._shift, index, item)
         return self._with(self._size, self._shift, root, self._tail)
+
+    def _leaf(self, index: int) -> tuple[T, ...]:
+        if index >= self._size - len(self._tail):
+            return self._tail
+        node = self._root
+        for level in range(self._shift, 0, -_BITS):
+            node = node[(index >> level) & _MASK]  # type: ignore[assignment]  # inner nodes hold nodes
+        return node  # type: ignore[return-value]  # leaves hold items
 
     def _with(
         self, size: int, shift: int, root: tuple[object, ...], tail: tuple[T, ...]

@@ -52,13 +52,14 @@ async def attend(means: Means, agent: Agent, flight: Flight, state: State) -> Cl
     await pass_on(means, state.run, flight)  # what was asked before the child was there
     await _pass_decisions(means, state, call.id, child)
     await _resume(means, state.run, child)
-    with flight.scope:
+    with flight.scope, means.news.of(child) as bell:
         while True:
-            found = await _rested(means, child, RESTS)
-            end = _end(flight, state, found)
-            if end is not None:
-                return end
-            await _rested(means, child, frozenset(Phase) - {found.phase})
+            row = await means.store.row(child)
+            if row.head.phase in RESTS:
+                end_ = _end(flight, state, await load(means.store, child))
+                if end_ is not None:
+                    return end_
+            await bell.wait()
     # This process is being left: whoever drives the run next attends to the same child.
     return Close(epoch=epoch, outcome=CallAborted(call=call.id))
 
@@ -90,7 +91,7 @@ def _asked(child: State, flight: Flight, state: State) -> AskPerson:
     data: Json = {
         "run": child.run,
         "ask": ask.id,
-        "kind": ask.ask_kind,
+        "kind": ask.kind,
         "tool": about.use.tool if about else "",
         "data": ask.data,
     }
@@ -100,6 +101,9 @@ def _asked(child: State, flight: Flight, state: State) -> AskPerson:
         question=ask.question,
         data=data,
         child=True,
+        of=ask.kind,
+        audience=ask.audience,
+        four_eyes=ask.four_eyes,
         expires=ask.expires,
     )
 
@@ -189,6 +193,7 @@ async def pass_on(means: Means, parent: RunId, flight: Flight) -> None:
         except StoreError:
             await anyio.sleep(AGAIN_S)
         else:
+            means.news.tell(order.child)  # it may rest already: then its call ends now
             return
 
 

@@ -90,6 +90,11 @@ class Drive:
         self._leaving = ""
         self._fenced = False
 
+    @property
+    def behind(self) -> bool:
+        """Whether somebody told it of more than it has read."""
+        return self._newest > self.state.seq
+
     # ── what others tell it ───────────────────────────────────────────────────────────────
 
     def grew(self, seq: Seq) -> None:
@@ -200,7 +205,7 @@ class Drive:
         return Batch(self.state, self._means.clock())
 
     async def _read(self) -> None:
-        if self._newest > self.state.seq:
+        if self.behind:
             told = self._newest
             self.state = await read_on(self._means.store, self.state)
             if self._newest == told:  # nobody has told us more meanwhile

@@ -156,7 +156,7 @@ class Door:
                         self._stop(flight, because)
                 case ControlChild(call=call, control=control):
                     flight = self._flights.get((call, "call"))
-                    if flight is not None and flight.stop != control:
+                    if flight is not None and flight.passed_on != order:
                         flight.stop, flight.passed_on = control, order
                         self._means.tasks.start_soon(pass_on, self._means, self._run, flight)
                 case CheckCall(call=call) if (call, "check") not in self._flights:

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Collection, Mapping
 
+from msgspec.structs import replace
+
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
 from midrun.core.controls import Approve, Control
 from midrun.core.entries import RunStarted
 from midrun.core.fork import fork
 from midrun.core.head import head_of
-from midrun.core.ids import Micros, RunId
+from midrun.core.ids import AskId, Micros, RunId
 from midrun.core.machine import apply, fold
 from midrun.core.state import State
 from midrun.core.table import enabled
@@ -56,18 +58,23 @@ class Desk:
         """
         state = self.known(run) or await load(self.store, run)
         if isinstance(control, Approve) and control.args is not None:
-            self._check_edited(state, control)
+            await self._check_edited(state, control)
         ruled = await bring(self.store, state, control, self.now)
         if ruled.entries:
             self.hear(run, ruled.after)
         return receipt(control, ruled)
 
-    def _check_edited(self, state: State, control: Approve) -> None:
+    async def _check_edited(self, state: State, control: Approve) -> None:
         """Refuse edited arguments that do not fit while the ask is still open.
 
         A desk that does not know the agent cannot; then the call itself fails, and says so.
         """
         ask, agent = state.ask(control.ask), self.agents.get(state.started.agent)
+        if ask is not None and ask.ask_kind == "child" and isinstance(ask.data, dict):
+            child = await load(self.store, RunId(str(ask.data.get("run"))))
+            meant = AskId(str(ask.data.get("ask")))
+            await self._check_edited(child, replace(control, ask=meant))
+            return
         call = state.call(ask.call) if ask is not None else None
         if agent is None or call is None:
             return

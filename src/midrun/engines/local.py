@@ -145,7 +145,7 @@ class Local:
     async def _drive(self, run: RunId, state: State | None) -> None:
         try:
             await self._drive_once(run, state)
-            if not self._leaving:  # it may have been woken while it was let go
+            if not self._leaving and self._may_go_on(run):
                 self._tasks.start_soon(self._consider, run)
         except (JournalCorrupt, JournalTooNew) as error:
             self._broken[run] = error.seq
@@ -163,6 +163,13 @@ class Local:
             self._news.tell(run)  # nobody here knows it any more: look at the store
             if self._leaving and not self._taken:
                 self._empty.set()
+
+    def _may_go_on(self, run: RunId) -> bool:
+        """Tell whether a run that is being let go may need a driver, or its parent a word."""
+        if (drive := self._drives.get(run)) is None:
+            return True
+        state = drive.state  # it may have been woken while it was let go
+        return drive.behind or state.phase in DRIVABLE or state.started.parent is not None
 
     async def _drive_once(self, run: RunId, state: State | None) -> None:
         if state is None:
@@ -190,6 +197,8 @@ class Local:
 
     async def _consider(self, run: RunId) -> None:
         """Take a run up if it can be driven, here and now."""
+        if run in self._taken:
+            return  # whoever started or woke it here was quicker than the store's word
         try:
             row = await self._store.row(run)
         except RunNotFound:
@@ -252,9 +261,17 @@ class Local:
         for row in rows:
             if any(h.covers(row.run, row.head.agent, row.head.labels) for h in halts):
                 continue
+            if row.head.parent and await self._is_halted(row.head.parent):
+                continue  # it is held with its parent, and goes on with it
             state = await load(self._store, row.run)
             ruled = await bring(self._store, state, Lift(by=ENGINE), self._outside.clock)
             self.hear(row.run, ruled.after)
+
+    async def _is_halted(self, run: RunId) -> bool:
+        try:
+            return (await self._store.row(run)).head.phase is Phase.HALTED
+        except RunNotFound:
+            return False
 
     async def _wake(self, run: RunId) -> None:
         """Do what is due in a run that rests."""

@@ -157,8 +157,9 @@ class Undoing(Watch):
 
     def _released(self, record: Record) -> None:
         for made in self.ledger.calls.values():
-            held = made.traits.release or (made.kind == "child" and made.stage != "done")
-            if held and (made.touched or made.id in self._doomed):
+            child = made.kind == "child" and made.stage != "done" and made.attempt > 0
+            held = made.traits.release and (made.touched or made.id in self._doomed)
+            if child or held:
                 self._clean(record, made, "release")
 
     def _wanted(self, made: Made) -> bool:

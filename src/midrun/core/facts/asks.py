@@ -16,6 +16,7 @@ class AskOpened(Fact, kw_only=True):
     question: str = ""
     data: Json = None
     blocking: bool = True
+    of: AskKind | None = None  # of a child's: what kind of ask it is there
     audience: str = ""
     four_eyes: bool = False
     args_hash: str = ""

@@ -29,6 +29,7 @@ def ask_opened(state: State, entry: AskOpened) -> State:
         question=entry.question,
         data=entry.data,
         blocking=entry.blocking,
+        of=entry.of,
         audience=entry.audience,
         four_eyes=entry.four_eyes,
         args_hash=entry.args_hash,

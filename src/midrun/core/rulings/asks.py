@@ -19,15 +19,16 @@ def answer(state: State, control: Answer, now: Micros) -> Verdict:
     ask = state.ask(control.ask)
     if (problem := _problem(state, ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
-    if ask.ask_kind == "approval":
+    if ask.kind == "approval":
         return Refused(reason="not_a_question")
+    outcome = control.value if isinstance(control.value, str) else ""
+    if ask.kind == "unsure" and outcome not in OUTCOMES:
+        return Refused(reason="not_an_outcome")
     decision = Decision(choice="answer", value=control.value)
     answered = AskAnswered(ask=ask.id, decision=decision, **asked(control))
     if ask.ask_kind != "unsure":
         return accept(*waking(state, (answered,), "answered"))
-    if not isinstance(control.value, str) or control.value not in OUTCOMES:
-        return Refused(reason="not_an_outcome")
-    settled = CallSettled(call=ask.call, happened=OUTCOMES[control.value], **by(control))
+    settled = CallSettled(call=ask.call, happened=OUTCOMES[outcome], **by(control))
     return accept(*waking(state, (answered, settled), "answered"))
 
 
@@ -37,10 +38,11 @@ def approve(state: State, control: Approve, now: Micros) -> Verdict:
     if (problem := _problem(state, ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
     call = state.call(ask.call)
-    if ask.ask_kind not in {"approval", "child"} or call is None:
+    if ask.kind not in {"approval", "child"} or call is None:
         return Refused(reason="not_an_approval")
     args = call.use.args if control.args is None else control.args
-    if call.attempt and args_hash(args) != args_hash(call.use.args):
+    # What a child asks about is a call of its own, which its own journal rules on.
+    if ask.ask_kind != "child" and call.attempt and args_hash(args) != args_hash(call.use.args):
         # Its key is known outside with the arguments it was first made with.
         return Refused(reason="already_attempted")
     entries: tuple[Entry, ...] = (
@@ -61,7 +63,7 @@ def decline(state: State, control: Decline, now: Micros) -> Verdict:
     ask = state.ask(control.ask)
     if (problem := _problem(state, ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
-    if ask.ask_kind not in {"approval", "child"}:
+    if ask.kind not in {"approval", "child"}:
         return Refused(reason="not_an_approval")
     decision = Decision(choice="decline", reason=control.reason)
     answered = AskAnswered(ask=ask.id, decision=decision, **asked(control))
@@ -99,8 +101,9 @@ def ask_person(state: State, evidence: AskPerson, _: Micros) -> Verdict:
             call=call.id,
             question=evidence.question,
             data=evidence.data,
-            audience=call.traits.audience,
-            four_eyes=call.traits.four_eyes,
+            of=evidence.of,
+            audience=evidence.audience or call.traits.audience,
+            four_eyes=evidence.four_eyes or call.traits.four_eyes,
             expires=evidence.expires,
         )
     )

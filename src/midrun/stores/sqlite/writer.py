@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 GROUP_MAX: Final = 256
 ROW_MAX: Final = 8
-QUICK_S: Final = 0.002
+QUICK_S: Final = 0.004
 DETOUR: Final = 8
 DETOUR_MAX: Final = 4096
 
