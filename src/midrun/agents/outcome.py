@@ -40,6 +40,7 @@ class AskView(Value, kw_only=True):
     call: CallId
     tool: str
     args: Json = None
+    why: str = ""  # the agent wants it
     audience: str = ""  # who may decide: a role, or "user:…"; empty is anyone
     expires_at: Micros | None = None
 
@@ -199,6 +200,7 @@ def _view(state: State, ask: Ask) -> AskView:
         call=ask.call,
         tool=call.use.tool,
         args=call.use.args,
+        why=call.use.why,
         audience=ask.audience,
         expires_at=ask.expires,
     )

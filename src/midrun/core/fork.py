@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from midrun.core.entries import RunStarted
 from midrun.core.ids import CallId
-from midrun.core.state import Stage, State
+from midrun.core.state import Call, Stage, State
 from midrun.core.values import TERMINAL, Actor, Message, Origin
 from midrun.core.verdicts import Refused
+from midrun.core.words import fate
 
 
 def fork(state: State, *, by: Actor, instruction: str = "") -> RunStarted | Refused:
@@ -38,11 +39,15 @@ def fork(state: State, *, by: Actor, instruction: str = "") -> RunStarted | Refu
     )
 
 
-def history(state: State) -> Iterator[Message]:
-    """Yield the conversation as plain messages, results in words, partial work marked."""
+def history(state: State, *, inherited: int = 0) -> Iterator[Message]:
+    """Yield the conversation as plain messages, results in words, partial work marked.
+
+    Without the first `inherited` messages, unless they were condensed with the rest.
+    """
     if state.summary:
         yield Message(role="runtime", text=state.summary, kind="summary")
-    for index in range(state.condensed, len(state.messages)):
+    first = max(state.condensed, 0 if state.condensed else inherited)
+    for index in range(first, len(state.messages)):
         message = state.messages[index]
         if message.text or message.thinking:
             yield replace(message, calls=(), opaque=None)
@@ -52,10 +57,21 @@ def history(state: State) -> Iterator[Message]:
         yield Message(role="runtime", text="That run was cancelled; its work is partial.")
 
 
+def _fate(call: Call) -> str:
+    """Return what became of a call, its undo included: the next run must not count on it."""
+    came = fate(call) if call.stage is not Stage.DONE else "done"
+    if call.undo.stage == "done":
+        return f"{came}, then undone"
+    if call.undo.stage == "gave_up":
+        return f"{came}; its undo failed: {call.undo.error}"
+    if call.stage is Stage.DONE:
+        return f"done: {msgspec.json.encode(call.result).decode()}"
+    return f"{came}: {call.error}" if call.error and call.error != came else came
+
+
 def _result(state: State, call_: CallId) -> Message:
     call = state.call(call_)
     assert call is not None
     args = msgspec.json.encode(call.use.args).decode()
-    came = msgspec.json.encode(call.result).decode() if call.stage is Stage.DONE else call.error
-    said = f"{call.use.tool}({args}) — {call.stage}: {came}"
+    said = f"{call.use.tool}({args}) — {_fate(call)}"
     return Message(role="runtime", text=said, by=f"tool:{call.use.tool}", kind="result")

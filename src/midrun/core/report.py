@@ -20,7 +20,8 @@ class Deed(Value, kw_only=True):
 
     def __str__(self) -> str:
         said = f"`{self.tool}` {self.args}".strip()
-        return f"{said} — {self.note}" if self.note else said
+        said += f" — {self.note}" if self.note else ""
+        return f"{said} (why: {self.why})" if self.why else said
 
 
 class Report(Value, kw_only=True):

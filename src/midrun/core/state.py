@@ -267,6 +267,7 @@ class State(Value, kw_only=True):
     pending: tuple[Pending, ...] = ()
     frames: tuple[Frame, ...] = ()
     frames_pushed: int = 0
+    course: str = ""  # the last instruction that reached the agent
     goal: str = ""  # of the chain of thought the run is at: its task, or a side question
     plan: tuple[Item, ...] = ()
     messages: Vector[Message] = field(default_factory=Vector)

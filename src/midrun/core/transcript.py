@@ -14,7 +14,7 @@ import msgspec
 from midrun.core.ids import CallId
 from midrun.core.state import Call, Stage, State
 from midrun.core.values import Json, Message, Value
-from midrun.core.words import fate
+from midrun.core.words import fate, line
 
 AWAITING_REVIEW: Final = "proposed, awaiting review; the outcome will come as a message"
 HELD: Final = "not finished yet: it waits while another question is answered"
@@ -67,9 +67,23 @@ class Transcript(Sequence[Turn]):
         state = self._state
         if state.summary:
             if not place:
-                return Turn(role="runtime", text=state.summary, kind="summary")
+                return Turn(role="runtime", text=summary(state), kind="summary")
             place -= 1
         return _turn(state, state.messages[state.condensed + place])
+
+
+def summary(state: State) -> str:
+    """Return what stands for the condensed messages: first what people asked for.
+
+    That must not depend on how well a model sums up.
+    """
+    lines = [f"Task: {state.started.task}"]
+    if state.goal != state.started.task:
+        lines.append(f"At the moment: {line(state.goal)}")
+    lines += [f"Instruction: {state.course}"] if state.course else []
+    lines += [f"Plan: [{item.mark}] {line(item.text)}" for item in state.plan]
+    lines += [f"Held: {frame.goal}" for frame in state.frames]
+    return "\n".join([*lines, "", "Summary of what was said before:", state.summary])
 
 
 def _turn(state: State, message: Message) -> Turn:

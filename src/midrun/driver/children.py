@@ -93,6 +93,7 @@ def _asked(child: State, flight: Flight, state: State) -> AskPerson:
         "ask": ask.id,
         "kind": ask.kind,
         "tool": about.use.tool if about else "",
+        "why": about.use.why if about else "",
         "data": ask.data,
     }
     return AskPerson(

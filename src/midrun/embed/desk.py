@@ -120,6 +120,8 @@ class Desk:
             ControlRefused: `not_a_boundary`, something was under way there.
         """
         state, found = State(run=run), None
+        if seq is not None and seq < 1:
+            raise ControlRefused(run, "fork", "not_a_boundary", "started")
         for record in await self.store.read(run, limit=seq):
             state = fold(run, [record], state)
             if seq is None or record.seq == seq:
@@ -160,9 +162,22 @@ class Desk:
         )
 
     def offered(self, state: State, use: Use) -> Use:
-        """Complete a use by what the run's agent knows of its tools."""
-        agent = self.agents.get(state.started.agent)
-        return use if agent is None else agent.offered(use)
+        """Complete a use by what the run's agent knows of its tools.
+
+        Raises:
+            ControlRefused: the agent is not known here, so nobody could say who must approve
+                it; or it has no such tool, or the arguments do not fit.
+        """
+        agent, phase = self.agents.get(state.started.agent), state.phase
+        reason, detail = "unknown_agent", f"agent {state.started.agent} is not known here"
+        if agent is not None:
+            use = agent.offered(use)
+            reason, detail = "bad_arguments", use.refused
+        if detail:
+            raise ControlRefused(
+                state.run, "use_tool", reason, phase, enabled(phase), detail=detail
+            )
+        return use
 
 
 def _nothing(_: RunId) -> None:

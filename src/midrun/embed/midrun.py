@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from hashlib import sha256
 from types import TracebackType
-from typing import Literal, Self, cast
+from typing import Final, Literal, Self, cast
 
 import anyio
 import anyio.to_thread
@@ -35,6 +35,9 @@ from midrun.ports.outside import ID_BYTES, Outside
 from midrun.ports.store import Halt, Page, Query, RunRow, Store
 from midrun.stores.sqlite.connect import Durability
 from midrun.stores.urls import open_store
+
+REMEMBERED: Final = 50
+"""How many of the newest runs of a thread a new one is told of."""
 
 
 class Midrun:
@@ -166,11 +169,16 @@ class Midrun:
         return Run(run, self._desk)
 
     async def _said_before(self, thread: str) -> tuple[Message, ...]:
-        """Return what the thread's last run knew and said; it had that of those before it."""
-        page = await self.store.runs(Query(thread=thread, limit=1))
-        if not page.items:
-            return ()
-        return tuple(history(await load(self.store, page.items[0].run)))
+        """Return what the runs of a thread said, oldest first, each without what it was told.
+
+        So what an older run says after a newer one has started is not lost to the thread.
+        """
+        page = await self.store.runs(Query(thread=thread, limit=REMEMBERED))
+        said: list[Message] = []
+        for row in reversed(page.items):
+            state = await load(self.store, row.run)
+            said += history(state, inherited=len(state.started.history))
+        return tuple(said)
 
     async def get(self, run_id: str) -> Run:
         """Return the handle of a run.

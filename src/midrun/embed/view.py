@@ -42,6 +42,7 @@ class CallView(Value, kw_only=True):
     tool: str  # empty for the model
     since: Micros
     attempt: int
+    why: str = ""  # the agent makes it
     unstoppable: bool = False  # it blocks a thread: a cancel will not wait for it
 
 
@@ -54,6 +55,7 @@ class EffectView(Value, kw_only=True):
     can_undo: bool
     undo: str = ""  # how far its undo is
     note: str = ""
+    why: str = ""  # the agent made it
 
 
 class PendingView(Value, kw_only=True):
@@ -162,6 +164,7 @@ def _in_flight(state: State) -> tuple[CallView, ...]:
             tool=call.use.tool,
             since=call.started_at,
             attempt=call.attempt,
+            why=call.use.why,
             unstoppable=call.traits.unstoppable,
         )
         for call in calls
@@ -178,6 +181,7 @@ def _effects(state: State) -> tuple[EffectView, ...]:
             can_undo=call.traits.undo,
             undo=call.undo.stage,
             note=line(call.undo.error or call.error or _fate(call)),
+            why=call.use.why,
         )
         for call in calls
     )

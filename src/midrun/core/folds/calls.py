@@ -34,7 +34,13 @@ def args_hash(args: Json) -> str:
 def call_proposed(state: State, entry: CallProposed) -> State:
     """Somebody wants a call made."""
     calls, opened = _proposed(state, (entry.use,), by_hand=bool(state.wheel))
-    return replace(state, calls=calls, open=opened)
+    after = replace(state, calls=calls, open=opened)
+    if not state.wheel:
+        return after
+    made = call_id(len(calls))  # a person made it as the assistant: the agent will know
+    return after.saying(
+        Message(role="assistant", text="", by=state.wheel, kind="person", calls=(made,))
+    )
 
 
 def _proposed(

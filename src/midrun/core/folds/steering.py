@@ -115,7 +115,7 @@ def _without_approvals(state: State) -> State:
 def redirect_applied(state: State, entry: RedirectApplied) -> State:
     """The agent knows the instruction; what it would have ended with no longer counts."""
     state, waiting = without_pending(state, entry.redirect)
-    state = replace(state, answer=None, main=None)
+    state = replace(state, answer=None, main=None, course=waiting.text)
     return state.saying(
         Message(role="user", text=waiting.text, by=waiting.by, kind="instruction")
     )

@@ -1,9 +1,12 @@
 """Calls: the gate that every one of them passes, and what their ends mean."""
 
+from msgspec.structs import replace
+
 from midrun.core.boundary import approval, needs_approval, stopped_by
 from midrun.core.entries import (
     AskClosed,
     CallDone,
+    CallFailed,
     CallProposed,
     CallSettled,
     CallStarted,
@@ -113,6 +116,9 @@ def close(state: State, evidence: Close, _: Micros) -> Verdict:
     if call is None or call.stage is not Stage.STARTED:
         return Refused(reason="not_in_flight")
     if call.purpose == "condense" and isinstance(outcome, CallDone) and outcome.reply:
+        if not outcome.reply.text.strip():  # nothing said stands for nothing
+            failed = CallFailed(call=call.id, error="the summary was empty", transient=True)
+            return accept(replace(failed, spent=outcome.spent))
         upto = max(state.condensed, len(state.messages) - KEEP)
         summary = HistoryCondensed(call=call.id, upto=upto, summary=outcome.reply.text)
         return accept(outcome, summary)
