@@ -6,7 +6,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from midrun import Agent, Cancelled, Completed, Midrun
+from midrun import Agent, Cancelled, Completed, Midrun, tool
 from midrun.core.entries import CallStarted, RunCancelled, RunHalted, RunLifted
 from midrun.models import ScriptedModel, Use
 from tests.promises.seen import entries, kinds, recorded
@@ -364,6 +364,23 @@ async def test_a_child_that_has_finished_keeps_its_work_and_the_report_says_so(
     assert isinstance(outcome, Cancelled)
     kept = [deed.tool for deed in outcome.report.done]
     assert ("aide" in kept) == (shop.undone == [])
+
+
+async def test_what_a_child_could_not_undo_is_not_clean_on_its_parent(opened: Opener) -> None:
+    """Whoever reads the parent's report must not think that everything is gone."""
+    shop = Workshop()
+    dared = tool(shop._slow, name="dared", undo=shop._undo, undo_unknown=False)
+    helper = Agent("aide", model=ScriptedModel([Use("dared", name="x")]), tools=[dared])
+    midrun = await opened(delegating(helper, turns=[Use("aide", task="Do")]))
+    run = await midrun.start("parent", "go")
+    await shop.start("x").wait()
+    await run.cancel()
+    await run.until("cancelled")
+    child = await child_of(midrun, run)
+    assert [deed.tool for deed in (await child.report()).not_undone] == ["dared"]
+    assert shop.undone == []
+    report = await run.report()
+    assert not report.clean, str(report)
 
 
 async def test_a_child_that_does_not_respond_does_not_hold_the_cancel_up(

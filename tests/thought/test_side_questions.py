@@ -16,9 +16,10 @@ from tests.thought.workshop import Workshop, child_of, delegating
 BOUND = 200  # characters of a held thought that a model is given at most
 
 
-async def held(opened: Opener, shop: Workshop, *rest: object, **options: object) -> Run:
+async def held(opened: Opener, shop: Workshop, *rest: object, frame_depth: int = 4) -> Run:
     """Bring a run to where its task is held and a side question has a call in flight."""
-    agent = shop.agent(Use("slow", name="main"), Use("slow", name="side"), *rest, **options)
+    script = (Use("slow", name="main"), Use("slow", name="side"), *rest)
+    agent = shop.agent(*script, frame_depth=frame_depth)
     run = await (await opened(agent)).start("actor", "Main")
     await shop.start("main").wait()
     await run.say("Side?")

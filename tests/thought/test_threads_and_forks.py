@@ -177,7 +177,7 @@ async def boundaries(run: Run) -> list[int]:
             assert error.reason == "not_a_boundary"  # noqa: PT017 - most seqs are none
         else:
             found.append(seq)
-            await fork.cancel()
+            await fork.result()
     return found
 
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Outcome
+from midrun.agents.pausing import PauseHere
 from midrun.agents.planning import PLAN
 from midrun.agents.schema import BadArguments, Function
 from midrun.agents.starting import Started
@@ -119,7 +120,7 @@ class Agent:
         assert isinstance(use.args, dict)  # or it would not have fitted
         try:
             traits = tool.traits_for(deepcopy(use.args))
-        except Exception as error:  # noqa: BLE001 - the user's code; a call nobody judged must not be made
+        except (Exception, PauseHere) as error:  # noqa: BLE001 - the user's code; a call nobody judged must not be made
             words = f"{type(error).__name__}: {safe_str(error)}"
             return replace(
                 use, refused=f"not made: it is not known who must approve it ({words})"
@@ -237,9 +238,19 @@ def _by_name(agent: str, tools: "Sequence[Tool | Function]") -> Mapping[str, Too
                 "move it to the top of a module, or drop in_process=False"
             )
             raise Misconfigured(f"agent {agent}", problem)
+        if one.timeout is not None and not one.is_async and _threaded(one):
+            problem = (
+                f"tool {one.name} blocks a thread, which no timeout can stop; make it async, "
+                "or move it to the top of a module so that it can be killed"
+            )
+            raise Misconfigured(f"agent {agent}", problem)
         made[one.name] = one
     made.setdefault(PLAN.name, PLAN)
     return MappingProxyType(made)
+
+
+def _threaded(tool: Tool) -> bool:
+    return bool(tool.in_process) or place_of(tool) is None
 
 
 def _fingerprint(agent: Agent) -> str:

@@ -142,7 +142,9 @@ async def _hook(
         return Raised(kind="LookupError", message=problem), False
     performance = Performance(means, agent, tool, flight, state)
     given = (call.use.args,) if name == "check" else (call.use.args, _result(call))
-    return await _within(_seconds(tool) or HOOK_S, performance.hook(function, *given))
+    # A thread cannot be stopped: given up, it would still be at it when the next one begins.
+    seconds = None if performance.blocks_thread(function) else _seconds(tool) or HOOK_S
+    return await _within(seconds, performance.hook(function, *given))
 
 
 async def _within(seconds: float | None, work: Awaitable[End]) -> tuple[End, bool]:

@@ -51,7 +51,7 @@ from midrun.driver.bell import Bell
 from midrun.driver.control import bring
 from midrun.driver.journal import read_on, snapshot_if_due
 from midrun.driver.means import Means
-from midrun.driver.mishaps import CAUGHT, words
+from midrun.driver.mishaps import must_go_on, words
 from midrun.driver.perform import Door
 from midrun.driver.speaking import prompt_for
 from midrun.errors import (
@@ -177,7 +177,8 @@ class Drive:
         del self._door.brought[: len(brought)]
         for one in brought:
             if one.saved is not None:
-                one.saved.set()
+                one.saved.durable = one not in late
+                one.saved.over.set()
         for one in late:
             self._door.too_late(one)
         self._latch = None
@@ -235,7 +236,9 @@ class Drive:
             case CallModel(call=call, after=after) if after is None or after <= batch.now:
                 try:
                     reserve = self._reserve(order, state)
-                except CAUGHT as error:
+                except BaseException as error:
+                    if must_go_on(error):
+                        raise
                     return Fail(epoch=epoch, error=words(error), code="model_error")
                 return Start(epoch=epoch, call=call, seen=state.seq, reserve=reserve)
             case CallTool(call=call):

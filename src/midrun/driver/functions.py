@@ -9,7 +9,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import cached_property, partial
-from inspect import iscoroutinefunction
+from inspect import isawaitable, iscoroutinefunction
 from typing import Literal, TypeAlias, cast
 
 import anyio
@@ -30,12 +30,14 @@ from midrun.driver.blocking.errands import (
     Errand,
     NotDone,
     Outcome,
+    Raised,
     Returned,
+    unawaited,
 )
 from midrun.driver.flight import Flight
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
-from midrun.driver.mishaps import end_of, is_ours, raised
+from midrun.driver.mishaps import FOR_US, end_of, must_go_on
 from midrun.errors import NotJson, TooLarge
 
 End: TypeAlias = Outcome | None
@@ -82,6 +84,13 @@ class Performance:
         work = partial(function, self._call(function), *args)
         return await self._carry_out(function, work, "hook", list(args))
 
+    def blocks_thread(self, what: Function | Tool) -> bool:
+        """Tell whether it runs where nobody can stop it."""
+        function = what.fn if isinstance(what, Tool) else what
+        if iscoroutinefunction(function):
+            return False
+        return bool(self._tool.in_process) or place_of(what) is None
+
     async def _carry_out(
         self,
         what: Function | Tool,
@@ -115,7 +124,9 @@ class Performance:
 
     async def _in_thread(self, work: Callable[[], object]) -> End:
         """Nothing reaches a thread: it is waited for, unless the process itself is left."""
-        return await anyio.to_thread.run_sync(partial(_end, work), abandon_on_cancel=True)
+        return await anyio.to_thread.run_sync(
+            partial(_end, work), abandon_on_cancel=True, limiter=self._means.threads
+        )
 
     def _call(self, function: Function) -> Call:
         facts, save, note = self._facts, self._flight.save, self._note
@@ -143,14 +154,10 @@ async def _ended(work: Callable[[], Awaitable[object]]) -> Outcome:
     """Await `work`. Whatever it raises is its outcome, for the agent to hear of."""
     try:
         return _returned(await work())
-    except anyio.get_cancelled_exc_class() as error:
-        if is_ours():
-            raise
-        return raised(error)
     except BaseException as error:
-        if (end := end_of(error)) is None:
+        if must_go_on(error):
             raise
-        return end
+        return end_of(error)
 
 
 def _end(work: Callable[[], object]) -> Outcome:
@@ -158,13 +165,18 @@ def _end(work: Callable[[], object]) -> Outcome:
     try:
         return _returned(work())
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) or (end := end_of(error)) is None:
+        if isinstance(error, FOR_US):
             raise
-        return end
+        return end_of(error)
 
 
-def _returned(value: object) -> Returned | NotDone:
-    """Take what came back; that it is not JSON does not undo what has happened."""
+def _returned(value: object) -> Returned | NotDone | Raised:
+    """Take what came back; that it is not JSON does not undo what has happened.
+
+    A coroutine that nobody awaited is no result: what was meant to happen has not.
+    """
+    if isawaitable(value):
+        return unawaited(value)
     if value is NOT_DONE:
         return NotDone()
     try:

@@ -8,7 +8,7 @@ from midrun.core.evidence import Fail, GiveVerdict
 from midrun.core.ids import Epoch
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
-from midrun.driver.mishaps import CAUGHT, words
+from midrun.driver.mishaps import must_go_on, words
 from midrun.stops import resolve_custom
 
 
@@ -44,7 +44,9 @@ async def judge(epoch: Epoch, name: str, state: State) -> GiveVerdict | Fail:
         met = resolve_custom(name)(standing(state))
         if inspect.isawaitable(met):
             met = await met
-    except CAUGHT as error:
+    except BaseException as error:
+        if must_go_on(error):
+            raise
         problem = f"stop condition {name}: {words(error)}"
         return Fail(epoch=epoch, error=problem, code="stop_failed")
     return GiveVerdict(epoch=epoch, name=name, met=bool(met))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from anyio import CapacityLimiter
 from anyio.abc import TaskGroup
 
 from midrun.agents.agent import Agent
@@ -26,6 +27,7 @@ class Means:
     agents: Mapping[str, Agent]
     model_of: Callable[[Agent], Model]
     zygote: Zygote
+    threads: CapacityLimiter  # of tools that block one; nobody else's
     live: Live
     news: News
     hear: Callable[[RunId, State], None]  # of what was just appended to a run, here

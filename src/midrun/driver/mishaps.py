@@ -1,7 +1,6 @@
 """Mishaps: what somebody's code raised, in words that can be journaled and told to an agent."""
 
 import math
-from asyncio import CancelledError
 from collections.abc import Iterator
 
 import anyio
@@ -10,15 +9,15 @@ from midrun.agents.pausing import PauseHere
 from midrun.codec.brief import safe_str
 from midrun.driver.blocking.errands import Asked, Raised
 
-CAUGHT = (Exception, SystemExit, GeneratorExit)
-"""What a tool, a model or a condition may raise without taking anybody along.
+FOR_US = (KeyboardInterrupt,)
+"""What is never somebody's code's own error; and a cancellation, if `is_ours` says so.
 
-A cancellation is none of these; `is_ours` says whether it was meant for us.
+Everything else that a tool, a model or a condition raises ends its call, and nothing else.
 """
 
 
-def end_of(error: BaseException) -> Raised | Asked | None:
-    """Return what an error means for the function that raised it; None: it is not its own.
+def end_of(error: BaseException) -> Raised | Asked:
+    """Return what an error means for the function that raised it.
 
     A question counts from wherever it was asked, also from inside a task group.
     """
@@ -26,8 +25,7 @@ def end_of(error: BaseException) -> Raised | Asked | None:
     for leaf in leaves:
         if isinstance(leaf, PauseHere):
             return Asked(question=leaf.question, data=leaf.data)
-    own = (*CAUGHT, CancelledError)  # AnyIO's name for it can only be asked for in a loop
-    return raised(error) if all(isinstance(leaf, own) for leaf in leaves) else None
+    return raised(error)
 
 
 def raised(error: BaseException) -> Raised:
@@ -43,6 +41,13 @@ def words(error: BaseException) -> str:
     """Return `error` as one text."""
     told = raised(error)
     return f"{told.kind}: {told.message}"
+
+
+def must_go_on(error: BaseException) -> bool:
+    """Tell whether an error that was just caught is meant for us, and must be raised again."""
+    if isinstance(error, FOR_US):
+        return True
+    return isinstance(error, anyio.get_cancelled_exc_class()) and is_ours()
 
 
 def is_ours() -> bool:

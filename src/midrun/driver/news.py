@@ -18,6 +18,7 @@ class News:
         self._store = store
         self._bells: dict[RunId, list[Bell]] = {}
         self._hears: list[Callable[[Change], None]] = []
+        self.over = False
 
     def everything(self, hear: Callable[[Change], None]) -> None:
         """Have `hear` called for every change."""
@@ -43,9 +44,14 @@ class News:
 
     async def watch(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Watch the store until cancelled, or until it is closed."""
-        async with self._store.watch() as changes:
-            task_status.started()
-            async for change in changes:
-                for hear in self._hears:
-                    hear(change)
-                self.tell(change.run)
+        try:
+            async with self._store.watch() as changes:
+                task_status.started()
+                async for change in changes:
+                    for hear in self._hears:
+                        hear(change)
+                    self.tell(change.run)
+        finally:
+            self.over = True  # whoever waits must not wait for ever
+            for run in tuple(self._bells):
+                self.tell(run)

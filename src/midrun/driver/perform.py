@@ -19,6 +19,7 @@ import anyio
 from midrun.agents.agent import Agent
 from midrun.agents.planning import PLAN, noted, planned
 from midrun.agents.schema import BadArguments
+from midrun.codec.journal import encode_entry
 from midrun.core.entries import (
     CallDone,
     CallFailed,
@@ -26,6 +27,7 @@ from midrun.core.entries import (
     CallUnknown,
     Entry,
     LateResult,
+    ProgressSaved,
     UndoFailed,
     UndoStarted,
     UndoUnknown,
@@ -42,11 +44,18 @@ from midrun.driver.control import bring
 from midrun.driver.flight import FENCED, Flight, Form
 from midrun.driver.journal import load
 from midrun.driver.judging import judge
+from midrun.driver.keeping import kept
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
-from midrun.driver.mishaps import CAUGHT, words
+from midrun.driver.mishaps import must_go_on, words
 from midrun.driver.speaking import speak
-from midrun.errors import MidrunError, StoreBusy, StoreFull, StoreUnreachable
+from midrun.errors import (
+    MidrunError,
+    StaleEpoch,
+    StoreBusy,
+    StoreFull,
+    StoreUnreachable,
+)
 
 SHUTDOWN: Final = "shutdown"
 LATE_S: Final = 2.0
@@ -97,13 +106,17 @@ class Door:
             return  # the right to act is gone: the next driver finds the call as an orphan
         try:
             given = await self._perform(flight, state)
-        except CAUGHT as error:  # a fault of ours: it must not end anything but this call
+        except BaseException as error:
+            if must_go_on(error):
+                raise
+            # A fault of ours: it must not end anything but this call.
             given = _failed(self.epoch, flight, words(error))
         flight.ended.set()
         if self._flights.get((flight.call.id, flight.form)) is flight:
             del self._flights[flight.call.id, flight.form]
         if given is None:
             return
+        given = kept(given)
         if flight.given_up or self._dropped:
             await self._bring_late(flight, given)
         else:
@@ -138,12 +151,21 @@ class Door:
         return Close(epoch=epoch, outcome=CallDone(call=call.id, result=noted(items)))
 
     async def _save(self, call: CallId, progress: Json) -> None:
-        """Save how far a long call is; it is durable when this returns."""
-        saved = anyio.Event()
-        given = SaveProgress(epoch=self.epoch, call=call, progress=progress)
-        self.brought.append(Brought(given, saved=saved))
-        self._bell.ring()
-        await saved.wait()
+        """Save how far a long call is; it is durable when this returns.
+
+        Raises:
+            NotJson, TooLarge: it cannot be stored.
+            StaleEpoch: nobody waits for this call any more; nothing was saved.
+        """
+        encode_entry(ProgressSaved(call=call, progress=progress))
+        saved = Saved()
+        if not self._dropped:
+            given = SaveProgress(epoch=self.epoch, call=call, progress=progress)
+            self.brought.append(Brought(given, saved=saved))
+            self._bell.ring()
+            await saved.over.wait()
+        if not saved.durable:
+            raise StaleEpoch(self._run, self.epoch, self.epoch)
 
     # ── what the plan orders of calls that have left ──────────────────────────────────────
 
@@ -216,6 +238,8 @@ class Door:
         self._dropped = True
         for one in self.brought:  # it came, but nobody could journal it any more
             self.too_late(one)
+            if one.saved is not None:
+                one.saved.over.set()
         self.brought.clear()
         for flight in self._flights.values():
             flight.abort(FENCED)
@@ -251,12 +275,22 @@ class Door:
         return True
 
 
+class Saved:
+    """What a tool waits for that saves its progress: the end of it, and whether it is kept."""
+
+    __slots__ = ("durable", "over")
+
+    def __init__(self) -> None:
+        self.over = anyio.Event()
+        self.durable = False
+
+
 class Brought(NamedTuple):
     """Evidence, the flight that it comes from, and who waits for it, if there are such."""
 
     given: Evidence
     flight: Flight | None = None
-    saved: anyio.Event | None = None  # somebody waits until it is durable
+    saved: "Saved | None" = None  # somebody waits until it is durable
 
 
 def _failed(epoch: Epoch, flight: Flight, error: str) -> Evidence:

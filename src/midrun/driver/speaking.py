@@ -1,6 +1,5 @@
 """Speaking: one model call, from its prompt to what the journal says of it."""
 
-import anyio
 from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
@@ -12,7 +11,7 @@ from midrun.core.values import Reply
 from midrun.driver.flight import Flight
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
-from midrun.driver.mishaps import CAUGHT, is_ours, words
+from midrun.driver.mishaps import must_go_on, words
 from midrun.errors import ModelFailed
 from midrun.ports.model import Finished, Model, Piece, Prompt
 
@@ -60,12 +59,13 @@ async def speak(
             await _listen(means, flight, state, model, prompt, said)
     except ModelFailed as error:
         return _failed(means, flight, error, said)
-    except anyio.get_cancelled_exc_class() as error:
-        if is_ours():
+    except BaseException as error:
+        if must_go_on(error):
             raise
         return _broken(flight, error, said)
-    except CAUGHT as error:
-        return _broken(flight, error, said)
+    if said.finished is None and not flight.scope.cancelled_caught:
+        ended = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
+        return _failed(means, flight, ended, said)
     if said.finished is None:
         return CallAborted(
             call=call.id, text="".join(said.text), thinking="".join(said.thinking)

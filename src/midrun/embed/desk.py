@@ -1,6 +1,6 @@
 """The desk: where the runs of one store are looked at, waited for, and asked things."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -16,12 +16,14 @@ from midrun.core.state import State
 from midrun.core.table import enabled
 from midrun.core.values import Actor, Phase, Use
 from midrun.core.verdicts import Refused
-from midrun.driver.control import bring
+from midrun.driver.batch import Batch
+from midrun.driver.bell import Bell
+from midrun.driver.control import bring, bring_all, rule
 from midrun.driver.journal import load, read_on
 from midrun.driver.live import Live
 from midrun.driver.news import News
 from midrun.embed.receipt import Receipt, receipt
-from midrun.errors import ControlRefused, RunExists
+from midrun.errors import ControlRefused, RunExists, StoreClosed
 from midrun.ports.outside import Outside
 from midrun.ports.store import Store
 
@@ -63,6 +65,29 @@ class Desk:
         if ruled.entries:
             self.hear(run, ruled.after)
         return receipt(control, ruled)
+
+    def check_all(self, state: State, controls: Sequence[Control]) -> None:
+        """Refuse if any of `controls`, one after the other, does not fit a run in `state`.
+
+        Raises:
+            ControlRefused: the first that does not.
+        """
+        for control, ruled in zip(
+            controls, rule(Batch(state, self.now()), controls), strict=False
+        ):
+            receipt(control, ruled)
+
+    async def ask_all(self, run: RunId, controls: Sequence[Control]) -> None:
+        """Put all of `controls` into the journal in one go, or none of them.
+
+        Raises:
+            ControlRefused: one of them does not fit where the run stands.
+        """
+        state = self.known(run) or await load(self.store, run)
+        every = await bring_all(self.store, state, controls, self.now)
+        for control, ruled in zip(controls, every, strict=False):
+            receipt(control, ruled)
+        self.hear(run, every[-1].after)
 
     async def _check_edited(self, state: State, control: Approve) -> None:
         """Refuse edited arguments that do not fit while the ask is still open.
@@ -142,7 +167,18 @@ class Desk:
                     state = await self.state_of(run)
                     if state.phase in phases:
                         return state
-                await bell.wait()
+                await self.rung(bell)
+
+    async def rung(self, bell: Bell) -> None:
+        """Wait for news.
+
+        Raises:
+            StoreClosed: there will be none, because this has been left.
+        """
+        if not self.news.over:
+            await bell.wait()
+        if self.news.over:
+            raise StoreClosed("midrun")
 
     async def checkpoint_of(self, state: State, *, expires: Micros | None = None) -> Checkpoint:
         """Return a parked run as portable JSON, signed where there is a key.

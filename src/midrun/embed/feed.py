@@ -55,7 +55,7 @@ async def feed(desk: Desk, run: RunId, after: Seq) -> AsyncIterator[Item]:
                 if delta.call not in closed:
                     yield delta
             if not records:
-                await bell.wait()
+                await desk.rung(bell)
 
 
 def happened(record: Record) -> Happened:

@@ -238,10 +238,10 @@ class Midrun:
         checkpoint.check_for(name, print_, self._clock())
         state = checkpoint.state()
         wishes = answers(state, answer, instruction, caps=caps or {}, by=actor_of(actor))
+        self._desk.check_all(state, wishes)  # before anything is taken in
         if row is None:
             await self.store.adopt(checkpoint.run, checkpoint.journal, head=head_of(state))
-        for control in wishes:
-            await self._desk.ask(checkpoint.run, control)
+        await self._desk.ask_all(checkpoint.run, wishes)
         return Run(checkpoint.run, self._desk)
 
     async def verify(self, run_id: str) -> Verdict:

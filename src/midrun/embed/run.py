@@ -47,6 +47,8 @@ class Wish(TypedDict):
 
 def wish(asking: Asking) -> Wish:
     """Return what every control says of who asks."""
+    if unknown := asking.keys() - Asking.__annotations__.keys():
+        raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
     return Wish(
         by=actor_of(asking.get("actor")),
         reason=asking.get("reason") or "",

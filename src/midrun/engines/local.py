@@ -6,7 +6,8 @@ that several processes do the same.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Final
@@ -17,7 +18,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from midrun.agents.agent import Agent
 from midrun.core.controls import Lift
 from midrun.core.evidence import Wake
-from midrun.core.ids import RunId
+from midrun.core.ids import START, RunId, Seq
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE, Actor, Phase
 from midrun.driver.blocking.zygote import Zygote
@@ -29,10 +30,19 @@ from midrun.driver.journal import load
 from midrun.driver.live import Live
 from midrun.driver.means import Means
 from midrun.driver.news import News
-from midrun.errors import JournalCorrupt, JournalTooNew, RunNotFound, StoreError
+from midrun.errors import (
+    JournalCorrupt,
+    JournalTooNew,
+    MidrunError,
+    RunNotFound,
+    StoreError,
+)
 from midrun.ports.model import Model
 from midrun.ports.outside import Outside
 from midrun.ports.store import Change, Query, Store
+
+FAR_SEQ: Final = Seq(2**53)
+"""Beyond every journal: of one that cannot be read, whatever is added to it."""
 
 ENGINE: Final = Actor(name="system:engine", role="system")
 
@@ -72,7 +82,7 @@ class Local:
         self._drives: dict[RunId, Drive] = {}
         self._taken: set[RunId] = set()
         self._left: set[RunId] = set()  # whose lease may still be ours: to be looked at again
-        self._broken: dict[RunId, int] = {}  # runs whose journal cannot be driven, at which seq
+        self._broken: dict[RunId, Seq] = {}  # runs whose journal cannot be driven, at which seq
         self._empty = anyio.Event()
         self._leave = anyio.Event()
         self._leaving = False
@@ -107,6 +117,7 @@ class Local:
                     agents=self._agents,
                     model_of=self._model_of,
                     zygote=zygote,
+                    threads=anyio.CapacityLimiter(math.inf),
                     live=self._deltas,
                     news=self._news,
                     hear=self.hear,
@@ -148,15 +159,16 @@ class Local:
             if not self._leaving and self._may_go_on(run):
                 self._tasks.start_soon(self._consider, run)
         except (JournalCorrupt, JournalTooNew) as error:
-            self._broken[run] = error.seq
+            self._broken[run] = FAR_SEQ
             log.error("run %s is not driven: %s", run, error)  # noqa: TRY400 - the text says it all
         except StoreError as error:
             self._left.add(run)
             log.warning("run %s is left for now: %s", run, error)
         except Exception:
             # A fault of ours in one run must not end the others of this process.
-            self._broken[run] = 0
-            log.exception("run %s is not driven here any more", run)
+            # It is tried again once somebody has added to its journal: cancelled it, say.
+            self._broken[run] = state.seq if (state := self.known(run)) else START
+            log.exception("run %s is not driven here for now", run)
         finally:
             self._drives.pop(run, None)
             self._taken.discard(run)
@@ -186,6 +198,8 @@ class Local:
 
     def _hear(self, change: Change) -> None:
         """Tell a drive what others appended; see to what has become drivable."""
+        if self._broken.get(change.run, FAR_SEQ) < change.seq:
+            del self._broken[change.run]
         if (drive := self._drives.get(change.run)) is not None:
             drive.grew(change.seq)
         elif self._leaving:
@@ -216,7 +230,7 @@ class Local:
     async def _tell_parent(self, run: RunId) -> None:
         try:
             await tell_parent(self._means, await load(self._store, run))
-        except StoreError as error:
+        except MidrunError as error:
             log.warning("the parent of run %s hears of it later: %s", run, error)
 
     async def _latched(self) -> None:
@@ -239,14 +253,14 @@ class Local:
         while True:
             try:
                 for run in await self._store.due(limit=MANY):
-                    await self._wake(run)
+                    await self._looked_at(run, self._wake)
                 await self._lift_forgotten()
                 while self._left:
                     await self._consider(self._left.pop())
                 if names:
                     for run in await self._store.drivable(limit=MANY, agents=names):
                         self.take_up(run)
-            except StoreError as error:
+            except MidrunError as error:
                 log.warning("cannot look for runs: %s", error)
             await anyio.sleep(SWEEP_S)
 
@@ -263,9 +277,22 @@ class Local:
                 continue
             if row.head.parent and await self._is_halted(row.head.parent):
                 continue  # it is held with its parent, and goes on with it
-            state = await load(self._store, row.run)
-            ruled = await bring(self._store, state, Lift(by=ENGINE), self._outside.clock)
-            self.hear(row.run, ruled.after)
+            await self._looked_at(row.run, self._lift)
+
+    async def _lift(self, run: RunId) -> None:
+        state = await load(self._store, run)
+        ruled = await bring(self._store, state, Lift(by=ENGINE), self._outside.clock)
+        self.hear(run, ruled.after)
+
+    async def _looked_at(self, run: RunId, look: Callable[[RunId], Awaitable[None]]) -> None:
+        """Look at one run; a journal that cannot be read is nobody else's problem."""
+        if run in self._broken:
+            return
+        try:
+            await look(run)
+        except (JournalCorrupt, JournalTooNew) as error:
+            self._broken[run] = FAR_SEQ
+            log.error("run %s is not looked at any more: %s", run, error)  # noqa: TRY400 - the text says it all
 
     async def _is_halted(self, run: RunId) -> bool:
         try:

@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from inspect import isawaitable
 from typing import Final, Never, cast
 
 import msgspec
@@ -21,7 +22,15 @@ from midrun.agents.tool import NOT_DONE, Tool
 from midrun.codec.brief import safe_repr, safe_str
 from midrun.codec.strict import checked
 from midrun.core.values import Json
-from midrun.driver.blocking.errands import Answer, Asked, Errand, NotDone, Raised, Returned
+from midrun.driver.blocking.errands import (
+    Answer,
+    Asked,
+    Errand,
+    NotDone,
+    Raised,
+    Returned,
+    unawaited,
+)
 from midrun.driver.blocking.wire import (
     LENGTH,
     RESULT_MAX,
@@ -109,6 +118,8 @@ def _answer(errand: Errand, found: object, channel: Channel) -> Answer:
         return Raised(kind=type(error).__name__, message=safe_str(error))
     if value is NOT_DONE:
         return NotDone()
+    if isawaitable(value):
+        return unawaited(value)
     try:
         return Returned(value=_storable(value))
     except (NotJson, TooLarge) as problem:

@@ -1,5 +1,6 @@
 """Errands: what a blocking function is to do in a process of its own, and what came of it."""
 
+from collections.abc import Coroutine
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -70,6 +71,13 @@ class Died(Struct, frozen=True, kw_only=True):
     exit_code: int = 0
     started: bool = True
     detail: str = ""
+
+
+def unawaited(value: object) -> Raised:
+    """Return that a function gave back something to await, which nobody will; close it."""
+    if isinstance(value, Coroutine):
+        value.close()
+    return Raised(kind="TypeError", message="it returned a coroutine; make it an async def")
 
 
 Answer: TypeAlias = Returned | NotDone | Raised | Asked

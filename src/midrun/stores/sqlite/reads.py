@@ -36,6 +36,10 @@ QUICK_BYTES: Final = 256 * 1024
 """Nor may they be longer than this together: hashing and decoding takes about a millisecond."""
 
 
+READERS: Final = 8
+"""How many threads may wait for one connection."""
+
+
 class Reader:
     """A connection that only reads, for one thread at a time."""
 
@@ -43,6 +47,7 @@ class Reader:
         self._path = path
         self._busy_ms = busy_ms
         self._turn = Lock()
+        self._threads = anyio.CapacityLimiter(READERS)
         self._db: apsw.Connection | None = open_reader(path, busy_ms=busy_ms)
 
     def now(self, work: Callable[[apsw.Connection], T]) -> T:
@@ -54,7 +59,8 @@ class Reader:
 
     async def aside(self, work: Callable[[apsw.Connection], T]) -> T:
         """Return what `work` reads, in a thread of its own."""
-        return await anyio.to_thread.run_sync(self.now, work)
+        # A limiter of its own: what else this process does in threads must not hold it up.
+        return await anyio.to_thread.run_sync(self.now, work, limiter=self._threads)
 
     def close(self) -> None:
         """Close the connection once nobody reads."""
