@@ -484,7 +484,7 @@ async def test_a_child_may_be_driven_by_another_process_than_its_parent(
     helper = aide(shop, Use("slow", name="x"), Use("slow_draft", name="y"), "Found.")
     parent = delegating(helper, turns=[Use("aide", task="Find"), told])
     other = await opened(helper)
-    await other.start("aide", "mine")
+    mine = await other.start("aide", "mine")
     await shop.start("x").wait()  # it is up, and looking
     midrun = await opened(parent)
     run = await midrun.start("parent", "go")
@@ -499,3 +499,5 @@ async def test_a_child_may_be_driven_by_another_process_than_its_parent(
     await run.cancel()
     await run.until("cancelled")
     assert len(await entries(child, RunCancelled)) == 1
+    await mine.cancel()
+    await mine.until("cancelled")

@@ -365,3 +365,20 @@ async def test_a_tool_used_from_a_process_without_the_agent_is_still_gated(
         assert shop.began == ["own"], "made without anybody's yes"
     assert view.asks[0].audience == "operator"
     assert shop.began == ["own"]
+
+
+async def test_a_queued_review_of_a_call_by_hand_outlives_the_hand_back(
+    opened: Opener,
+) -> None:
+    """Proposed at the wheel, approved when the agent is back: made once, told once."""
+    shop = Workshop()
+    run = await at_the_wheel(opened, shop, "Waiting.", "Done.")
+    await run.use_tool("post", {"name": "x"}, actor="ada")
+    while not (await run.until("paused")).asks:
+        pass
+    await run.hand_back(actor="ada")
+    await run.until("waiting")
+    assert shop.began == ["own"]
+    await run.approve(actor="bob")
+    await run.until("completed")
+    assert shop.did == ["own", "x"]

@@ -303,3 +303,36 @@ async def test_a_fork_keeps_the_plan(opened: Opener) -> None:
     shop.gate("b").set()
     await fork.until("completed")
     await run.until("completed")
+
+
+async def test_a_fork_does_not_take_the_review_of_the_first_run_with_it(
+    opened: Opener,
+) -> None:
+    """What was proposed is the first run's to make: approving it makes it once, there."""
+    shop = Workshop()
+    agent = shop.agent(["P. ", Use("post", name="x")], "Hm.", "Good.", "Good.", "Good.")
+    run = await (await opened(agent)).start("actor", "go")
+    await run.until("waiting")
+    fork = await run.fork(instruction="Differently")
+    assert not (await fork.until("completed")).asks
+    await run.approve()
+    await run.until("completed")
+    assert shop.did == ["x"]
+
+
+async def test_a_child_is_not_part_of_its_parents_thread(opened: Opener) -> None:
+    """The next run sees what the parent said and got, not the child's own conversation."""
+    shop, listens = Workshop(), Listener()
+    aide = shop.agent(["Private. ", Use("quick", name="x")], "Found.", name="aide")
+
+    def cue(messages: Transcript) -> Line:
+        if any(turn.text == "second" for turn in messages):
+            return listens(messages)
+        return "First." if messages[-1].uses else Use("aide", task="Find")
+
+    parent = Agent("actor", model=ScriptedModel(cue), tools=[aide.as_tool()])
+    midrun = await opened(parent)
+    await (await midrun.start("actor", "first", thread=THREAD)).until("completed")
+    await (await midrun.start("actor", "second", thread=THREAD)).until("completed")
+    assert "Private. " not in listens.texts
+    assert any("Found." in text for text in listens.texts)

@@ -30,6 +30,7 @@ class Report(Value, kw_only=True):
     phase: str
     task: str
     done: tuple[Deed, ...] = ()  # finished, and kept
+    undoing: tuple[Deed, ...] = ()  # its undo is under way
     undone: tuple[Deed, ...] = ()
     not_undone: tuple[Deed, ...] = ()  # the undo was tried and given up
     stopped: tuple[Deed, ...] = ()  # stopped midway; may have taken effect in part
@@ -48,6 +49,7 @@ class Report(Value, kw_only=True):
         parts = [f"# {self.task}", "", f"The run is {self.phase}.", ""]
         for title, deeds in (
             ("Done and kept", self.done),
+            ("Being undone", self.undoing),
             ("Undone", self.undone),
             ("Could not be undone", self.not_undone),
             ("Stopped midway", self.stopped),
@@ -89,6 +91,8 @@ def _belongs(call: Call) -> str | None:
     """Return the list that `call` belongs in; None for one that only read."""
     if call.undo.stage == "done":
         return "undone"
+    if call.undo.stage in {"started", "failed", "unknown"}:
+        return "undoing"
     if call.undo.stage == "gave_up":
         return "not_undone"
     if call.stage is Stage.DONE:

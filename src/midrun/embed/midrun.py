@@ -25,7 +25,7 @@ from midrun.driver.news import News
 from midrun.embed.actors import Who, actor_of
 from midrun.embed.desk import Desk
 from midrun.embed.resuming import answers
-from midrun.embed.run import Run
+from midrun.embed.run import Run, phase_of
 from midrun.embed.verdict import Verdict, verdict_on
 from midrun.engines.local import Local
 from midrun.errors import Misconfigured, RunNotFound
@@ -68,12 +68,14 @@ class Midrun:
         self._clock = self._outside.clock
         self._models: dict[str, Model] = {}
         self._open: AsyncExitStack | None = None
+        self._opened = False
         self._local: Local | None = None
-        self._desk: Desk
+        self._at: Desk | None = None
 
     async def __aenter__(self) -> Self:
-        if self._open is not None:
+        if self._opened:
             raise Misconfigured("Midrun", "it is open already; make a second one instead")
+        self._opened = True
         async with AsyncExitStack() as stack:
             store = self._address
             if isinstance(store, str):
@@ -86,14 +88,14 @@ class Midrun:
     async def _run(self, stack: AsyncExitStack, store: Store) -> None:
         news = News(store)
         live = Live()
-        self._desk = Desk(
+        self._at = Desk(
             store, self.agents, news=news, live=live, outside=self._outside, key=self._key
         )
+        for agent in self.agents.values():  # before any task group, which would wrap an error
+            await self._take_model(stack, agent)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         await tasks.start(news.watch)
-        for agent in self.agents.values():
-            await self._take_model(stack, agent)
         if self._engine is None or not self.agents:
             return
         local = Local(
@@ -114,10 +116,10 @@ class Midrun:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        opened, self._open = self._open, None
+        opened, self._open, self._opened = self._open, None, False
         if opened is None:
             return None
-        if isinstance(error, Exception):
+        if error is not None and not isinstance(error, anyio.get_cancelled_exc_class()):
             # It is the caller's own: our task groups would only wrap it.
             await opened.aclose()
             return None
@@ -127,6 +129,12 @@ class Midrun:
     def store(self) -> Store:
         """The store that is open."""
         return self._desk.store
+
+    @property
+    def _desk(self) -> Desk:
+        if self._at is None:
+            raise Misconfigured("Midrun", "open it first: async with Midrun(…) as midrun")
+        return self._at
 
     # ── runs ──────────────────────────────────────────────────────────────────────────────
 
@@ -150,6 +158,8 @@ class Midrun:
             Misconfigured: no such agent, or a cap on money for a model without a price.
             ControlRefused: `request_id_reused`, with another task.
         """
+        if isinstance(labels, str):
+            raise Misconfigured("labels", f"they are a list: labels=[{labels!r}]")
         known = self._agent(agent)
         stop = known.stop if stop is None else stop
         self._check_price(known, stop)
@@ -201,7 +211,7 @@ class Midrun:
         """Return a page of runs, newest first; `page.cursor` leads to the next."""
         return await self.store.runs(
             Query(
-                phases=() if phase is None else (Phase(phase),),
+                phases=() if phase is None else (phase_of(phase),),
                 agent=agent or "",
                 label=label or "",
                 limit=limit,

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import TypedDict, Unpack
+from typing import TypedDict, Unpack, get_args
 
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Outcome, outcome_of
@@ -19,7 +19,7 @@ from midrun.embed.feed import Item, feed
 from midrun.embed.receipt import Receipt
 from midrun.embed.resuming import counted
 from midrun.embed.view import RunView, view_of
-from midrun.errors import ControlRefused, RunOver
+from midrun.errors import ControlRefused, Misconfigured, RunOver
 
 SETTLED = frozenset(Phase) - {
     Phase.QUEUED,
@@ -56,6 +56,27 @@ def wish(asking: Asking) -> Wish:
     )
 
 
+def phase_of(word: str) -> Phase:
+    """Return the phase of that name.
+
+    Raises:
+        Misconfigured: there is none; the text has all ten.
+    """
+    if word in set(Phase):
+        return Phase(word)
+    raise Misconfigured(f"phase {word!r}", f"the phases are {', '.join(Phase)}")
+
+
+def one_of(name: str, word: str, words: tuple[str, ...]) -> None:
+    """Refuse a word that means nothing.
+
+    Raises:
+        Misconfigured: it is none of `words`.
+    """
+    if word not in words:
+        raise Misconfigured(f"{name} {word!r}", f"say {' or '.join(words)}")
+
+
 class Run:
     """One run. A control returns once it is in the journal; await `until` for the fact.
 
@@ -82,6 +103,8 @@ class Run:
         """Stop at the next boundary, or `now`; with `hold`, go on by itself after that."""
         until = None
         if hold is not None:
+            if hold <= timedelta(0):
+                raise Misconfigured("hold", "it is a time to wait: timedelta(minutes=1)")
             until = later(self._desk.now(), hold.total_seconds() * SECOND)
         return await self._ask(c.Pause(now=now, until=until, **wish(asking)))
 
@@ -101,6 +124,7 @@ class Run:
         self, text: str, *, when: When = "next_step", **asking: Unpack[Asking]
     ) -> Receipt:
         """Change course at the next step, or now; finished work stays."""
+        one_of("when", when, get_args(When))
         return await self._ask(c.Redirect(text=text, when=when, **wish(asking)))
 
     async def say(
@@ -112,6 +136,7 @@ class Run:
         **asking: Unpack[Asking],
     ) -> Receipt:
         """Speak to the run while it works; with `at`, not before that time."""
+        one_of("urgency", urgency, get_args(Urgency))
         return await self._ask(c.Say(text=text, urgency=urgency, due=at, **wish(asking)))
 
     async def answer(
@@ -143,6 +168,7 @@ class Run:
 
     async def cancel(self, *, undo: UndoSet = "in_flight", **asking: Unpack[Asking]) -> Receipt:
         """Stop everything, undo what was in flight or all that can be, and report."""
+        one_of("undo", undo, get_args(UndoSet))
         return await self._ask(c.Cancel(undo=undo, **wish(asking)))
 
     async def raise_cap(
@@ -227,7 +253,9 @@ class Run:
         Raises:
             RunOver: the run has ended in another phase, so that it will never be in these.
         """
-        wanted = {Phase(p) for p in phases if p != "terminal"}
+        if not phases:
+            raise Misconfigured("until", 'name what to wait for: until("paused")')
+        wanted = {phase_of(p) for p in phases if p != "terminal"}
         wanted |= TERMINAL if "terminal" in phases else set()
         state = await self._desk.reached(self.id, wanted | TERMINAL)
         if state.phase not in wanted:

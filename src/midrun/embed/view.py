@@ -36,12 +36,13 @@ class FrameView(Value, kw_only=True):
 
 
 class CallView(Value, kw_only=True):
-    """A call that is in flight now."""
+    """A call that is in flight now, or the undo or release of one."""
 
     id: CallId
     tool: str  # empty for the model
     since: Micros
     attempt: int
+    form: str = "call"  # or undo, or release
     why: str = ""  # the agent makes it
     unstoppable: bool = False  # it blocks a thread: a cancel will not wait for it
 
@@ -158,7 +159,7 @@ def _frames(state: State) -> tuple[FrameView, ...]:
 
 def _in_flight(state: State) -> tuple[CallView, ...]:
     calls = (state.calls[n - 1] for n in state.in_flight)
-    return tuple(
+    flying = tuple(
         CallView(
             id=call.id,
             tool=call.use.tool,
@@ -169,6 +170,15 @@ def _in_flight(state: State) -> tuple[CallView, ...]:
         )
         for call in calls
     )
+    if state.cleaning is None:
+        return flying
+    number, action = state.cleaning
+    call = state.calls[number - 1]
+    attempt = call.cleanup(action).attempts
+    cleanup = CallView(
+        id=call.id, tool=call.use.tool, since=state.at, attempt=attempt, form=action
+    )
+    return (*flying, cleanup)
 
 
 def _effects(state: State) -> tuple[EffectView, ...]:

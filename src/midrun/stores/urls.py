@@ -26,6 +26,8 @@ async def open_store(
     match parts.scheme:
         case "memory":
             return MemoryStore(clock=clock)
+        case "sqlite" if ":memory:" in url:
+            raise StoreUnreachable(url, "use memory://, which keeps nothing")
         case "sqlite" if not parts.netloc and len(parts.path) > 1:
             path = Path(unquote(parts.path[1:]))
             return await anyio.to_thread.run_sync(

@@ -50,6 +50,8 @@ T = TypeVar("T")
 GROUP_MAX: Final = 256
 ROW_MAX: Final = 8
 QUICK_S: Final = 0.004
+"""A commit by the thread takes about that long when the loop is busy: they share one lock."""
+
 DETOUR: Final = 8
 DETOUR_MAX: Final = 4096
 
@@ -214,15 +216,16 @@ class Writer:
         """Be the thread: take what has gathered, commit it, answer."""
         while True:
             item = self._queue.get()
-            self._busy = True
-            if item is not Chore.STOP:
-                self._see_to(item)
-            with self._door:
-                self._busy = False
-                held_up, self._held_up = self._held_up, []
-            wake(held_up)
             if item is Chore.STOP:
                 return
+            self._busy = True
+            try:
+                self._see_to(item)
+            finally:
+                with self._door:
+                    self._busy = False
+                    held_up, self._held_up = self._held_up, []
+                wake(held_up)
 
     def _see_to(self, item: Group | Chore) -> None:
         with self._turn:
