@@ -307,7 +307,9 @@ async def test_of_two_people_who_decide_at_once_one_does_and_the_other_learns_wh
     await run.until("completed")
     (answered,) = await entries(run, AskAnswered)
     assert shop.did == [f"by {answered.by}"]
-    assert [(e.reason, e.by) for e in lost] == [("already_answered", answered.by)]
+    (late,) = lost  # the run may have ended by then
+    assert late.reason in {"already_answered", "ask_closed"}
+    assert late.by == answered.by
     assert await midrun.verify(run.id)
 
 

@@ -41,8 +41,8 @@ def to_release(call: Call) -> bool:
     """
     if call.release.over:
         return False
-    if call.call_kind == "child":
-        return call.attempt > 0 and call.stage is not Stage.DONE
+    if call.call_kind == "child" and call.attempt and call.stage is not Stage.DONE:
+        return True
     return call.traits.release and call.touched
 
 

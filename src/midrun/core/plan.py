@@ -150,7 +150,10 @@ def _left_behind(state: State) -> Order | None:
     """
     for number in state.effects:
         call = state.calls[number - 1]
-        if call.call_kind == "child" and call.stage is Stage.SEALED and to_release(call):
+        if call.call_kind != "child" or call.stage is not Stage.SEALED:
+            continue
+        # What cannot be ended is tried no more than anything else, and listed at the end.
+        if to_release(call) and call.release.attempts < state.started.undo_attempts:
             return Release(call=call.id, after=call.release.retry_at)
     return None
 

@@ -97,6 +97,8 @@ def _belongs(call: Call) -> str | None:
         return "not_undone"
     if call.stage is Stage.DONE:
         return None if call.traits.effect is Effect.READ else "done"
+    if call.call_kind == "child" and call.release.stage == "done":
+        return "stopped"  # whatever it was at, its own run has ended it and says so
     if call.entered and call.stage is not Stage.FAILED:
         return "stopped"
     if call.maybe or call.stage is Stage.UNKNOWN:

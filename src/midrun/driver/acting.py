@@ -96,7 +96,10 @@ async def clean(
     if call.call_kind == "child":
         undo = state.cancel.undo if state.cancel else "in_flight"
         with flight.scope:
-            await children.end(means, state.run, child_id(state.run, call.id), undo)
+            left = await children.end(means, state.run, child_id(state.run, call.id), undo)
+            if left:
+                again = retry_at(means.clock(), flight.attempt, chance=means.chance())
+                return UndoFailed(call=call.id, action=action, error=left, retry_at=again)
             return UndoDone(call=call.id, action=action)
         return UndoUnknown(call=call.id, action=action)
     end, limited = await _hook(means, agent, flight, state, action)

@@ -55,6 +55,8 @@ async def attend(means: Means, agent: Agent, flight: Flight, state: State) -> Cl
     with flight.scope, means.news.of(child) as bell:
         while True:
             row = await means.store.row(child)
+            if row.head.phase is Phase.PAUSED and not flight.stop:
+                await _resume(means, state.run, child)  # it was held a moment too long
             if row.head.phase in RESTS:
                 end_ = _end(flight, state, await load(means.store, child))
                 if end_ is not None:
@@ -198,13 +200,18 @@ async def pass_on(means: Means, parent: RunId, flight: Flight) -> None:
             return
 
 
-async def end(means: Means, parent: RunId, child: RunId, undo: UndoSet) -> None:
-    """Cancel a child that its parent leaves behind, and wait until it has undone its work."""
+async def end(means: Means, parent: RunId, child: RunId, undo: UndoSet) -> str:
+    """Cancel a child that its parent leaves behind, and wait until it has undone its work.
+
+    Returns what it could not undo, in words; nothing if it left nothing.
+    """
     try:
         await _bring(means, child, c.Cancel(undo=undo, by=_parent(parent)))
-        await _rested(means, child, TERMINAL)
+        ended = await _rested(means, child, TERMINAL)
     except RunNotFound:
-        return  # it was never begun
+        return ""  # it was never begun
+    left = len(ended.residue)
+    return f"run {child} could not undo or release {left} of its calls" if left else ""
 
 
 async def _bring(means: Means, child: RunId, control: c.Control) -> None:

@@ -165,8 +165,7 @@ class Drive:
         batch = self._batch()
         brought = tuple(self._door.brought)
         late = [one for one in brought if not self._taken_in(batch, one.given)]
-        if self._latch is not None:
-            batch.add(self._latch)
+        latch = self._met(batch)
         if self._leaving:
             self._stand_down(batch)
             orders: Sequence[Order] = plan(batch.state)
@@ -181,10 +180,16 @@ class Drive:
                 one.saved.over.set()
         for one in late:
             self._door.too_late(one)
-        self._latch = None
+        self._latch = self._latch if self._latch is not latch else None  # or another came
         self._door.pass_on(orders, self.state)
         if self._holds():
             await self._bell.wait(self._wait(orders))
+
+    def _met(self, batch: Batch) -> c.Halt | None:
+        """Add the latch that holds the run, if there is one."""
+        if self._latch is not None:
+            batch.add(self._latch)
+        return self._latch
 
     async def _wake(self) -> None:
         """Do what is due, as the clock and not as the driver: it lets go of people's pauses."""

@@ -7,7 +7,7 @@ from midrun.core.backoff import retry_at, worth_waiting
 from midrun.core.entries import CallAborted, CallDone, CallFailed
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
-from midrun.core.values import Reply
+from midrun.core.values import Reply, Spend
 from midrun.driver.flight import Flight
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
@@ -73,7 +73,7 @@ async def speak(
     return CallDone(
         call=call.id,
         reply=_completed(agent, said.finished.reply),
-        spent=said.finished.spent,
+        spent=_believed(said.finished.spent),
     )
 
 
@@ -116,6 +116,13 @@ def _broken(flight: Flight, error: BaseException, said: _Said) -> CallFailed:
     """A model is anybody's code: what it raises fails the run, resumably, and no other."""
     text = "".join(said.text)
     return CallFailed(call=flight.call.id, error=words(error), code="model_error", text=text)
+
+
+def _believed(spent: Spend | None) -> Spend | None:
+    """Return what a provider says was used, unless it cannot be: nobody gives money back."""
+    if spent is None or spent.tokens < 0 or spent.cost < 0:
+        return None
+    return spent
 
 
 def _completed(agent: Agent, reply: Reply) -> Reply:

@@ -1,7 +1,9 @@
 """The desk: where the runs of one store are looked at, waited for, and asked things."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from weakref import WeakValueDictionary
 
+import anyio
 from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
@@ -50,6 +52,7 @@ class Desk:
         self.known: Callable[[RunId], State | None] = _nothing
         self.hear: Callable[[RunId, State], None] = _ignored
         self._key = key
+        self._turns: WeakValueDictionary[RunId, anyio.Lock] = WeakValueDictionary()
 
     async def ask(self, run: RunId, control: Control) -> Receipt:
         """Put `control` into the journal, and have its driver hear of it at once.
@@ -58,12 +61,14 @@ class Desk:
             ControlRefused: it does not fit where the run stands.
             RunNotFound: no such run.
         """
-        state = self.known(run) or await load(self.store, run)
-        if isinstance(control, Approve) and control.args is not None:
-            await self._check_edited(state, control)
-        ruled = await bring(self.store, state, control, self.now)
-        if ruled.entries:
-            self.hear(run, ruled.after)
+        # One after the other: a crowd that decides on the same seq would lose to itself.
+        async with self._turns.setdefault(run, anyio.Lock()):
+            state = self.known(run) or await load(self.store, run)
+            if isinstance(control, Approve) and control.args is not None:
+                await self._check_edited(state, control)
+            ruled = await bring(self.store, state, control, self.now)
+            if ruled.entries:
+                self.hear(run, ruled.after)
         return receipt(control, ruled)
 
     def check_all(self, state: State, controls: Sequence[Control]) -> None:

@@ -1,6 +1,6 @@
 """The feed: everything that happens to a run, replayable by seq, and what is live between."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -34,7 +34,7 @@ Item: TypeAlias = Happened | Delta
 _CLOSINGS = (CallDone, CallFailed, CallAborted, CallUnknown)
 
 
-async def feed(desk: Desk, run: RunId, after: Seq) -> AsyncIterator[Item]:
+async def feed(desk: Desk, run: RunId, after: Seq) -> AsyncGenerator[Item, None]:
     """Yield what happens to `run` after `after`, until it has ended.
 
     Deltas of a call that has ended meanwhile are left out: its entry has the whole of it.

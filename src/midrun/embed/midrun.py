@@ -76,13 +76,18 @@ class Midrun:
         if self._opened:
             raise Misconfigured("Midrun", "it is open already; make a second one instead")
         self._opened = True
-        async with AsyncExitStack() as stack:
-            store = self._address
-            if isinstance(store, str):
-                store = await open_store(store, durability=self._durability, clock=self._clock)
-                stack.push_async_callback(store.close)
-            await self._run(stack, store)
-            self._open = stack.pop_all()
+        try:
+            async with AsyncExitStack() as stack:
+                store = self._address
+                if isinstance(store, str):
+                    store = await open_store(
+                        store, durability=self._durability, clock=self._clock
+                    )
+                    stack.push_async_callback(store.close)
+                await self._run(stack, store)
+                self._open = stack.pop_all()
+        finally:
+            self._opened = self._open is not None
         return self
 
     async def _run(self, stack: AsyncExitStack, store: Store) -> None:

@@ -1,6 +1,6 @@
 """`Run`: the handle of one run. Every method works from any process that has the store."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import TypedDict, Unpack, get_args
 
@@ -284,7 +284,7 @@ class Run:
             until = later(self._desk.now(), expires.total_seconds() * SECOND)
         return await self._desk.checkpoint_of(await self._state(), expires=until)
 
-    def feed(self, after: int = 0) -> AsyncIterator[Item]:
+    def feed(self, after: int = 0) -> AsyncGenerator[Item, None]:
         """Give what happens: entries after `after`, each with its seq, and unstored deltas.
 
         Ends when the run has ended. A consumer that comes back with the last seq it has seen

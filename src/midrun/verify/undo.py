@@ -96,6 +96,8 @@ class Undoing(Watch):
             self.report("I29", record.seq, text)
         if made.id in self._loose:
             return
+        if made.kind == "child" and made.sealed:
+            return  # nobody attends to it any more: it is ended as soon as that is so
         if self._last is not None and self._last[0] < made.closed < self._last_seq:
             text = (
                 f"The {entry.action} of {made}, which ended at {made.closed}, came after that "
