@@ -88,6 +88,7 @@ class Midrun:
                 self._open = stack.pop_all()
         finally:
             self._opened = self._open is not None
+            self._at = self._at if self._opened else None
         return self
 
     async def _run(self, stack: AsyncExitStack, store: Store) -> None:

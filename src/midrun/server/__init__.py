@@ -1,0 +1,13 @@
+"""The server: every control one authenticated HTTP call away, and every fact streamed out.
+
+`app(mid, token=…)` is an ASGI app of its own, or a part of a FastAPI, Starlette or Litestar
+application; `serve(mid)` binds one to loopback. The address space is described by
+`GET /v1/openapi.json`.
+"""
+
+from midrun.server.asgi import App, app
+from midrun.server.binding import serve
+from midrun.server.credentials import Auth, Tokens, token_in
+from midrun.server.limits import Limits
+
+__all__ = ["App", "Auth", "Limits", "Tokens", "app", "serve", "token_in"]

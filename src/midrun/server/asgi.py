@@ -1,0 +1,241 @@
+"""The app: what a web server calls. It lets a request in, finds its route, and answers."""
+
+import logging
+import re
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
+
+from midrun.core.ids import RunId
+from midrun.core.values import Actor
+from midrun.embed.midrun import Midrun
+from midrun.errors import Misconfigured, StoreClosed
+from midrun.server import operating
+from midrun.server.credentials import Auth, Tokens
+from midrun.server.guard import SAFE, check_body, check_host, check_page, guarded
+from midrun.server.limits import Limits
+from midrun.server.openapi import described
+from midrun.server.problems import Problem, problem_of, reply
+from midrun.server.routes import ENDPOINTS, RANKS, Endpoint
+from midrun.server.visit import Caller, Lobby, Visit
+
+_LOG: Final = logging.getLogger("midrun.server")
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+OWNER: Final = Actor(name="user", role="operator")
+"""Whoever has the one token of a server: the person whose machine it is."""
+
+_TABLE: Final = tuple(
+    (endpoint, endpoint.route())
+    for endpoint in (
+        *ENDPOINTS,
+        Endpoint(method="GET", path="/v1/openapi.json", handler=described),
+    )
+)
+
+
+def app(
+    mid: Midrun,
+    *,
+    token: str | None = None,
+    auth: Auth | None = None,
+    allow_hosts: Collection[str] = (),
+    limits: Limits | None = None,
+) -> "App":
+    """Return an ASGI app that shows and controls the runs of `mid`.
+
+    Either `token`, which makes its bearer an operator, or `auth`, which says who shows a
+    token. `allow_hosts` are the names that the server goes by besides loopback; whatever else
+    a request was sent to is refused.
+
+    `mid` is opened by the app's lifespan unless it is open. Mounted in another application,
+    whose lifespan is the only one that runs, it must be opened there.
+
+    Raises:
+        Misconfigured: neither a token nor `auth`, or both.
+    """
+    if (token is None) == (auth is None):
+        raise Misconfigured("server", "needs a token, or auth; it never runs without")
+    who = Tokens({token: OWNER}) if token is not None else auth
+    assert who is not None  # one of the two is given
+    hosts = frozenset(host.lower() for host in allow_hosts)
+    return App(Lobby(mid, who, limits or Limits()), hosts)
+
+
+class App:
+    """The ASGI app. Call `close` before its web server waits for connections to end."""
+
+    def __init__(self, lobby: Lobby, hosts: Collection[str]) -> None:
+        self._lobby = lobby
+        self._hosts = hosts
+
+    def close(self) -> None:
+        """End every stream: their consumers come back, to whoever answers then."""
+        self._lobby.closing.set()
+
+    def code(self, actor: Actor = OWNER) -> str:
+        """Return a code for a link that signs one browser in, once, within ten minutes."""
+        return self._lobby.sessions.code(actor)
+
+    @property
+    def streams(self) -> int:
+        """How many streams are open."""
+        return self._lobby.allowance.streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection, as ASGI has it."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            response = await self._answer(Request(scope, receive))
+            await response(scope, receive, guarded(send))
+
+    # ── one request ───────────────────────────────────────────────────────────────────────
+
+    async def _answer(self, request: Request) -> Response:
+        visit: Visit | None = None
+        try:
+            scope, headers = request.scope, request.headers
+            check_host(scope, headers, self._hosts)
+            check_page(scope, headers)
+            if (probe := await self._probe(request)) is not None:
+                return probe
+            caller = await self._caller(request)
+            if request.method not in SAFE:
+                self._lobby.allowance.spend(caller.actor.name)
+            endpoint, path = _found(scope)
+            check_body(scope, headers, self._lobby.limits.body)
+            visit = Visit(lobby=self._lobby, request=request, caller=caller, path=path)
+            _check_role(caller.actor, endpoint)
+            self._lobby.store  # noqa: B018 - refuses where nobody has opened it
+            return await endpoint.handler(visit)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody is there to read it
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller is told what they may know
+            return await self._refusal(error, visit)
+
+    async def _probe(self, request: Request) -> Response | None:
+        """Answer what needs no credential, and tells nothing."""
+        path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+        if request.method == "GET" and path == "/healthz":
+            return operating.alive()
+        if request.method == "GET" and path == "/readyz":
+            return await operating.ready(self._lobby)
+        return None
+
+    async def _caller(self, request: Request) -> Caller:
+        """Find out who calls: by token, by the code of a link, or by cookie."""
+        sessions, caller = self._lobby.sessions, None
+        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+        shown = shown.strip()
+        if scheme.lower() == "bearer":
+            actor = await self._lobby.auth(shown)
+            caller = None if actor is None else Caller(actor=actor, token=shown)
+        elif scheme.lower() == "code" and _signs_in(request):
+            actor = sessions.redeem(shown)
+            caller = None if actor is None else Caller(actor=actor)
+        elif not scheme:
+            name = operating.cookie_name(request.headers.get("host", ""))
+            secret = request.cookies.get(name, "")
+            session = sessions.find(secret) if secret else None
+            if session is not None:
+                caller = Caller(
+                    actor=session.actor, token=session.token, session=session, secret=secret
+                )
+                if not await caller.holds(self._lobby):
+                    caller = None
+        if caller is None:
+            header = {"WWW-Authenticate": 'Bearer realm="midrun"'}
+            raise Problem("unauthorized", 401, "show a token, or a session", headers=header)
+        return caller
+
+    async def _refusal(self, error: Exception, visit: Visit | None) -> Response:
+        problem = problem_of(error)
+        if problem is None:
+            _LOG.error("a request failed", exc_info=error)
+            problem = Problem("internal", 500, "the server's log says more")
+        return reply(problem, await self._run(visit))
+
+    async def _run(self, visit: Visit | None) -> object:
+        """Return the run that a refused request was about, if the caller may see it."""
+        if visit is None:
+            return None
+        path = visit.path
+        run = RunId(path.get("run") or path.get("ask", "").rpartition("-")[0])
+        try:
+            if await self._lobby.views.sees(visit.actor, run):
+                return await self._lobby.views.shown(run)
+        except Exception:  # noqa: BLE001 - the refusal itself is what must be told
+            return None
+        return None
+
+    # ── the whole ─────────────────────────────────────────────────────────────────────────
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Open the `Midrun` for as long as the web server runs, unless somebody else did."""
+        await receive()
+        stage = "startup"
+        try:
+            async with self._opened():
+                await send({"type": "lifespan.startup.complete"})
+                stage = "shutdown"
+                await receive()
+                self.close()
+        except Exception as error:
+            await send({"type": f"lifespan.{stage}.failed", "message": str(error)})
+            raise
+        await send({"type": "lifespan.shutdown.complete"})
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[None]:
+        if await self._is_open():
+            yield
+        else:
+            async with self._lobby.mid:
+                yield
+
+    async def _is_open(self) -> bool:
+        try:
+            await self._lobby.store.halts()
+        except (Problem, StoreClosed):
+            return False
+        return True
+
+
+def _signs_in(request: Request) -> bool:
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    return request.method == "POST" and path == "/v1/session"
+
+
+def _found(scope: Scope) -> tuple[Endpoint, dict[str, str]]:
+    """Return the endpoint that a request is for, and what its path names.
+
+    Raises:
+        Problem: 404 or 405.
+    """
+    methods: set[str] = set()
+    for endpoint, route in _TABLE:
+        match, child = route.matches(scope)
+        if match is Match.NONE:
+            continue
+        path = {name: str(child["path_params"][name]) for name in route.param_convertors}
+        if not all(_ID.fullmatch(part) for part in path.values()):
+            break
+        if scope["method"] == endpoint.method:
+            return endpoint, path
+        methods.add(endpoint.method)
+    if methods:
+        raise Problem("method_not_allowed", 405, headers={"Allow": ", ".join(sorted(methods))})
+    raise Problem("not_found", 404, "there is nothing here; see /v1/openapi.json")
+
+
+def _check_role(actor: Actor, endpoint: Endpoint) -> None:
+    if RANKS.get(actor.role, -1) < RANKS[endpoint.role]:
+        raise Problem("not_allowed", 403, f"this is for {endpoint.role}s")

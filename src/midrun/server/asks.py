@@ -1,0 +1,136 @@
+"""Asks over HTTP: what waits for a person, over all runs, and what they decide.
+
+A client sends an id and a decision. What is asked, of which call and with which arguments, is
+in the journal and nowhere else.
+"""
+
+from starlette.responses import Response
+
+from midrun.agents.outcome import AskView, ask_views
+from midrun.core.ids import AskId, RunId
+from midrun.core.state import Ask, State
+from midrun.core.values import Value
+from midrun.embed.receipt import Receipt
+from midrun.embed.run import Run
+from midrun.errors import ControlRefused, RunNotFound
+from midrun.ports.store import Query
+from midrun.server.bodies import DecisionBody
+from midrun.server.problems import Problem
+from midrun.server.visit import Visit, answer, told
+
+
+class ShownAsk(AskView, kw_only=True):
+    """An ask, and the run that waits for it. `ref` names it over all runs."""
+
+    ref: str
+    run_id: RunId
+    task: str
+    may_decide: bool
+
+
+class AskPage(Value, kw_only=True):
+    """Some of what waits for people."""
+
+    items: tuple[ShownAsk, ...]
+    next_cursor: str
+
+
+async def waiting(visit: Visit) -> Response:
+    """List what waits for a person, of the runs that the caller may see or is asked about."""
+    return await _page(visit, kinds=("question", "approval", "unsure", "child"))
+
+
+async def approvals(visit: Visit) -> Response:
+    """List what waits to be approved."""
+    return await _page(visit, kinds=("approval",))
+
+
+async def _page(visit: Visit, kinds: tuple[str, ...]) -> Response:
+    limit = visit.number("limit", 50, least=1, most=200)
+    cursor = visit.request.query_params.get("cursor", "")
+    page = await visit.lobby.store.runs(Query(attention=True, limit=limit, cursor=cursor))
+    found: list[ShownAsk] = []
+    for row in page.items:
+        if row.head.asks:
+            sees = await visit.lobby.views.sees(visit.actor, row.run)
+            state = await visit.lobby.views.state(row.run)
+            found += [
+                shown
+                for view in ask_views(state)
+                if view.kind in kinds and (sees or _addressed(visit, view.audience))
+                for shown in [_shown(visit, state, view)]
+            ]
+    return answer(AskPage(items=tuple(found), next_cursor=page.cursor))
+
+
+def _shown(visit: Visit, state: State, view: AskView) -> ShownAsk:
+    ask = state.ask(view.id)
+    assert ask is not None  # the view is of this state
+    return ShownAsk(
+        id=view.id,
+        kind=view.kind,
+        question=view.question,
+        data=view.data,
+        call=view.call,
+        tool=view.tool,
+        args=view.args,
+        audience=view.audience,
+        expires_at=view.expires_at,
+        ref=f"{state.run}-{view.id}",
+        run_id=state.run,
+        task=state.started.task,
+        may_decide=_may_decide(visit, state, ask),
+    )
+
+
+def _may_decide(visit: Visit, state: State, ask: Ask) -> bool:
+    """Say whether pressing the button would do; the core decides when it is pressed."""
+    actor = visit.actor
+    own = ask.four_eyes and actor.name == state.started.by
+    addressed = ask.audience in {"", actor.role, f"user:{actor.name}"}
+    return actor.role != "viewer" and addressed and not own
+
+
+def _addressed(visit: Visit, audience: str) -> bool:
+    return audience == f"user:{visit.actor.name}"
+
+
+async def decide(visit: Visit) -> Response:
+    """Settle an ask, once. Whoever comes second is told who was first."""
+    name, _, ask_id = visit.path["ask"].rpartition("-")
+    run_id, lobby = RunId(name), visit.lobby
+    sees = await lobby.views.sees(visit.actor, run_id)
+    state = await lobby.views.state(run_id)
+    ask = state.ask(ask_id)
+    if not sees and (ask is None or not _addressed(visit, ask.audience)):
+        raise RunNotFound(run_id)
+    run = await lobby.mid.get(run_id)
+    body = await visit.body(DecisionBody)
+    await visit.match(run)
+    try:
+        receipt = await _decided(visit, run, AskId(ask_id), body)
+    except ControlRefused as refusal:
+        closed = (await lobby.views.state(run_id)).ask(ask_id)
+        if refusal.reason == "ask_closed" and closed is not None and _expired(closed):
+            raise Problem("ask_expired", 410, str(refusal)) from None
+        raise
+    if not sees:  # asked about one call of somebody else's run: its view is not theirs
+        return answer({"receipt": receipt}, 202)
+    return await told(visit, run, receipt)
+
+
+def _expired(ask: Ask) -> bool:
+    return ask.closed in {"", "expired"}  # open, yet its time is up: nobody has looked yet
+
+
+async def _decided(visit: Visit, run: Run, ask: AskId, body: DecisionBody) -> Receipt:
+    match body.decision:
+        case "approve":
+            return await run.approve(ask=ask, **visit.asking(body.comment))
+        case "edit":
+            return await run.approve(ask=ask, args=body.args, **visit.asking(body.comment))
+        case "decline":
+            actor, request_id = visit.actor, visit.request_id()
+            return await run.decline(body.comment, ask=ask, actor=actor, request_id=request_id)
+        case "answer":
+            return await run.answer(body.value, ask=ask, **visit.asking(body.comment))

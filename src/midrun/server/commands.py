@@ -1,0 +1,136 @@
+"""Commands: what people asked of a run, and what became of it, read from the journal.
+
+*Accepted* says that the journal has it, *applied* that it happened. What could not be applied
+comes back with its text.
+"""
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from msgspec.structs import replace
+
+from midrun.core import entries as e
+from midrun.core.entries import Entry, Record
+from midrun.core.facts.fact import Asked
+from midrun.core.ids import Micros, Seq
+from midrun.core.values import Value
+
+Fate = Literal["accepted", "applied", "withdrawn", "superseded", "returned", "failed"]
+
+_LATER: Final = (e.PauseRequested, e.RedirectRequested, e.MessageReceived, e.CancelRequested)
+_PAUSES_OVER: Final[dict[type[Entry], Fate]] = {
+    e.RunPaused: "applied",
+    e.PauseWithdrawn: "withdrawn",
+    e.CancelRequested: "superseded",
+    e.RunCompleted: "superseded",
+    e.RunFailed: "superseded",
+    e.RunWaiting: "superseded",
+}
+
+
+class Command(Value, kw_only=True):
+    """One thing that somebody asked.
+
+    `settled` is the seq of what became of it; 0 while nothing has.
+    `text` is what was said; where the status is `returned`, it was never applied.
+    """
+
+    id: str
+    seq: Seq
+    kind: str
+    status: Fate
+    by: str
+    reason: str
+    at: Micros
+    text: str = ""
+    settled: Seq = Seq(0)
+    problem: str = ""
+
+
+def commands(records: Iterable[Record]) -> tuple[Command, ...]:
+    """Return what was asked of a run, oldest first."""
+    found: dict[Seq, Command] = {}
+    for record in records:
+        for seq, status in _settles(record, found):
+            if found[seq].status == "accepted":
+                found[seq] = replace(found[seq], status=status, settled=record.seq)
+        made = _command(record)
+        if made is not None and not _follows(made, found):
+            found[made.seq] = made
+    return tuple(found.values())
+
+
+def _settles(record: Record, found: dict[Seq, Command]) -> list[tuple[Seq, Fate]]:
+    """Return which commands `record` settles, and how."""
+    entry = record.entry
+    settled: list[tuple[Seq, Fate]] = []
+    match entry:
+        case e.RedirectApplied(redirect=seq) | e.MessageTaken(message=seq):
+            settled.append((seq, "applied"))
+        case e.FramePushed(message=seq):
+            settled.append((seq, "applied"))
+        case e.RedirectClosed(redirect=seq, why=why) | e.MessageClosed(message=seq, why=why):
+            settled.append((seq, why))
+        case e.RunCancelled():
+            settled += [(seq, "applied") for seq in _of(found, "cancel")]
+        case _:
+            pass
+    if type(entry) in _PAUSES_OVER:
+        settled += [(seq, _PAUSES_OVER[type(entry)]) for seq in _of(found, "pause")]
+    return [(seq, status) for seq, status in settled if seq in found]
+
+
+def _of(found: dict[Seq, Command], kind: str) -> list[Seq]:
+    return [seq for seq, command in found.items() if command.kind == kind]
+
+
+_NAMES: Final[dict[type[Entry], str]] = {
+    e.PauseRequested: "pause",
+    e.PauseWithdrawn: "resume",
+    e.RunResumed: "resume",
+    e.CapRaised: "raise_cap",
+    e.RedirectRequested: "redirect",
+    e.MessageReceived: "say",
+    e.CancelRequested: "cancel",
+    e.AskAnswered: "answer",
+    e.UndoRetried: "retry_undo",
+    e.ResidueAccepted: "accept_residue",
+    e.TakenOver: "take_over",
+    e.PersonWrote: "write",
+    e.ToolUsed: "use_tool",
+    e.HandedBack: "hand_back",
+    e.RequestNoted: "",
+}
+
+
+def _command(record: Record) -> Command | None:
+    entry = record.entry
+    if not isinstance(entry, Asked) or not entry.by or type(entry) not in _NAMES:
+        return None
+    status: Fate = "accepted" if isinstance(entry, _LATER) else "applied"
+    problem = ""
+    if isinstance(entry, e.RequestNoted):
+        status, problem = ("failed" if entry.refused else "applied"), entry.verdict
+    return Command(
+        id=f"cmd_{record.seq}",
+        seq=record.seq,
+        kind=_NAMES[type(entry)],
+        status=status,
+        by=entry.by,
+        reason=entry.reason,
+        at=record.at,
+        text=getattr(entry, "text", "") or getattr(entry, "instruction", ""),
+        settled=record.seq if status != "accepted" else Seq(0),
+        problem=problem,
+    )
+
+
+def _follows(made: Command, found: dict[Seq, Command]) -> bool:
+    """Tell whether an entry only carries out the command before it, in the same append.
+
+    A redirect of a paused run is followed by its resumption, and so is handing it back.
+    """
+    last = next(reversed(found.values()), None)
+    if last is None or (last.at, last.by) != (made.at, made.by):
+        return False
+    return made.kind == "resume" and last.kind in {"redirect", "hand_back"}

@@ -1,0 +1,195 @@
+"""Events: journal entries as the wire has them, exactly one each, under the entry's own seq."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from midrun.codec.journal import decode_line
+from midrun.core import entries as e
+from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
+from midrun.core.values import Json, Value
+from midrun.driver.live import Delta
+from midrun.embed.midrun import Midrun
+from midrun.server.plain import plain
+
+PAGE: Final = 256
+KEPT_BYTES: Final = 16 * 1024 * 1024
+"""Of encoded events, over all runs: however many watch, each is encoded about once."""
+
+TYPES: Final[Mapping[type[e.Entry], str]] = {
+    e.RunStarted: "run.created",
+    e.LeaseTaken: "worker.took",
+    e.StoodDown: "worker.stood_down",
+    e.RunWaiting: "run.waiting",
+    e.RunWoken: "run.woken",
+    e.RunCompleted: "run.completed",
+    e.RunFailed: "run.failed",
+    e.PauseRequested: "run.pausing",
+    e.PauseWithdrawn: "run.unpaused",
+    e.RunPaused: "run.paused",
+    e.RunResumed: "run.resumed",
+    e.CapRaised: "cap.raised",
+    e.CapReached: "cap.reached",
+    e.EndReached: "stop.reached",
+    e.VerdictGiven: "stop.judged",
+    e.RedirectRequested: "redirect.requested",
+    e.RedirectApplied: "redirect.applied",
+    e.RedirectClosed: "redirect.closed",
+    e.CancelRequested: "run.cancelling",
+    e.RunCancelled: "run.cancelled",
+    e.UndoRetried: "undo.retried",
+    e.ResidueAccepted: "residue.accepted",
+    e.RunHalted: "run.halted",
+    e.RunLifted: "run.lifted",
+    e.RequestNoted: "request.noted",
+    e.CallProposed: "call.proposed",
+    e.CallStarted: "call.started",
+    e.CallDone: "call.done",
+    e.CallFailed: "call.failed",
+    e.CallAborted: "call.aborted",
+    e.CallUnknown: "call.unknown",
+    e.CallSettled: "call.settled",
+    e.CallSealed: "call.sealed",
+    e.ProgressSaved: "call.saved",
+    e.LateResult: "call.late",
+    e.UndoStarted: "undo.started",
+    e.UndoDone: "undo.done",
+    e.UndoFailed: "undo.failed",
+    e.UndoUnknown: "undo.unknown",
+    e.UndoGaveUp: "undo.gave_up",
+    e.AskOpened: "ask.opened",
+    e.AskAnswered: "ask.answered",
+    e.AskClosed: "ask.closed",
+    e.MessageReceived: "message.received",
+    e.MessageDue: "message.due",
+    e.MessageTaken: "message.taken",
+    e.MessageClosed: "message.closed",
+    e.FramePushed: "frame.pushed",
+    e.FrameResumed: "frame.resumed",
+    e.FrameReconstructed: "frame.reconstructed",
+    e.FrameAbandoned: "frame.abandoned",
+    e.PlanMade: "plan.made",
+    e.HistoryCondensed: "history.condensed",
+    e.AnswerGiven: "answer.given",
+    e.TakenOver: "wheel.taken",
+    e.PersonWrote: "wheel.wrote",
+    e.ToolUsed: "wheel.used_tool",
+    e.HandedBack: "wheel.handed_back",
+}
+"""Kind of entry → type of its event."""
+
+DELTAS: Final = {"note": "call.note", "not_responding": "call.not_responding"}
+"""Kind of delta → type of its event; what a model says is `model.delta`."""
+
+_CLOSINGS: Final = (e.CallDone, e.CallFailed, e.CallAborted, e.CallUnknown)
+
+
+class ShownEvent(Value, kw_only=True):
+    """An entry on the wire; `data` is the entry itself, `hash` the chain's at its seq."""
+
+    seq: Seq
+    type: str
+    ts: Micros
+    run_id: RunId
+    by: str = ""
+    epoch: Epoch | None = None
+    hash: str
+    data: Json
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One event, encoded. `closes` is the call whose end it is, if any."""
+
+    seq: Seq
+    type: str
+    body: bytes
+    closes: CallId | None = None
+
+    def framed(self) -> bytes:
+        """Return it as SSE has it: lines end in LF alone, and the JSON is one line."""
+        return b"id: %d\nevent: %b\ndata: %b\n\n" % (self.seq, self.type.encode(), self.body)
+
+
+class Events:
+    """Reads events; keeps what was read last, for whoever else watches the same run."""
+
+    def __init__(self, mid: Midrun) -> None:
+        self._mid = mid
+        self._kept: OrderedDict[tuple[RunId, int], Event] = OrderedDict()
+        self._bytes = 0
+
+    async def after(self, run: RunId, seq: int, limit: int = PAGE) -> Sequence[Event]:
+        """Return events that follow `seq`, oldest first; none if there is nothing newer.
+
+        Raises:
+            RunNotFound: no such run.
+            JournalCorrupt, JournalTooNew: the journal cannot be read by this process.
+        """
+        found: list[Event] = []
+        while len(found) < limit:
+            kept = self._kept.get((run, seq + 1 + len(found)))
+            if kept is None:
+                break
+            found.append(kept)
+        return found or await self._read(run, seq, limit)
+
+    async def _read(self, run: RunId, seq: int, limit: int) -> Sequence[Event]:
+        pairs = await self._mid.store.lines(run, after=Seq(seq), limit=limit)
+        read = [
+            _encoded(run, decode_line(line, run=run, seq=Seq(at)), link)
+            for at, (line, link) in enumerate(pairs, seq + 1)
+        ]
+        for event in read:
+            self._keep(run, event)
+        return read
+
+    def _keep(self, run: RunId, event: Event) -> None:
+        if (run, event.seq) in self._kept:
+            return
+        self._kept[run, event.seq] = event
+        self._bytes += len(event.body)
+        while self._bytes > KEPT_BYTES:
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= len(oldest.body)
+
+
+def framed(kind: str, value: object) -> bytes:
+    """Return something that is not an entry as SSE has it: without an id, never replayed."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(plain(value)))
+
+
+def delta_type(delta: Delta) -> str:
+    """Return the type of the event that a delta is."""
+    return DELTAS.get(delta.kind, "model.delta")
+
+
+def _encoded(run: RunId, record: e.Record, link: bytes) -> Event:
+    entry = _public(record.entry)
+    kind = TYPES[type(entry)]
+    shown = ShownEvent(
+        seq=record.seq,
+        type=kind,
+        ts=record.at,
+        run_id=run,
+        by=getattr(entry, "by", ""),
+        epoch=record.epoch,
+        hash=link.hex(),
+        data=plain(entry),
+    )
+    closes = entry.call if isinstance(entry, _CLOSINGS) else None
+    return Event(
+        seq=record.seq, type=kind, body=msgspec.json.encode(plain(shown)), closes=closes
+    )
+
+
+def _public(entry: e.Entry) -> e.Entry:
+    """Leave out the provider's own form of a message: it is big, and nobody's but theirs."""
+    if isinstance(entry, e.CallDone) and entry.reply is not None and entry.reply.opaque:
+        return replace(entry, reply=replace(entry.reply, opaque=None))
+    if isinstance(entry, e.RunStarted) and entry.history:
+        return replace(entry, history=tuple(replace(m, opaque=None) for m in entry.history))
+    return entry

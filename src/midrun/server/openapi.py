@@ -1,0 +1,150 @@
+"""The address space as OpenAPI 3.1, made from the table of routes and the types they name."""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from importlib.metadata import version
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+from starlette.responses import Response
+
+from midrun.core.values import Phase
+from midrun.server.bodies import Body
+from midrun.server.events import PAGE
+from midrun.server.plain import encoded, schemas
+from midrun.server.problems import MEDIA
+from midrun.server.routes import ENDPOINTS, Endpoint
+from midrun.server.visit import KEY, Visit
+
+Schema: TypeAlias = Mapping[str, object]
+
+_TEXT: Final[Schema] = {"type": "string"}
+_ID: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
+_SEQ: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}
+_PHASES: Final[Schema] = {
+    "type": "string",
+    "description": "phases, separated by commas",
+    "pattern": "^(?:{0})?(?:,(?:{0}))*$".format("|".join([*Phase, "terminal"])),
+}
+
+
+def _up_to(most: int) -> Schema:
+    return {"type": "integer", "minimum": 1, "maximum": most}
+
+
+_PAGED: Final[Mapping[str, Schema]] = {"limit": _up_to(200), "cursor": _TEXT}
+_QUERIES: Final[Mapping[str, Mapping[str, Schema]]] = {
+    "/v1/runs": {
+        "phase": _PHASES,
+        "agent": _TEXT,
+        "label": _TEXT,
+        "thread": _TEXT,
+        "parent": _TEXT,
+        "attention": {"type": "boolean", "description": "true: those that need somebody"},
+        **_PAGED,
+    },
+    "/v1/runs/{run}": {"until": _PHASES},
+    "/v1/runs/{run}/events": {"after": _SEQ, "types": _TEXT, "limit": _up_to(PAGE)},
+    "/v1/events": {"phase": _PHASES, "agent": _TEXT, "label": _TEXT},
+    "/v1/asks": _PAGED,
+    "/v1/approvals": _PAGED,
+}
+"""What a query may say, by path."""
+
+
+async def described(visit: Visit) -> Response:
+    """Describe every route."""
+    del visit
+    return Response(openapi(), media_type="application/json")
+
+
+@lru_cache(maxsize=1)
+def openapi() -> bytes:
+    """Return the description as JSON."""
+    given: set[type[Body]] = {e.takes for e in ENDPOINTS if e.takes is not None}
+    shown: set[type[Struct]] = {e.shows for e in ENDPOINTS if e.shows is not None}
+    paths: dict[str, dict[str, object]] = {}
+    for endpoint in ENDPOINTS:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+    components = schemas(_sorted(given), _sorted(shown))
+    components["Problem"] = {
+        "type": "object",
+        "required": ["type", "title", "status"],
+        "properties": {
+            "type": {"type": "string", "pattern": "^urn:midrun:problem:"},
+            "title": {"type": "string"},
+            "status": {"type": "integer"},
+            "detail": {"type": "string"},
+            "run": {"$ref": "#/components/schemas/ShownRun"},
+        },
+    }
+    description = {
+        "openapi": "3.1.0",
+        "info": {"title": "midrun", "version": version("midrun")},
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+    return encoded(description)
+
+
+def _sorted(kinds: "Iterable[type[Struct]]") -> list[type[Struct]]:
+    return sorted(kinds, key=lambda kind: kind.__name__)
+
+
+def _operation(endpoint: Endpoint) -> dict[str, object]:
+    summary = (endpoint.handler.__doc__ or "").partition("\n")[0]
+    operation: dict[str, object] = {
+        "operationId": f"{endpoint.method.lower()} {endpoint.path}",
+        "summary": summary,
+        "description": f"For {endpoint.role}s and above.",
+        "parameters": _parameters(endpoint),
+        "responses": _responses(endpoint),
+    }
+    if endpoint.takes is not None:
+        schema = {"$ref": f"#/components/schemas/{endpoint.takes.__name__}"}
+        content = {"application/json": {"schema": schema}}
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation
+
+
+def _parameters(endpoint: Endpoint) -> list[object]:
+    found = [_parameter("path", name, _ID) for name in re.findall(r"\{(\w+)\}", endpoint.path)]
+    if endpoint.method == "GET":
+        queries = _QUERIES.get(endpoint.path, {})
+        found += [_parameter("query", name, schema) for name, schema in queries.items()]
+    if endpoint.keyed:
+        key = {"type": "string", "pattern": f"^{KEY}$"}
+        found.append(_parameter("header", "Idempotency-Key", key))
+    if endpoint.matches:
+        needed = endpoint.method == "PATCH"
+        found.append(_parameter("header", "If-Match", _TEXT, required=needed))
+    return found
+
+
+def _parameter(where: str, name: str, schema: Schema, *, required: bool = False) -> object:
+    needed = required or where == "path"
+    return {"name": name, "in": where, "required": needed, "schema": schema}
+
+
+def _responses(endpoint: Endpoint) -> dict[str, object]:
+    content: dict[str, object] = {media: {} for media in endpoint.media}
+    if endpoint.shows is not None:
+        schema = {"$ref": f"#/components/schemas/{endpoint.shows.__name__}"}
+        content["application/json"] = {"schema": schema}
+    problem = {"content": {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+    responses: dict[str, object] = {
+        str(endpoint.status): {"description": "done, or taken", "content": content},
+        "default": {"description": "refused; nothing was applied", **problem},
+    }
+    if endpoint.status == 202:  # noqa: PLR2004 - as HTTP counts
+        responses["200"] = {"description": "it is so already", "content": content}
+    if endpoint.path == "/v1/runs/{run}" and endpoint.method == "GET":
+        responses["304"] = {"description": "nothing has changed"}
+    if endpoint.path == "/v1/runs/{run}/events":
+        responses["204"] = {"description": "the run has ended, and all of it was seen"}
+    return responses

@@ -1,0 +1,129 @@
+"""What operators do, what probes ask, and how browsers sign in."""
+
+from http import HTTPStatus
+
+from starlette.responses import Response
+
+from midrun.core.ids import Micros
+from midrun.core.values import Value
+from midrun.errors import MidrunError
+from midrun.server.bodies import Empty, HaltBody, LiftBody
+from midrun.server.guard import split_host
+from midrun.server.problems import Problem
+from midrun.server.sessions import SESSION_S
+from midrun.server.visit import Lobby, Visit, answer
+
+
+class HaltLine(Value, kw_only=True):
+    """A latch that holds."""
+
+    scope: str
+    by: str
+    reason: str
+    at: Micros
+
+
+class Halts(Value, kw_only=True):
+    """The latches that hold now."""
+
+    items: tuple[HaltLine, ...]
+
+
+class Lifted(Value, kw_only=True):
+    """Whether there was such a latch."""
+
+    lifted: bool
+
+
+class Signed(Value, kw_only=True):
+    """Who a session is for."""
+
+    name: str
+    role: str
+
+
+async def halt(visit: Visit) -> Response:
+    """Set a latch: nothing of the runs it covers starts until it is lifted."""
+    body = await visit.body(HaltBody)
+    await visit.lobby.mid.halt(body.reason, scope=body.scope, actor=visit.actor)
+    return answer(await _halts(visit), 202)
+
+
+async def lift(visit: Visit) -> Response:
+    """Take a latch away."""
+    body = await visit.body(LiftBody)
+    return answer(
+        Lifted(lifted=await visit.lobby.mid.lift(scope=body.scope, actor=visit.actor))
+    )
+
+
+async def halts(visit: Visit) -> Response:
+    """List the latches that hold."""
+    return answer(await _halts(visit))
+
+
+async def _halts(visit: Visit) -> Halts:
+    found = await visit.lobby.store.halts()
+    return Halts(
+        items=tuple(HaltLine(scope=h.scope, by=h.by, reason=h.reason, at=h.at) for h in found)
+    )
+
+
+async def who(visit: Visit) -> Response:
+    """Say whom the credential is for."""
+    return answer(Signed(name=visit.actor.name, role=visit.actor.role))
+
+
+async def sign_in(visit: Visit) -> Response:
+    """Exchange a token, or the code of a one-time link, for a cookie."""
+    await visit.body(Empty)
+    sessions = visit.lobby.sessions
+    secret = sessions.open(visit.actor, token=visit.caller.token)
+    reply = await who(visit)
+    reply.set_cookie(
+        cookie_name(visit.request.headers.get("host", "")),
+        secret,
+        max_age=int(SESSION_S),
+        path=visit.request.scope.get("root_path", "") + "/",
+        httponly=True,
+        samesite="strict",
+        secure=visit.request.url.scheme == "https",
+    )
+    return reply
+
+
+async def sign_out(visit: Visit) -> Response:
+    """End the session of the cookie, and its streams with it."""
+    if visit.caller.session is None:
+        raise Problem("no_session", 404, "the request came with no cookie of a session")
+    visit.lobby.sessions.end(visit.caller.secret)
+    reply = Response(status_code=204)
+    reply.delete_cookie(
+        cookie_name(visit.request.headers.get("host", "")),
+        path=visit.request.scope.get("root_path", "") + "/",
+        httponly=True,
+        samesite="strict",
+    )
+    return reply
+
+
+def cookie_name(host: str) -> str:
+    """Return the name of our cookie: browsers share cookies over all ports of a host."""
+    return f"midrun_{split_host(host)[1]}"
+
+
+def alive() -> Response:
+    """Say that the process answers, and nothing else: anybody may ask."""
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+async def ready(lobby: Lobby) -> Response:
+    """Say whether runs can be looked at and controlled here, and nothing else."""
+    try:
+        await lobby.store.halts()
+    except (MidrunError, Problem):
+        return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE)
+    closing = lobby.closing.is_set()
+    return Response(
+        status_code=HTTPStatus.SERVICE_UNAVAILABLE if closing else HTTPStatus.NO_CONTENT
+    )

@@ -1,0 +1,207 @@
+"""The address space: every route, who may take it, what is sent and what is shown."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from msgspec import Struct
+from starlette.responses import Response
+from starlette.routing import Route
+
+from midrun.core.report import Report
+from midrun.core.values import Role
+from midrun.embed.receipt import Receipt
+from midrun.embed.verdict import Verdict
+from midrun.server import asks, bodies, controls, feeds, operating, runs
+from midrun.server.bodies import Body
+from midrun.server.commands import Command
+from midrun.server.streams import SSE
+from midrun.server.views import ShownRun
+from midrun.server.visit import Visit
+
+Handler = Callable[[Visit], Awaitable[Response]]
+
+RANKS: Final[dict[Role, int]] = {"viewer": 0, "user": 1, "operator": 2}
+"""What a role may do, each more than the one before. `system` is no caller's."""
+
+
+class Endpoint(Struct, frozen=True, kw_only=True):
+    """One method of one path. Its summary is the first line of the handler's docstring."""
+
+    method: str
+    path: str
+    handler: Handler
+    role: Role = "viewer"
+    takes: type[Body] | None = None
+    shows: type[Struct] | None = None
+    status: int = 200
+    media: tuple[str, ...] = ()  # other forms that `Accept` may ask for
+    matches: bool = False  # looks at If-Match
+    keyed: bool = True  # looks at Idempotency-Key
+
+    def route(self) -> Route:
+        """Return it as Starlette matches it."""
+        return Route(self.path, self.handler, methods=[self.method])
+
+
+def _get(path: str, handler: Handler, shows: type[Struct] | None, *media: str) -> Endpoint:
+    return Endpoint(
+        method="GET", path=path, handler=handler, shows=shows, media=media, keyed=False
+    )
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """What a control got, and the run as it is now."""
+
+    command: "Noted"
+    run: ShownRun
+
+
+class Noted(Struct, frozen=True, kw_only=True):
+    """The command's id, and its receipt."""
+
+    id: str
+    receipt: Receipt
+
+
+def _control(
+    name: str,
+    handler: Handler,
+    takes: type[Body],
+    *,
+    role: Role = "user",
+    matches: bool = False,
+) -> Endpoint:
+    return Endpoint(
+        method="POST",
+        path=f"/v1/runs/{{run}}/{name}",
+        handler=handler,
+        role=role,
+        takes=takes,
+        shows=Told,
+        status=202,
+        matches=matches,
+    )
+
+
+_RUN: Final = "/v1/runs/{run}"
+
+ENDPOINTS: Final = (
+    Endpoint(
+        method="POST",
+        path="/v1/runs",
+        handler=runs.start,
+        role="user",
+        takes=bodies.StartBody,
+        shows=ShownRun,
+        status=201,
+    ),
+    _get("/v1/runs", runs.listed, runs.RunPage),
+    _get(_RUN, runs.look, ShownRun),
+    Endpoint(
+        method="PATCH",
+        path=_RUN,
+        handler=runs.change,
+        role="operator",
+        takes=bodies.ChangeBody,
+        shows=Told,
+        status=202,
+        matches=True,
+    ),
+    _control("pause", controls.pause, bodies.PauseBody),
+    _control("resume", controls.resume, bodies.ResumeBody, matches=True),
+    _control("redirect", controls.redirect, bodies.RedirectBody, matches=True),
+    _control("messages", controls.say, bodies.MessageBody),
+    _control("cancel", controls.cancel, bodies.CancelBody),
+    _control("force_pause", controls.force_pause, bodies.Empty),
+    _control("retry_undo", controls.retry_undo, bodies.Empty, role="operator"),
+    _control("accept_residue", controls.accept_residue, bodies.Empty, role="operator"),
+    _control("take_over", controls.take_over, bodies.Empty),
+    _control("write", controls.write, bodies.WriteBody),
+    _control("use_tool", controls.use_tool, bodies.UseToolBody),
+    _control("hand_back", controls.hand_back, bodies.HandBackBody),
+    _control("frames/{frame}/resume", controls.resume_frame, bodies.Empty),
+    _get(f"{_RUN}/commands", runs.asked, runs.Commands),
+    _get(f"{_RUN}/commands/{{command}}", runs.asked_one, Command),
+    Endpoint(
+        method="DELETE",
+        path=f"{_RUN}/commands/{{command}}",
+        handler=controls.withdraw,
+        role="user",
+        shows=Told,
+        status=202,
+    ),
+    _get(f"{_RUN}/frames", runs.frames, runs.Frames),
+    Endpoint(
+        method="DELETE",
+        path=f"{_RUN}/frames/{{frame}}",
+        handler=controls.drop_frame,
+        role="user",
+        shows=Told,
+        status=202,
+    ),
+    _get(f"{_RUN}/effects", runs.effects, runs.Effects),
+    _get(f"{_RUN}/report", runs.report, Report, "text/markdown"),
+    _get(f"{_RUN}/events", feeds.events, feeds.EventPage, SSE, feeds.NDJSON),
+    _get("/v1/events", feeds.changes, None, SSE),
+    Endpoint(
+        method="POST",
+        path=f"{_RUN}/fork",
+        handler=runs.fork,
+        role="user",
+        takes=bodies.ForkBody,
+        shows=ShownRun,
+        status=201,
+        keyed=False,
+    ),
+    _get(f"{_RUN}/verify", runs.verify, Verdict),
+    _get(f"{_RUN}/checkpoint", runs.checkpoint, None, "application/json"),
+    _get(f"{_RUN}/export", runs.export, None, feeds.NDJSON),
+    _get("/v1/asks", asks.waiting, asks.AskPage),
+    _get("/v1/approvals", asks.approvals, asks.AskPage),
+    *(
+        Endpoint(
+            method="POST",
+            path=f"/v1/{name}/{{ask}}",
+            handler=asks.decide,
+            role="user",
+            takes=bodies.DecisionBody,
+            shows=Told,
+            status=202,
+            matches=True,
+        )
+        for name in ("asks", "approvals")
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/halt",
+        handler=operating.halt,
+        role="operator",
+        takes=bodies.HaltBody,
+        shows=operating.Halts,
+        status=202,
+        keyed=False,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/lift",
+        handler=operating.lift,
+        role="operator",
+        takes=bodies.LiftBody,
+        shows=operating.Lifted,
+        keyed=False,
+    ),
+    _get("/v1/halts", operating.halts, operating.Halts),
+    _get("/v1/agents", runs.agents, runs.Agents),
+    _get("/v1/session", operating.who, operating.Signed),
+    Endpoint(
+        method="POST",
+        path="/v1/session",
+        handler=operating.sign_in,
+        takes=bodies.Empty,
+        shows=operating.Signed,
+        keyed=False,
+    ),
+    Endpoint(
+        method="DELETE", path="/v1/session", handler=operating.sign_out, status=204, keyed=False
+    ),
+)

@@ -1,0 +1,204 @@
+"""A visit: one request, with who makes it and what all requests of a server share."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+import anyio
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from midrun.codec.strict import Limits as JsonLimits
+from midrun.codec.strict import parse
+from midrun.core.ids import RunId
+from midrun.core.values import Actor
+from midrun.embed.midrun import Midrun
+from midrun.embed.receipt import Receipt
+from midrun.embed.run import Asking, Run
+from midrun.errors import Misconfigured, RunNotFound
+from midrun.ports.store import Store
+from midrun.server.bodies import Body
+from midrun.server.channels import Channels
+from midrun.server.credentials import Auth
+from midrun.server.events import Events
+from midrun.server.limits import Allowance, Limits
+from midrun.server.plain import encoded
+from midrun.server.problems import Problem
+from midrun.server.sessions import Session, Sessions
+from midrun.server.views import ShownRun, Views, control_rev
+
+B = TypeVar("B", bound=Body)
+
+KEY: Final = r'"?([!#-~]{1,200})"?'
+"""An `Idempotency-Key`, with quotes, as its draft has it, or without."""
+
+
+class Lobby:
+    """What all requests of one server share."""
+
+    def __init__(self, mid: Midrun, auth: Auth, limits: Limits) -> None:
+        self.mid = mid
+        self.auth = auth
+        self.limits = limits
+        self.allowance = Allowance(limits, anyio.current_time)
+        self.sessions = Sessions(anyio.current_time)
+        self.views = Views(mid)
+        self.events = Events(mid)
+        self.channels = Channels(mid, self.events)
+        self.closing = anyio.Event()
+
+    @property
+    def store(self) -> Store:
+        """The store of the runs.
+
+        Raises:
+            Problem: 503, the `Midrun` is not open.
+        """
+        try:
+            return self.mid.store
+        except Misconfigured:
+            problem = "open the Midrun in the lifespan of the application this is mounted in"
+            raise Problem("not_open", 503, problem) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Who makes a request, and by what right."""
+
+    actor: Actor
+    token: str = field(repr=False, default="")
+    session: Session | None = None
+    secret: str = field(repr=False, default="")  # of the session
+
+    async def holds(self, lobby: Lobby) -> bool:
+        """Tell whether the credential is still good, for what goes on while time passes."""
+        if self.session is not None and lobby.sessions.find(self.secret) is None:
+            return False
+        return not self.token or await lobby.auth(self.token) == self.actor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visit:
+    """One request of a known caller."""
+
+    lobby: Lobby
+    request: Request
+    caller: Caller
+    path: Mapping[str, str]
+
+    @property
+    def actor(self) -> Actor:
+        """Who asks."""
+        return self.caller.actor
+
+    async def body(self, kind: type[B]) -> B:
+        """Return what the caller sent. Nothing at all is an empty object.
+
+        Raises:
+            Problem: 408, 413, or 422 with what does not fit.
+            NotJson: it is not JSON as we take it.
+        """
+        limits = self.lobby.limits
+        text = await self._text(limits)
+        data = parse(text or b"{}", JsonLimits(depth=limits.depth, size=limits.body))
+        try:
+            return msgspec.convert(data, kind)
+        except msgspec.ValidationError as error:
+            raise Problem("invalid_body", 422, str(error)) from None
+
+    async def _text(self, limits: Limits) -> bytes:
+        """Read the body, for as long as anybody would need to send it."""
+        text = bytearray()
+        with anyio.move_on_after(limits.patience) as slow:
+            async for chunk in self.request.stream():
+                text += chunk
+                if len(text) > limits.body:
+                    raise Problem("too_large", 413, f"a body has at most {limits.body} bytes")
+        if slow.cancelled_caught:
+            raise Problem("too_slow", 408, "the body did not come")
+        return bytes(text)
+
+    async def run(self) -> Run:
+        """Return the run that the path names, if the caller may know of it.
+
+        Raises:
+            RunNotFound: there is none, or it is somebody else's: nobody is told which.
+        """
+        run = RunId(self.path["run"])
+        if not await self.lobby.views.sees(self.actor, run):
+            raise RunNotFound(run)
+        return await self.lobby.mid.get(run)
+
+    def asking(self, reason: str = "") -> Asking:
+        """Return who asks, and under which request id."""
+        return Asking(actor=self.actor, reason=reason, request_id=self.request_id())
+
+    def request_id(self) -> str | None:
+        """Return the request id that an `Idempotency-Key` means; each caller has their own.
+
+        Raises:
+            Problem: 400, it is not a key.
+        """
+        key = self.request.headers.get("idempotency-key")
+        if key is None:
+            return None
+        found = re.fullmatch(KEY, key)
+        if found is None:
+            raise Problem("bad_idempotency_key", 400, "1 to 200 printable characters")
+        return f"{quote(self.actor.name, safe='')}:{found[1]}"
+
+    async def match(self, run: Run, *, required: bool = False) -> None:
+        """Hold `If-Match` against what was asked of the run, so that nobody acts on old news.
+
+        Raises:
+            Problem: 412 if somebody asked something meanwhile, 428 if it is needed.
+        """
+        wanted = self.request.headers.get("if-match")
+        if wanted is None:
+            if required:
+                raise Problem("precondition_required", 428, "send If-Match with the ETag")
+            return
+        now = control_rev(await self.lobby.views.state(run.id))
+        revs = {tag.strip().strip('"').partition(".")[0] for tag in wanted.split(",")}
+        if "*" not in revs and str(now) not in revs:
+            raise Problem("stale_revision", 412, "the run was changed; look again, then decide")
+
+    def number(self, name: str, default: int, *, least: int, most: int) -> int:
+        """Return a number of the query.
+
+        Raises:
+            Problem: 400, it is none, or out of bounds.
+        """
+        text = self.request.query_params.get(name, "")
+        if not text:
+            return default
+        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 17 else -1  # noqa: PLR2004 - longer than any seq
+        if not least <= value <= most:
+            raise Problem("bad_query", 400, f"{name} is a number from {least} to {most}")
+        return value
+
+
+def etag(run: ShownRun) -> str:
+    """Return what names this view; up to the dot, what was asked of the run."""
+    return f'"{run.control_rev}.{run.seq}"'
+
+
+def answer(
+    value: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return `value` as a response."""
+    return Response(encoded(value), status, headers=headers, media_type="application/json")
+
+
+async def told(visit: Visit, run: Run, receipt: Receipt) -> Response:
+    """Return what a control got: 202 if it was taken, 200 if it was so already."""
+    shown = await visit.lobby.views.shown(run.id)
+    replayed = receipt.already == "duplicate_request"
+    headers = {"ETag": etag(shown)}
+    if replayed:
+        headers["Idempotency-Replayed"] = "true"
+    body = {"command": {"id": f"cmd_{receipt.seq}", "receipt": receipt}, "run": shown}
+    return answer(body, 200 if receipt.already else 202, headers)

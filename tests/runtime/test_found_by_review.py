@@ -1,0 +1,285 @@
+"""What a hostile reviewer found: each of these once broke a promise."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import anyio
+import apsw
+import pytest
+
+from midrun import (
+    Agent,
+    Call,
+    Completed,
+    ControlRefused,
+    Failed,
+    Midrun,
+    Misconfigured,
+    ask_human,
+    pause_here,
+    tool,
+)
+from midrun.core.entries import CallDone
+from midrun.core.values import Reply, Spend
+from midrun.errors import StoreClosed
+from midrun.models import ScriptedModel, Use
+from midrun.ports.model import Finished, Piece, Prompt, Unpriced
+from midrun.stops import Custom, MaxTokens
+from tests.promises.seen import entries
+from tests.runtime.conftest import Opener
+from tests.runtime.stage import Stage
+
+CHANGE = """
+    UPDATE entries SET line = CAST(replace(CAST(line AS TEXT), ?, ?) AS BLOB) WHERE seq = 1
+"""
+
+
+class Said(Unpriced):
+    """A model that streams what it is given."""
+
+    name = "said"
+
+    def __init__(self, *said: Piece | Finished) -> None:
+        self.said = said
+        self.calls = 0
+        self.again = anyio.Event()
+
+    @asynccontextmanager
+    async def stream(self, _: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
+        self.calls += 1
+        if self.calls > 1:
+            self.again.set()
+
+        async def pieces() -> AsyncIterator[Piece | Finished]:
+            for one in self.said:
+                yield one
+
+        yield pieces()
+
+
+async def test_a_result_that_is_too_long_is_done_and_said_in_words(opened: Opener) -> None:
+    """It happened: the run goes on, and is not left between two entries for ever."""
+
+    @tool
+    async def read_log() -> str:
+        """Return 5 MB of text, which is 10 MB as JSON."""
+        return "\n" * 5_000_000
+
+    model = ScriptedModel([Use("read_log"), "Done."])
+    midrun = await opened(Agent("actor", model=model, tools=[read_log]))
+    run = await midrun.start("actor", "go")
+    assert isinstance(await run.result(), Completed)
+    done = [entry for entry in await entries(run, CallDone) if entry.encoding_error]
+    assert len(done) == 1
+
+
+async def test_what_a_model_says_that_cannot_be_kept_fails_the_run_resumably(
+    opened: Opener,
+) -> None:
+    """Half of an emoji, say; a cancel still ends it."""
+    model = Said(Finished(reply=Reply(text="\ud83d")))
+    midrun = await opened(Agent("actor", model=model))
+    run = await midrun.start("actor", "go")
+    assert isinstance(await run.result(), Failed)
+    await run.cancel()
+    await run.until("cancelled")
+
+
+async def test_a_stream_that_just_ends_is_tried_again_with_patience(opened: Opener) -> None:
+    """Not at once and for ever: each attempt costs money."""
+    model = Said(Piece(kind="text", text="Hm"))
+    midrun = await opened(Agent("actor", model=model))
+    run = await midrun.start("actor", "go")
+    await model.again.wait()
+    await run.cancel()
+    await run.until("cancelled")
+    assert model.calls < 10
+
+
+async def test_nobody_gives_money_back(opened: Opener) -> None:
+    """A provider that reports less than nothing has not said what it used."""
+    stage = Stage()
+    spent = Spend(tokens=-50)
+    model = Said(Finished(reply=Reply(text="Hm", uses=()), spent=spent))
+    midrun = await opened(Agent("actor", model=model, tools=stage.tools()))
+    run = await midrun.start("actor", "go", stop=MaxTokens(10))
+    await run.result()
+    assert (await run.view()).usage.tokens >= 0
+
+
+class Odd(BaseException):
+    """What nobody expects from a tool."""
+
+
+def asks_in_the_wrong_place(_: object) -> bool:
+    """Ask a person where nobody can."""
+    pause_here("May I?")
+
+
+async def is_cancelled(_: object) -> bool:
+    """Await something that others have cancelled."""
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("stop", [asks_in_the_wrong_place, is_cancelled])
+async def test_a_condition_that_raises_fails_its_run_and_no_other(
+    opened: Opener, stop: object
+) -> None:
+    """Whatever it raises."""
+    stage = Stage()
+    agent = stage.agent(Use("slow", name="a"), "Done.")
+    midrun = await opened(agent)
+    other = await midrun.start("actor", "other")
+    await stage.start("a").wait()
+    run = await midrun.start("actor", "go", stop=Custom(stop))  # type: ignore[arg-type]  # it is one
+    assert isinstance(await run.result(), Failed)
+    stage.gate("a").set()
+    assert isinstance(await other.result(), Completed)
+
+
+async def test_whatever_a_tool_raises_ends_its_call_and_nothing_else(opened: Opener) -> None:
+    """Also what is no Exception, and an approval that asks in the wrong place."""
+
+    @tool
+    async def odd() -> None:
+        """Raise what nobody expects."""
+        raise Odd
+
+    @tool(approve=asks_in_the_wrong_place)
+    async def gated() -> None:
+        """Be judged by a function that asks."""
+
+    model = ScriptedModel([[Use("odd"), Use("gated")], "Told so."])
+    midrun = await opened(Agent("actor", model=model, tools=[odd, gated]))
+    run = await midrun.start("actor", "go")
+    assert isinstance(await run.result(), Completed)
+
+
+async def test_a_hook_that_returns_a_coroutine_has_undone_nothing(opened: Opener) -> None:
+    """The report must not say *undone* of what nobody awaited."""
+    stage = Stage()
+
+    async def take_back() -> None:
+        stage.undone.append("never")
+
+    @tool(undo=lambda call, args, result: take_back())  # noqa: ARG005 - as it is called
+    async def put(call: Call) -> str:
+        """Put."""
+        stage.start("put").set()
+        await stage.gate("put").wait()
+        return call.key
+
+    model = ScriptedModel([Use("put")])
+    midrun = await opened(Agent("actor", model=model, tools=[put]))
+    run = await midrun.start("actor", "go")
+    await stage.start("put").wait()
+    await run.cancel()
+    await run.until("cancelling", "cancelled")
+    assert not (await run.report()).undone
+    assert stage.undone == []
+
+
+def test_a_timeout_for_what_blocks_a_thread_is_refused() -> None:
+    """Nobody could keep it."""
+
+    @tool(in_process=True, timeout=timedelta(seconds=1))
+    def block() -> None:
+        """Block."""
+
+    with pytest.raises(Misconfigured, match="no timeout can stop"):
+        Agent("actor", model=ScriptedModel(["x"]), tools=[block])
+
+
+async def test_many_blocked_threads_hold_up_nobody_else(opened: Opener) -> None:
+    """Neither the store nor other runs wait for them."""
+    gate, stage = threading.Event(), Stage()
+
+    @tool(in_process=True)
+    def block() -> None:
+        """Block until the test says so."""
+        gate.wait()
+
+    blocked = Agent("blocked", model=ScriptedModel([Use("block"), "Ok."]), tools=[block])
+    midrun = await opened(blocked, stage.agent(Use("quick", name="a"), "Done."))
+    try:
+        for n in range(45):
+            await midrun.start("blocked", f"{n}")
+        run = await midrun.start("actor", "go")
+        assert isinstance(await run.result(), Completed)
+        assert len((await midrun.runs(limit=100)).items) == 46
+    finally:
+        gate.set()
+
+
+async def test_one_journal_that_cannot_be_read_is_nobody_elses_problem(
+    opened: Opener, path: object
+) -> None:
+    """Its run is left alone; the others are driven."""
+    stage = Stage()
+    midrun = await opened(stage.agent(Use("slow", name="a"), "Done."))
+    bad = await midrun.start("actor", "bad")
+    await stage.start("a").wait()
+    await bad.pause(now=True, hold=timedelta(milliseconds=1))
+    db = apsw.Connection(str(path))
+    db.execute("DROP TRIGGER entries_do_not_change")
+    db.execute(CHANGE, ("bad", "sad"))
+    other = await opened(Stage().agent("Fine.", name="other"))
+    run = await other.start("other", "go")
+    assert isinstance(await run.result(), Completed)
+    db.execute(CHANGE, ("sad", "bad"))
+    db.close()
+
+
+async def test_a_resume_that_is_refused_in_part_is_refused_as_a_whole(opened: Opener) -> None:
+    """The answer is not applied without the instruction that came with it."""
+    model = ScriptedModel([Use("ask_human", question="Which?"), "Done."])
+    agent = Agent("actor", model=model, tools=[ask_human])
+    paused = await agent.run("go")
+    midrun = await opened(agent)
+    with pytest.raises(ControlRefused):
+        await midrun.resume(paused.checkpoint, "red", instruction="   ")  # type: ignore[union-attr]  # it asks
+    assert not (await midrun.runs()).items
+
+
+async def test_whoever_waits_is_told_when_the_store_is_left() -> None:
+    """Not left waiting for ever."""
+    stage = Stage()
+    async with anyio.create_task_group() as tasks:
+        told: list[str] = []
+
+        async with Midrun("memory://", agents=[stage.agent(Use("slow", name="a"))]) as midrun:
+            run = await midrun.start("actor", "go")
+
+            async def wait() -> None:
+                try:
+                    await run.until("completed")
+                except StoreClosed as error:
+                    told.append(error.code)
+
+            tasks.start_soon(wait)
+            await stage.start("a").wait()
+    assert told == ["store_closed"]
+
+
+async def test_a_word_that_no_control_knows_is_an_error(opened: Opener) -> None:
+    """`undoo="all"` must not quietly undo less than was asked."""
+    stage = Stage()
+    midrun = await opened(stage.agent("Done."))
+    run = await midrun.start("actor", "go")
+    with pytest.raises(TypeError, match="undoo"):
+        await run.cancel(undoo="all")  # type: ignore[call-arg]  # that is the point
+    with pytest.raises(Misconfigured, match="in_flight or all"):
+        await run.cancel(undo="some")  # type: ignore[arg-type]  # as above
+
+
+async def test_what_goes_wrong_while_opening_comes_as_it_is() -> None:
+    """The first thing that a new user meets must be readable; and it can be opened again."""
+    midrun = Midrun("memory://", agents=[Agent("a", model="nosuch:model")])
+    for _ in range(2):
+        with pytest.raises(Misconfigured, match="nosuch"):
+            await midrun.__aenter__()
+    with pytest.raises(Misconfigured, match="open it first"):
+        await midrun.runs()

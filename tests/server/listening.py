@@ -1,0 +1,55 @@
+"""A consumer of SSE that takes bytes as they come, for tests that count them."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import httpx2
+import msgspec
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """One event as it came."""
+
+    id: str | None
+    event: str
+    data: dict[str, object] | list[dict[str, object]]
+    raw: bytes
+
+
+@asynccontextmanager
+async def heard(
+    client: httpx2.AsyncClient, path: str, *, last: int | None = None
+) -> AsyncIterator[AsyncGenerator[Heard]]:
+    """Open a stream, and give its events; comments and `retry` are passed over."""
+    headers = {"Accept": "text/event-stream"}
+    if last is not None:
+        headers["Last-Event-ID"] = str(last)
+    async with client.stream("GET", path, headers=headers) as reply:
+        assert reply.status_code == 200, reply.status_code
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        async with aclosing(_events(reply)) as events:
+            yield events
+
+
+async def _events(reply: httpx2.Response) -> AsyncGenerator[Heard]:
+    buffer = b""
+    async for data in reply.aiter_raw():
+        buffer += data
+        *blocks, buffer = buffer.split(b"\n\n")
+        for block in blocks:
+            if (found := _parsed(block)) is not None:
+                yield found
+    assert not buffer, "the stream broke off within an event"
+
+
+def _parsed(block: bytes) -> Heard | None:
+    assert b"\r" not in block, "lines end in LF alone"
+    fields = dict(line.split(b": ", 1) for line in block.split(b"\n"))
+    if b"data" not in fields:
+        return None
+    return Heard(
+        id=fields[b"id"].decode() if b"id" in fields else None,
+        event=fields[b"event"].decode(),
+        data=msgspec.json.decode(fields[b"data"]),
+        raw=block,
+    )

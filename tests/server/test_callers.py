@@ -1,0 +1,159 @@
+"""Who gets in, and how far: credentials, roles, and whose run it is."""
+
+import pytest
+
+from midrun import Agent, tool
+from midrun.models import ScriptedModel
+from midrun.server.routes import ENDPOINTS, Endpoint
+from tests.runtime.stage import Stage, Use
+from tests.server.conftest import Serve, token_of
+from tests.server.defences import JSON, entries_of, is_guarded, name_of, path_of
+
+
+async def test_no_route_answers_without_a_credential(serve: Serve, stage: Stage) -> None:
+    """Also those that do not exist: what there is, is nobody's business."""
+    served = await serve(stage.agent("Done."))
+    for name in (None, "mallory"):
+        client = await served.client(name)
+        for endpoint in ENDPOINTS:
+            reply = await client.request(endpoint.method, path_of(endpoint), headers=JSON)
+            assert reply.status_code == 401, name_of(endpoint)
+            assert is_guarded(reply)
+        for path in ("/v1/openapi.json", "/nowhere", "/"):
+            assert (await client.get(path)).status_code == 401
+    assert await entries_of(served) == 0
+
+
+async def test_probes_are_answered_and_told_nothing(serve: Serve, stage: Stage) -> None:
+    """A load balancer has no token, and needs to know no more than up or down."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client(None)
+    for path in ("/healthz", "/readyz"):
+        reply = await client.get(path)
+        assert (reply.status_code, reply.content) == (204, b"")
+    served.app.close()
+    assert (await client.get("/readyz")).status_code == 503
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Bearer",
+        f"Basic {token_of('olga')}",
+        f"Bearer {token_of('olga')}x",
+        f"Bearer {token_of('olga')[:-1]}",
+        f"Bearer {token_of('olga')},",
+        f"Code {token_of('olga')}",
+        "Bearer \udcff".encode(errors="surrogateescape").decode("latin-1"),
+    ],
+)
+async def test_a_credential_that_is_nearly_right_is_wrong(
+    serve: Serve, stage: Stage, header: str
+) -> None:
+    """Nothing is trimmed, guessed or compared in part."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client(None)
+    raw = {"Authorization": header.encode("latin-1")}
+    assert (await client.get("/v1/runs", headers=raw)).status_code == 401  # type: ignore[arg-type]
+
+
+async def test_a_role_comes_from_the_credential(serve: Serve, stage: Stage) -> None:
+    """Whatever a request says of its sender, it is who the token says."""
+    served = await serve(stage.agent("Done."))
+    ann = await served.client("ann")
+    claims = {"X-Role": "operator", "X-Actor": "olga", "X-Forwarded-User": "olga"}
+    body = {"scope": "all", "reason": "x"}
+    assert (await ann.post("/v1/halt", json=body, headers=claims)).status_code == 403
+    for more in ({"actor": "olga"}, {"role": "operator"}, {"by": "olga"}):
+        said = {"agent": "actor", "task": "Go.", **more}
+        assert (await ann.post("/v1/runs", json=said)).status_code == 422
+    made = await ann.post("/v1/runs", json={"agent": "actor", "task": "Go."}, headers=claims)
+    assert made.json()["started_by"] == "ann"
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=name_of)
+async def test_a_role_may_take_its_routes_and_no_more(
+    serve: Serve, stage: Stage, endpoint: Endpoint
+) -> None:
+    """Viewers look, users act on what is theirs, operators on all."""
+    served = await serve(stage.agent(Use("slow", name="x"), "."))
+    run = await served.mid.start("actor", "Go.", actor="olga")
+    await stage.start("x").wait()
+    before = await entries_of(served)
+    weaker = {"viewer": [], "user": ["vera"], "operator": ["vera", "ann"]}[endpoint.role]
+    for name in weaker:
+        client = await served.client(name)
+        reply = await client.request(endpoint.method, path_of(endpoint, run.id), headers=JSON)
+        assert reply.status_code == 403, reply.text
+    if "{run}" in endpoint.path or "{ask}" in endpoint.path:
+        bob = await served.client("bob")
+        reply = await bob.request(endpoint.method, path_of(endpoint, run.id), headers=JSON)
+        hidden = 403 if endpoint.role == "operator" else 404
+        assert reply.status_code == hidden, reply.text
+        assert "run" not in reply.json()
+        gone = await bob.request(endpoint.method, path_of(endpoint, "run_none"), headers=JSON)
+        assert gone.json()["type"] == reply.json()["type"], "nobody learns which runs exist"
+    assert await entries_of(served) == before
+    assert not await served.mid.store.halts()
+
+
+async def test_users_see_their_own_runs_in_every_list(serve: Serve, stage: Stage) -> None:
+    """Over pages too: runs of others take no place in them, and are not counted."""
+    served = await serve(stage.agent("Done."))
+    hers = [await served.mid.start("actor", f"{n}", actor="ann") for n in range(3)]
+    for n in range(3):
+        await served.mid.start("actor", f"{n}", actor="bob")
+    ann, vera = await served.client("ann"), await served.client("vera")
+    found: list[str] = []
+    cursor = ""
+    while True:
+        page = (await ann.get("/v1/runs", params={"limit": 2, "cursor": cursor})).json()
+        found += [row["run_id"] for row in page["items"]]
+        assert page["counts"] == {}
+        cursor = page["next_cursor"]
+        if not cursor:
+            break
+    assert sorted(found) == sorted(run.id for run in hers)
+    everything = (await vera.get("/v1/runs")).json()
+    assert len(everything["items"]) == 6
+    assert sum(everything["counts"].values()) == 6
+
+
+async def test_a_thread_of_somebody_else_cannot_be_continued(
+    serve: Serve, stage: Stage
+) -> None:
+    """A run on a thread is given what was said in it before."""
+    served = await serve(stage.agent("The password is swordfish."))
+    run = await served.mid.start("actor", "Tell.", thread="secrets", actor="ann")
+    await run.until("terminal")
+    body = {"agent": "actor", "task": "What was said?", "thread": "secrets"}
+    bob, ann = await served.client("bob"), await served.client("ann")
+    assert (await bob.post("/v1/runs", json=body)).status_code == 403
+    assert (await ann.post("/v1/runs", json=body)).status_code == 201
+
+
+async def test_who_is_asked_may_answer_and_sees_no_more(serve: Serve) -> None:
+    """An ask can be addressed to somebody whose run it is not."""
+
+    @tool(approve=True, audience="user:bob")
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    model = ScriptedModel([Use("pay", amount=3), "Done."])
+    served = await serve(Agent("payer", model=model, tools=[pay]))
+    run = await served.mid.start("payer", "Pay.", actor="ann")
+    await run.until("waiting")
+    ann, bob, vera = [await served.client(name) for name in ("ann", "bob", "vera")]
+    (shown,) = (await ann.get("/v1/asks")).json()["items"]
+    assert shown["may_decide"] is False
+    yes = {"decision": "approve"}
+    path = f"/v1/approvals/{shown['ref']}"
+    assert (await ann.post(path, json=yes)).status_code == 403
+    assert (await vera.post(path, json=yes)).status_code == 403
+    (asked,) = (await bob.get("/v1/approvals")).json()["items"]
+    assert (asked["may_decide"], asked["args"]) == (True, {"amount": 3})
+    assert (await bob.get(f"/v1/runs/{run.id}")).status_code == 404
+    decided = await bob.post(path, json=yes)
+    assert (decided.status_code, set(decided.json())) == (202, {"receipt"})
+    assert (await run.until("terminal")).phase == "completed"

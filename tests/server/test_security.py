@@ -1,0 +1,213 @@
+"""What a page in somebody's browser, or a malformed request, can do: nothing."""
+
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+
+from midrun.server import Limits, app
+from tests.runtime.stage import Stage
+from tests.server.conftest import Serve, listening, token_of
+from tests.server.defences import JSON, entries_of, is_guarded
+
+# ── from where ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "127.0.0.1", "localhost:1", "127.0.0.1.evil.example", "[::1]", "", "x:y"],
+)
+async def test_a_name_that_is_not_ours_is_misdirected(
+    serve: Serve, stage: Stage, host: str
+) -> None:
+    """DNS rebinding: the page's own name points here, and its token would be good."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client("olga")
+    for path in ("/v1/runs", "/healthz", "/nowhere"):
+        reply = await client.get(path, headers={"Host": host})
+        assert reply.status_code == 421
+        assert is_guarded(reply)
+
+
+async def test_loopback_has_three_names_and_others_are_allowed_byname_of(
+    serve: Serve, stage: Stage
+) -> None:
+    """A name without a port stands for any port, as behind a proxy."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client("olga")
+    for name in ("localhost", "LOCALHOST", "[::1]", "127.0.0.1"):
+        headers = {"Host": f"{name}:{served.port}"}
+        assert (await client.get("/v1/runs", headers=headers)).status_code == 200
+    hosts = ["runs.example", "other.example:444"]
+    made = app(served.mid, token=token_of("me"), allow_hosts=hosts)
+    async with listening(made) as port, httpx2.AsyncClient() as outside:
+        for host, status in (
+            ("runs.example", 204),
+            ("RUNS.example:8443", 204),
+            ("other.example:444", 204),
+            ("other.example", 421),
+        ):
+            url = f"http://127.0.0.1:{port}/healthz"
+            assert (await outside.get(url, headers={"Host": host})).status_code == status
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost:3000"},
+        {"Origin": "https://127.0.0.1:{port}"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+    ],
+)
+async def test_other_pages_change_nothing(
+    serve: Serve, stage: Stage, headers: dict[str, str]
+) -> None:
+    """Even one that somehow has the token: only our own page, or no page at all."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client("olga")
+    headers = {name: value.format(port=served.port) for name, value in headers.items()}
+    body = {"agent": "actor", "task": "Go."}
+    reply = await client.post("/v1/runs", json=body, headers=headers)
+    assert reply.status_code == 403
+    assert is_guarded(reply)
+    assert (await client.options("/v1/runs", headers=headers)).status_code in {403, 405}
+    assert await entries_of(served) == 0
+    own = {"Origin": served.url, "Sec-Fetch-Site": "same-origin"}
+    assert (await client.post("/v1/runs", json=body, headers=own)).status_code == 201
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_other_pages_open_no_streams(serve: Serve, stage: Stage, site: str) -> None:
+    """An image or an EventSource of another port is same-site: it would bring our cookie."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client("olga")
+    headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
+    assert (await client.get("/v1/events", headers=headers)).status_code == 403
+
+
+# ── what ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("media", "body"),
+    [
+        ("text/plain", b'{"agent":"actor","task":"Go."}'),
+        ("application/x-www-form-urlencoded", b"agent=actor&task=Go."),
+        ("multipart/form-data; boundary=x", b"--x--"),
+        ("application/jsonp", b"{}"),
+        ("", b'{"agent":"actor","task":"Go."}'),
+    ],
+)
+async def test_a_body_that_a_form_could_send_is_refused(
+    serve: Serve, stage: Stage, media: str, body: bytes
+) -> None:
+    """JSON is what a page cannot send elsewhere without asking first."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client("olga")
+    headers = {"Content-Type": media} if media else {}
+    reply = await client.post("/v1/runs", content=body, headers=headers)
+    assert reply.status_code == 415
+    assert await entries_of(served) == 0
+
+
+async def test_a_body_is_bounded_whatever_it_says_of_its_length(
+    serve: Serve, stage: Stage
+) -> None:
+    """Bytes are counted as they come, and before they are parsed."""
+    served = await serve(stage.agent("Done."), limits=Limits(body=1000))
+    client = await served.client("olga")
+    long = b'{"agent":"actor","task":"' + b"x" * 2000 + b'"}'
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield long[:900]
+        yield long[900:]
+
+    said = await client.post("/v1/runs", content=long, headers=JSON)
+    unsaid = await client.post("/v1/runs", content=pieces(), headers=JSON)
+    assert (said.status_code, unsaid.status_code) == (413, 413)
+    assert await entries_of(served) == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b"null",
+        b'{"agent":"actor","task":"a","task":"b"}',
+        b'{"agent":"actor","task":"\\ud800"}',
+        b'{"agent":"actor","task":"\xff"}',
+        b'{"agent":"actor","task":1}',
+        b'{"agent":"actor","task":"a","nonsense":1}',
+        b'{"agent":"actor","task":"a","caps":{"steps":NaN}}',
+        b'{"agent":"actor","task":"a","caps":{"steps":1e999}}',
+        b'{"agent":"actor","task":"a","caps":{"unheard":1}}',
+        b'{"agent":"actor","task":"a","labels":' + b"[" * 100 + b"]" * 100 + b"}",
+        b'{"agent":"actor","task":"a","labels":' + b"[" * 100_000 + b"}",
+        b'{"agent":"nobody","task":"a"}',
+    ],
+)
+async def test_a_body_that_is_not_exactly_right_is_refused(
+    serve: Serve, stage: Stage, body: bytes
+) -> None:
+    """Ambiguous input fails closed: nothing is applied, and the answer is a problem."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client("olga")
+    reply = await client.post("/v1/runs", content=body, headers=JSON)
+    assert 400 <= reply.status_code < 500
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert await entries_of(served) == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["a" * 65, "..%2f..%2fetc", "run.1", "run%00", "run%0a", "ü", "%20", "a;b", "a'--"]
+)
+async def test_an_id_is_letters_digits_and_dashes(
+    serve: Serve, stage: Stage, name: str
+) -> None:
+    """What else there is in a path does not reach a store."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client("olga")
+    assert (await client.get(f"/v1/runs/{name}")).status_code == 404
+
+
+async def test_changes_are_counted_per_caller(serve: Serve, stage: Stage) -> None:
+    """One caller's haste is not another's refusal."""
+    limits = Limits(rate=0.001, burst=2)
+    served = await serve(stage.agent("Done."), limits=limits)
+    ann, bob = await served.client("ann"), await served.client("bob")
+    body = {"agent": "actor", "task": "Go."}
+    codes = [(await ann.post("/v1/runs", json=body)).status_code for _ in range(3)]
+    assert codes == [201, 201, 429]
+    assert (await bob.post("/v1/runs", json=body)).status_code == 201
+    assert (await ann.get("/v1/runs")).status_code == 200
+
+
+async def test_methods_that_are_not_there_say_which_are(serve: Serve, stage: Stage) -> None:
+    """A GET changes nothing, on any route that changes something."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client("olga")
+    run = await served.mid.start("actor", "Go.", actor="olga")
+    reply = await client.get(f"/v1/runs/{run.id}/cancel")
+    assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+    assert (await client.head("/v1/runs")).status_code == 405
+    assert (await client.get("/nowhere")).status_code == 404
+
+
+async def test_web_sockets_are_not_accepted(serve: Serve, stage: Stage) -> None:
+    """They are not bound by the same-origin rule, and we need none."""
+    served = await serve(stage.agent("Done."))
+    said: list[object] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: object) -> None:
+        said.append(message)
+
+    await served.app({"type": "websocket"}, receive, send)
+    assert said == [{"type": "websocket.close", "code": 1008}]

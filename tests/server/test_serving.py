@@ -1,0 +1,106 @@
+"""The server as a process: how it is reached, how it stops, and what races come to."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import httpx2
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from midrun.models import Use
+from tests.runtime.stage import Stage
+from tests.server.conftest import PATIENCE, Serve
+from tests.server.listening import heard
+
+ROOT = Path(__file__).parents[2]
+
+
+async def test_a_server_prints_its_link_and_leaves_at_once_with_streams_open(
+    tmp_path: Path,
+) -> None:
+    """Uvicorn alone would wait for an open stream until its patience is over."""
+    command = [sys.executable, "-m", "tests.server.child", str(tmp_path)]
+    with anyio.fail_after(PATIENCE):
+        process = await anyio.open_process(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+        async with process:
+            assert process.stdout is not None
+            printed = BufferedByteReceiveStream(process.stdout)
+            link = (await printed.receive_until(b"\n", 1000)).decode()
+            url, _, code = link.partition("/#code=")
+            async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE) as browser:
+                shown = {"Authorization": f"Code {code}"}
+                signed = await browser.post("/v1/session", json={}, headers=shown)
+                assert signed.json() == {"name": "user", "role": "operator"}
+                body = {"agent": "actor", "task": "Go."}
+                run = (await browser.post("/v1/runs", json=body)).json()["run_id"]
+                async with heard(browser, f"/v1/runs/{run}/events") as events:
+                    while (await anext(events)).event != "call.started":
+                        pass
+                    process.send_signal(signal.SIGTERM)
+                    async for _ in events:
+                        pass
+            await process.wait()
+    token = (tmp_path / "data" / "token").read_text()
+    assert token not in link
+
+
+async def test_fifty_cancels_and_a_completion_have_one_winner(
+    serve: Serve, stage: Stage
+) -> None:
+    """Every reply agrees with the journal, whoever was first."""
+    served = await serve(stage.agent(Use("slow", name="x"), "Done."))
+    client = await served.client()
+    run = await served.mid.start("actor", "Go.", actor="olga")
+    await stage.start("x").wait()
+    replies: list[httpx2.Response] = []
+
+    async def cancel() -> None:
+        replies.append(await client.post(f"/v1/runs/{run.id}/cancel", json={}))
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(50):
+            tasks.start_soon(cancel)
+            if number == 25:
+                stage.gate("x").set()
+    view = await run.until("terminal")
+    chain = await served.mid.store.lines(run.id)
+    entries = await served.mid.store.read(run.id)
+    asked = [
+        record.seq for record in entries if type(record.entry).__name__ == "CancelRequested"
+    ]
+    won = [reply.json() for reply in replies if reply.status_code == 202]
+    if view.phase == "completed":
+        assert {reply.status_code for reply in replies} == {409}
+        assert not asked
+        return
+    assert [told["command"]["receipt"]["seq"] for told in won] == asked
+    for reply in replies:
+        told = reply.json()
+        assert reply.status_code in {200, 202}
+        assert told["run"]["phase"] in {"cancelling", "cancelled"}
+        seq = told["run"]["seq"]
+        assert seq >= told["command"]["receipt"]["seq"], "nobody is shown less than they did"
+        assert told["run"]["head_hash"] == chain[seq - 1][1].hex()
+
+
+async def test_two_servers_on_one_store_show_and_control_the_same_run(
+    serve: Serve, stage: Stage
+) -> None:
+    """A control pressed here reaches the driver there, and both feeds tell of it."""
+    first = await serve(stage.agent(Use("slow", name="x"), "Done."))
+    second = await serve()  # knows no agent: it only looks and controls
+    here, there = await first.client(), await second.client()
+    run = (await here.post("/v1/runs", json={"agent": "actor", "task": "Go."})).json()["run_id"]
+    await stage.start("x").wait()
+    async with (
+        heard(here, f"/v1/runs/{run}/events") as one,
+        heard(there, f"/v1/runs/{run}/events") as two,
+    ):
+        told = await there.post(f"/v1/runs/{run}/cancel", json={"reason": "enough"})
+        assert told.status_code == 202
+        heard_here = [event.raw async for event in one if event.id is not None]
+        heard_there = [event.raw async for event in two if event.id is not None]
+    assert heard_here == heard_there
+    assert b"event: run.cancelled" in heard_here[-1]
