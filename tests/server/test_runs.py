@@ -4,28 +4,13 @@ import anyio
 import httpx2
 from anyio.lowlevel import checkpoint
 
-from midrun import Agent, ask_human, tool
 from midrun.core.ids import RunId
-from midrun.models import ScriptedModel, Use
+from midrun.models import Use
 from midrun.server import Limits
 from midrun.stops import MaxSteps
 from tests.runtime.stage import Stage
+from tests.server.calling import expect, reached, start_run
 from tests.server.conftest import Serve
-
-
-def _is(reply: httpx2.Response, status: int) -> httpx2.Response:
-    assert reply.status_code == status, reply.text
-    return reply
-
-
-async def _start(client: httpx2.AsyncClient, agent: str = "actor") -> str:
-    """Start a run, and return where it is."""
-    started = await client.post("/v1/runs", json={"agent": agent, "task": "Go."})
-    return str(_is(started, 201).headers["location"])
-
-
-async def _until(client: httpx2.AsyncClient, where: str, phase: str) -> httpx2.Response:
-    return await client.get(f"{where}?until={phase}", headers={"Prefer": "wait=20"})
 
 
 async def test_a_run_is_started_watched_and_reported(serve: Serve, stage: Stage) -> None:
@@ -33,22 +18,22 @@ async def test_a_run_is_started_watched_and_reported(serve: Serve, stage: Stage)
     served = await serve(stage.agent(Use("draft", name="memo"), "All done."))
     client = await served.client()
     started = await client.post("/v1/runs", json={"agent": "actor", "task": "Write."})
-    run = _is(started, 201).json()
+    run = expect(started, 201).json()
     where = started.headers["location"]
     assert where == f"/v1/runs/{run['run_id']}"
-    ended = await _until(client, where, "terminal")
-    view = _is(ended, 200).json()
+    ended = await reached(client, where, "terminal")
+    view = expect(ended, 200).json()
     assert (view["phase"], view["output"], view["started_by"]) == (
         "completed",
         "All done.",
         "olga",
     )
     assert ended.headers["preference-applied"] == "wait=20"
-    report = _is(await client.get(f"{where}/report"), 200).json()
+    report = expect(await client.get(f"{where}/report"), 200).json()
     assert [deed["tool"] for deed in report["done"]] == ["draft"]
     markdown = await client.get(f"{where}/report", headers={"Accept": "text/markdown"})
     assert "## Done and kept" in markdown.text
-    verdict = _is(await client.get(f"{where}/verify"), 200).json()
+    verdict = expect(await client.get(f"{where}/verify"), 200).json()
     assert verdict["problems"] == []
 
 
@@ -58,7 +43,7 @@ async def test_a_view_has_every_field_and_times_that_can_be_read(
     """A client that never saw our classes must not have to know our defaults."""
     served = await serve(stage.agent("Done."))
     client = await served.client()
-    view = _is(
+    view = expect(
         await client.post("/v1/runs", json={"agent": "actor", "task": "Go."}), 201
     ).json()
     assert {"asks", "frames", "plan", "pending", "error", "controls"} <= view.keys()
@@ -74,20 +59,20 @@ async def test_a_control_is_accepted_first_and_applied_later(
     """202 says that the journal has it; the view and the commands say whether it happened."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await served.client()
-    where = await _start(client)
+    where = await start_run(client)
     await stage.start("x").wait()
-    told = _is(await client.post(f"{where}/pause", json={"reason": "lunch"}), 202).json()
+    told = expect(await client.post(f"{where}/pause", json={"reason": "lunch"}), 202).json()
     assert told["run"]["phase"] == "pausing"
     command = told["command"]
     assert isinstance(command, dict)
     assert command["receipt"]["applied"] is False
     one = f"{where}/commands/{command['id']}"
-    pending = _is(await client.get(one), 200).json()
+    pending = expect(await client.get(one), 200).json()
     assert (pending["status"], pending["reason"]) == ("accepted", "lunch")
     stage.gate("x").set()
-    await _until(client, where, "paused")
-    assert _is(await client.get(one), 200).json()["status"] == "applied"
-    again = _is(await client.post(f"{where}/pause", json={}), 200).json()
+    await reached(client, where, "paused")
+    assert expect(await client.get(one), 200).json()["status"] == "applied"
+    again = expect(await client.post(f"{where}/pause", json={}), 200).json()
     assert again["command"]["receipt"]["already"] == "already_paused"
 
 
@@ -97,17 +82,17 @@ async def test_what_pends_can_be_withdrawn_and_comes_back_with_its_text(
     """Nobody's words are lost, and nobody has to live with words they took back."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await served.client()
-    where = await _start(client)
+    where = await start_run(client)
     await stage.start("x").wait()
     said = {"instruction": "Only the first page."}
-    told = _is(await client.post(f"{where}/redirect", json=said), 202).json()
+    told = expect(await client.post(f"{where}/redirect", json=said), 202).json()
     command = told["command"]["id"]
-    _is(await client.delete(f"{where}/commands/{command}"), 202)
-    kept = _is(
+    expect(await client.delete(f"{where}/commands/{command}"), 202)
+    kept = expect(
         await client.post(f"{where}/redirect", json={"instruction": "Stop here."}), 202
     ).json()
-    _is(await client.post(f"{where}/cancel", json={}), 202)
-    listed = _is(await client.get(f"{where}/commands"), 200).json()["items"]
+    expect(await client.post(f"{where}/cancel", json={}), 202)
+    listed = expect(await client.get(f"{where}/commands"), 200).json()["items"]
     fates = {c["text"]: c["status"] for c in listed if c["kind"] == "redirect"}
     assert fates == {"Only the first page.": "withdrawn", "Stop here.": "returned"}
     late = await client.delete(f"{where}/commands/{kept['command']['id']}")
@@ -119,10 +104,10 @@ async def test_a_refusal_says_why_and_shows_the_run(serve: Serve, stage: Stage) 
     """Whoever was refused can repaint without asking again."""
     served = await serve(stage.agent("Done."))
     client = await served.client()
-    where = await _start(client)
-    await _until(client, where, "terminal")
+    where = await start_run(client)
+    await reached(client, where, "terminal")
     refused = await client.post(f"{where}/pause", json={})
-    problem = _is(refused, 409).json()
+    problem = expect(refused, 409).json()
     assert refused.headers["content-type"] == "application/problem+json"
     assert problem["type"] == "urn:midrun:problem:control-refused"
     assert problem["reason"] == "is_completed"
@@ -135,19 +120,19 @@ async def test_a_repeat_under_the_same_key_changes_nothing(serve: Serve, stage: 
     client = await served.client()
     key = {"Idempotency-Key": '"abc"'}
     start = {"agent": "actor", "task": "Go."}
-    first = _is(await client.post("/v1/runs", json=start, headers=key), 201).json()
-    second = _is(await client.post("/v1/runs", json=start, headers=key), 201).json()
+    first = expect(await client.post("/v1/runs", json=start, headers=key), 201).json()
+    second = expect(await client.post("/v1/runs", json=start, headers=key), 201).json()
     assert first["run_id"] == second["run_id"]
     other = await client.post("/v1/runs", json={**start, "task": "Else."}, headers=key)
-    assert _is(other, 422).json()["reason"] == "request_id_reused"
+    assert expect(other, 422).json()["reason"] == "request_id_reused"
     where = f"/v1/runs/{first['run_id']}"
     await stage.start("x").wait()
     said, key = {"text": "How is it going?"}, {"Idempotency-Key": "def"}
-    _is(await client.post(f"{where}/messages", json=said, headers=key), 202)
+    expect(await client.post(f"{where}/messages", json=said, headers=key), 202)
     again = await client.post(f"{where}/messages", json=said, headers=key)
-    assert _is(again, 200).json()["command"]["receipt"]["already"] == "duplicate_request"
+    assert expect(again, 200).json()["command"]["receipt"]["already"] == "duplicate_request"
     assert again.headers["idempotency-replayed"] == "true"
-    assert len(_is(await client.get(where), 200).json()["pending"]) == 1
+    assert len(expect(await client.get(where), 200).json()["pending"]) == 1
 
 
 async def test_two_people_with_the_same_key_do_not_meet(serve: Serve, stage: Stage) -> None:
@@ -155,8 +140,8 @@ async def test_two_people_with_the_same_key_do_not_meet(serve: Serve, stage: Sta
     served = await serve(stage.agent("Done."))
     ann, bob = await served.client("ann"), await served.client("bob")
     key, start = {"Idempotency-Key": "k"}, {"agent": "actor", "task": "Go."}
-    first = _is(await ann.post("/v1/runs", json=start, headers=key), 201).json()
-    second = _is(await bob.post("/v1/runs", json=start, headers=key), 201).json()
+    first = expect(await ann.post("/v1/runs", json=start, headers=key), 201).json()
+    second = expect(await bob.post("/v1/runs", json=start, headers=key), 201).json()
     assert first["run_id"] != second["run_id"]
 
 
@@ -166,17 +151,17 @@ async def test_old_news_are_noticed_but_never_keep_a_run_from_stopping(
     """A redirect written for what one saw must not hit something else; a stop always may."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await served.client()
-    where = await _start(client)
+    where = await start_run(client)
     await stage.start("x").wait()
     seen = (await client.get(where)).headers["etag"]
     said = await client.post(f"{where}/messages", json={"text": "Hello?"})
     fresh, stale = {"If-Match": said.headers["etag"]}, {"If-Match": seen}
     course = {"instruction": "Go left."}
-    _is(await client.post(f"{where}/redirect", json=course, headers=stale), 412)
-    _is(await client.post(f"{where}/redirect", json=course, headers=fresh), 202)
-    _is(await client.patch(where, json={"caps": {"steps": 9}}), 428)
-    _is(await client.post(f"{where}/pause", json={}, headers=stale), 202)
-    _is(await client.post(f"{where}/cancel", json={}, headers=stale), 202)
+    expect(await client.post(f"{where}/redirect", json=course, headers=stale), 412)
+    expect(await client.post(f"{where}/redirect", json=course, headers=fresh), 202)
+    expect(await client.patch(where, json={"caps": {"steps": 9}}), 428)
+    expect(await client.post(f"{where}/pause", json={}, headers=stale), 202)
+    expect(await client.post(f"{where}/cancel", json={}, headers=stale), 202)
 
 
 async def test_steps_do_not_make_a_revision_stale(serve: Serve, stage: Stage) -> None:
@@ -184,7 +169,7 @@ async def test_steps_do_not_make_a_revision_stale(serve: Serve, stage: Stage) ->
     turns = [Use("slow", name="a"), Use("quick", name="b"), Use("slow", name="c"), "Done."]
     served = await serve(stage.agent(*turns))
     client = await served.client()
-    where = await _start(client)
+    where = await start_run(client)
     await stage.start("a").wait()
     seen = await client.get(where)
     stage.gate("a").set()
@@ -193,7 +178,7 @@ async def test_steps_do_not_make_a_revision_stale(serve: Serve, stage: Stage) ->
     assert later.status_code == 200, "a view that has changed is not the same view"
     match = {"If-Match": seen.headers["etag"]}
     told = await client.post(f"{where}/redirect", json={"instruction": "Stop."}, headers=match)
-    _is(told, 202)
+    expect(told, 202)
 
 
 async def test_one_who_has_seen_everything_can_wait_for_the_next_change(
@@ -202,7 +187,7 @@ async def test_one_who_has_seen_everything_can_wait_for_the_next_change(
     """Long-polling without a phase in mind."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await served.client()
-    where = await _start(client)
+    where = await start_run(client)
     await stage.start("x").wait()
     seen = (await client.get(where)).headers["etag"]
     found: list[httpx2.Response] = []
@@ -227,73 +212,29 @@ async def test_caps_are_raised_on_what_was_seen(serve: Serve, stage: Stage) -> N
     turns = [Use("quick", name="a"), Use("quick", name="b"), "Done."]
     served = await serve(stage.agent(*turns, stop=MaxSteps(1)))
     client, ann = await served.client(), await served.client("ann")
-    where = await _start(ann)
-    capped = await _until(client, where, "paused")
+    where = await start_run(ann)
+    capped = await reached(client, where, "paused")
     assert capped.json()["reason"] == "cap"
-    _is(await client.post(f"{where}/resume", json={}), 409)
-    _is(await ann.post(f"{where}/resume", json={"caps": {"steps": 9}}), 403)
+    expect(await client.post(f"{where}/resume", json={}), 409)
+    expect(await ann.post(f"{where}/resume", json={"caps": {"steps": 9}}), 403)
     match = {"If-Match": capped.headers["etag"]}
-    _is(await ann.patch(where, json={"caps": {"steps": 9}}, headers=match), 403)
-    _is(await client.patch(where, json={"caps": {"steps": 9}}, headers=match), 202)
-    _is(await client.post(f"{where}/resume", json={}), 202)
-    ended = await _until(client, where, "terminal")
+    expect(await ann.patch(where, json={"caps": {"steps": 9}}, headers=match), 403)
+    expect(await client.patch(where, json={"caps": {"steps": 9}}, headers=match), 202)
+    expect(await client.post(f"{where}/resume", json={}), 202)
+    ended = await reached(client, where, "terminal")
     assert ended.json()["phase"] == "completed"
-
-
-async def test_a_run_that_asks_is_answered_by_reference(serve: Serve) -> None:
-    """The client sends an id and a decision; what was asked is in the journal."""
-    model = ScriptedModel([Use("ask_human", question="Which one?"), "Done."])
-    served = await serve(Agent("asker", model=model, tools=[ask_human]))
-    client = await served.client()
-    where = await _start(client, "asker")
-    await _until(client, where, "waiting")
-    (ask,) = _is(await client.get("/v1/asks"), 200).json()["items"]
-    assert (ask["question"], ask["may_decide"]) == ("Which one?", True)
-    assert _is(await client.get("/v1/approvals"), 200).json()["items"] == []
-    decided = {"decision": "answer", "value": "the left"}
-    path = f"/v1/asks/{ask['ref']}"
-    _is(await client.post(path, json=decided), 202)
-    second = _is(await client.post(path, json=decided), 409).json()
-    assert second["by"] == "olga"
-    ended = await _until(client, where, "terminal")
-    assert ended.json()["phase"] == "completed"
-
-
-async def test_an_approval_is_given_once_with_edited_arguments(serve: Serve) -> None:
-    """What is approved is what is made, and nobody approves it twice."""
-    made: list[str] = []
-
-    @tool(approve=True)
-    async def send(to: str) -> str:
-        """Send a letter."""
-        made.append(to)
-        return "sent"
-
-    served = await serve(
-        Agent("clerk", model=ScriptedModel([Use("send", to="a"), "."]), tools=[send])
-    )
-    client = await served.client()
-    where = await _start(client, "clerk")
-    await _until(client, where, "waiting")
-    (ask,) = _is(await client.get("/v1/approvals"), 200).json()["items"]
-    path = f"/v1/approvals/{ask['ref']}"
-    bad = {"decision": "edit", "args": {"nobody": 1}}
-    assert _is(await client.post(path, json=bad), 422).json()["reason"] == "bad_arguments"
-    _is(await client.post(path, json={"decision": "edit", "args": {"to": "b"}}), 202)
-    await _until(client, where, "terminal")
-    assert made == ["b"]
 
 
 async def test_a_run_continues_from_a_boundary_as_another(serve: Serve, stage: Stage) -> None:
     """Continue from here: a new run, and the old one stays what it was."""
     served = await serve(stage.agent(Use("quick", name="a"), "Done.", "Again."))
     client = await served.client()
-    where = await _start(client)
-    await _until(client, where, "terminal")
+    where = await start_run(client)
+    await reached(client, where, "terminal")
     forked = await client.post(f"{where}/fork", json={"instruction": "And now?"})
-    there = _is(forked, 201).headers["location"]
+    there = expect(forked, 201).headers["location"]
     assert there != where
-    ended = await _until(client, there, "terminal")
+    ended = await reached(client, there, "terminal")
     assert ended.json()["phase"] == "completed"
 
 
@@ -302,14 +243,14 @@ async def test_an_operator_halts_and_lifts(serve: Serve, stage: Stage) -> None:
     served = await serve(stage.agent(Use("quick", name="a"), "Done."))
     client = await served.client()
     halted = await client.post("/v1/halt", json={"scope": "agent:actor", "reason": "fire"})
-    assert [h["by"] for h in _is(halted, 202).json()["items"]] == ["olga"]
-    where = await _start(client)
-    await _until(client, where, "halted")
+    assert [h["by"] for h in expect(halted, 202).json()["items"]] == ["olga"]
+    where = await start_run(client)
+    await reached(client, where, "halted")
     assert stage.began == []
-    assert _is(await client.post("/v1/lift", json={"scope": "agent:actor"}), 200).json()[
+    assert expect(await client.post("/v1/lift", json={"scope": "agent:actor"}), 200).json()[
         "lifted"
     ]
-    ended = await _until(client, where, "terminal")
+    ended = await reached(client, where, "terminal")
     assert ended.json()["phase"] == "completed"
 
 
@@ -317,29 +258,29 @@ async def test_words_that_wait_are_bounded(serve: Serve, stage: Stage) -> None:
     """Nobody buries a run in messages that it never gets to."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."), limits=Limits(pending=2))
     client = await served.client()
-    where = await _start(client)
+    where = await start_run(client)
     await stage.start("x").wait()
     for text in ("one", "two"):
-        _is(await client.post(f"{where}/redirect", json={"instruction": text}), 202)
+        expect(await client.post(f"{where}/redirect", json={"instruction": text}), 202)
     third = await client.post(f"{where}/redirect", json={"instruction": "three"})
-    assert _is(third, 429).json()["type"] == "urn:midrun:problem:too-many-pending"
+    assert expect(third, 429).json()["type"] == "urn:midrun:problem:too-many-pending"
 
 
 async def test_a_person_takes_over_and_hands_back(serve: Serve, stage: Stage) -> None:
     """Every control of a run has its route, also the rare ones."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await served.client()
-    where = await _start(client)
+    where = await start_run(client)
     await stage.start("x").wait()
-    _is(await client.post(f"{where}/take_over", json={}), 202)
+    expect(await client.post(f"{where}/take_over", json={}), 202)
     stage.gate("x").set()
-    await _until(client, where, "paused")
-    _is(await client.post(f"{where}/write", json={"text": "Hello, a person."}), 202)
+    await reached(client, where, "paused")
+    expect(await client.post(f"{where}/write", json={"text": "Hello, a person."}), 202)
     wanted = {"tool": "quick", "args": {"name": "by hand"}}
-    _is(await client.post(f"{where}/use_tool", json=wanted), 202)
-    await _until(client, where, "paused")
-    _is(await client.post(f"{where}/hand_back", json={}), 202)
-    await _until(client, where, "terminal")
+    expect(await client.post(f"{where}/use_tool", json=wanted), 202)
+    await reached(client, where, "paused")
+    expect(await client.post(f"{where}/hand_back", json={}), 202)
+    await reached(client, where, "terminal")
     assert stage.did == ["x", "by hand"]
 
 
@@ -350,7 +291,7 @@ async def test_a_parked_run_is_exported_and_its_chain_can_be_checked(
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await served.client()
     started = await client.post("/v1/runs", json={"agent": "actor", "task": "Go."})
-    run = _is(started, 201).json()["run_id"]
+    run = expect(started, 201).json()["run_id"]
     await stage.start("x").wait()
     await client.post(f"/v1/runs/{run}/pause", json={"mode": "now"})
     paused = await client.get(f"/v1/runs/{run}?until=paused", headers={"Prefer": "wait=20"})
@@ -365,8 +306,8 @@ async def test_a_run_is_started_with_caps_of_its_own(serve: Serve, stage: Stage)
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client, ann = await served.client(), await served.client("ann")
     body = {"agent": "actor", "task": "Go.", "caps": {"steps": 3, "time": 60.5, "tokens": 9}}
-    _is(await ann.post("/v1/runs", json=body), 403)
-    view = _is(await client.post("/v1/runs", json=body), 201).json()
+    expect(await ann.post("/v1/runs", json=body), 403)
+    view = expect(await client.post("/v1/runs", json=body), 201).json()
     await stage.start("x").wait()
     assert {cap["name"]: cap["cap"] for cap in view["caps"]} == {
         "steps": 3,
@@ -381,24 +322,24 @@ async def test_waiting_for_what_will_never_be_ends_with_the_run(
     """A client that waits for a pause is not kept for a run that has ended."""
     served = await serve(stage.agent("Done."))
     client = await served.client()
-    where = await _start(client)
-    assert (await _until(client, where, "paused")).json()["phase"] == "completed"
-    _is(await client.get(f"{where}?until=stopped"), 400)
+    where = await start_run(client)
+    assert (await reached(client, where, "paused")).json()["phase"] == "completed"
+    expect(await client.get(f"{where}?until=stopped"), 400)
 
 
 async def test_what_is_not_there_is_not_found(serve: Serve, stage: Stage) -> None:
     """Each by its own name, and with the run where there is one."""
     served = await serve(stage.agent("Done."))
     client = await served.client()
-    where = await _start(client)
-    await _until(client, where, "terminal")
-    _is(await client.get("/v1/runs/run_none"), 404)
-    _is(await client.get(f"{where}/commands/cmd_99"), 404)
-    _is(await client.delete(f"{where}/commands/nonsense"), 404)
-    _is(await client.delete(f"{where}/frames/f1"), 409)
-    _is(await client.post(f"{where}/frames/f1/resume", json={}), 409)
-    _is(await client.post(f"{where}/retry_undo", json={}), 409)
+    where = await start_run(client)
+    await reached(client, where, "terminal")
+    expect(await client.get("/v1/runs/run_none"), 404)
+    expect(await client.get(f"{where}/commands/cmd_99"), 404)
+    expect(await client.delete(f"{where}/commands/nonsense"), 404)
+    expect(await client.delete(f"{where}/frames/f1"), 409)
+    expect(await client.post(f"{where}/frames/f1/resume", json={}), 409)
+    expect(await client.post(f"{where}/retry_undo", json={}), 409)
     asked = await client.post(
         f"/v1/asks/{where.rpartition('/')[2]}-a1", json={"decision": "decline"}
     )
-    assert _is(asked, 409).json()["run"]["phase"] == "completed"
+    assert expect(asked, 409).json()["run"]["phase"] == "completed"

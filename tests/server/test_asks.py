@@ -1,0 +1,50 @@
+"""Asks over HTTP: what waits for a person, and what they decide."""
+
+from midrun import Agent, ask_human, tool
+from midrun.models import ScriptedModel, Use
+from tests.server.calling import expect, reached, start_run
+from tests.server.conftest import Serve
+
+
+async def test_a_run_that_asks_is_answered_by_reference(serve: Serve) -> None:
+    """The client sends an id and a decision; what was asked is in the journal."""
+    model = ScriptedModel([Use("ask_human", question="Which one?"), "Done."])
+    served = await serve(Agent("asker", model=model, tools=[ask_human]))
+    client = await served.client()
+    where = await start_run(client, "asker")
+    await reached(client, where, "waiting")
+    (ask,) = expect(await client.get("/v1/asks"), 200).json()["items"]
+    assert (ask["question"], ask["may_decide"]) == ("Which one?", True)
+    assert expect(await client.get("/v1/approvals"), 200).json()["items"] == []
+    decided = {"decision": "answer", "value": "the left"}
+    path = f"/v1/asks/{ask['ref']}"
+    expect(await client.post(path, json=decided), 202)
+    second = expect(await client.post(path, json=decided), 409).json()
+    assert second["by"] == "olga"
+    ended = await reached(client, where, "terminal")
+    assert ended.json()["phase"] == "completed"
+
+
+async def test_an_approval_is_given_once_with_edited_arguments(serve: Serve) -> None:
+    """What is approved is what is made, and nobody approves it twice."""
+    made: list[str] = []
+
+    @tool(approve=True)
+    async def send(to: str) -> str:
+        """Send a letter."""
+        made.append(to)
+        return "sent"
+
+    served = await serve(
+        Agent("clerk", model=ScriptedModel([Use("send", to="a"), "."]), tools=[send])
+    )
+    client = await served.client()
+    where = await start_run(client, "clerk")
+    await reached(client, where, "waiting")
+    (ask,) = expect(await client.get("/v1/approvals"), 200).json()["items"]
+    path = f"/v1/approvals/{ask['ref']}"
+    bad = {"decision": "edit", "args": {"nobody": 1}}
+    assert expect(await client.post(path, json=bad), 422).json()["reason"] == "bad_arguments"
+    expect(await client.post(path, json={"decision": "edit", "args": {"to": "b"}}), 202)
+    await reached(client, where, "terminal")
+    assert made == ["b"]
