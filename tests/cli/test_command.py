@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -152,3 +153,20 @@ def test_buttons_are_pressed_without_loading_what_they_do_not_need(shell: Shell)
         [sys.executable, "-c", code], env=shell.env, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_an_app_is_served_over_http_until_it_is_told_to_stop(shell: Shell) -> None:
+    """Every control is one authenticated request away."""
+    token = "a-token-that-is-long-enough-for-a-test"
+    with shell.start("serve", f"{APP}:searcher", "--port", "0", "--token", token) as serving:
+        assert serving.stdout
+        address = serving.stdout.readline().partition("/#")[0]
+        body = json.dumps({"agent": "searcher", "task": "Find cats"}).encode()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        asked = urllib.request.Request(f"{address}/v1/runs", body, headers)  # noqa: S310 - our own server
+        with urllib.request.urlopen(asked) as reply:  # noqa: S310 - as above
+            started = json.load(reply)
+        follow = shell.type("feed", started["run_id"], "--follow")
+        assert "RunCompleted" in follow.stdout
+        serving.send_signal(signal.SIGTERM)
+        assert serving.wait() in {0, -signal.SIGTERM}  # it shuts down, then takes the signal

@@ -67,3 +67,26 @@ async def test_the_research_stops_searching_when_told_to_sum_up(tmp_path: Path) 
     assert searches >= len(notes)
     assert summary.startswith(f"{searches} results: vendor 1 is fine, vendor 2 is fine")
     assert since == "searches since the pause: 0"
+
+
+async def test_a_side_question_is_answered_and_the_synthesis_goes_on(tmp_path: Path) -> None:
+    """The conversation of the eighth promise."""
+    assert (await said(tmp_path, "literature.py")).splitlines() == [
+        "runtime: Hold on — finishing *Read them* first",
+        "journal: held the synthesis",
+        "journal: Back to *Literature synthesis* — step 2 of 4",
+        "agent: The four papers agree: sleep helps.",
+        "step 3 of 4",
+    ]
+
+
+async def test_one_cancel_ends_a_parent_and_its_three_children(tmp_path: Path) -> None:
+    """With all that they have done."""
+    assert (await said(tmp_path, "family.py")).splitlines() == [
+        "drafts: ['Ajax', 'Boreas', 'Castor']",
+        "drafts: []",
+        "Castor: cancelled",
+        "Boreas: cancelled",
+        "Ajax: cancelled",
+        "boss: cancelled",
+    ]

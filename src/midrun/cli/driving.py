@@ -65,6 +65,17 @@ async def _pause_when_interrupted(run: Run, actor: str) -> None:
                 return
 
 
+async def serve(args: Namespace, say: Sayer) -> int:
+    """Serve an app over HTTP until interrupted."""
+    try:
+        from midrun.server import serve as listen  # noqa: PLC0415 - only those who serve need it
+    except ImportError as error:
+        raise Misconfigured("midrun serve", f"install midrun[server] ({error})") from error
+    midrun = Midrun(args.store, agents=agents_of(args.app))
+    await listen(midrun, host=args.host, port=args.port, token=args.token, say=say.text)
+    return 0
+
+
 async def worker(args: Namespace, say: Sayer) -> int:
     """Drive the runs of an app until interrupted."""
     agents = agents_of(args.app)

@@ -34,7 +34,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "halt": steering.halt,
     "lift": steering.lift,
 }
-DRIVING: Final = {"run": driving.run, "worker": driving.worker}
+DRIVING: Final = {"run": driving.run, "serve": driving.serve, "worker": driving.worker}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -63,6 +63,13 @@ def _driving(commands: "Commands[argparse.ArgumentParser]") -> None:
     made.add_argument("task", metavar="TASK", help="what the agent should do")
     made.add_argument("--agent", help="which agent, if the app has several")
     made.add_argument("--plain", action="store_true", help="one line per fact, no control bar")
+    made = _add(commands, "serve", "serve the runs of an app over HTTP, and drive them")
+    made.add_argument("app", metavar="APP", help="file.py, file.py:agent or module:agent")
+    made.add_argument(
+        "--host", default="127.0.0.1", help="where to listen (default: here only)"
+    )
+    made.add_argument("--port", type=int, default=8700, help="0 for any that is free")
+    made.add_argument("--token", help="the operator's token; otherwise one is made and kept")
     made = _add(commands, "worker", "drive the runs of an app until interrupted")
     made.add_argument("app", metavar="APP", help="file.py, file.py:agent or module:agent")
 
