@@ -25,6 +25,7 @@ from tests.runtime.stage import Stage, Use
 def locked(path: Path) -> Iterator[None]:
     """Hold the write lock of the file, as another process may."""
     db = apsw.Connection(str(path))
+    db.set_busy_timeout(10_000)
     db.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -196,6 +196,7 @@ async def told(path: Path) -> tuple[Path, str, int]:
 def by_hand(path: Path, *statements: str) -> None:
     """Change the file behind everybody's back: whoever can write it can drop its triggers."""
     connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(10_000)  # others use the file as well
     connection.execute("DROP TRIGGER IF EXISTS entries_do_not_change")
     connection.execute("DROP TRIGGER IF EXISTS entries_do_not_go")
     for statement in statements:
@@ -206,6 +207,7 @@ def by_hand(path: Path, *statements: str) -> None:
 def line_of(path: Path, seq: int) -> bytes:
     """Return a stored line of the first run."""
     connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(10_000)  # others use the file as well
     (found,) = connection.execute("SELECT line FROM entries WHERE no = 1 AND seq = ?", (seq,))
     connection.close()
     line = found[0]
@@ -225,6 +227,7 @@ async def test_an_entry_can_neither_be_changed_nor_removed_by_mistake(
     """The file itself refuses, also to somebody with a database tool."""
     path, run_id, _ = told
     connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(10_000)  # others use the file as well
     for statement in ("UPDATE entries SET line = line", "DELETE FROM entries"):
         with pytest.raises(apsw.ConstraintError, match="never"):
             connection.execute(statement)

@@ -224,6 +224,7 @@ async def test_one_journal_that_cannot_be_read_is_nobody_elses_problem(
     await stage.start("a").wait()
     await bad.pause(now=True, hold=timedelta(milliseconds=1))
     db = apsw.Connection(str(path))
+    db.set_busy_timeout(10_000)  # others use the file as well
     db.execute("DROP TRIGGER entries_do_not_change")
     db.execute(CHANGE, ("bad", "sad"))
     other = await opened(Stage().agent("Fine.", name="other"))
