@@ -11,7 +11,7 @@ def expect(reply: httpx2.Response, status: int) -> httpx2.Response:
 
 async def start_run(client: httpx2.AsyncClient, agent: str = "actor") -> str:
     """Start a run, and return where it is."""
-    made = await client.post("/v1/runs", json={"agent": agent, "task": "Go."})
+    made = await client.post("/v1/runs", json={"agent": agent, "input": "Go."})
     return str(expect(made, 201).headers["location"])
 
 

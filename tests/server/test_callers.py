@@ -65,9 +65,9 @@ async def test_a_role_comes_from_the_credential(serve: Serve, stage: Stage) -> N
     body = {"scope": "all", "reason": "x"}
     assert (await ann.post("/v1/halt", json=body, headers=claims)).status_code == 403
     for more in ({"actor": "olga"}, {"role": "operator"}, {"by": "olga"}):
-        said = {"agent": "actor", "task": "Go.", **more}
+        said = {"agent": "actor", "input": "Go.", **more}
         assert (await ann.post("/v1/runs", json=said)).status_code == 422
-    made = await ann.post("/v1/runs", json={"agent": "actor", "task": "Go."}, headers=claims)
+    made = await ann.post("/v1/runs", json={"agent": "actor", "input": "Go."}, headers=claims)
     assert made.json()["started_by"] == "ann"
 
 
@@ -126,7 +126,7 @@ async def test_a_thread_of_somebody_else_cannot_be_continued(
     served = await serve(stage.agent("The password is swordfish."))
     run = await served.mid.start("actor", "Tell.", thread="secrets", actor="ann")
     await run.until("terminal")
-    body = {"agent": "actor", "task": "What was said?", "thread": "secrets"}
+    body = {"agent": "actor", "input": "What was said?", "thread_id": "secrets"}
     bob, ann = await served.client("bob"), await served.client("ann")
     assert (await bob.post("/v1/runs", json=body)).status_code == 403
     assert (await ann.post("/v1/runs", json=body)).status_code == 201

@@ -286,7 +286,7 @@ async def test_the_list_tells_of_every_change_and_of_own_runs_only(
         hers: set[object] = set()
         others: set[str] = set()
         for number in range(5):
-            body = {"agent": "actor", "task": f"Task {number}."}
+            body = {"agent": "actor", "input": f"Task {number}."}
             others.add((await bob.post("/v1/runs", json=body)).json()["run_id"])
             hers.add((await ann.post("/v1/runs", json=body)).json()["run_id"])
         seen: set[object] = set()

@@ -14,7 +14,7 @@ from tests.runtime.stage import Stage
 from tests.server.conftest import listening, token_of
 
 HEADERS = {"Authorization": f"Bearer {token_of('me')}"}
-START = {"agent": "actor", "task": "Go."}
+START = {"agent": "actor", "input": "Go."}
 
 
 async def test_the_app_opens_and_closes_what_nobody_opened() -> None:

@@ -17,7 +17,7 @@ async def test_a_run_is_started_watched_and_reported(serve: Serve, stage: Stage)
     """The whole way of a client that wants nothing special."""
     served = await serve(stage.agent(Use("draft", name="memo"), "All done."))
     client = await served.client()
-    started = await client.post("/v1/runs", json={"agent": "actor", "task": "Write."})
+    started = await client.post("/v1/runs", json={"agent": "actor", "input": "Write."})
     run = expect(started, 201).json()
     where = started.headers["location"]
     assert where == f"/v1/runs/{run['run_id']}"
@@ -44,7 +44,7 @@ async def test_a_view_has_every_field_and_times_that_can_be_read(
     served = await serve(stage.agent("Done."))
     client = await served.client()
     view = expect(
-        await client.post("/v1/runs", json={"agent": "actor", "task": "Go."}), 201
+        await client.post("/v1/runs", json={"agent": "actor", "input": "Go."}), 201
     ).json()
     assert {"asks", "frames", "plan", "pending", "error", "controls"} <= view.keys()
     assert str(view["started_at"]).endswith("Z")
@@ -119,11 +119,11 @@ async def test_a_repeat_under_the_same_key_changes_nothing(serve: Serve, stage: 
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await served.client()
     key = {"Idempotency-Key": '"abc"'}
-    start = {"agent": "actor", "task": "Go."}
+    start = {"agent": "actor", "input": "Go."}
     first = expect(await client.post("/v1/runs", json=start, headers=key), 201).json()
     second = expect(await client.post("/v1/runs", json=start, headers=key), 201).json()
     assert first["run_id"] == second["run_id"]
-    other = await client.post("/v1/runs", json={**start, "task": "Else."}, headers=key)
+    other = await client.post("/v1/runs", json={**start, "input": "Else."}, headers=key)
     assert expect(other, 422).json()["reason"] == "request_id_reused"
     where = f"/v1/runs/{first['run_id']}"
     await stage.start("x").wait()
@@ -139,7 +139,7 @@ async def test_two_people_with_the_same_key_do_not_meet(serve: Serve, stage: Sta
     """A key that somebody else used must not hand out their run."""
     served = await serve(stage.agent("Done."))
     ann, bob = await served.client("ann"), await served.client("bob")
-    key, start = {"Idempotency-Key": "k"}, {"agent": "actor", "task": "Go."}
+    key, start = {"Idempotency-Key": "k"}, {"agent": "actor", "input": "Go."}
     first = expect(await ann.post("/v1/runs", json=start, headers=key), 201).json()
     second = expect(await bob.post("/v1/runs", json=start, headers=key), 201).json()
     assert first["run_id"] != second["run_id"]
@@ -290,7 +290,7 @@ async def test_a_parked_run_is_exported_and_its_chain_can_be_checked(
     """What one server gives out, another place can verify and resume."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client = await served.client()
-    started = await client.post("/v1/runs", json={"agent": "actor", "task": "Go."})
+    started = await client.post("/v1/runs", json={"agent": "actor", "input": "Go."})
     run = expect(started, 201).json()["run_id"]
     await stage.start("x").wait()
     await client.post(f"/v1/runs/{run}/pause", json={"mode": "now"})
@@ -305,7 +305,7 @@ async def test_a_run_is_started_with_caps_of_its_own(serve: Serve, stage: Stage)
     """By the names that the view shows them under; only operators say how much."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))
     client, ann = await served.client(), await served.client("ann")
-    body = {"agent": "actor", "task": "Go.", "caps": {"steps": 3, "time": 60.5, "tokens": 9}}
+    body = {"agent": "actor", "input": "Go.", "caps": {"steps": 3, "time": 60.5, "tokens": 9}}
     expect(await ann.post("/v1/runs", json=body), 403)
     view = expect(await client.post("/v1/runs", json=body), 201).json()
     await stage.start("x").wait()

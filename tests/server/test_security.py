@@ -70,7 +70,7 @@ async def test_other_pages_change_nothing(
     served = await serve(stage.agent("Done."))
     client = await served.client("olga")
     headers = {name: value.format(port=served.port) for name, value in headers.items()}
-    body = {"agent": "actor", "task": "Go."}
+    body = {"agent": "actor", "input": "Go."}
     reply = await client.post("/v1/runs", json=body, headers=headers)
     assert reply.status_code == 403
     assert is_guarded(reply)
@@ -95,11 +95,11 @@ async def test_other_pages_open_no_streams(serve: Serve, stage: Stage, site: str
 @pytest.mark.parametrize(
     ("media", "body"),
     [
-        ("text/plain", b'{"agent":"actor","task":"Go."}'),
+        ("text/plain", b'{"agent":"actor","input":"Go."}'),
         ("application/x-www-form-urlencoded", b"agent=actor&task=Go."),
         ("multipart/form-data; boundary=x", b"--x--"),
         ("application/jsonp", b"{}"),
-        ("", b'{"agent":"actor","task":"Go."}'),
+        ("", b'{"agent":"actor","input":"Go."}'),
     ],
 )
 async def test_a_body_that_a_form_could_send_is_refused(
@@ -120,7 +120,7 @@ async def test_a_body_is_bounded_whatever_it_says_of_its_length(
     """Bytes are counted as they come, and before they are parsed."""
     served = await serve(stage.agent("Done."), limits=Limits(body=1000))
     client = await served.client("olga")
-    long = b'{"agent":"actor","task":"' + b"x" * 2000 + b'"}'
+    long = b'{"agent":"actor","input":"' + b"x" * 2000 + b'"}'
 
     async def pieces() -> AsyncIterator[bytes]:
         yield long[:900]
@@ -138,17 +138,17 @@ async def test_a_body_is_bounded_whatever_it_says_of_its_length(
         b"{",
         b"[]",
         b"null",
-        b'{"agent":"actor","task":"a","task":"b"}',
-        b'{"agent":"actor","task":"\\ud800"}',
-        b'{"agent":"actor","task":"\xff"}',
-        b'{"agent":"actor","task":1}',
-        b'{"agent":"actor","task":"a","nonsense":1}',
-        b'{"agent":"actor","task":"a","caps":{"steps":NaN}}',
-        b'{"agent":"actor","task":"a","caps":{"steps":1e999}}',
-        b'{"agent":"actor","task":"a","caps":{"unheard":1}}',
-        b'{"agent":"actor","task":"a","labels":' + b"[" * 100 + b"]" * 100 + b"}",
-        b'{"agent":"actor","task":"a","labels":' + b"[" * 100_000 + b"}",
-        b'{"agent":"nobody","task":"a"}',
+        b'{"agent":"actor","input":"a","input":"b"}',
+        b'{"agent":"actor","input":"\\ud800"}',
+        b'{"agent":"actor","input":"\xff"}',
+        b'{"agent":"actor","input":1}',
+        b'{"agent":"actor","input":"a","nonsense":1}',
+        b'{"agent":"actor","input":"a","caps":{"steps":NaN}}',
+        b'{"agent":"actor","input":"a","caps":{"steps":1e999}}',
+        b'{"agent":"actor","input":"a","caps":{"unheard":1}}',
+        b'{"agent":"actor","input":"a","labels":' + b"[" * 100 + b"]" * 100 + b"}",
+        b'{"agent":"actor","input":"a","labels":' + b"[" * 100_000 + b"}",
+        b'{"agent":"nobody","input":"a"}',
     ],
 )
 async def test_a_body_that_is_not_exactly_right_is_refused(
@@ -180,7 +180,7 @@ async def test_changes_are_counted_per_caller(serve: Serve, stage: Stage) -> Non
     limits = Limits(rate=0.001, burst=2)
     served = await serve(stage.agent("Done."), limits=limits)
     ann, bob = await served.client("ann"), await served.client("bob")
-    body = {"agent": "actor", "task": "Go."}
+    body = {"agent": "actor", "input": "Go."}
     codes = [(await ann.post("/v1/runs", json=body)).status_code for _ in range(3)]
     assert codes == [201, 201, 429]
     assert (await bob.post("/v1/runs", json=body)).status_code == 201

@@ -33,7 +33,7 @@ async def test_a_server_prints_its_link_and_leaves_at_once_with_streams_open(
                 shown = {"Authorization": f"Code {code}"}
                 signed = await browser.post("/v1/session", json={}, headers=shown)
                 assert signed.json() == {"name": "user", "role": "operator"}
-                body = {"agent": "actor", "task": "Go."}
+                body = {"agent": "actor", "input": "Go."}
                 run = (await browser.post("/v1/runs", json=body)).json()["run_id"]
                 async with heard(browser, f"/v1/runs/{run}/events") as events:
                     while (await anext(events)).event != "call.started":
@@ -92,7 +92,9 @@ async def test_two_servers_on_one_store_show_and_control_the_same_run(
     first = await serve(stage.agent(Use("slow", name="x"), "Done."))
     second = await serve()  # knows no agent: it only looks and controls
     here, there = await first.client(), await second.client()
-    run = (await here.post("/v1/runs", json={"agent": "actor", "task": "Go."})).json()["run_id"]
+    run = (await here.post("/v1/runs", json={"agent": "actor", "input": "Go."})).json()[
+        "run_id"
+    ]
     await stage.start("x").wait()
     async with (
         heard(here, f"/v1/runs/{run}/events") as one,

@@ -45,8 +45,8 @@ class StartBody(Body, kw_only=True):
     """A run to start. `caps` stand in for the agent's own stop condition."""
 
     agent: Name
-    task: Text
-    thread: Annotated[str, Meta(max_length=200)] = ""
+    input: Text
+    thread_id: Annotated[str, Meta(max_length=200)] = ""
     labels: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
     caps: Caps = Caps()
 

@@ -73,12 +73,12 @@ async def start(visit: Visit) -> Response:
         raise Problem("agent_not_found", 404, f"known here: {', '.join(mid.agents) or 'none'}")
     if body.caps.given() and visit.actor.role != "operator":
         raise Problem("not_allowed", 403, "only operators set caps")
-    if body.thread:
-        await _check_thread(visit, body.thread)
+    if body.thread_id:
+        await _check_thread(visit, body.thread_id)
     run = await mid.start(
         body.agent,
-        body.task,
-        thread=body.thread or None,
+        body.input,
+        thread=body.thread_id or None,
         labels=body.labels,
         stop=stop_of(body.caps.given()),
         request_id=visit.request_id(),
