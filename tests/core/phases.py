@@ -5,10 +5,10 @@ from typing import Final
 
 from midrun.core import controls as c
 from midrun.core import evidence as v
-from midrun.core.entries import CallDone, LateResult, UndoDone
-from midrun.core.ids import AskId, CallId, Epoch, FrameId, Seq
+from midrun.core.entries import CallDone, LateResult, LeaseTaken, RunStarted, UndoDone
+from midrun.core.ids import AskId, CallId, Epoch, FrameId, RunId, Seq
 from midrun.core.table import Input
-from midrun.core.values import Actor, Item, Phase, Reply, Traits, Use
+from midrun.core.values import Actor, Item, Origin, Phase, Reply, Traits, Use
 from midrun.testing.journals import BEGUN, Scenario, given
 
 ANN: Final = Actor(name="ann")
@@ -26,6 +26,16 @@ paused: Final = (
     .advances()
 )
 cancelling: Final = mailing.when(c.Cancel())
+grown_up: Final = (
+    given(
+        RunStarted(agent="aide", task="Mail", parent=Origin(run=RunId("run_parent"))),
+        LeaseTaken(epoch=Epoch(1)),
+    )
+    .replies(MAIL)
+    .starts("c2")
+    .after(v.Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c2"))))
+)
+"""A child that has done something which can be undone."""
 
 RUNS: Final[Mapping[Phase, tuple[Scenario, ...]]] = {
     Phase.QUEUED: (
@@ -38,8 +48,15 @@ RUNS: Final[Mapping[Phase, tuple[Scenario, ...]]] = {
     Phase.PAUSED: (paused, paused.when(c.TakeOver(by=ANN)), waiting.when(c.Pause())),
     Phase.WAITING: (waiting, waiting.when(c.Say(text="x", urgency="later"))),
     Phase.CANCELLING: (cancelling, paused.when(c.Cancel(undo="all"))),
-    Phase.CANCELLED: (waiting.when(c.Cancel()), given(BEGUN[0]).when(c.Cancel())),
-    Phase.COMPLETED: (begun.replies(text="done").advances(),),
+    Phase.CANCELLED: (
+        waiting.when(c.Cancel()),
+        given(BEGUN[0]).when(c.Cancel()),
+        grown_up.when(c.Cancel()).advances(),
+    ),
+    Phase.COMPLETED: (
+        begun.replies(text="done").advances(),
+        grown_up.replies(text="done").advances(),
+    ),
     Phase.FAILED: (begun.after(v.Fail(epoch=Epoch(1), error="boom")),),
     Phase.HALTED: (mailing.when(c.Halt()), waiting.when(c.Halt()), cancelling.when(c.Halt())),
 }
@@ -86,6 +103,8 @@ INPUTS: Final[tuple[Input, ...]] = (
     v.Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c2"), reply=Reply())),
     v.AskPerson(epoch=Epoch(1), call=CallId("c2")),
     v.AskMoot(ask=AskId("a1")),
+    v.TakeBack(parent=RunId("run_parent")),
+    v.TakeBack(parent=RunId("run_other")),
     v.SaveProgress(epoch=Epoch(1), call=CallId("c2"), progress=1),
     v.Propose(epoch=Epoch(1), use=MAIL),
     v.SetPlan(epoch=Epoch(1), items=(Item(text="one"),)),

@@ -124,8 +124,10 @@ def test_a_fork_continues_from_a_boundary_with_what_was_said_and_planned() -> No
     assert [m.text for m in entry.history] == [
         "Sort the mail",
         "I mail Bo.",
-        'mail({"to":"bo"}) — done: "sent"',
     ]
+    (made,) = entry.history[1].made
+    assert (made.tool, made.args, made.result) == ("mail", {"to": "bo"}, "sent")
+    assert run.state.call(made.call) is None  # an id of its own: the fork has a c2 of its own
     forked = given(entry)
     assert (forked.state.phase, len(forked.state.calls)) == (Phase.QUEUED, 0)
 

@@ -5,9 +5,10 @@ from typing import get_args
 
 import pytest
 
-from midrun.core.controls import Wish
+from midrun.core.controls import RetryUndo, Wish
 from midrun.core.decide import RULINGS, decide
-from midrun.core.entries import KINDS
+from midrun.core.entries import KINDS, CancelRequested, UndoRetried
+from midrun.core.evidence import TakeBack
 from midrun.core.evolve import ARMS, apply
 from midrun.core.follows import FOLLOWS
 from midrun.core.machine import plan
@@ -63,12 +64,17 @@ def test_every_kind_of_entry_has_an_arm_and_a_place_in_the_table() -> None:
     assert set(KINDS) == set(ARMS) == set(FOLLOWS)
 
 
-def test_terminal_phases_lead_nowhere_but_to_an_operators_undo() -> None:
-    """Completed is for ever; cancelled is left only to try the residue again."""
+def test_terminal_phases_lead_nowhere_but_to_an_undo() -> None:
+    """An end is left only to try the residue again, or because a parent takes all back."""
     for kind, row in FOLLOWS.items():
+        if kind is CancelRequested:
+            continue
         assert row.get(Phase.COMPLETED, Phase.COMPLETED) is Phase.COMPLETED, kind
-        if kind.__name__ != "UndoRetried":
+        if kind is not UndoRetried:
             assert row.get(Phase.CANCELLED, Phase.CANCELLED) is Phase.CANCELLED, kind
+    over = {Phase.COMPLETED, Phase.CANCELLED}
+    leaving = {k for k, row in ACCEPTS.items() for p in over if set(row[p].to) - over}
+    assert leaving == {RetryUndo, TakeBack}
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -2,7 +2,11 @@
 
 import pytest
 
+from midrun.core.controls import Say
 from midrun.core.entries import CallStarted, FrameAbandoned
+from midrun.core.table import ACCEPTS
+from midrun.core.values import Phase
+from midrun.core.verdicts import Accepted, Refused
 from midrun.testing.mutants.asking import ASKING
 from midrun.testing.mutants.gate import MUTANTS, hunt
 from midrun.testing.mutants.planting import Mutant, in_place_of
@@ -12,6 +16,17 @@ from midrun.testing.simulate.setup import STRATEGIES, Strategy
 from midrun.testing.simulate.sweep import failure_of, sweeps, swept
 from midrun.testing.simulate.universe import Universe
 
+ON_ITS_MIND = (
+    "frame",
+    "child",
+    "child asks",
+    "queued approval",
+    "take-over",
+    "condensing",
+    "side question waits",
+)
+ALL = {(one, fault) for one in ON_ITS_MIND for fault in ("crash", "zombie")}
+SAID = {(phase, Accepted if ACCEPTS[Say][phase].to else Refused) for phase in Phase}
 TWICE = next(mutant for mutant in ASKING if mutant.name == "request_applied_twice")
 
 
@@ -49,6 +64,32 @@ def test_schedules_reach_every_end_and_most_entries() -> None:
         kinds |= set(universe.scene.desk.tally)
     assert {CallStarted, FrameAbandoned} <= kinds
     assert len(kinds) > 50
+
+
+def test_crashes_and_zombies_meet_everything_that_an_agent_has_on_its_mind() -> None:
+    """Held thoughts, children, reviews, take-overs and summaries, each with each fault."""
+    struck: set[tuple[str, str]] = set()
+    seeds = iter(range(5000))
+    while not struck >= ALL and (seed := next(seeds, None)) is not None:
+        universe = Universe(seed, "targeted")
+        universe.run()
+        struck |= universe.scene.struck
+    assert struck == ALL
+
+
+def test_side_questions_are_asked_in_every_phase() -> None:
+    """Accepted where an agent can still hear them, refused by name everywhere else."""
+    told: set[tuple[Phase, type]] = set()
+    seeds = iter(range(5000))
+    while not told >= SAID and (seed := next(seeds, None)) is not None:
+        universe = Universe(seed, "targeted")
+        universe.run()
+        told |= {
+            (one.phase, type(one.verdict))
+            for one in universe.scene.told
+            if isinstance(one.control, Say)
+        }
+    assert told >= SAID
 
 
 def test_a_failing_schedule_tells_everything_that_is_needed() -> None:

@@ -12,6 +12,7 @@ from midrun import Midrun
 from midrun.ports.outside import Outside
 from tests.crashes.child import LONG, arrange_the_end, say, tell_of_appends
 from tests.crashes.facts import later
+from tests.keeping import kept_at
 from tests.thought.stories import STORIES
 
 
@@ -20,7 +21,7 @@ async def live(folder: str, story: str, case: str, hours: int) -> None:
     told, place = STORIES[story], Path(folder) / case
     agent = told.agent(case, place)
     outside = Outside(lease=LONG, clock=later(hours=hours))
-    async with Midrun(f"sqlite:///{folder}/runs.db", agents=[agent], outside=outside) as midrun:
+    async with Midrun(kept_at(f"{folder}/runs.db"), agents=[agent], outside=outside) as midrun:
         run = await midrun.start(agent, "go", request_id=case)
         await told.people(midrun, run, place, again=hours > 0)
 

@@ -146,6 +146,20 @@ def cut_off(name: str, folder: Path) -> Agent:
     )
 
 
+def regretted(name: str, folder: Path) -> Agent:
+    """Return a parent that is cancelled after its child has done its work and completed."""
+    at = str(folder)
+    script: list[Line] = [Use("charge", folder=at), "Charged."]
+    aide = Agent(f"{name}_aide", model=ScriptedModel(script), tools=[charge])
+    turns_: list[Line] = [
+        Use("charge", folder=at),
+        Use("aide", task="too"),
+        Use("hold", folder=at),
+    ]
+    tools = [charge, hold, aide.as_tool(name="aide")]
+    return Agent(f"{name}_top", model=ScriptedModel(turns_), tools=tools)
+
+
 async def cut_it_off(_: Midrun, run: Run, place: Path, *, again: bool) -> None:
     """Cancel when the youngest is held up, or at once where somebody had died over it."""
     if not again:
@@ -335,6 +349,7 @@ class Story(NamedTuple):
 STORIES = {
     "family": Story(family, raise_family, check_family),
     "cut_off": Story(cut_off, cut_it_off, check_cut_off),
+    "regretted": Story(regretted, cut_it_off, check_cut_off),
     "review": Story(review, raise_family, check_review),
     "aside": Story(aside, ask_aside, check_aside),
     "wheel": Story(wheel, take_the_wheel, check_wheel),
@@ -355,6 +370,6 @@ async def runs_of(midrun: Midrun, agent: Agent) -> list[Run]:
         rows = (await midrun.runs(agent=member.name)).items
         assert len(rows) <= 1, f"{member.name} has {len(rows)} runs"
         for row in rows:
-            assert row.head.phase in TERMINAL, f"{member.name} is {row.head.phase}"
-            found.append(await midrun.get(row.run))
+            assert row.phase in TERMINAL, f"{member.name} is {row.phase}"
+            found.append(await midrun.get(row.run_id))
     return found

@@ -12,7 +12,7 @@ from midrun.core.entries import AskAnswered, AskClosed, AskOpened, RunCancelled
 from midrun.core.values import Json
 from midrun.models import ScriptedModel, Use
 from midrun.ports.outside import Outside
-from midrun.stops import MaxSteps
+from tests.keeping import kept_at
 from tests.promises.clocks import FAR, Hand
 from tests.promises.seen import entries, recorded
 from tests.runtime.conftest import Opener
@@ -288,7 +288,7 @@ async def test_a_childs_ask_expires_on_both(path: Path) -> None:
     parent = delegating(aide, turns=[Use("aide", task="Do"), told])
     outside = Outside(clock=clock, lease=FAR)
     with anyio.fail_after(20):
-        async with Midrun(f"sqlite:///{path}", agents=[parent], outside=outside) as midrun:
+        async with Midrun(kept_at(path), agents=[parent], outside=outside) as midrun:
             run = await midrun.start("parent", "go")
             await run.until("waiting")
             clock.move(timedelta(hours=2))
@@ -370,28 +370,12 @@ async def test_a_childs_ask_is_decided_where_nothing_is_driven(
     shop = Workshop()
     aide = shop.agent(Use("pay", name="x"), told, name="aide")
     parent = delegating(aide, turns=[Use("aide", task="Do"), told])
-    async with Midrun(f"sqlite:///{path}", agents=[parent]) as first:
+    async with Midrun(kept_at(path), agents=[parent]) as first:
         run = await first.start("parent", "go")
         await run.until("waiting")
-    async with Midrun(f"sqlite:///{path}") as desk:
+    async with Midrun(kept_at(path)) as desk:
         await (await desk.get(run.id)).approve(actor="ada")
     assert shop.began == []
     third = await opened(parent)
     view = await (await third.get(run.id)).until("completed")
     assert (view.output, shop.did) == ("aide: pay: x done", ["x"])
-
-
-async def test_a_child_at_its_cap_goes_on_with_its_parent_when_it_is_raised(
-    opened: Opener,
-) -> None:
-    """The parent waits for a child that somebody must give more room."""
-    shop = Workshop()
-    aide = shop.agent(Use("quick", name="x"), "Found.", name="aide", stop=MaxSteps(1))
-    midrun = await opened(delegating(aide, turns=[Use("aide", task="Do"), told]))
-    run = await midrun.start("parent", "go")
-    child = await child_of(midrun, run)
-    assert (await child.until("paused")).reason == "cap"
-    await child.resume(caps={"steps": 5})
-    outcome = await run.result()
-    assert isinstance(outcome, Completed)
-    assert outcome.output == "aide: Found."

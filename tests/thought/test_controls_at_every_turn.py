@@ -185,8 +185,8 @@ async def _child(midrun: Midrun, run: Run, call: str) -> Run:
 async def settled(midrun: Midrun) -> None:
     """Every run has ended, and its journal is in order."""
     for row in (await midrun.runs()).items:
-        assert row.head.phase in TERMINAL, f"{row.head.agent} is {row.head.phase}"
-        verdict = await midrun.verify(row.run)
+        assert row.phase in TERMINAL, f"{row.agent} is {row.phase}"
+        verdict = await midrun.verify(row.run_id)
         assert verdict, str(verdict)
 
 
@@ -258,7 +258,7 @@ async def test_a_cancel_over_a_family_ends_all_of_it(undo: str) -> None:
                 began = list(world.began)
                 await settled(midrun)
                 rows = (await midrun.runs()).items
-                kept = sum(row.head.phase == "completed" for row in rows)
+                kept = sum(row.phase == "completed" for row in rows)
                 assert world.began == began
         assert len(world.began) == len(set(world.began))
         if undo == "all":

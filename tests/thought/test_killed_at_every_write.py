@@ -18,6 +18,7 @@ from midrun.ports.outside import Outside
 from tests.crashes.child import LONG
 from tests.crashes.conftest import ROOT
 from tests.crashes.facts import later
+from tests.keeping import kept_at
 from tests.thought.stories import STORIES, runs_of
 
 POINTS = ("insert", "commit", "reply")
@@ -48,7 +49,7 @@ async def go_on_with(cases: list[Case], folder: Path) -> None:
     outside = Outside(lease=LONG, clock=later(hours=9))
     room = anyio.Semaphore(AT_ONCE)
     async with (
-        Midrun(f"sqlite:///{folder}/runs.db", agents=agents, outside=outside) as midrun,
+        Midrun(kept_at(f"{folder}/runs.db"), agents=agents, outside=outside) as midrun,
         anyio.create_task_group() as tasks,
     ):
         for case in cases:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import pytest
@@ -20,6 +21,7 @@ from midrun.core.values import Reply, Spend
 from midrun.core.values import Use as Wanted
 from midrun.errors import ModelFailed
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
+from tests.keeping import kept_at
 from tests.promises.seen import entries, journal, recorded
 from tests.runtime.conftest import Opener, verify_all
 from tests.thought.workshop import Workshop
@@ -128,14 +130,14 @@ async def test_the_view_of_the_model_stays_bounded_and_the_journal_keeps_everyth
 
 
 @pytest.mark.slow
-async def test_the_view_stays_bounded_over_three_thousand_steps(path: object) -> None:
+async def test_the_view_stays_bounded_over_three_thousand_steps(path: Path) -> None:
     """The largest prompt of the last thousand steps is no larger than that of the first."""
     model, shop = Counting(3_000), Workshop()
     with anyio.fail_after(240):
-        async with Midrun(f"sqlite:///{path}", agents=[long_agent(model, shop)]) as midrun:
+        async with Midrun(kept_at(path), agents=[long_agent(model, shop)]) as midrun:
             run = await midrun.start("actor", "Count to the end of it all")
             await run.until("completed")
-        await verify_all(path)  # type: ignore[arg-type]  # a path
+        await verify_all(path)
     assert len(shop.did) == 3_000
     assert max(model.sizes[-1_000:]) <= max(model.sizes[:1_000]) <= WINDOW + STEP
 

@@ -2,16 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
 
 from midrun import Agent, Midrun
 from midrun.core.entries import FramePushed, MessageClosed, MessageDue, MessageReceived
-from midrun.core.ids import Micros
 from midrun.models import Use
 from midrun.ports.outside import Outside
+from tests.keeping import kept_at
 from tests.promises.clocks import FAR, Hand
 from tests.promises.seen import entries, recorded, turns
 from tests.runtime.conftest import verify_all
@@ -26,14 +26,14 @@ async def at_hand(path: Path, clock: Hand, *agents: Agent) -> AsyncIterator[Midr
     """Give a `Midrun` whose time a test moves; its journals are verified."""
     outside = Outside(clock=clock, lease=FAR)
     with anyio.fail_after(20):
-        async with Midrun(f"sqlite:///{path}", agents=agents, outside=outside) as midrun:
+        async with Midrun(kept_at(path), agents=agents, outside=outside) as midrun:
             yield midrun
         await verify_all(path)
 
 
-def due(clock: Hand, by: timedelta = HOUR) -> Micros:
+def due(clock: Hand, by: timedelta = HOUR) -> datetime:
     """Return the time that is `by` from now."""
-    return Micros(clock.now + by // timedelta(microseconds=1))
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=clock.now) + by
 
 
 async def test_a_scheduled_note_wakes_a_run_that_waits_at_its_time(path: Path) -> None:

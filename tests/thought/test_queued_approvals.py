@@ -11,6 +11,7 @@ from midrun.core.entries import AskAnswered, AskClosed, CallSealed, CallStarted,
 from midrun.core.transcript import Transcript
 from midrun.models import Use
 from midrun.ports.outside import Outside
+from tests.keeping import kept_at
 from tests.promises.clocks import FAR, Hand
 from tests.promises.seen import entries, journal, recorded, turns
 from tests.runtime.conftest import Opener
@@ -153,7 +154,7 @@ async def test_a_review_that_nobody_makes_in_time_is_a_no(path: Path) -> None:
     agent = shop.agent(Use("brief_post", name="x"), "Hm.", last)
     outside = Outside(clock=clock, lease=FAR)
     with anyio.fail_after(20):
-        async with Midrun(f"sqlite:///{path}", agents=[agent], outside=outside) as midrun:
+        async with Midrun(kept_at(path), agents=[agent], outside=outside) as midrun:
             run = await midrun.start("actor", "go")
             (ask,) = (await run.until("waiting")).asks
             assert ask.expires_at == clock.now + 3_600_000_000
@@ -274,10 +275,10 @@ async def test_a_review_outlives_the_process_and_may_be_made_where_nothing_is_dr
     """Proposed in one process, approved in a second, made in a third."""
     shop = Workshop()
     turns_ = (Use("post", name="x"), "Hm.", last)
-    async with Midrun(f"sqlite:///{path}", agents=[shop.agent(*turns_)]) as first:
+    async with Midrun(kept_at(path), agents=[shop.agent(*turns_)]) as first:
         run = await first.start("actor", "go")
         await run.until("waiting")
-    async with Midrun(f"sqlite:///{path}") as desk:
+    async with Midrun(kept_at(path)) as desk:
         await (await desk.get(run.id)).approve(args={"name": "y"}, actor="ada")
     assert shop.began == []
     third = await opened(shop.agent(*turns_))

@@ -9,6 +9,7 @@ from midrun.core.entries import FrameAbandoned, FramePushed, FrameResumed, Messa
 from midrun.core.transcript import Transcript, Turn
 from midrun.models import Use
 from midrun.models.scripted import Line
+from tests.keeping import kept_at
 from tests.promises.seen import entries, recorded, turns
 from tests.runtime.conftest import Opener
 from tests.thought.workshop import Workshop, child_of, delegating
@@ -147,7 +148,7 @@ async def test_held_thoughts_outlive_the_process(opened: Opener, path: Path) -> 
     """The next process answers the question and comes back to what was held."""
     shop = Workshop()
     script = (Use("read", name="main"), Use("read", name="side"), "Side.", "Main.")
-    async with Midrun(f"sqlite:///{path}", agents=[shop.agent(*script)]) as first:
+    async with Midrun(kept_at(path), agents=[shop.agent(*script)]) as first:
         run = await first.start("actor", "Main")
         await shop.start("main").wait()
         await run.say("Side?")

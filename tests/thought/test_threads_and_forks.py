@@ -7,7 +7,7 @@ from midrun.core.entries import CallDone, RunStarted
 from midrun.core.transcript import Transcript, Turn
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Cue, Line
-from tests.promises.seen import entries, journal, turns
+from tests.promises.seen import entries, journal, kinds, turns
 from tests.promises.speaker import Line as Said
 from tests.promises.speaker import Speaker
 from tests.runtime.conftest import Opener
@@ -66,9 +66,8 @@ async def test_the_second_run_of_a_thread_sees_the_conversation_of_the_first(
     assert texts[-1] == "second"
     assert "Looking. " in texts
     assert "First." in texts
-    (result,) = [t for t in listens.heard if t.kind == "result"]
-    assert "x done" in result.text
-    assert (result.role, result.by) == ("runtime", "tool:quick")
+    (made,) = [use for turn in listens.heard for use in turn.uses]
+    assert (made.tool, made.args, made.result) == ("quick", {"name": "x"}, "x done")
     assert shop.did == ["x"]
 
 
@@ -111,10 +110,9 @@ async def test_the_partial_work_of_a_cancelled_run_is_seen_and_marked(opened: Op
     await (await midrun.start("actor", "second", thread=THREAD)).until("completed")
     heard = model.heard[1]
     assert "That run was cancelled; its work is partial." in [turn.text for turn in heard]
-    results = [turn.text for turn in heard if turn.kind == "result"]
-    assert len(results) == 2
-    assert any("slow" in text and "stopped midway" in text for text in results), results
-    assert any("draft" in text and "undone" in text for text in results), results
+    made = {use.tool: use.problem for turn in heard for use in turn.uses}
+    assert "undone" in made["draft"]
+    assert "stopped midway" in made["slow"]
 
 
 async def test_half_a_sentence_stays_half_a_sentence_in_the_next_run(opened: Opener) -> None:
@@ -267,7 +265,7 @@ async def test_a_fork_of_a_run_at_work_starts_from_its_newest_boundary(opened: O
     await run.until("completed")
     await fork.until("completed")
     assert shop.began == ["a", "b", "b"]
-    assert "slow" not in [use.tool for turn in (await turns(fork))[:3] for use in turn.uses]
+    assert "slow" not in [use.tool for turn in (await turns(fork))[:2] for use in turn.uses]
 
 
 async def test_a_fork_of_a_cancelled_run_says_that_its_work_is_partial(opened: Opener) -> None:
@@ -335,4 +333,33 @@ async def test_a_child_is_not_part_of_its_parents_thread(opened: Opener) -> None
     await (await midrun.start("actor", "first", thread=THREAD)).until("completed")
     await (await midrun.start("actor", "second", thread=THREAD)).until("completed")
     assert "Private. " not in listens.texts
-    assert any("Found." in text for text in listens.texts)
+    assert [use.result for turn in listens.heard for use in turn.uses] == ["Found."]
+
+
+async def test_a_fork_goes_on_with_the_turn_that_would_have_come_next(opened: Opener) -> None:
+    """Also after turns in which the agent only made calls and said nothing."""
+    shop = Workshop()
+    script = [Use("quick", name=name) for name in ("a", "b", "c")]
+    run = await (await opened(shop.agent(*script, "End."))).start("actor", "go")
+    await run.until("completed")
+    done = [n for n, name in enumerate(await kinds(run), 1) if name == "CallDone"]
+    fork = await run.fork(done[3])  # the model and `a`, the model and `b`
+    assert (await fork.until("completed")).output == "End."
+    assert shop.did == ["a", "b", "c", "c"]
+    uses = [(use.tool, use.result) for turn in await turns(fork) for use in turn.uses]
+    assert uses == [("quick", f"{name} done") for name in ("a", "b", "c")]
+    assert len({use.call for turn in await turns(fork) for use in turn.uses}) == 3
+
+
+async def test_a_call_under_way_in_an_older_run_of_the_thread_is_not_called_unmade(
+    opened: Opener,
+) -> None:
+    """Whoever starts next must not make it again for that."""
+    shop, listens = Workshop(), Listener()
+    midrun = await opened(agent_of(shop, first_then(listens, Use("slow", name="x"), "First.")))
+    one = await midrun.start("actor", "first", thread=THREAD)
+    await shop.start("x").wait()
+    await (await midrun.start("actor", "second", thread=THREAD)).until("completed")
+    assert [u.problem for t in listens.heard for u in t.uses] == ["still under way there"]
+    shop.gate("x").set()
+    await one.until("completed")

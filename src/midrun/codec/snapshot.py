@@ -20,7 +20,7 @@ from midrun.core.state import Ask, Call, State
 from midrun.core.values import Message
 from midrun.core.vector import Vector
 
-MEANING: Final = 3
+MEANING: Final = 4
 DIGEST: Final = 32
 LEVEL: Final = 1
 """Of compression: what a state says twice, its journal said before; the quickest will do."""

@@ -146,7 +146,9 @@ def _message(state: State, now: Micros) -> Entry | None:
 
 
 def _frame(state: State, waiting: Pending, now: Micros) -> FramePushed:
-    done, total = words.progress(state.plan)
+    # A side question that made no plan of its own is at no item of the one that is held.
+    own = not state.frames or state.plan != state.frames[-1].plan
+    done, total = words.progress(state.plan if own else ())
     return FramePushed(
         frame=FrameId(f"f{state.frames_pushed + 1}"),
         message=waiting.seq,

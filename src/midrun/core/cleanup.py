@@ -1,8 +1,9 @@
 """What a run must take back or give back before it may end, and in which order.
 
 The undo set of a cancel: calls in flight, aborted or unknown when it came; with `undo="all"`
-every finished call that has an undo as well. What is held is released at every end. Both go
-in the reverse order of the calls' last closing, so that what came last goes first.
+every finished call that has an undo as well, and of children that had ended everything they
+did. What is held is released at every end. Both go in the reverse order of the calls' last
+closing, so that what came last goes first.
 """
 
 from midrun.core.state import Call, Stage, State
@@ -29,9 +30,22 @@ def remaining(state: State) -> list[tuple[Call, Action]]:
 
 def to_undo(state: State, call: Call) -> bool:
     """Tell whether the cancel of this run wants `call` undone and it is not, yet."""
-    if state.cancel is None or not call.traits.undo or call.undo.over or not call.touched:
+    if state.cancel is None or not call.traits.undo or call.undo.over:
+        return False
+    if call.call_kind == "child":
+        return state.cancel.undo == "all" and _outlived(call)
+    if not call.touched:
         return False
     return call.stage is not Stage.DONE or call.doomed or state.cancel.undo == "all"
+
+
+def _outlived(call: Call) -> bool:
+    """Tell whether a child had ended before the cancel came, and so kept what it had done.
+
+    One that had not is told to undo as it is ended, which is its release.
+    """
+    ended = call.release.stage == "done" and not call.doomed
+    return call.stage is Stage.DONE or ended
 
 
 def to_release(call: Call) -> bool:

@@ -12,11 +12,15 @@ from midrun.core.values import Actor, Json, UndoSet, Urgency, Use, When
 class Wish(
     Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True, tag_field="control"
 ):
-    """Base of every control: who asks, why, and under which request id."""
+    """Base of every control: who asks, why, and under which request id.
+
+    With `seen`, a revision of the run, it is refused if anybody asked something since.
+    """
 
     by: Actor = Actor()
     reason: str = ""
     request: str = ""
+    seen: Seq | None = None
 
 
 class Pause(Wish, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from midrun.core.controls import Control, Resume, Wish
+from midrun.core.controls import Cancel, Control, Pause, Resume, Wish
 from midrun.core.entries import RequestNoted
 from midrun.core.evidence import Fenced
 from midrun.core.ids import Micros
@@ -45,9 +45,12 @@ def decide(state: State, given: Input, now: Micros) -> Verdict:
 
 def _asked_for(state: State, control: Control, now: Micros) -> Verdict:
     """Apply a request id at most once, and keep what it was told."""
+    heard = state.heard.get(control.request) if control.request else None
+    if heard is None and _is_stale(state, control):
+        # Not kept: whoever looks again may ask again, under the same id.
+        return Refused(reason="stale_revision", seq=state.control_rev)
     if not control.request:
         return _ruled(state, control, now)
-    heard = state.heard.get(control.request)
     if heard is None:
         verdict = _ruled(state, control, now)
         if isinstance(verdict, Accepted):
@@ -70,6 +73,12 @@ def _asked_for(state: State, control: Control, now: Micros) -> Verdict:
     return Already(name=name, seq=heard.since, by=heard.since_by)
 
 
+def _is_stale(state: State, control: Control) -> bool:
+    """Tell whether a wish is about what is no more; a stop is never too late to be heard."""
+    seen, stops = control.seen, isinstance(control, Pause | Cancel)
+    return seen is not None and seen != state.control_rev and not stops
+
+
 def _ruled(state: State, given: Input, now: Micros) -> Verdict:
     """Ask the table, then the ruling."""
     cell = ACCEPTS[type(given)][state.phase]
@@ -83,5 +92,6 @@ def _ruled(state: State, given: Input, now: Micros) -> Verdict:
     if isinstance(given, Resume) and given.instruction:
         # Nobody's words are lost in a no-op: the sender may send them as a redirect.
         return Refused(reason="not_paused", seq=state.since, by=state.since_by)
-    since = state.cancel.by if state.cancel and state.phase is Phase.CANCELLING else ""
-    return Already(name=cell.already, seq=state.since, by=since or state.since_by)
+    if state.cancel is not None and state.phase is Phase.CANCELLING:
+        return Already(name=cell.already, seq=state.cancelled_at, by=state.cancel.by)
+    return Already(name=cell.already, seq=state.since, by=state.since_by)

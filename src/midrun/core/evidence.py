@@ -1,7 +1,7 @@
 """Evidence: what the driver says came of an order, or is about to do. The other half of input.
 
-Every piece but `TakeLease`, `Late`, `Wake` and `AskMoot` carries the epoch under which it was
-gathered; one from an older epoch changes nothing.
+Every piece but `TakeLease`, `Late`, `Wake`, `AskMoot` and `TakeBack` carries the epoch under
+which it was gathered; one from an older epoch changes nothing.
 """
 
 from typing import dataclass_transform
@@ -18,7 +18,7 @@ from midrun.core.entries import (
     UndoFailed,
     UndoUnknown,
 )
-from midrun.core.ids import AskId, CallId, Epoch, Micros, Seq
+from midrun.core.ids import AskId, CallId, Epoch, Micros, RunId, Seq
 from midrun.core.values import NOTHING, Action, AskKind, Item, Json, Spend, Use
 
 
@@ -85,6 +85,12 @@ class AskMoot(Finding, kw_only=True):
     """The child run's ask was answered on the child."""
 
     ask: AskId
+
+
+class TakeBack(Finding, kw_only=True):
+    """The parent of a run that is over is cancelled, and everything done for it is undone."""
+
+    parent: RunId
 
 
 class SaveProgress(Fenced, kw_only=True):
@@ -166,6 +172,7 @@ Evidence = (
     | Close
     | AskPerson
     | AskMoot
+    | TakeBack
     | SaveProgress
     | Propose
     | SetPlan

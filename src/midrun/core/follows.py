@@ -55,7 +55,11 @@ FOLLOWS: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.RedirectRequested: _stays(*_LIVE),
     e.RedirectApplied: _stays(RUNNING),
     e.RedirectClosed: _stays(*_OPEN),
-    e.CancelRequested: {**_leads(CANCELLING, _LIVE), HALTED: HALTED},
+    # Of a run that is over only by its parent, which takes everything back.
+    e.CancelRequested: {
+        **_leads(CANCELLING, (*_LIVE, COMPLETED, CANCELLED)),
+        HALTED: HALTED,
+    },
     e.RunCancelled: {CANCELLING: CANCELLED},
     e.UndoRetried: {CANCELLED: CANCELLING},
     e.ResidueAccepted: _stays(CANCELLED, COMPLETED),

@@ -5,16 +5,21 @@ what was done: the effects of the first run stay the first run's, to keep or to 
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from midrun.core.entries import RunStarted
-from midrun.core.ids import CallId
+from midrun.core.ids import CallId, call_key
 from midrun.core.state import Call, Stage, State
-from midrun.core.values import TERMINAL, Actor, Message, Origin
+from midrun.core.transcript import ended
+from midrun.core.values import TERMINAL, Actor, Made, Message, Origin
 from midrun.core.verdicts import Refused
 from midrun.core.words import fate
+
+ID: Final = 24
+"""Characters of a call's key that name it in another run: providers bound the length of ids."""
 
 
 def fork(state: State, *, by: Actor, instruction: str = "") -> RunStarted | Refused:
@@ -49,6 +54,11 @@ def history(state: State, *, inherited: int = 0) -> Iterator[Message]:
     first = max(state.condensed, 0 if state.condensed else inherited)
     for index in range(first, len(state.messages)):
         message = state.messages[index]
+        if message.role == "assistant":
+            # Also one that said nothing: it made calls, and a script counts its turns.
+            made = message.made or tuple(_made(state, call) for call in message.calls)
+            yield replace(message, calls=(), opaque=None, made=made)
+            continue
         if message.text or message.thinking:
             yield replace(message, calls=(), opaque=None)
         for call in message.calls:
@@ -57,8 +67,21 @@ def history(state: State, *, inherited: int = 0) -> Iterator[Message]:
         yield Message(role="runtime", text="That run was cancelled; its work is partial.")
 
 
+def _made(state: State, call_: CallId) -> Made:
+    """Return a call as the next run is told of it, under an id that is none of its own."""
+    call = state.call(call_)
+    assert call is not None
+    kept = call.stage is Stage.DONE and call.undo.stage not in {"done", "gave_up"}
+    id_ = CallId(call_key(state.run, call.id)[:ID])
+    if kept:
+        return replace(ended(call), call=id_)
+    return Made(call=id_, tool=call.use.tool, args=call.use.args, problem=_fate(call))
+
+
 def _fate(call: Call) -> str:
     """Return what became of a call, its undo included: the next run must not count on it."""
+    if call.stage is Stage.STARTED:
+        return "still under way there"
     came = fate(call) if call.stage is not Stage.DONE else "done"
     if call.undo.stage == "done":
         return f"{came}, then undone"

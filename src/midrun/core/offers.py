@@ -3,16 +3,18 @@
 Computed from the state in one place, so that page, terminal and everybody else say the same.
 """
 
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
-from midrun.core.cleanup import hopeless, to_undo
+from midrun.core.cleanup import hopeless, remaining, to_undo
 from midrun.core.entries import CancelRequested
 from midrun.core.state import Call, Stage, State
+from midrun.core.stops import caps
 from midrun.core.table import enabled
 from midrun.core.values import Effect, Phase, Value
-from midrun.core.words import line
+from midrun.core.words import current, line, place
 
 
 class Offer(Value, kw_only=True):
@@ -22,8 +24,25 @@ class Offer(Value, kw_only=True):
     command: str  # the control that pressing it means now
     label: str
     consequence: str
-    undo: tuple[str, ...] = ()  # what would be undone
+    undo: tuple[str, ...] = ()  # what would be undone; of a long list the newest
     never: tuple[str, ...] = ()  # what was done and cannot be undone
+    unsure: tuple[str, ...] = ()  # what may or may not have happened, and cannot be undone
+    release: tuple[str, ...] = ()  # what is held, and given up in any case
+    undoes: int = 0  # how many would be undone
+    caps: dict[str, float] = {}  # noqa: RUF012 - msgspec copies an empty default
+    """Bounds that pressing it raises, and to what; money in dollars, time in seconds."""
+
+
+SCALES: Final = {"cost": 1e6, "time": 1e6}
+"""Name of a cap → by what its counted bound is divided for people."""
+
+LISTED: Final = 50
+"""How many calls a button names."""
+
+_AT_LEAST: Final = {"steps": 10, "tool_calls": 10, "repeats": 2, "tokens": 1000}
+_UNITS: Final = {"tool_calls": "tool calls", "time": "s of work", "repeats": "rounds"}
+_REST: Final = frozenset({Phase.PAUSED, Phase.FAILED})
+_OVER: Final = frozenset({Phase.CANCELLED, Phase.COMPLETED})
 
 
 def offers(state: State) -> dict[str, Offer]:
@@ -31,38 +50,125 @@ def offers(state: State) -> dict[str, Offer]:
     return {"pause": _pause(state), "redirect": _redirect(state), "cancel": _cancel(state)}
 
 
-_REST: Final = frozenset({Phase.PAUSED, Phase.FAILED})
+def unheard(made: dict[str, Offer]) -> dict[str, Offer]:
+    """Return offers as they are while nobody hears from the run's driver."""
+    later = "Takes effect when the worker returns, or another takes the run."
+    return {
+        name: replace(offer, consequence=later) if offer.enabled else offer
+        for name, offer in made.items()
+    }
+
+
+def raised_cap(name: str, cap: float) -> float:
+    """Return what a cap would be raised to in one press: half as much again, or a few more."""
+    more = max(cap / 2, _AT_LEAST.get(name, 0))
+    return cap + (round(more, 2) if name == "cost" else round(more))
+
+
+# ── pause, and what stands in its place ──────────────────────────────────────
 
 
 def _pause(state: State) -> Offer:
     may = enabled(state.phase)
-    if state.phase is Phase.PAUSING:
-        text = f"Goes on at once. {_waits_for(state)}"
-        return Offer(enabled=True, command="resume", label="Keep running", consequence=text)
-    if state.phase in _REST:
-        capped = state.hold is not None and bool(state.hold.cap)
-        goes_on = "Goes on from here; nothing is repeated."
-        return Offer(
-            enabled="resume" in may and not capped,
-            command="resume",
-            label="Resume",
-            consequence="Raise the cap to go on." if capped else goes_on,
-        )
-    text = "Stops at the next boundary; everything is kept, and nothing is spent while paused."
-    return Offer(enabled="pause" in may, command="pause", label="Pause", consequence=text)
+    match state.phase:
+        case Phase.PAUSING:
+            text = f"Takes the pause back. {_waits_for(state)}"
+            return _resume("Keep running", text)
+        case Phase.PAUSED if state.wheel:
+            text = "The agent goes on from here, and is told what you did."
+            return Offer(enabled=True, command="hand_back", label="Hand back", consequence=text)
+        case Phase.PAUSED if state.hold is not None and state.hold.cap:
+            return _raise(state, state.hold.cap)
+        case Phase.PAUSED:
+            return _resume("Resume", f"Goes on at {_next(state)}; nothing is repeated.")
+        case Phase.FAILED:
+            text = "Tries again from the last boundary; finished work is not repeated."
+            return _resume(f"Retry {place(state.plan, state.meter.steps)}", text)
+        case Phase.CANCELLED if state.residue and not state.residue_accepted:
+            text = f"Tries again to undo {_count(len(state.residue), 'call')}."
+            return Offer(
+                enabled=True, command="retry_undo", label="Retry undo", consequence=text
+            )
+    texts = {
+        Phase.QUEUED: "Does not start until you resume.",
+        Phase.RUNNING: f"{_stops_after(state)} Everything is kept; nothing is spent meanwhile.",
+        Phase.WAITING: "Holds here; the question stays open.",
+        Phase.CANCELLING: "A cancel is in progress.",
+        Phase.HALTED: "Nothing of this run starts until the halt is lifted.",
+    }
+    return Offer(
+        enabled="pause" in may,
+        command="pause",
+        label="Pause",
+        consequence=texts.get(state.phase, "The run is over."),
+    )
+
+
+def _resume(label: str, consequence: str) -> Offer:
+    return Offer(enabled=True, command="resume", label=label, consequence=consequence)
+
+
+def _raise(state: State, name: str) -> Offer:
+    _, bound = caps(state.stop, state.metered)[name]
+    cap = bound / SCALES.get(name, 1)
+    new = raised_cap(name, cap)
+    more = f"${new - cap:g}" if name == "cost" else f"{new - cap:g} {_UNITS.get(name, name)}"
+    return Offer(
+        enabled=True,
+        command="resume",
+        label="Raise cap, resume",
+        consequence=f"Adds {more}, then goes on; nothing is repeated.",
+        caps={name: new},
+    )
+
+
+def _stops_after(state: State) -> str:
+    calls = [state.calls[n - 1] for n in state.in_flight]
+    tools = ", ".join(_name(call) for call in calls if call.call_kind != "model")
+    if tools:
+        return f"Stops after {tools}."
+    return "Stops now, and keeps what is written." if calls else "Stops before the next call."
 
 
 def _waits_for(state: State) -> str:
     names = ", ".join(_name(state.calls[n - 1]) for n in state.in_flight)
-    return f"Pausing: {names} is finishing first." if names else "Nothing is in flight."
+    return f"It waits for {names}." if names else "Nothing is in flight."
+
+
+def _next(state: State) -> str:
+    item = current(state.plan)
+    return f"“{line(item.text)}”" if item is not None else "the next step"
 
 
 def _name(call: Call) -> str:
     return call.use.tool or "the model"
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# ── redirect ─────────────────────────────────────────────────────────────────
+
+
 def _redirect(state: State) -> Offer:
-    text = "Changes course at the next step; finished work stays."
+    hold = state.hold
+    if state.phase is Phase.PAUSED and state.wheel:
+        text = "A person has taken over; hand back, with an instruction if you like."
+        return Offer(enabled=False, command="redirect", label="Redirect", consequence=text)
+    if state.phase is Phase.PAUSED and hold is not None and hold.cap:
+        offer = _raise(state, hold.cap)
+        text = "Raises the cap, and goes on with your instruction."
+        return replace(offer, label="Redirect", consequence=text)
+    texts = {
+        Phase.QUEUED: "Starts with your instruction.",
+        Phase.RUNNING: "Changes course at the next step; finished work stays.",
+        Phase.PAUSING: "Pauses, then goes on with your instruction.",
+        Phase.WAITING: "Drops the question and changes course; finished work stays.",
+        Phase.CANCELLING: "Nothing new can start.",
+        Phase.HALTED: "Nothing of this run starts until the halt is lifted.",
+    }
+    text = texts.get(state.phase, "The run is over.")
     if state.phase in _REST:
         text = "Goes on with your instruction; finished work stays."
     return Offer(
@@ -73,34 +179,108 @@ def _redirect(state: State) -> Offer:
     )
 
 
+# ── cancel ───────────────────────────────────────────────────────────────────
+
+
 def _cancel(state: State) -> Offer:
-    undo, never = _reach(state)
-    said = ["Stops now"]
-    if undo:
-        said.append(f"can undo {len(undo)}")
-    if never:
-        said.append(f"{len(never)} can't be undone")
+    reach = _reach(state)
+    live = "cancel" in enabled(state.phase) and state.cancel is None
     return Offer(
-        enabled="cancel" in enabled(state.phase),
+        enabled=live,
         command="cancel",
         label="Cancel",
-        consequence=", ".join(said) + ". Partial work is saved.",
-        undo=undo,
-        never=never,
+        consequence=_cancelling(state, reach),
+        undo=_listed(reach["undo"]),
+        never=_listed(reach["never"]),
+        unsure=_listed(reach["unsure"]),
+        release=_listed(reach["release"]),
+        undoes=len(reach["undo"]),
     )
 
 
-def _reach(state: State) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what an undo of everything would take back, and what it could not."""
+def _listed(calls: list[Call]) -> tuple[str, ...]:
+    """Return calls as people read them; who wants all of a long list has the report."""
+    told = [_told(call) for call in calls[-LISTED:]]
+    more = len(calls) - len(told)
+    return (*told, f"… and {more} before") if more else tuple(told)
+
+
+Fate = Literal["undo", "never", "unsure", "release"]
+Reach: TypeAlias = dict[Fate, list[Call]]
+
+
+def _cancelling(state: State, reach: Reach) -> str:
+    if state.phase in _OVER:
+        return "The run is over."
+    if state.phase is Phase.HALTED:
+        asked = state.cancel is not None
+        return f"{'Asked for; t' if asked else 'T'}akes effect when the halt is lifted."
+    if state.phase is Phase.CANCELLING:
+        return f"Nothing new starts. {under_way(state)}".rstrip()
+    if state.phase is Phase.QUEUED and not state.calls:
+        return "Never starts. Nothing to undo."
+    said = ["Is cancelled when the latch is lifted" if _halted(state) else "Stops now"]
+    if undo := len(reach["undo"]):
+        said.append(f"can undo {undo}")
+    if release := len(reach["release"]):
+        said.append(f"releases {release}")
+    if never := len(reach["never"]):
+        said.append(f"{never} can't be undone")
+    if unsure := len(reach["unsure"]):
+        said.append(f"{unsure} may or may not have happened")
+    return ", ".join(said) + ". Partial work is saved."
+
+
+def under_way(state: State) -> str:
+    """Return what a cancel is busy with, as a sentence."""
+    if state.cleaning is not None:
+        number, action = state.cleaning
+        verb = "Undoing" if action == "undo" else "Releasing"
+        return f"{verb} {_told(state.calls[number - 1])}."
+    names = ", ".join(_name(state.calls[n - 1]) for n in state.in_flight)
+    if names:
+        return f"Stopping {names}."
+    left = remaining(state)
+    if left and left[0][0].cleanup(left[0][1]).stage == "failed":
+        return f"Could not {left[0][1]} {_told(left[0][0])}; it is tried again."
+    return ""
+
+
+def _halted(state: State) -> bool:
+    return state.phase is Phase.HALTED
+
+
+def _reach(state: State) -> Reach:
+    """Return what an undo of everything would take back, what it could not, and the doubts."""
     everything = replace(state, cancel=state.cancel or CancelRequested(undo="all"))
-    undo: list[str] = []
-    never: list[str] = []
+    found: Reach = {"undo": [], "never": [], "unsure": [], "release": []}
     for call in state.calls:
-        changed = call.touched or call.stage is Stage.STARTED
-        if call.call_kind == "model" or not changed or call.traits.effect is Effect.READ:
-            continue
-        if to_undo(everything, call) and not hopeless(call, "undo"):
-            undo.append(line(_name(call)))
-        elif call.undo.stage != "done" and not call.traits.undo:
-            never.append(line(_name(call)))
-    return tuple(undo), tuple(never)
+        if acts(call) and call.undo.stage != "done":
+            found[_fate(everything, call)].append(call)
+    return found
+
+
+def _fate(everything: State, call: Call) -> Fate:
+    """Return what a cancel that undoes everything would mean for what `call` did."""
+    if (to_undo(everything, call) or undoable(call)) and not hopeless(call, "undo"):
+        return "undo"
+    if call.traits.release or call.call_kind == "child":
+        return "release"
+    return "unsure" if call.maybe or call.stage is Stage.UNKNOWN else "never"
+
+
+def undoable(call: Call) -> bool:
+    """Tell whether `call` is in flight now and could be undone once it has ended."""
+    return call.traits.undo and call.stage is Stage.STARTED and not call.undo.over
+
+
+def acts(call: Call) -> bool:
+    """Tell whether `call` changed the world, or may have."""
+    changed = call.touched or call.stage is Stage.STARTED
+    return call.call_kind != "model" and changed and call.traits.effect is not Effect.READ
+
+
+def _told(call: Call) -> str:
+    """Return a call as people recognise it: its tool, and what it was given."""
+    args = "" if call.use.args is None else msgspec.json.encode(call.use.args).decode()
+    return line(f"{_name(call)} {args}".strip())

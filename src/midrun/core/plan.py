@@ -30,6 +30,7 @@ KEEP = 8
 """How many of the newest messages a condensed history keeps word for word."""
 
 HELD: Final = frozenset({Phase.PAUSING, Phase.PAUSED})
+GIVEN_UP: Final = frozenset({Stage.SEALED, Stage.ABORTED, Stage.UNKNOWN})
 
 
 def plan(state: State) -> tuple[Order, ...]:
@@ -146,16 +147,19 @@ def _at_boundary(state: State) -> Order:
 def _left_behind(state: State) -> Order | None:
     """Return the end of a child run that nobody attends to any more, if there is one.
 
-    Its call was sealed, by a redirect say: it must not go on for a plan that is gone.
+    Its call was given up, by a redirect say: it must not go on for a plan that is gone. One
+    that has failed rests by itself. What came last goes first, as in every clean-up.
     """
+    last: Call | None = None
     for number in state.effects:
         call = state.calls[number - 1]
-        if call.call_kind != "child" or call.stage is not Stage.SEALED:
+        if call.call_kind != "child" or call.unclosed or call.stage not in GIVEN_UP:
             continue
         # What cannot be ended is tried no more than anything else, and listed at the end.
-        if to_release(call) and call.release.attempts < state.started.undo_attempts:
-            return Release(call=call.id, after=call.release.retry_at)
-    return None
+        tried = call.release.attempts >= state.started.undo_attempts
+        if to_release(call) and not tried and (last is None or call.closed > last.closed):
+            last = call
+    return None if last is None else Release(call=last.id, after=last.release.retry_at)
 
 
 def next_call(state: State) -> Order:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from midrun.core.ids import child_id
 from midrun.core.state import Call, Stage, State
 from midrun.core.values import Effect, Value
 from midrun.core.words import line
@@ -17,9 +18,11 @@ class Deed(Value, kw_only=True):
     args: str = ""
     note: str = ""
     why: str = ""
+    run: str = ""  # of a child: its own run, which has its own report
 
     def __str__(self) -> str:
         said = f"`{self.tool}` {self.args}".strip()
+        said += f" by run {self.run}" if self.run else ""
         said += f" — {self.note}" if self.note else ""
         return f"{said} (why: {self.why})" if self.why else said
 
@@ -33,6 +36,7 @@ class Report(Value, kw_only=True):
     undoing: tuple[Deed, ...] = ()  # its undo is under way
     undone: tuple[Deed, ...] = ()
     not_undone: tuple[Deed, ...] = ()  # the undo was tried and given up
+    released: tuple[Deed, ...] = ()  # what it held is given up
     stopped: tuple[Deed, ...] = ()  # stopped midway; may have taken effect in part
     unsure: tuple[Deed, ...] = ()  # nobody knows whether it happened
     failed: tuple[Deed, ...] = ()
@@ -52,6 +56,7 @@ class Report(Value, kw_only=True):
             ("Being undone", self.undoing),
             ("Undone", self.undone),
             ("Could not be undone", self.not_undone),
+            ("Released", self.released),
             ("Stopped midway", self.stopped),
             ("Unsure whether it happened", self.unsure),
             ("Failed", self.failed),
@@ -79,9 +84,9 @@ def report(state: State) -> Report:
         if call.call_kind == "model":
             continue
         if (name := _belongs(call)) is not None:
-            lists.setdefault(name, []).append(_deed(call))
+            lists.setdefault(name, []).append(_deed(state, call))
         if call.release.stage == "gave_up":
-            lists.setdefault("still_held", []).append(_deed(call, call.release.error))
+            lists.setdefault("still_held", []).append(_deed(state, call, call.release.error))
     found = {name: tuple(deeds) for name, deeds in lists.items()}
     partial = state.output if state.phase != "completed" else ""
     return Report(phase=state.phase, task=line(state.started.task), partial=partial, **found)
@@ -95,6 +100,8 @@ def _belongs(call: Call) -> str | None:
         return "undoing"
     if call.undo.stage == "gave_up":
         return "not_undone"
+    if call.stage is Stage.DONE and call.call_kind == "tool" and call.release.stage == "done":
+        return "released"
     if call.stage is Stage.DONE:
         return None if call.traits.effect is Effect.READ else "done"
     if call.call_kind == "child" and call.release.stage == "done":
@@ -110,9 +117,14 @@ def _belongs(call: Call) -> str | None:
     }.get(call.stage, "never_started")
 
 
-def _deed(call: Call, note: str = "") -> Deed:
+def _deed(state: State, call: Call, note: str = "") -> Deed:
     args = "" if call.use.args is None else msgspec.json.encode(call.use.args).decode()
-    note = note or call.undo.error or call.error
+    begun = call.call_kind == "child" and call.attempt > 0
     return Deed(
-        call=call.id, tool=call.use.tool, args=line(args), note=line(note), why=call.use.why
+        call=call.id,
+        tool=call.use.tool,
+        args=line(args),
+        note=line(note or call.undo.error or call.error),
+        why=call.use.why,
+        run=child_id(state.run, call.id) if begun else "",
     )

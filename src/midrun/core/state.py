@@ -258,6 +258,7 @@ class State(Value, kw_only=True):
     hold: Hold | None = None
     then: Phase | None = None
     cancel: CancelRequested | None = None
+    cancelled_at: Seq = START  # where the cancel stands in the journal
     ended: bool = False  # completed or cancelled, once; an undo may still be tried again
     residue: tuple[Residue, ...] = ()
     residue_accepted: bool = False  # somebody has seen it and takes it as it is
@@ -278,6 +279,7 @@ class State(Value, kw_only=True):
     answer: str | None = None  # what the agent would end with, or answers a message with
     main: str | None = None  # the answer to the task, while a last question is answered
     prefix: str = ""  # what the next reply begins with: "Back to ..."
+    prefixed: Seq = START  # since when: a reply that was begun before does not say it
     output: str = ""
 
     @property
@@ -285,6 +287,12 @@ class State(Value, kw_only=True):
         """The run's first entry."""
         assert self.spec is not None, "a journal begins with RunStarted"
         return self.spec
+
+    @property
+    def control_rev(self) -> Seq:
+        """What grows when somebody asked something, or the phase changed; not with a step."""
+        asked = self.asks[-1].opened if len(self.asks) else START
+        return max(self.controls, self.since, asked)
 
     def call(self, call: str) -> Call | None:
         """Return the call of that id, if there is one."""

@@ -5,6 +5,7 @@ A stop is a condition, a cap is its bound. Conditions are data, never evaluated 
 and asks; `TextMention` and `Custom` may say `then="complete"` instead.
 """
 
+from math import inf
 from typing import Final, Literal, assert_never, dataclass_transform
 
 from msgspec import Struct, field
@@ -29,6 +30,7 @@ class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     trail: tuple[str, ...] = ()
     text: str = ""
     verdicts: dict[str, bool] = {}
+    held: int = 0  # tokens, about, that model calls were given because thoughts were held
 
     @property
     def committed(self) -> Spend:
@@ -57,19 +59,35 @@ class _Stop(
         return Not(self)  # type: ignore[arg-type]  # as above
 
 
-class MaxSteps(_Stop, frozen=True):
-    """Pause before step n + 1."""
+class _Count(_Stop, frozen=True):
+    """Base of those that count up to n."""
 
     n: int
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be counted to, where it is written and not where it bites."""
+        given: object = self.n
+        if type(given) is not int or given < 1:
+            raise ValueError(f"{type(self).__name__}({self.n!r}): it counts 1, 2, 3, …")
+
+
+def _amount(stop: _Stop, amount: float) -> float:
+    """Return how much is meant; NaN, infinities and less than nothing are refused."""
+    given: object = amount
+    if type(given) not in {int, float} or not 0 <= amount < inf:
+        raise ValueError(f"{type(stop).__name__}: {amount!r} is not an amount")
+    return float(amount)
+
+
+class MaxSteps(_Count, frozen=True):
+    """Pause before step n + 1."""
 
     def __str__(self) -> str:
         return f"at most {self.n} steps"
 
 
-class MaxTokens(_Stop, frozen=True):
+class MaxTokens(_Count, frozen=True):
     """Pause before a call that could take the total past n tokens."""
-
-    n: int
 
     def __str__(self) -> str:
         return f"at most {self.n} tokens"
@@ -82,7 +100,7 @@ class MaxCost(_Stop, frozen=True):
 
     def __post_init__(self) -> None:
         """Take `2` as `2.0`: what is read back must be written as the same bytes."""
-        force_setattr(self, "usd", float(self.usd))
+        force_setattr(self, "usd", _amount(self, self.usd))
 
     def __str__(self) -> str:
         return f"at most ${self.usd:g}"
@@ -96,26 +114,22 @@ class MaxTime(_Stop, frozen=True):
 
     def __post_init__(self) -> None:
         """As for `MaxCost`."""
-        force_setattr(self, "seconds", float(self.seconds))
-        force_setattr(self, "minutes", float(self.minutes))
+        force_setattr(self, "seconds", _amount(self, self.seconds))
+        force_setattr(self, "minutes", _amount(self, self.minutes))
 
     def __str__(self) -> str:
         return f"at most {self.seconds + self.minutes * 60:g} s of work"
 
 
-class MaxToolCalls(_Stop, frozen=True):
+class MaxToolCalls(_Count, frozen=True):
     """Pause before the step that follows the n-th tool call."""
-
-    n: int
 
     def __str__(self) -> str:
         return f"at most {self.n} tool calls"
 
 
-class Repeats(_Stop, frozen=True):
+class Repeats(_Count, frozen=True):
     """Pause when the same call, or a cycle of up to four calls, was made n times in a row."""
-
-    n: int
 
     def __str__(self) -> str:
         return f"the same calls {self.n} times in a row"

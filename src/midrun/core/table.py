@@ -10,6 +10,7 @@ lists their names per input, so that every refusal a caller can meet is on this 
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Final
 
 from midrun.core import controls as c
@@ -185,6 +186,10 @@ ACCEPTS: Final[Mapping[type[Input], Row]] = {
             WAITING: _to(WAITING, QUEUED),
         }
     ),
+    v.TakeBack: _or(
+        "nothing_to_undo",
+        _row(dict.fromkeys((CANCELLED, COMPLETED), _to(CANCELLING))),
+    ),
     v.SaveProgress: _row(_stays(_DRIVEN)),
     v.Propose: _row({RUNNING: _to(RUNNING)}),
     v.SetPlan: _row(_stays((RUNNING, PAUSING))),
@@ -261,6 +266,7 @@ GUARDS: Final[Mapping[type[Input], tuple[str, ...]]] = {
     v.Propose: ("taken_over",),
     v.AskPerson: ("not_in_flight",),
     v.AskMoot: ("no_such_ask", "ask_closed", "already_answered"),
+    v.TakeBack: ("not_its_parent",),
     v.SaveProgress: ("not_in_flight",),
     v.SettleCall: ("not_unknown",),
     v.StartUndo: ("not_next", "in_flight"),
@@ -272,10 +278,12 @@ GUARDS: Final[Mapping[type[Input], tuple[str, ...]]] = {
 }
 """Refusals that depend on more than the phase, by input.
 
-Evidence may also be refused as `fenced` or `lease_lost`, a control as `request_id_reused`.
+Evidence may also be refused as `fenced` or `lease_lost`, a control as `request_id_reused` or
+`stale_revision`.
 """
 
 
+@cache  # asked for with every view
 def enabled(phase: Phase) -> tuple[str, ...]:
     """Return the names of the controls that a run in `phase` may accept, in table order."""
     return tuple(

@@ -11,23 +11,15 @@ from typing import Final, Literal, overload
 
 import msgspec
 
-from midrun.core.ids import CallId
+from midrun.core.held import reminder
 from midrun.core.state import Call, Stage, State
-from midrun.core.values import Json, Message, Value
+from midrun.core.values import Json, Made, Message, Value
 from midrun.core.words import fate, line
+
+__all__ = ["AWAITING_REVIEW", "HELD", "Made", "Transcript", "Turn", "ended", "summary"]
 
 AWAITING_REVIEW: Final = "proposed, awaiting review; the outcome will come as a message"
 HELD: Final = "not finished yet: it waits while another question is answered"
-
-
-class Made(Value, kw_only=True):
-    """A call that the agent asked for, and what came of it: `result`, or `problem` in words."""
-
-    call: CallId
-    tool: str
-    args: Json = None
-    result: Json = None
-    problem: str = ""
 
 
 class Turn(Value, kw_only=True):
@@ -82,7 +74,7 @@ def summary(state: State) -> str:
         lines.append(f"At the moment: {line(state.goal)}")
     lines += [f"Instruction: {state.course}"] if state.course else []
     lines += [f"Plan: [{item.mark}] {line(item.text)}" for item in state.plan]
-    lines += [f"Held: {frame.goal}" for frame in state.frames]
+    lines += [reminder(frame.goal) for frame in state.frames]
     return "\n".join([*lines, "", "Summary of what was said before:", state.summary])
 
 
@@ -96,7 +88,7 @@ def _turn(state: State, message: Message) -> Turn:
         by=message.by,
         kind=message.kind,
         thinking=message.thinking,
-        uses=tuple(_made(call) for call in calls),
+        uses=message.made or tuple(_made(call) for call in calls),
         interrupted=message.interrupted,
         opaque=message.opaque,
     )
@@ -107,10 +99,11 @@ def _made(call: Call) -> Made:
     use = call.use
     if call.shelved:
         return Made(call=call.id, tool=use.tool, args=use.args, problem=AWAITING_REVIEW)
-    return _ended(call)
+    return ended(call)
 
 
-def _ended(call: Call) -> Made:
+def ended(call: Call) -> Made:
+    """Return the call with what came of it in the end."""
     use = call.use
     if call.stage is Stage.DONE:
         result = call.result
@@ -130,6 +123,6 @@ def _problem(call: Call) -> str:
 
 def _late_outcome(call: Call) -> str:
     """Return how the agent hears of a call whose outcome came after it had gone on."""
-    made = _ended(call)
+    made = ended(call)
     said = made.problem or msgspec.json.encode(made.result).decode()
     return f"Outcome of {made.tool}, which was awaiting review: {said}"

@@ -139,6 +139,16 @@ class Item(Value, kw_only=True):
     mark: Mark = "queued"
 
 
+class Made(Value, kw_only=True):
+    """A call that the agent asked for, and what came of it: `result`, or `problem` in words."""
+
+    call: CallId
+    tool: str
+    args: Json = None
+    result: Json = None
+    problem: str = ""
+
+
 class Message(Value, kw_only=True):
     """One message of the conversation, with where it came from."""
 
@@ -148,6 +158,7 @@ class Message(Value, kw_only=True):
     kind: str = ""
     thinking: str = ""
     calls: tuple[CallId, ...] = ()
+    made: tuple[Made, ...] = ()  # calls of an earlier run, with what came of them there
     interrupted: bool = False
     opaque: Json = None
 

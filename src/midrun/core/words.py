@@ -35,6 +35,15 @@ def progress(items: tuple[Item, ...]) -> tuple[int, int]:
     return sum(item.mark == "done" for item in counted), len(counted)
 
 
+def current(items: tuple[Item, ...]) -> Item | None:
+    """Return the item that is worked at, or would be next; None without one."""
+    for mark in ("running", "queued"):
+        for item in items:
+            if item.mark == mark:
+                return item
+    return None
+
+
 def upcoming(state: State) -> str:
     """Return what would come next as planned: the left side of a one-line difference."""
     for item in state.plan:

@@ -58,7 +58,7 @@ class Controls(Watch):
     def interrupts(self, record: Record, entry: Asked) -> None:
         """Once a run is being cancelled, nobody but an operator's latch stops that."""
         self.asked(record, entry)
-        if self.ledger.cancelled_at:
+        if self.ledger.cancelled_at and not self.ledger.ended:  # what is over has its own rule
             since = self.ledger.cancelled_at
             text = f"{type(entry).__name__} came after the cancel at {since}."
             self.report("I32", record.seq, text)

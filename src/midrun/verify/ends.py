@@ -6,6 +6,7 @@ from midrun.core.entries import (
     AnswerGiven,
     CallDone,
     CallStarted,
+    CancelRequested,
     CapRaised,
     EndReached,
     Entry,
@@ -40,7 +41,10 @@ from midrun.verify.ledger import Ledger
 from midrun.verify.problems import Problem, Watch, arms
 
 NOTES: Final = frozenset({LateResult, RequestNoted, ResidueAccepted})
-"""What may follow the end of any run: evidence and notes."""
+"""What may follow the end of any run: evidence and notes.
+
+And that its parent takes it back: a cancel of everything, by the parent and nobody else.
+"""
 
 REMAINS: Final = NOTES | {UndoRetried}
 """What may follow a cancelled run: also what an operator does about the residue."""
@@ -79,11 +83,17 @@ class Ends(Watch):
         if self._may_follow is None:
             return
         kind = type(entry)
-        if kind not in self._may_follow:
+        taken_back = isinstance(entry, CancelRequested) and self._by_parent(entry)
+        if kind not in self._may_follow and not taken_back:
             text = f"{kind.__name__} came after the run had been {self._first}."
             self.report("I5", record.seq, text)
-        elif kind is UndoRetried:
+        elif kind is UndoRetried or taken_back:
             self._may_follow = AGAIN
+
+    def _by_parent(self, entry: CancelRequested) -> bool:
+        spec = self.ledger.spec
+        parent = spec.parent if spec is not None else None
+        return parent is not None and entry.by == f"run:{parent.run}" and entry.undo == "all"
 
     def completed(self, record: Record, _: RunCompleted) -> None:
         """The run has reached its end."""

@@ -211,6 +211,7 @@ def _redirected(books: Ledger, seq: int, _: object) -> None:
 
 def _cancel(books: Ledger, seq: int, entry: CancelRequested) -> None:
     books.held = 0
+    books.ended = ""  # a parent may take back what had ended
     books.cancel, books.cancelled_at = entry, books.cancelled_at or seq
 
 

@@ -45,9 +45,20 @@ class Undoing(Watch):
     def cancel(self, _: Record, __: CancelRequested) -> None:
         """The undo set is fixed now: in flight, stopped midway, or unknown."""
         self._doomed = frozenset(
-            made.id for made in self.ledger.calls.values() if made.unfinished
+            made.id for made in self.ledger.calls.values() if self._unfinished(made)
         )
         self._last = None
+
+    def _unfinished(self, made: Made) -> bool:
+        """Tell whether it was begun and is not over; a child is over when it was ended."""
+        if made.kind != "child" or made.flying:
+            return made.unfinished
+        ended = self._was_released(made) or self.ledger.undoing == (made.id, "release")
+        return made.attempt > 0 and made.stage != "done" and not ended
+
+    def _was_released(self, made: Made) -> bool:
+        cleaning = self._cleanings.get((made.id, "release"))
+        return cleaning is not None and cleaning.done
 
     def retried(self, _: Record, __: UndoRetried) -> None:
         """What was given up counts as never tried."""
@@ -169,6 +180,9 @@ class Undoing(Watch):
         cancel = self.ledger.cancel
         if cancel is None:
             return False
+        if made.kind == "child":  # one that this cancel has to end undoes as it is ended
+            over = self._was_released(made) and made.id not in self._doomed
+            return cancel.undo == "all" and (made.stage == "done" or over)
         return made.id in self._doomed or (made.touched and cancel.undo == "all")
 
     def _clean(self, record: Record, made: Made, action: Action) -> None:

@@ -25,6 +25,7 @@ class RunStarted(Asked, kw_only=True):
     window: int = 0  # condense when a prompt grew past this many tokens; 0 is never
     parent: Origin | None = None
     forked: Origin | None = None
+    trace: str = ""  # the W3C traceparent that its spans belong to
 
 
 class LeaseTaken(Fact, kw_only=True):

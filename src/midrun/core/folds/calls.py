@@ -5,6 +5,7 @@ from hashlib import sha256
 import msgspec
 from msgspec.structs import replace
 
+from midrun.core import held
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -95,7 +96,7 @@ def call_started(state: State, entry: CallStarted) -> State:
     return replace(
         state,
         calls=state.calls.append(call) if new else state.calls.replace(number - 1, call),
-        meter=_metered(state.meter, call),
+        meter=_metered(state.meter, call, held.tokens(state) if state.frames else 0),
         in_flight=(*state.in_flight, number),
         open=state.open if number in state.open else (*state.open, number),
         effects=effects,
@@ -103,8 +104,10 @@ def call_started(state: State, entry: CallStarted) -> State:
     )
 
 
-def _metered(meter: Meter, call: Call) -> Meter:
+def _metered(meter: Meter, call: Call, told: int) -> Meter:
     reserved = meter.reserved.plus(call.reserved)
+    if call.call_kind == "model" and told:
+        meter = replace(meter, held=meter.held + told)
     if call.attempt > 1:
         return replace(meter, reserved=reserved)
     if call.call_kind == "model":
@@ -127,15 +130,15 @@ def call_done(state: State, entry: CallDone) -> State:
     )
     state = _closed(state, call, entry.spent)
     if entry.reply is not None and call.purpose == "step":
-        return _replied(state, entry.reply)
+        return _replied(state, call, entry.reply)
     return state
 
 
-def _replied(state: State, reply: Reply) -> State:
+def _replied(state: State, call: Call, reply: Reply) -> State:
     """The model spoke: what it wants made is proposed; without a wish it is its answer."""
     calls, opened = _proposed(state, reply.uses)
     first = len(state.calls) + 1
-    text = _prefixed(state, reply.text)
+    text, prefix = _prefixed(state, call, reply.text)
     said = Message(
         role="assistant",
         text=text,
@@ -150,7 +153,7 @@ def _replied(state: State, reply: Reply) -> State:
         messages=state.messages.append(said),
         spoken=state.spoken + 1,
         answer=None if reply.uses else text,
-        prefix="",
+        prefix=prefix,
         window=reply.window,
         meter=replace(state.meter, text=reply.text),
     )
@@ -183,15 +186,19 @@ def _cut_short(state: State, call: Call, text: str, thinking: str = "") -> State
     """Keep what a model had said so far, marked as interrupted: it can go on from there."""
     if call.call_kind != "model" or call.purpose != "step" or not (text or thinking):
         return state
-    said = Message(
-        role="assistant", text=_prefixed(state, text), thinking=thinking, interrupted=True
-    )
-    return replace(state.saying(said), prefix="")
+    text, prefix = _prefixed(state, call, text)
+    said = Message(role="assistant", text=text, thinking=thinking, interrupted=True)
+    return replace(state.saying(said), prefix=prefix)
 
 
-def _prefixed(state: State, text: str) -> str:
-    """Return what the agent says with what the runtime says before it: "Back to …"."""
-    return f"{state.prefix}\n\n{text}".rstrip() if state.prefix else text
+def _prefixed(state: State, call: Call, text: str) -> tuple[str, str]:
+    """Return what the agent says, after what the runtime says before it; and what is left.
+
+    "Back to …" is not said by a reply that had been begun before it went back.
+    """
+    if not state.prefix or call.seen < state.prefixed:
+        return text, state.prefix
+    return f"{state.prefix}\n\n{text}".rstrip(), ""
 
 
 def call_unknown(state: State, entry: CallUnknown) -> State:

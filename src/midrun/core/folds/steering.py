@@ -23,7 +23,7 @@ from midrun.core.entries import (
     VerdictGiven,
 )
 from midrun.core.ids import Seq
-from midrun.core.state import Arms, Cleanup, Hold, Pending, Stage, State
+from midrun.core.state import Arms, Call, Cleanup, Hold, Pending, Stage, State
 from midrun.core.stops import Meter, raised
 from midrun.core.values import Message, Phase
 from midrun.errors import JournalCorrupt
@@ -137,14 +137,25 @@ def without_pending(state: State, seq: Seq) -> tuple[State, Pending]:
 def cancel_requested(state: State, entry: CancelRequested) -> State:
     """Nothing new starts. What is in flight, or may have happened unfinished, is doomed.
 
-    Doomed calls belong to the undo set whatever evidence about them comes later.
+    Doomed calls belong to the undo set whatever evidence about them comes later; a doomed
+    child is one that this cancel still has to end.
     """
     for number in {*state.in_flight, *state.effects}:
         call = state.calls[number - 1]
-        if call.stage is Stage.STARTED or (call.touched and call.stage is not Stage.DONE):
-            state = state.with_call(replace(call, doomed=True))
+        if (doomed := _unfinished(call)) is not call.doomed:
+            state = state.with_call(replace(call, doomed=doomed))
     then = Phase.CANCELLING if state.phase is Phase.HALTED else None
-    return replace(state, cancel=entry, hold=None, then=then)
+    state = replace(state, cancel=entry, cancelled_at=state.seq, residue_accepted=False)
+    return replace(state, hold=None, then=then)
+
+
+def _unfinished(call: Call) -> bool:
+    """Tell whether the call is in flight, or was begun and nobody can say that it is over."""
+    if call.stage in {Stage.STARTED, Stage.DONE}:
+        return call.stage is Stage.STARTED or call.doomed
+    if call.call_kind == "child":  # the end that is under way was ordered without this cancel
+        return call.attempt > 0 and call.release.stage not in {"started", "done"}
+    return call.touched
 
 
 def run_cancelled(state: State, entry: RunCancelled) -> State:

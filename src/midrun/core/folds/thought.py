@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from midrun.core import held
 from midrun.core.entries import (
     AnswerGiven,
     FrameAbandoned,
@@ -87,8 +88,8 @@ def frame_pushed(state: State, entry: FramePushed) -> State:
         answer=None,
         prefix="",  # the way back was cut off; it will be said when it is gone
     )
-    held = f"Held: {entry.goal}. Answer this first; the run comes back to it."
-    return state.saying(Message(role="runtime", text=held, kind="held"), _said(waiting))
+    said = held.told(entry.goal)
+    return state.saying(Message(role="runtime", text=said, kind="held"), _said(waiting))
 
 
 def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> State:
@@ -100,6 +101,7 @@ def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> Sta
         plan=frame.plan,
         answer=None,
         prefix=entry.words,
+        prefixed=state.seq,
         cut=state.seq,
     )
     return state.saying(Message(role="runtime", text=entry.words, kind="back"))
@@ -122,9 +124,9 @@ def _popped(state: State, frame_: str) -> State:
 
 
 def _frame_of(state: State, frame: str) -> Frame:
-    for held in state.frames:
-        if held.id == frame:
-            return held
+    for one in state.frames:
+        if one.id == frame:
+            return one
     raise JournalCorrupt(state.run, state.seq, f"there is no frame {frame}")
 
 

@@ -45,7 +45,7 @@ def by(control: Control) -> By:
 
 def digest(control: Control) -> str:
     """Return what tells one request from another under the same id."""
-    plain = replace(control, request="")
+    plain = replace(control, request="", seen=None)
     return sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]
 
 

@@ -71,8 +71,13 @@ def _paused(state: State) -> tuple[Entry, ...]:
 def cancelled(state: State) -> tuple[Entry, ...]:
     """End a cancelled run: every call it had in mind is answered, its partial work kept."""
     sealed = (seal(state.calls[n - 1], "the run was cancelled") for n in state.open)
-    partial = state.answer if state.answer is not None else _last_words(state)
-    return (*sealed, RunCancelled(residue=state.residue, partial=partial))
+    return (*sealed, RunCancelled(residue=state.residue, partial=_partial(state)))
+
+
+def _partial(state: State) -> str:
+    if state.ended:  # it had come to its end before, and said what it said
+        return state.output
+    return state.answer if state.answer is not None else _last_words(state)
 
 
 def _last_words(state: State) -> str:

@@ -36,6 +36,7 @@ from midrun.core.entries import (
     UndoRetried,
     UndoUnknown,
 )
+from midrun.core.evidence import TakeBack
 from midrun.core.evolve import apply
 from midrun.core.ids import Micros, call_id
 from midrun.core.rulings.asked import asked, by, parking, waking
@@ -122,7 +123,8 @@ def redirect(state: State, control: Redirect, _: Micros) -> Verdict:
 def cancel(state: State, control: Cancel, _: Micros) -> Verdict:
     """Stop everything. Where no driver is needed for that, it is done at once."""
     if state.cancel is not None:  # halted, and cancelled before
-        return Already(name="already_cancelling", seq=state.since, by=state.cancel.by)
+        at = state.cancelled_at
+        return Already(name="already_cancelling", seq=at, by=state.cancel.by)
     entries: tuple[Entry, ...] = (
         CancelRequested(undo=control.undo, **asked(control)),
         *close_asks(state, "cancelled", control.by.name),
@@ -137,6 +139,19 @@ def cancel(state: State, control: Cancel, _: Micros) -> Verdict:
     if not (driven or after.in_flight or remaining(after)):
         entries += cancelled(after)
     return accept(*entries)
+
+
+def take_back(state: State, evidence: TakeBack, _: Micros) -> Verdict:
+    """Undo everything that a run which is over has done: its parent is cancelled."""
+    origin = state.started.parent
+    if origin is None or origin.run != evidence.parent:
+        return Refused(reason="not_its_parent")
+    request = CancelRequested(
+        undo="all", by=f"run:{origin.run}", role="system", reason="its parent is cancelled"
+    )
+    if not remaining(apply(state, (request,))):
+        return Already(name="nothing_to_undo", seq=state.since, by=state.since_by)
+    return accept(request)
 
 
 def returned(pending: tuple[Pending, ...], why: str, who: str = "") -> tuple[Entry, ...]:
@@ -229,6 +244,7 @@ RULINGS: Rulings = {
     Resume: resume,
     Redirect: redirect,
     Cancel: cancel,
+    TakeBack: take_back,
     Halt: halt,
     Lift: lift,
     RaiseCap: raise_cap,

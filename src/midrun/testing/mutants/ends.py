@@ -250,6 +250,7 @@ ENDS = (
         wrong="a cancel of a halted run forgets the held thoughts",
         plant=lambda: ruling(Cancel, _only_when_halted),
         limit=12000,
+        strategy="random",
     ),
     Mutant(
         name="words_lost_at_the_end",

@@ -10,10 +10,11 @@ from midrun.testing.mutants.ends import ENDS
 from midrun.testing.mutants.planting import Mutant
 from midrun.testing.mutants.shell import SHELL
 from midrun.testing.mutants.starts import STARTS
+from midrun.testing.mutants.thought import THOUGHT
 from midrun.testing.simulate.setup import Strategy
 from midrun.testing.simulate.sweep import Failure, failure_of
 
-MUTANTS: Final[tuple[Mutant, ...]] = (*STARTS, *ENDS, *ASKING, *SHELL)
+MUTANTS: Final[tuple[Mutant, ...]] = (*STARTS, *ENDS, *ASKING, *THOUGHT, *SHELL)
 
 
 class Found(Struct, frozen=True, kw_only=True):

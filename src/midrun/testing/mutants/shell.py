@@ -139,7 +139,6 @@ SHELL = (
         wrong="an effect that arrives after its undo is not refused",
         plant=lambda: together(in_place_of(World, "undo", _no_tombstone), _gapped()),
         limit=20000,
-        strategy="pct",
         rules=("W3", "I28", "I33"),
     ),
     Mutant(
@@ -147,6 +146,7 @@ SHELL = (
         wrong="a process that froze between the gate and the wire acts when it wakes",
         plant=_gapped,
         limit=12000,
+        strategy="targeted+pct",
         rules=("W1",),
         documented=True,
     ),

@@ -115,7 +115,7 @@ def _unreserved(old: Ruling) -> Ruling:
     return rule
 
 
-def _reserves_nothing(meter: Meter, call: Call) -> Meter:
+def _reserves_nothing(meter: Meter, call: Call, _: int) -> Meter:
     steps = meter.steps + (call.call_kind == "model")
     return replace(meter, steps=steps)
 

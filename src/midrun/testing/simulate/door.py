@@ -32,35 +32,23 @@ from midrun.core.evidence import (
 from midrun.core.ids import CallId, Seq, undo_key
 from midrun.core.machine import plan
 from midrun.core.orders import Advance, CallModel, CallTool
-from midrun.core.state import Call, State
+from midrun.core.state import State
 from midrun.core.values import Actor, Effect, Reply, Spend
 from midrun.core.verdicts import Accepted, Verdict
 from midrun.errors import HaltInForce, KindRefused, StaleEpoch
 from midrun.ports.store import Lease
 from midrun.testing.simulate.desk import Batch
+from midrun.testing.simulate.family import born, decided, left_behind
+from midrun.testing.simulate.flight import Task
 from midrun.testing.simulate.programs import TOOLS, plan_items, reply_to, soon
 from midrun.testing.simulate.scene import Acted, Scene
 from midrun.testing.simulate.schedule import Process, Steps
 from midrun.testing.simulate.violation import Violation
-from midrun.testing.simulate.world import Child
 
 PARTS: Final = 2
 PROMPT: Final = Spend(tokens=10, cost=1000)
 
 Outcome = CallDone | CallFailed | CallAborted | CallUnknown
-
-
-class Task:
-    """A call in flight, as the process that makes it knows it. `stop` says why it must end."""
-
-    __slots__ = ("attempt", "call", "key", "stop", "view")
-
-    def __init__(self, call: Call, key: str, view: State) -> None:
-        self.call = call
-        self.attempt = call.attempt
-        self.key = key
-        self.view = view
-        self.stop = ""
 
 
 class Door:
@@ -249,6 +237,7 @@ class Door:
             )
             yield from self.close(task, failed)
             return
+        left_behind(scene, task.view)
         yield None  # the stream is open
         if task.stop:
             spent = Spend(tokens=4, cost=400) if scene.chance(0.5) else None
@@ -256,7 +245,7 @@ class Door:
             return
         reply = reply_to(scene.program, task.view)
         if call.purpose == "condense":
-            reply = Reply(text="in short")
+            reply = Reply(text="" if scene.chance(0.1) else "in short")
         tokens = scene.rng.randint(4, 12)
         spent = Spend(tokens=tokens, cost=tokens * 100)
         yield from self.close(task, CallDone(call=call.id, reply=reply, spent=spent))
@@ -339,30 +328,30 @@ class Door:
         yield from self._plain(task)
 
     def _child(self, task: Task) -> Steps:
-        scene = self.scene
-        new = Child(asks=scene.chance(0.5), left=scene.rng.randint(0, 2))
-        child = scene.world.children.setdefault(task.key, new)
-        asks = (ask for ask in task.view.asks if ask.call == task.call.id)
-        child.answered = child.answered or any(ask.closed == "answered" for ask in asks)
-        while child.left:
+        """Have a child run work, and wait for what becomes of it."""
+        child = born(self.scene, task.key)
+        child.given = max(child.given, decided(task.view, task.call.id))
+        while child.left and not child.ended:
             yield None
             if task.stop or not self.holds():
                 break
             child.left -= 1
+            child.did += 1
         if task.stop in {"cancelled", "redirected"}:
-            child.ended = "cancelled"
+            child.ended = child.ended or "cancelled"
         if task.stop:
             yield from self.close(task, CallAborted(call=task.call.id))
-            return
-        if child.asks and not child.answered:
+        elif child.ended == "cancelled" or child.fails:
+            yield from self.close(task, CallFailed(call=task.call.id, error="it has failed"))
+        elif child.given < child.asks:
             given = AskPerson(epoch=self.lease.epoch, call=task.call.id, child=True)
             batch = self.desk.batch()
             self.desk.bring(batch, given)
             if not self.commit(batch) and self.holds():
                 yield from self.close(task, CallAborted(call=task.call.id))
-            return
-        child.ended = "completed"
-        yield from self.close(task, CallDone(call=task.call.id, result="child is done"))
+        else:
+            child.ended = "completed"
+            yield from self.close(task, CallDone(call=task.call.id, result="child is done"))
 
     # ── undo, release, check ──────────────────────────────────────────────────────────────
 
@@ -372,9 +361,15 @@ class Door:
         if not self.may_act():
             return
         key = undo_key(self.desk.run, started.call, started.action)
-        world = scene.world
-        clean = world.undo if started.action == "undo" else world.release
-        done = clean(scene.key(started.call), key)
+        world, call = scene.world, self.desk.state.call(started.call)
+        assert call is not None
+        if call.call_kind == "child":
+            cancel = self.desk.state.cancel
+            undo_all = cancel is not None and cancel.undo == "all"
+            done = world.end_child(scene.key(started.call), undo_all=undo_all)
+        else:
+            clean = world.undo if started.action == "undo" else world.release
+            done = clean(scene.key(started.call), key)
         yield None
         retry = soon(scene.now, 5) if scene.chance(0.5) else None
         outcome = (

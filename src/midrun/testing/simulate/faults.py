@@ -12,6 +12,7 @@ from midrun.core.entries import (
     UndoStarted,
 )
 from midrun.core.evidence import Wake
+from midrun.core.state import State
 from midrun.core.values import Actor, Phase
 from midrun.core.verdicts import Accepted
 from midrun.testing.simulate.driver import Driver
@@ -58,6 +59,7 @@ class Faults:
         driver = self._victim()
         if driver is None:
             return
+        self.scene.struck |= {(one, "crash") for one in under_way(self.desk.state)}
         self.scene.scheduler.end(driver.process)
         self.restart()
         yield from self._pause()
@@ -70,6 +72,7 @@ class Faults:
         if driver is None:
             return
         process = driver.process
+        self.scene.struck |= {(one, "zombie") for one in under_way(self.desk.state)}
         process.frozen = True
         process.lapsed = True
         self.restart()
@@ -114,6 +117,22 @@ class Faults:
     def _pause(self) -> Steps:
         for _ in range(self.scene.rng.randint(0, 10)):
             yield None
+
+
+def under_way(state: State) -> set[str]:
+    """Return what a fault that comes now would hit, of all that an agent has on its mind."""
+    flying = [state.calls[n - 1] for n in state.in_flight]
+    asks = [state.asks[n - 1] for n in state.open_asks]
+    found = {
+        "frame": bool(state.frames),
+        "child": any(call.call_kind == "child" for call in flying),
+        "child asks": any(ask.ask_kind == "child" for ask in asks),
+        "queued approval": any(not ask.blocking for ask in asks),
+        "take-over": bool(state.wheel),
+        "condensing": any(call.purpose == "condense" for call in flying),
+        "side question waits": any(p.kind == "message" for p in state.pending),
+    }
+    return {name for name, on in found.items() if on}
 
 
 def waker(scene: Scene) -> Steps:

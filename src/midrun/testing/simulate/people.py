@@ -87,8 +87,8 @@ class Person:
         """Press one button; send it again if the reply is lost."""
         if op in SCOPES or op == "lift":
             self._latch(op)
-        if op == "answer_on_child":
-            yield from self._answer_on_child()
+        if op in {"answer_on_child", "cancel_child"}:
+            yield from self._at_the_child(cancels=op == "cancel_child")
             return
         if op == "lift" and self.desk.latches:
             return
@@ -132,12 +132,16 @@ class Person:
         for scope in SCOPES.values():
             self.desk.lift(scope)
 
-    def _answer_on_child(self) -> Steps:
-        """Answer a child's question where it was asked; the parent hears of it."""
+    def _at_the_child(self, *, cancels: bool) -> Steps:
+        """Decide what a child asks where it asks it, or cancel it; the parent hears of that."""
         asks = [a for a in open_asks(self.desk.state) if a.ask_kind == "child"]
         if not asks:
             return
-        self.scene.world.children[self.scene.key(asks[0].call)].answered = True
+        child = self.scene.world.children[self.scene.key(asks[0].call)]
+        if cancels:
+            child.ended = child.ended or "cancelled"
+        else:
+            child.given += 1
         while True:
             state = self.desk.state
             yield None

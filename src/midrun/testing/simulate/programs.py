@@ -58,7 +58,8 @@ TOOLS: Final[dict[str, Tool]] = {
     "stuck": Tool(traits=Traits(effect=ONCE, undo=True), habit="hangs"),
     "flaky": Tool(traits=Traits(effect=SAFE, undo=True), habit="fails"),
     "plan": Tool(traits=Traits(effect=READ), habit="plans"),
-    "child": Tool(traits=Traits(release=True), habit="child"),  # ended with its parent
+    "child": Tool(traits=Traits(undo=True), habit="child"),  # ended with its parent
+    "note": Tool(traits=Traits(effect=ONCE, undo=True, approve="queue", ask_ttl=30_000)),
     "search": Tool(traits=Traits(effect=SAFE), reserve=Spend(tokens=10)),
     "none": Tool(traits=Traits()),
 }
@@ -93,6 +94,15 @@ PROGRAMS: Final[dict[str, Program]] = {
     "unlucky": Program(turns=(("flaky", "lease"), ("none", "flaky"))),
     "planner": Program(turns=(("plan", "look"), ("draft",), ("fetch",)), frame_ttl=15_000),
     "family": Program(turns=(("child", "draft"), ("child",))),
+    "clan": Program(turns=(("draft", "child", "child"), ("file",)), aside=("child",)),
+    "reviewed": Program(turns=(("note", "note"), ("file",), ("mail",)), aside=("look",)),
+    "digest": Program(
+        turns=(("plan", "look"), ("file",), ("draft",)),
+        history=20,
+        window=5,
+        frame_ttl=25_000,
+        aside=("look",),
+    ),
     "counted": Program(turns=(("file",), ("draft",), ("fetch",)), stop=MaxSteps(2)),
     "thrifty": Program(turns=(("search", "search"), ("search", "draft")), stop=MaxTokens(38)),
     "hasty": Program(turns=(("look",), ("file",)), stop=MaxTime(seconds=0.05)),

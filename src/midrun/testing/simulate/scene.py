@@ -108,12 +108,13 @@ def _acts(state: State) -> bool:
 SENSIBLE: Final[Mapping[str, Sense]] = {
     **dict.fromkeys(("pause_now", "redirect_now", "halt"), _acts),
     **dict.fromkeys(("answer", "approve", "approve_other", "decline"), _asked),
-    **dict.fromkeys(("answer_on_child",), _asked),
+    **dict.fromkeys(("answer_on_child", "cancel_child"), _asked),
     **dict.fromkeys(("resume", "resume_with", "resume_caps"), _rests),
     **dict.fromkeys(("write", "use_tool", "hand_back"), lambda s: bool(s.wheel) and _rests(s)),
     **dict.fromkeys(("resume_frame", "drop_frame"), lambda s: bool(s.frames)),
     "withdraw": lambda s: bool(s.pending) or s.phase is Phase.PAUSING,
     "force_pause": lambda s: s.phase is Phase.PAUSING,
+    "halt_all": lambda s: s.phase is Phase.CANCELLING or _acts(s),
     "lift": lambda s: s.phase is Phase.HALTED,
     "retry_undo": lambda s: s.phase is Phase.CANCELLED,
     "accept_residue": lambda s: s.phase is Phase.CANCELLED,
@@ -159,6 +160,7 @@ class Scene:
         self.told: list[Told] = []
         self.fed: list[Record] = []
         self.acted: list[Acted] = []
+        self.struck: set[tuple[str, str]] = set()  # what was on when which fault came
         self.spins = 0
         self.draining = False
         own = Random(seed ^ 0x9E3779B9)  # noqa: S311 - as above

@@ -11,15 +11,21 @@ from midrun.core.values import Effect
 
 
 class Child:
-    """A child run, seen from its parent: some work, and perhaps a question."""
+    """A child run, seen from its parent: some work that can be undone, and what it asks.
 
-    __slots__ = ("answered", "asks", "ended", "left")
+    What it asks may be a question, or that somebody raises its cap: to its parent both are
+    asks. `given` counts what was decided, `did` the effects that are there.
+    """
 
-    def __init__(self, *, asks: bool, left: int) -> None:
+    __slots__ = ("asks", "did", "ended", "fails", "given", "left")
+
+    def __init__(self, *, asks: int, left: int, fails: bool) -> None:
         self.asks = asks
         self.left = left
-        self.answered = False
-        self.ended = ""
+        self.fails = fails
+        self.did = 0
+        self.given = 0
+        self.ended = ""  # or completed, or cancelled
 
 
 class World:
@@ -75,9 +81,21 @@ class World:
             self.keys.add(release_key)
             self.released[key] += 1
             self.held.discard(key)
-            if key in self.children:
-                self.children[key].ended = self.children[key].ended or "cancelled"
             self.seen.append(f"release {key[:6]}")
+        return not fails
+
+    def end_child(self, key: str, *, undo_all: bool) -> bool:
+        """Cancel a child run, or take back what one did that has ended; False if that failed.
+
+        What it had finished stays, unless everything is to be undone.
+        """
+        child = self.children.get(key)
+        fails = self._fails() if child is not None else ""
+        if child is None or fails == "before":
+            return not fails
+        child.ended = child.ended or "cancelled"
+        child.did = 0 if undo_all else child.did
+        self.seen.append(f"end {key[:6]}")
         return not fails
 
     def _fails(self) -> str:

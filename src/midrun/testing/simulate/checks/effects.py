@@ -59,6 +59,7 @@ def check_effects(scene: Scene, records: list[Record]) -> None:
         _truth(scene, call)
     _undone(scene, records)
     _released(scene)
+    _taken_back(scene)
     _reported(scene)
 
 
@@ -188,6 +189,18 @@ def _released(scene: Scene) -> None:
     if left := (scene.world.held | alive) - listed:
         name = _named(scene, min(left))
         raise Violation("W3", f"{scene.desk.state.phase}, but {name} still holds something")
+
+
+def _taken_back(scene: Scene) -> None:
+    """A cancel of everything leaves nothing that a child did, or lists the child."""
+    state = scene.desk.state
+    if state.phase is not Phase.CANCELLED or state.cancel is None or state.cancel.undo != "all":
+        return
+    listed = {scene.key(left.call) for left in state.residue}
+    for key, child in scene.world.children.items():
+        if child.did and key not in listed:
+            text = f"cancelled, but what the child of {_named(scene, key)} did remains unsaid"
+            raise Violation("W3", text)
 
 
 def _reported(scene: Scene) -> None:

@@ -1,0 +1,176 @@
+"""Signs: where a run stands, at a glance and in words, the same on every surface."""
+
+from typing import Final, Literal
+
+from midrun.core.cleanup import to_undo
+from midrun.core.offers import SCALES, under_way
+from midrun.core.state import State
+from midrun.core.stops import caps
+from midrun.core.values import Phase, Value
+from midrun.core.words import current, line, place
+
+Look = Literal[
+    "queued",
+    "running",
+    "pausing",
+    "paused",
+    "waiting",
+    "cancelling",
+    "cancelled",
+    "completed",
+    "failed",
+    "halted",
+    "lost",
+]
+
+
+class Sign(Value, kw_only=True):
+    """Where a run stands. `look` chooses shape and colour; the words are enough without."""
+
+    look: Look
+    word: str
+    by: str = ""  # who brought it there, if somebody did
+    note: str = ""  # what it is at, waits for, or would do next
+    said: str = ""  # what somebody who does not look is told when it comes to this
+
+
+_CAPS: Final = {
+    "steps": "step",
+    "tokens": "token",
+    "cost": "cost",
+    "time": "time",
+    "tool_calls": "tool call",
+    "repeats": "repetition",
+}
+
+UNHEARD: Final = "No word from the worker"
+
+
+def sign(state: State) -> Sign:
+    """Return where the run in `state` stands."""
+    return _SIGNS[state.phase](state)
+
+
+def _queued(state: State) -> Sign:
+    note = "starts as soon as a worker takes it"
+    if state.meter.steps:
+        note = "goes on as soon as a worker takes it"
+    return Sign(look="queued", word="Queued", note=note)
+
+
+def _running(state: State) -> Sign:
+    return Sign(look="running", word="Running", note=_at_work(state), said="Running.")
+
+
+def _at_work(state: State) -> str:
+    if state.frames:
+        return f"answering: {line(state.goal)}"
+    item = current(state.plan)
+    if item is not None:
+        return line(item.text)
+    tools = [state.calls[n - 1].use.tool for n in state.in_flight]
+    return ", ".join(tool or "thinking" for tool in tools)
+
+
+def _pausing(state: State) -> Sign:
+    names = ", ".join(state.calls[n - 1].use.tool or "the model" for n in state.in_flight)
+    now = state.hold is not None and state.hold.now
+    verb = "stopping" if now else "finishing"
+    return Sign(
+        look="pausing",
+        word="Taking over" if state.wheel else "Pausing",
+        by=state.wheel or state.since_by,
+        note=f"{verb} {names}" if names else "",
+        said="Pausing. Stopping this call." if now else "Pausing after this call.",
+    )
+
+
+def _paused(state: State) -> Sign:
+    hold, item = state.hold, current(state.plan)
+    note = f"next: {line(item.text)}" if item is not None else ""
+    if state.wheel:
+        said = "Paused. A person has taken over."
+        return Sign(look="paused", word="Taken over", by=state.wheel, note=note, said=said)
+    if hold is not None and hold.cap:
+        name = _CAPS[hold.cap]
+        _, bound = caps(state.stop, state.metered)[hold.cap]
+        word = f"Paused at the {name} cap ({bound / SCALES.get(hold.cap, 1):g})"
+        return Sign(look="paused", word=word, note=note, said=f"Paused at the {name} cap.")
+    if hold is not None and hold.why == "cap":
+        said = "Paused by a stop condition."
+        return Sign(look="paused", word=said.rstrip("."), note=str(state.stop), said=said)
+    said = "Paused. Everything is kept."
+    return Sign(look="paused", word="Paused", by=state.since_by, note=note, said=said)
+
+
+def _waiting(state: State) -> Sign:
+    asks = [state.asks[n - 1] for n in state.open_asks]
+    if not asks:
+        return Sign(look="waiting", word="Waiting", said="Waiting.")
+    first = next((a for a in asks if a.blocking), asks[0])
+    call = state.call(first.call)
+    tool = call.use.tool if call is not None else ""
+    if first.kind == "unsure":
+        word, note = "Check one call", f"did {tool} go through?"
+        return Sign(look="waiting", word=word, note=note, said="One call needs checking.")
+    note = line(first.question or tool)
+    return Sign(
+        look="waiting", word="Waiting for a person", note=note, said=f"Waiting for you: {note}"
+    )
+
+
+def _cancelling(state: State) -> Sign:
+    wanted = [call for call in state.calls if to_undo(state, call) or call.undo.over]
+    over = sum(call.undo.over for call in wanted)
+    word, said = "Cancelling — stopping", "Cancelling. No new calls."
+    if wanted and not state.in_flight:
+        word = f"Cancelling — undoing {min(over + 1, len(wanted))} of {len(wanted)}"
+        said = ""
+    return Sign(
+        look="cancelling", word=word, by=state.since_by, note=under_way(state), said=said
+    )
+
+
+def _cancelled(state: State) -> Sign:
+    failed = 0 if state.residue_accepted else len(state.residue)
+    if failed:
+        word = f"Cancelled — {failed} undo{'' if failed == 1 else 's'} failed"
+        said = f"Cancelled. {failed} could not be undone."
+        return Sign(look="cancelled", word=word, by=state.since_by, said=said)
+    return Sign(
+        look="cancelled",
+        word="Cancelled",
+        by=state.since_by,
+        said="Cancelled. The report is ready.",
+    )
+
+
+def _completed(_: State) -> Sign:
+    return Sign(look="completed", word="Completed", said="Completed.")
+
+
+def _failed(state: State) -> Sign:
+    where = place(state.plan, state.meter.steps)
+    error = line(state.error.error) if state.error is not None else ""
+    return Sign(
+        look="failed", word=f"Failed at {where}", note=error, said=f"Failed at {where}."
+    )
+
+
+def _halted(state: State) -> Sign:
+    word = "Halted" if state.since_by else "Halted by an operator"
+    return Sign(look="halted", word=word, by=state.since_by, said="Halted by an operator.")
+
+
+_SIGNS: Final = {
+    Phase.QUEUED: _queued,
+    Phase.RUNNING: _running,
+    Phase.PAUSING: _pausing,
+    Phase.PAUSED: _paused,
+    Phase.WAITING: _waiting,
+    Phase.CANCELLING: _cancelling,
+    Phase.CANCELLED: _cancelled,
+    Phase.COMPLETED: _completed,
+    Phase.FAILED: _failed,
+    Phase.HALTED: _halted,
+}

@@ -1,0 +1,80 @@
+"""A stage for tests of runs: tools that stop where a test wants them, and what they did."""
+
+import anyio
+
+from midrun import Agent, Call, Tool, tool
+from midrun.models import ScriptedModel
+
+
+class Stage:
+    """Tools whose progress a test controls, and the record of what they did.
+
+    `began` and `did` hold what the tools were entered with, and what took effect, in order.
+    """
+
+    def __init__(self) -> None:
+        self.began: list[str] = []
+        self.did: list[str] = []
+        self.undone: list[str] = []
+        self.released: list[str] = []
+        self.keys: list[str] = []
+        self.stopped: list[str] = []
+        self._gates: dict[str, anyio.Event] = {}
+        self._starts: dict[str, anyio.Event] = {}
+
+    def release_all(self) -> None:
+        """Open every gate that anybody waits for, so that nobody waits for them."""
+        for gate in self._gates.values():
+            gate.set()
+
+    def gate(self, name: str) -> anyio.Event:
+        """Return the gate that `slow(name)` waits for."""
+        return self._gates.setdefault(name, anyio.Event())
+
+    def start(self, name: str) -> anyio.Event:
+        """Return what is set once a tool was entered with `name`."""
+        return self._starts.setdefault(name, anyio.Event())
+
+    def agent(self, *turns: object, name: str = "actor", **options: object) -> Agent:
+        """Return an agent that plays `turns` with this stage's tools."""
+        model = ScriptedModel(list(turns))  # type: ignore[arg-type]  # checked there
+        return Agent(name, model=model, tools=self.tools(), **options)  # type: ignore[arg-type]  # as above
+
+    def tools(self) -> list[Tool]:
+        """Return the tools: `quick` and `slow` act, `draft`s can be undone, `lock` is held."""
+        return [
+            tool(self._quick, name="quick"),
+            tool(self._slow, name="slow"),
+            tool(self._quick, name="draft", undo=self._undo),
+            tool(self._slow, name="slow_draft", undo=self._undo),
+            tool(self._quick, name="lock", release=self._release),
+            tool(self._slow, name="read", read_only=True),
+        ]
+
+    def _enter(self, call: Call, name: str) -> None:
+        self.began.append(name)
+        self.keys.append(call.key)
+        self.start(name).set()
+
+    async def _quick(self, call: Call, name: str) -> str:
+        """Act at once."""
+        self._enter(call, name)
+        self.did.append(name)
+        return f"{name} done"
+
+    async def _slow(self, call: Call, name: str) -> str:
+        """Act when the test says so."""
+        self._enter(call, name)
+        try:
+            await self.gate(name).wait()
+        except BaseException:
+            self.stopped.append(name)
+            raise
+        self.did.append(name)
+        return f"{name} done"
+
+    async def _undo(self, _: Call, args: dict[str, str], __: object) -> None:
+        self.undone.append(args["name"])
+
+    async def _release(self, _: Call, args: dict[str, str], __: object) -> None:
+        self.released.append(args["name"])

@@ -1,0 +1,217 @@
+"""What a person is told of a run, and what the buttons say: true in every phase."""
+
+import pytest
+
+from midrun.core import controls as c
+from midrun.core import evidence as v
+from midrun.core.entries import (
+    CallAborted,
+    CallDone,
+    CallFailed,
+    CallUnknown,
+    LeaseTaken,
+    PlanMade,
+    RunStarted,
+    UndoFailed,
+)
+from midrun.core.ids import CallId, Epoch
+from midrun.core.offers import Offer, offers, raised_cap, unheard
+from midrun.core.signs import sign
+from midrun.core.state import State
+from midrun.core.stops import MaxCost, MaxSteps
+from midrun.core.values import Actor, Effect, Item, Phase, Traits, Use
+from midrun.testing.journals import BEGUN, Scenario, given
+
+E1 = Epoch(1)
+ANN = Actor(name="ann")
+DRAFT = Use(tool="draft", args={"title": "Memo"}, traits=Traits(undo=True))
+MAIL = Use(tool="mail", args={"to": "bo"})
+LOCK = Use(tool="lock", traits=Traits(release=True))
+SEARCH = Use(tool="search", traits=Traits(effect=Effect.READ))
+
+begun = given(*BEGUN)
+PLAN = PlanMade(items=(Item(text="Look", mark="done"), Item(text="Write", mark="running")))
+
+
+def closed(name: str) -> v.Close:
+    """Return the evidence that a call returned."""
+    return v.Close(epoch=E1, outcome=CallDone(call=CallId(name), result="ok"))
+
+
+def pressed(state: State) -> tuple[Offer, Offer, Offer]:
+    """Return the three buttons."""
+    made = offers(state)
+    return made["pause"], made["redirect"], made["cancel"]
+
+
+def test_a_queued_run_has_not_started_and_has_nothing_to_undo() -> None:
+    """Nobody should fear a cancel that cannot do harm."""
+    state = given(BEGUN[0]).state
+    pause, redirect, cancel = pressed(state)
+    assert sign(state).word == "Queued"
+    assert (pause.enabled, pause.consequence) == (True, "Does not start until you resume.")
+    assert redirect.consequence == "Starts with your instruction."
+    assert cancel.consequence == "Never starts. Nothing to undo."
+
+
+def test_while_a_tool_works_a_pause_says_what_it_waits_for() -> None:
+    """Asked for is not happened, and people want to know what is between."""
+    run = begun.replies(DRAFT, MAIL).starts("c2", "c3")
+    assert pressed(run.state)[0].consequence.startswith("Stops after draft, mail.")
+    run = run.when(c.Pause(by=ANN))
+    shown = sign(run.state)
+    assert (shown.word, shown.by, shown.note) == ("Pausing", "ann", "finishing draft, mail")
+    pause, redirect, _ = pressed(run.state)
+    assert (pause.command, pause.label) == ("resume", "Keep running")
+    assert "draft, mail" in pause.consequence
+    assert redirect.consequence == "Pauses, then goes on with your instruction."
+    assert sign(run.when(c.Pause(now=True)).state).note == "stopping draft, mail"
+
+
+def test_while_the_model_speaks_a_pause_is_at_once() -> None:
+    """A stream is closed; a tool would be let finish."""
+    run = begun.starts("c1")
+    assert sign(run.state).note == "thinking"
+    assert pressed(run.state)[0].consequence.startswith("Stops now, and keeps what is written.")
+
+
+def test_the_plan_says_what_is_at_work_and_where_it_goes_on() -> None:
+    """The agent's own words say more than a step's number."""
+    run = begun.replies(DRAFT).starts("c2").after(PLAN)
+    assert sign(run.state).note == "Write"
+    run = run.when(c.Pause(by=ANN)).after(closed("c2")).advances()
+    assert sign(run.state).note == "next: Write"
+    assert pressed(run.state)[0].consequence == "Goes on at “Write”; nothing is repeated."
+
+
+def test_a_cancel_names_what_it_undoes_releases_and_cannot_undo() -> None:
+    """What only read is not named: there is nothing to decide about it."""
+    run = begun.replies(DRAFT, MAIL, LOCK, SEARCH).starts("c2", "c3", "c4", "c5")
+    run = run.after(closed("c2"), closed("c3"), closed("c4"), closed("c5"))
+    cancel = pressed(run.state)[2]
+    assert cancel.undo == ('draft {"title":"Memo"}',)
+    assert cancel.never == ('mail {"to":"bo"}',)
+    assert cancel.release == ("lock",)
+    said = "Stops now, can undo 1, releases 1, 1 can't be undone. Partial work is saved."
+    assert cancel.consequence == said
+
+
+def test_a_call_in_flight_that_has_an_undo_counts_as_undoable() -> None:
+    """It will have been aborted by then, and is in the undo set."""
+    assert pressed(begun.replies(DRAFT).starts("c2").state)[2].undo
+
+
+def test_a_call_nobody_knows_about_is_neither_done_nor_not_done() -> None:
+    """Saying either would be a guess."""
+    run = begun.replies(MAIL).starts("c2")
+    run = run.after(CallUnknown(call=CallId("c2")))
+    cancel = pressed(run.state)[2]
+    assert (cancel.never, cancel.unsure) == ((), ('mail {"to":"bo"}',))
+    assert "1 may or may not have happened" in cancel.consequence
+
+
+def test_a_cancel_in_progress_says_what_it_is_at() -> None:
+    """There is nothing to press, so there must be something to read."""
+    run = begun.replies(DRAFT, MAIL).starts("c2", "c3").after(closed("c2"))
+    run = run.when(c.Cancel(undo="all", by=ANN))
+    assert sign(run.state).word == "Cancelling — stopping"
+    pause, redirect, cancel = pressed(run.state)
+    assert not any(offer.enabled for offer in (pause, redirect, cancel))
+    assert cancel.consequence == "Nothing new starts. Stopping mail."
+    run = run.after(v.Close(epoch=E1, outcome=CallAborted(call=CallId("c3"))))
+    run = run.after(v.StartUndo(epoch=E1, call=CallId("c2"), action="undo"))
+    shown = sign(run.state)
+    assert shown.word == "Cancelling — undoing 1 of 1"
+    assert shown.note == 'Undoing draft {"title":"Memo"}.'
+
+
+def at_cap() -> Scenario:
+    """Return a run that has used up its steps."""
+    started = RunStarted(agent="clerk", task="Sort", by="ann", stop=MaxSteps(1) | MaxCost(2.0))
+    run = given(started, LeaseTaken(epoch=E1)).replies(SEARCH).starts("c2").after(closed("c2"))
+    return run.advances().then(phase=Phase.PAUSED)
+
+
+def test_at_a_cap_the_button_raises_it_and_goes_on() -> None:
+    """A bare resume would be refused; the button is what would be taken."""
+    state = at_cap().state
+    assert sign(state).word == "Paused at the step cap (1)"
+    pause, redirect, _ = pressed(state)
+    assert (pause.label, pause.command) == ("Raise cap, resume", "resume")
+    assert pause.caps == {"steps": 11}
+    assert pause.consequence == "Adds 10 steps, then goes on; nothing is repeated."
+    assert (redirect.command, redirect.caps) == ("resume", {"steps": 11})
+    at_cap().when(c.Resume(caps={"steps": 11})).then(phase=Phase.QUEUED)
+
+
+@pytest.mark.parametrize(
+    ("name", "cap", "raised"),
+    [("steps", 12, 22), ("steps", 40, 60), ("cost", 2.0, 3.0), ("time", 60, 90)],
+)
+def test_a_cap_is_raised_by_half_or_by_a_few(name: str, cap: float, raised: float) -> None:
+    """One press must be worth something, at any size."""
+    assert raised_cap(name, cap) == raised
+
+
+def test_a_failed_run_offers_to_try_its_step_again() -> None:
+    """Any failure is resumable, and can still be cancelled and undone."""
+    failed = CallFailed(call=CallId("c1"), error="no such model")
+    run = begun.starts("c1").after(v.Close(epoch=E1, outcome=failed)).advances()
+    shown = sign(run.then(phase=Phase.FAILED).state)
+    assert (shown.word, shown.note) == ("Failed at step 1", "no such model")
+    pause, redirect, cancel = pressed(run.state)
+    assert (pause.label, pause.command) == ("Retry step 1", "resume")
+    assert redirect.enabled
+    assert cancel.enabled
+
+
+def test_who_has_taken_over_hands_back() -> None:
+    """A resume would be refused while somebody is at the wheel."""
+    run = begun.when(c.TakeOver(by=ANN)).advances()
+    assert (sign(run.state).word, sign(run.state).by) == ("Taken over", "ann")
+    pause, redirect, _ = pressed(run.state)
+    assert (pause.label, pause.command) == ("Hand back", "hand_back")
+    assert not redirect.enabled
+
+
+def test_a_halt_keeps_everything_but_a_cancel_for_later() -> None:
+    """The operator's latch is above all buttons."""
+    run = begun.when(c.Halt(by=Actor(name="olga", role="operator"), reason="fire"))
+    assert (sign(run.state).word, sign(run.state).by) == ("Halted", "olga")
+    pause, redirect, cancel = pressed(run.state)
+    assert (pause.enabled, redirect.enabled, cancel.enabled) == (False, False, True)
+    assert cancel.consequence == "Takes effect when the halt is lifted."
+    cancel = pressed(run.when(c.Cancel()).state)[2]
+    assert not cancel.enabled
+    assert cancel.consequence == "Asked for; takes effect when the halt is lifted."
+
+
+def test_what_could_not_be_undone_can_be_tried_again() -> None:
+    """Until somebody takes it as it is."""
+    run = begun.replies(DRAFT).starts("c2").after(closed("c2")).when(c.Cancel(undo="all"))
+    failed = UndoFailed(call=CallId("c2"), error="refused")
+    for attempt in range(run.state.started.undo_attempts):
+        if attempt:
+            assert "it is tried again" in sign(run.state).note
+        run = run.later(3600).after(v.StartUndo(epoch=E1, call=CallId("c2")))
+        run = run.after(v.CloseUndo(epoch=E1, outcome=failed))
+    run = run.advances()
+    assert sign(run.state).word == "Cancelled — 1 undo failed"
+    pause = pressed(run.state)[0]
+    assert (pause.command, pause.label) == ("retry_undo", "Retry undo")
+    assert pressed(run.when(c.AcceptResidue()).state)[0].enabled is False
+
+
+def test_while_nobody_hears_from_the_worker_buttons_take_effect_later() -> None:
+    """The journal takes the wish; the worker that would carry it out is silent."""
+    made = unheard(offers(begun.state))
+    assert "when the worker returns" in made["pause"].consequence
+    over = offers(begun.when(c.Cancel()).state)
+    assert unheard(over)["pause"] == over["pause"]
+
+
+def test_what_a_side_question_holds_up_is_not_what_is_at_work() -> None:
+    """The plan is of the thought that is held."""
+    run = begun.after(PLAN).when(c.Say(text="What time is it?", by=ANN)).advances()
+    assert run.state.frames
+    assert sign(run.state).note == "answering: What time is it?"

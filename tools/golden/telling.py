@@ -1,0 +1,66 @@
+"""How the stories are told: who is in them, what they call, and how calls end."""
+
+from midrun.core import evidence as v
+from midrun.core.entries import CallDone, LeaseTaken, RunStarted, UndoDone, UndoFailed
+from midrun.core.ids import AskId, CallId, Epoch
+from midrun.core.machine import plan
+from midrun.core.orders import Release, Undo
+from midrun.core.values import Action, Actor, Effect, Spend, Traits, Use
+from midrun.testing.journals import Scenario, given
+
+ANN = Actor(name="ann")
+BOB = Actor(name="bob", role="operator")
+A1 = AskId("a1")
+
+LOOK = Use(
+    tool="look", args={"url": "https://example.com/ä"}, traits=Traits(effect=Effect.READ)
+)
+DRAFT = Use(
+    tool="draft",
+    args={"title": "Memo", "tags": [1, 2.5, None]},
+    why="to show it first",
+    traits=Traits(undo=True),
+)
+LOCK = Use(tool="lock", args={"table": "t"}, traits=Traits(release=True))
+MAIL = Use(tool="mail", args={"to": "eve"}, traits=Traits(version="3"))
+PAY = Use(tool="pay", args={"amount": 12.5}, traits=Traits(check=True))
+POST = Use(
+    tool="post", args={"text": "Hi"}, traits=Traits(approve="queue", audience="operator")
+)
+CHILD = Use(tool="researcher", args={"task": "Read"}, kind="child")
+
+
+def begun(**more: object) -> Scenario:
+    """Return a run that a driver has just taken."""
+    spec = RunStarted(agent="clerk", task="Sort the mail", by="ann", role="user", **more)  # type: ignore[arg-type]  # as the stories want
+    return given(spec, LeaseTaken(epoch=Epoch(1), holder="here"))
+
+
+def taken(run: Scenario) -> Scenario:
+    """Let another driver take the run."""
+    return run.after(v.TakeLease(holder="there"))
+
+
+def ends(run: Scenario, call: str, result: object = "ok") -> Scenario:
+    """Let a call return."""
+    done = CallDone(call=CallId(call), result=result, spent=Spend(tokens=7, cost=21))
+    return run.after(v.Close(epoch=run.state.epoch, outcome=done))
+
+
+def cleaned_up(run: Scenario, *, failing: str = "") -> Scenario:
+    """Undo and release what is ordered, in order; the undo of `failing` never succeeds."""
+    run = run.advances()
+    while orders := [o for o in plan(run.state) if isinstance(o, Undo | Release)]:
+        call, action, epoch = orders[0].call, orders[0].action, run.state.epoch
+        done = _undo_ending(call, action, failing)
+        run = run.after(
+            v.StartUndo(epoch=epoch, call=call, action=action),
+            v.CloseUndo(epoch=epoch, outcome=done),
+        ).advances()
+    return run
+
+
+def _undo_ending(call: CallId, action: Action, failing: str) -> UndoDone | UndoFailed:
+    if call == failing:
+        return UndoFailed(call=call, action=action, error="the draft is locked")
+    return UndoDone(call=call, action=action)
