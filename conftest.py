@@ -1,5 +1,7 @@
 """Settings for every test: one event loop, no wall-clock limits, docs that run."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
 from sybil import Sybil
@@ -7,6 +9,11 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 # Without this the assertions inside our shipped suites fail without saying what they saw.
 pytest.register_assert_rewrite("midrun.testing")
+from midrun.testing.postgres import Postgres, running  # noqa: E402 - only now, hence
+from tests.keeping import kept, pytest_generate_tests  # noqa: E402 - for all tests
+from tests.verified import journals_are_sound  # noqa: E402 - as above
+
+__all__ = ["journals_are_sound", "kept", "pytest_generate_tests"]
 
 # Two shared cores: a slow example says something about the machine, not about the code.
 settings.register_profile("midrun", deadline=None, print_blob=True)
@@ -16,7 +23,7 @@ settings.load_profile("midrun")
 # records of what was decided, not instructions; they are not run.
 pytest_collect_file = Sybil(
     path=".",
-    patterns=["docs/**/*.md", "README.md"],
+    patterns=["docs/*.md", "docs/**/*.md", "README.md"],
     excludes=["docs/adr/*.md"],
     parsers=[PythonCodeBlockParser(), SkipParser()],
 ).pytest()
@@ -26,3 +33,10 @@ pytest_collect_file = Sybil(
 def anyio_backend() -> str:
     """Run on asyncio: that is what midrun supports, whatever else is installed."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """Give a real Postgres; `postgres.url()` is the address of a new schema in it."""
+    with running() as server:
+        yield server

@@ -6,10 +6,10 @@ import pytest
 
 from midrun.ports.store import Store
 from midrun.stores.memory import MemoryStore
-from midrun.testing.store_suite import HandClock, StoreSuite
+from midrun.testing.store_suite import HandClock, MarksSuite, StoreSuite
 
 
-class TestMemoryStore(StoreSuite):
+class TestMemoryStore(StoreSuite, MarksSuite):
     @pytest.fixture
     async def store(self, clock: HandClock) -> AsyncIterator[Store]:
         store = MemoryStore(clock=clock)

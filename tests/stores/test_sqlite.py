@@ -7,11 +7,11 @@ import pytest
 
 from midrun.ports.store import Store
 from midrun.stores.sqlite.store import SqliteStore
-from midrun.testing.store_suite import HandClock, StoreSuite
+from midrun.testing.store_suite import HandClock, MarksSuite, StoreSuite
 from midrun.testing.store_suite.setting import Reopen
 
 
-class TestSqliteStore(StoreSuite):
+class TestSqliteStore(StoreSuite, MarksSuite):
     @pytest.fixture
     async def store(self, clock: HandClock, tmp_path: Path) -> AsyncIterator[Store]:
         store = SqliteStore(tmp_path / "runs.db", clock=clock)

@@ -21,10 +21,12 @@ from midrun.core.ids import START, Epoch, Micros, RunId, Seq
 from midrun.core.values import DRIVABLE, Phase
 from midrun.errors import RunExists, RunNotFound, StoreClosed
 from midrun.ports.clock import Clock, wall
+from midrun.ports.marks import Marks
 from midrun.ports.store import Appended, Change, Halt, Lease, Page, Query, RunRow, Snapshot
 from midrun.stores import rules
 from midrun.stores.adoption import adopted
 from midrun.stores.heads import stored
+from midrun.stores.marks import MemoryMarks
 from midrun.stores.rules import Stamped, Standing
 from midrun.stores.watchers import LATCHES, Watchers
 
@@ -68,6 +70,7 @@ class MemoryStore:
         self._halts: dict[str, Halt] = {}
         self._beats: dict[str, _Beat] = {}
         self._watchers = Watchers()
+        self._marks = MemoryMarks(lambda: [k.row for k in self._runs.values()], clock)
         self._closed = False
 
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
@@ -246,6 +249,9 @@ class MemoryStore:
         await self._turn()
         with self._watchers.joined() as watch:
             yield watch
+
+    def marks(self) -> Marks:
+        return self._marks
 
     async def close(self) -> None:
         self._closed = True

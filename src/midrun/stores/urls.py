@@ -1,11 +1,11 @@
-"""Addresses of stores: `memory://`, `sqlite:///runs.db`, `sqlite:////var/lib/midrun/runs.db`."""
+"""Addresses of stores: `memory://`, `sqlite:///runs.db`, `postgresql://host/database`."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import anyio.to_thread
 
-from midrun.errors import StoreUnreachable
+from midrun.errors import Misconfigured, StoreUnreachable
 from midrun.ports.clock import Clock, wall
 from midrun.ports.store import Store
 from midrun.stores.memory import MemoryStore
@@ -16,13 +16,22 @@ from midrun.stores.sqlite.store import SqliteStore
 async def open_store(
     url: str, *, durability: Durability = "full", clock: Clock = wall
 ) -> Store:
-    """Open the store at `url`; three slashes are followed by a relative path, four by `/`.
+    """Open the store at `url`.
+
+    After `sqlite:` three slashes are followed by a relative path, four by `/`. What follows
+    `postgresql:` is libpq's: hosts, database, and settings such as `?sslmode=verify-full`.
+    Postgres has a clock of its own, which all its processes share; a `clock` that is not the
+    machine's is a test's, and counts instead.
 
     Raises:
-        StoreUnreachable: there is no such kind of store, or no path.
-        StoreForeign, StoreDamaged, StoreBusy, StoreFull: what the file turned out to be.
+        StoreUnreachable: there is no such kind of store, or no path; or nobody answers there.
+        StoreForeign, StoreDamaged, StoreBusy, StoreFull: what it turned out to be.
+        Misconfigured: the package for it is not installed.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise StoreUnreachable(url, str(error)) from None
     match parts.scheme:
         case "memory":
             return MemoryStore(clock=clock)
@@ -33,5 +42,16 @@ async def open_store(
             return await anyio.to_thread.run_sync(
                 lambda: SqliteStore(path, durability=durability, clock=clock)
             )
+        case "postgresql" | "postgres":
+            return await _open_postgres(url, durability, None if clock is wall else clock)
         case _:
-            raise StoreUnreachable(url, "use memory:// or sqlite:///path/to/file.db")
+            problem = "use memory://, sqlite:///path/to/file.db or postgresql://host/database"
+            raise StoreUnreachable(url, problem)
+
+
+async def _open_postgres(url: str, durability: Durability, clock: Clock | None) -> Store:
+    try:
+        from midrun.stores.postgres.store import PostgresStore  # noqa: PLC0415 - only who uses it pays
+    except ImportError as error:
+        raise Misconfigured("postgresql://", f"install midrun[postgres] ({error})") from error
+    return await PostgresStore.open(url, durability=durability, clock=clock)

@@ -1,7 +1,7 @@
 """Watchers: who wants to know that runs have grown, and what they have not heard yet."""
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from typing import Final
@@ -33,8 +33,13 @@ class Watchers:
     def __len__(self) -> int:
         return len(self._open)
 
-    def tell(self, changes: Iterable[tuple[RunId, Seq]]) -> None:
-        """Tell every watch, without waiting for any; what was told already is left out."""
+    def tell(
+        self, changes: Iterable[tuple[RunId, Seq]], *, held: Collection[RunId] = ()
+    ) -> None:
+        """Tell every watch, without waiting for any; what was told already is left out.
+
+        Somebody has the lease of the runs that are `held`.
+        """
         if not self._open:
             return
         with self._lock:
@@ -42,7 +47,7 @@ class Watchers:
             watches = tuple(self._open)
         if news:
             for watch in watches:
-                watch.tell(news)
+                watch.tell(news, held)
 
     def end(self) -> None:
         """End every watch; the store is closing."""
@@ -81,15 +86,18 @@ class Watch(AsyncIterator[Change]):
     def __init__(self) -> None:
         self._lock = Lock()
         self._news: dict[RunId, Seq] = {}
+        self._held: set[RunId] = set()  # of those in the news
         self._waiter = new_waiter()
         self._in_a_row = 0
         self._ended = False
 
-    def tell(self, news: dict[RunId, Seq]) -> None:
+    def tell(self, news: dict[RunId, Seq], held: Collection[RunId] = ()) -> None:
         """Add `news`; the newest seq of a run stands for the older ones."""
         with self._lock:
             for run, seq in news.items():
-                self._news[run] = max(seq, self._news.get(run, START))
+                if seq >= self._news.get(run, START):
+                    self._news[run] = seq
+                    (self._held.add if run in held else self._held.discard)(run)
         wake([self._waiter])
 
     def end(self) -> None:
@@ -106,7 +114,9 @@ class Watch(AsyncIterator[Change]):
         while True:
             with self._lock:
                 for run in self._news:
-                    return Change(run=run, seq=self._news.pop(run))
+                    held = run in self._held
+                    self._held.discard(run)
+                    return Change(run=run, seq=self._news.pop(run), held=held)
                 if self._ended:
                     raise StopAsyncIteration
                 self._waiter = waiter = new_waiter()

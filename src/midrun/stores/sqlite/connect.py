@@ -170,8 +170,11 @@ def _check_ours(db: apsw.Connection, path: Path) -> None:
 def _ensure_schema(db: apsw.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")  # another process may be doing the same right now
     try:
-        if db.pragma("user_version") == 0:
-            for _ in db.execute(Path(__file__).with_name("schema.sql").read_text("utf-8")):
+        names = (
+            ("schema.sql", "marks.sql") if db.pragma("user_version") == 0 else ("marks.sql",)
+        )
+        for name in names:
+            for _ in db.execute(Path(__file__).with_name(name).read_text("utf-8")):
                 pass
         db.execute("COMMIT")
     except BaseException:

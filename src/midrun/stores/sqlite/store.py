@@ -17,14 +17,18 @@ from midrun.core.ids import START, Micros, RunId, Seq
 from midrun.core.values import Phase
 from midrun.errors import StoreClosed, TooLarge
 from midrun.ports.clock import Clock, wall
+from midrun.ports.marks import Marks
+from midrun.ports.relay import Relay
 from midrun.ports.store import Appended, Change, Halt, Lease, Page, Query, RunRow, Snapshot
 from midrun.stores import rules
 from midrun.stores.adoption import adopted
 from midrun.stores.heads import stored
 from midrun.stores.sqlite import reads, writes
 from midrun.stores.sqlite.connect import Durability, open_file
+from midrun.stores.sqlite.marks import SqliteMarks
 from midrun.stores.sqlite.notice import Notice
 from midrun.stores.sqlite.reads import QUICK_BYTES, QUICK_MAX, Pair, Reader
+from midrun.stores.sqlite.sockets import Sockets
 from midrun.stores.sqlite.standings import all_halts
 from midrun.stores.sqlite.writer import Writer
 from midrun.stores.watchers import Watchers
@@ -200,6 +204,12 @@ class SqliteStore:
             self._notice.listen()
             stack.callback(self._notice.leave)
             yield watch
+
+    def marks(self) -> Marks:
+        return SqliteMarks(self._writer, self._long, self._clock)
+
+    def relay(self) -> Relay:
+        return Sockets(self.path)
 
     async def close(self) -> None:
         self._closed = True

@@ -7,10 +7,12 @@
             yield store
             await store.close()
 
-A store that outlives its process also gives `reopen`.
+A store that outlives its process also gives `reopen`; one that keeps the marks of followers
+inherits `MarksSuite`, too.
 """
 
+from midrun.testing.store_suite.marks import MarksSuite
 from midrun.testing.store_suite.setting import HandClock, Setting
 from midrun.testing.store_suite.suite import StoreSuite
 
-__all__ = ["HandClock", "Setting", "StoreSuite"]
+__all__ = ["HandClock", "MarksSuite", "Setting", "StoreSuite"]

@@ -1,0 +1,1 @@
+"""The store on Postgres: any number of processes, on any number of machines."""

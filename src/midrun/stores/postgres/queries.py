@@ -1,0 +1,198 @@
+"""Every SQL statement that is sent, as a constant; what writes is in `migrations`.
+
+What varies is bound, never written into the text. `now` is NULL for the server's own clock.
+"""
+
+from typing import Final
+
+# ── connections ──────────────────────────────────────────────────────────────
+# One message, no startup options: poolers refuse those that they do not know.
+SET_UP: Final = """
+    SELECT set_config('synchronous_commit', CASE
+               WHEN %(relaxed)s THEN 'off'
+               WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'
+               ELSE current_setting('synchronous_commit')
+           END, FALSE),
+           set_config('statement_timeout', %(patience_ms)s::text, FALSE),
+           set_config('lock_timeout', %(patience_ms)s::text, FALSE),
+           set_config('idle_in_transaction_session_timeout', '5s', FALSE),
+           set_config('default_transaction_isolation', 'read committed', FALSE),
+           pg_backend_pid(),
+           (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+"""
+BACKEND: Final = "SELECT pg_backend_pid()"
+
+# ── migrations ───────────────────────────────────────────────────────────────
+BEGIN: Final = "BEGIN"
+COMMIT: Final = "COMMIT"
+LOCK_SCHEMA: Final = """
+    SELECT pg_advisory_xact_lock(
+        1296647251, current_schema()::regnamespace::oid::bigint::bit(32)::integer
+    )
+"""
+# Not `to_regclass`: it may remember that there was none, and the lock does not remind it.
+HAS_SCHEMA: Final = """
+    SELECT EXISTS (
+        SELECT FROM pg_class
+        WHERE relname = 'midrun_schema'
+          AND relnamespace = ANY(current_schemas(FALSE)::regnamespace[])
+    )
+"""
+MAKE_SCHEMA: Final = """
+    CREATE TABLE midrun_schema (
+        version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now()
+    )
+"""
+VERSION: Final = "SELECT coalesce(max(version), 0) FROM midrun_schema"
+MIGRATED: Final = "INSERT INTO midrun_schema (version) VALUES (%(version)s)"
+SERVER: Final = """
+    SELECT current_setting('server_version_num')::integer, pg_is_in_recovery(),
+           coalesce(current_schema(), ''), current_setting('server_encoding')
+"""
+
+# ── writing ──────────────────────────────────────────────────────────────────
+WRITE: Final = "CALL midrun_write(%(bids)s::json, %(again)s, %(now)s, NULL)"
+STANDINGS: Final = """
+    SELECT run, seq, hash, at, epoch, holder, head FROM midrun_runs WHERE run = ANY(%(runs)s)
+"""
+SAVE_SNAPSHOT: Final = """
+    INSERT INTO midrun_snapshots AS kept (no, seq, hash, body)
+    SELECT no, %(seq)s, %(hash)s, %(body)s FROM midrun_runs WHERE run = %(run)s
+    ON CONFLICT (no) DO UPDATE SET seq = greatest(kept.seq, excluded.seq),
+        hash = CASE WHEN excluded.seq >= kept.seq THEN excluded.hash ELSE kept.hash END,
+        body = CASE WHEN excluded.seq >= kept.seq THEN excluded.body ELSE kept.body END
+    RETURNING no
+"""
+DROP_SNAPSHOTS: Final = """
+    WITH its AS (SELECT no FROM midrun_runs WHERE run = %(run)s),
+         dropped AS (DELETE FROM midrun_snapshots WHERE no IN (SELECT no FROM its))
+    SELECT no FROM its
+"""
+BEAT: Final = """
+    WITH at AS (SELECT coalesce(%(now)s, midrun_now()) AS now),
+         forgotten AS (
+             DELETE FROM midrun_holders USING at
+             WHERE (beat_at + ttl < now - 86400000000 OR beat_at - ttl >= now)
+               AND holder <> %(holder)s
+         )
+    INSERT INTO midrun_holders (holder, beat_at, ttl, lag)
+    SELECT %(holder)s, now, %(ttl)s, %(lag)s FROM at
+    ON CONFLICT (holder) DO UPDATE SET beat_at = excluded.beat_at, ttl = excluded.ttl,
+                                       lag = excluded.lag
+"""
+REST: Final = "DELETE FROM midrun_holders WHERE holder = %(holder)s"
+HALT: Final = "SELECT midrun_halt(%(scope)s, %(by)s, %(reason)s, %(now)s)"
+LIFT: Final = "SELECT midrun_lift(%(scope)s, %(now)s)"
+
+# ── reading one run ──────────────────────────────────────────────────────────
+ROW: Final = """
+    SELECT run, head, seq, hash, epoch, holder, started_at, at FROM midrun_runs
+    WHERE run = %(run)s
+"""
+# Where the run stands, then its entries: one statement, so one view of both. The entry at
+# `after` itself comes along, for its hash.
+JOURNAL: Final = """
+    WITH its AS MATERIALIZED (
+        SELECT no, seq, hash, head, at, epoch, holder FROM midrun_runs WHERE run = %(run)s
+    )
+    SELECT seq, hash, head, at, epoch, holder FROM its
+    UNION ALL
+    (SELECT e.seq, e.hash, e.line, NULL, NULL, NULL
+     FROM its JOIN midrun_entries AS e ON e.no = its.no
+     WHERE e.seq >= %(after)s AND e.seq <= least(its.seq, %(end)s)
+     ORDER BY e.seq)
+"""
+SNAPSHOT: Final = """
+    SELECT s.seq, s.hash, s.body
+    FROM midrun_runs AS r
+    LEFT JOIN (
+        midrun_snapshots AS s
+        JOIN midrun_entries AS e ON e.no = s.no AND e.seq = s.seq AND e.hash = s.hash
+    ) ON s.no = r.no
+    WHERE r.run = %(run)s
+"""
+
+# ── lists ────────────────────────────────────────────────────────────────────
+# Planned anew each time, with the values at hand: what is NULL is gone from the plan.
+LIST: Final = """
+    SELECT no, run, head, seq, hash, epoch, holder, started_at, at FROM midrun_runs AS r
+    WHERE no < %(before)s
+      AND (%(phases)s::text[] IS NULL OR phase = ANY(%(phases)s))
+      AND (%(agent)s::text IS NULL OR agent = %(agent)s)
+      AND (%(thread)s::text IS NULL OR (thread = %(thread)s AND thread <> ''))
+      AND (%(parent)s::text IS NULL OR (parent = %(parent)s AND parent <> ''))
+      AND (%(attention)s::boolean IS NULL OR attention <> '')
+      AND (%(label)s::text IS NULL
+           OR no IN (SELECT no FROM midrun_labels WHERE label = %(label)s AND no < %(before)s))
+    ORDER BY no DESC LIMIT %(limit)s
+"""
+COUNTS: Final = "SELECT phase, count(*) FROM midrun_runs GROUP BY phase"
+DRIVABLE: Final = """
+    SELECT run FROM midrun_runs
+    WHERE phase IN ('queued', 'running', 'pausing', 'cancelling')
+      AND (%(agents)s::text[] IS NULL OR agent = ANY(%(agents)s))
+      AND NOT EXISTS (
+          SELECT FROM midrun_holders AS h
+          WHERE h.holder = midrun_runs.holder
+            AND abs((SELECT coalesce(%(now)s, midrun_now())) - h.beat_at) < h.ttl
+      )
+    ORDER BY no LIMIT %(limit)s
+"""
+DUE: Final = """
+    SELECT run FROM midrun_runs WHERE wake_at <= (SELECT coalesce(%(now)s, midrun_now()))
+    ORDER BY wake_at, no LIMIT %(limit)s
+"""
+HALTS: Final = "SELECT scope, who, reason, at FROM midrun_halts ORDER BY at, no"
+HOLDERS: Final = """
+    SELECT holder, lag FROM midrun_holders
+    WHERE abs((SELECT coalesce(%(now)s, midrun_now())) - beat_at) < ttl ORDER BY holder
+"""
+
+# ── noticing what other processes did ────────────────────────────────────────
+LISTEN: Final = "SELECT midrun_listen(%(what)s)"
+TELL: Final = "SELECT pg_notify('midrun_' || midrun_key() || %(what)s, %(message)s)"
+LOOKED: Final = "SELECT pg_current_snapshot()::text"
+NEWS: Final = """
+    SELECT pg_current_snapshot()::text, array_agg(told ORDER BY xid)
+    FROM midrun_news
+    WHERE xid >= pg_snapshot_xmin(%(seen)s::pg_snapshot)
+      AND NOT pg_visible_in_snapshot(xid, %(seen)s::pg_snapshot)
+"""
+EVERYTHING: Final = "SELECT run, seq FROM midrun_runs"
+FORGET: Final = """
+    DELETE FROM midrun_news WHERE ctid IN (
+        SELECT ctid FROM midrun_news
+        WHERE at < midrun_now() - %(kept)s FOR UPDATE SKIP LOCKED LIMIT 10000
+    )
+"""
+
+# ── followers ────────────────────────────────────────────────────────────────
+ATTEND: Final = "SELECT midrun_attend(%(follower)s, %(holder)s, %(lasts)s, %(now)s)"
+LEAVE: Final = """
+    UPDATE midrun_followers SET holder = '', until = 0
+    WHERE follower = %(follower)s AND holder = %(holder)s
+"""
+BEHIND: Final = """
+    SELECT r.run, coalesce(m.seq, 0), coalesce(m.note, '')
+    FROM midrun_runs AS r
+    LEFT JOIN midrun_marks AS m ON m.follower = %(follower)s AND m.no = r.no
+    WHERE r.phase NOT IN ('queued', 'running', 'pausing', 'cancelling')
+      AND r.seq > coalesce(m.seq, 0)
+    ORDER BY r.at, r.no LIMIT %(limit)s
+"""
+MARKED: Final = """
+    SELECT coalesce(m.seq, 0), coalesce(m.note, '')
+    FROM midrun_runs AS r
+    LEFT JOIN midrun_marks AS m ON m.follower = %(follower)s AND m.no = r.no
+    WHERE r.run = %(run)s
+"""
+MARK: Final = """
+    WITH its AS (SELECT no FROM midrun_runs WHERE run = %(run)s),
+         moved AS (
+             INSERT INTO midrun_marks AS kept (follower, no, seq, note)
+             SELECT %(follower)s, no, %(seq)s, %(note)s FROM its
+             ON CONFLICT (follower, no) DO UPDATE SET seq = excluded.seq, note = excluded.note
+             WHERE excluded.seq >= kept.seq
+         )
+    SELECT no FROM its
+"""

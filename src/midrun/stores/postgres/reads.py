@@ -1,0 +1,172 @@
+"""Reading: rows of the server as what they mean."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from midrun.codec.journal import decode_lines, verified
+from midrun.codec.strict import INTEGER_MAX
+from midrun.core.entries import Record
+from midrun.core.ids import Epoch, Micros, RunId, Seq
+from midrun.core.values import Phase
+from midrun.errors import JournalCorrupt, RunNotFound
+from midrun.ports.store import Halt, Page, Query, RunRow, Snapshot
+from midrun.stores import rules
+from midrun.stores.heads import read_head
+from midrun.stores.postgres import queries
+from midrun.stores.postgres.bids import Found
+from midrun.stores.postgres.links import Links
+from midrun.stores.postgres.writer import found_of
+
+Pair = tuple[bytes, bytes]
+
+CHUNK: Final = 2000
+"""So many entries are asked for at once: a statement has its bound of time."""
+
+
+class Stretch:
+    """Some of a journal: what follows `after`, as it was when its last part was read.
+
+    Its parts are read one after the other; entries are never removed, so together they are one
+    consistent view, up to where the run stood at the last.
+    """
+
+    def __init__(self, run: RunId, after: Seq) -> None:
+        self._run = run
+        self._after = after
+        self._link: bytes | None = None
+        self._found: Found | None = None
+        self._end = 0  # the last that there should be
+        self.pairs: list[Pair] = []
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @property
+    def weight(self) -> int:
+        """How long the lines are together."""
+        return sum(len(line) for line, _ in self.pairs)
+
+    def records(self) -> list[Record]:
+        """Return the entries, checked against the chain and the head."""
+        run, after, pairs = self._run, self._after, self.pairs
+        if self._end <= after:
+            return []
+        if after and self._link is None:
+            raise JournalCorrupt(run, after, "the entry is missing")
+        lines = verified(run, pairs, after=after, previous=self._link)
+        if len(pairs) != self._end - after:
+            raise JournalCorrupt(run, after + len(pairs) + 1, "the entry is missing")
+        found = self._found
+        if found is not None and self._end == found.seq and pairs[-1][1] != found.hash:
+            raise JournalCorrupt(run, self._end, "the run's head has another hash")
+        return decode_lines(run, lines, after=after)
+
+    async def read(self, links: Links, limit: int | None) -> Found:
+        """Read it, part by part, and return where the run stands.
+
+        Raises:
+            RunNotFound: no such run.
+        """
+        last = INTEGER_MAX if limit is None else min(INTEGER_MAX, self._after + limit)
+        at = min(self._after, INTEGER_MAX)
+        while True:
+            upto = min(last, at + CHUNK)
+            values = {"run": self._run, "after": at, "end": upto}
+            rows = await links.ask(queries.JOURNAL, values)
+            if not rows:
+                raise RunNotFound(self._run)
+            self._found = found = found_of(self._run, *_place(rows[0]))
+            for seq, link, line, *_ in rows[1:]:
+                if seq > at:
+                    self.pairs.append((line, link))
+                elif seq == self._after:
+                    self._link = link
+            self._end = min(found.seq, upto)
+            if self._end >= min(found.seq, last):
+                return found
+            at = self._end
+
+
+def _place(
+    row: tuple[Seq, bytes, bytes, Micros, Epoch, str],
+) -> tuple[Seq, bytes, Micros, Epoch, str, bytes]:
+    seq, link, head, at, epoch, holder = row
+    return seq, link, at, epoch, holder, head
+
+
+async def row(links: Links, run: RunId) -> RunRow:
+    """Return the row of `run`."""
+    rules.check_id(run)
+    rows = await links.ask(queries.ROW, {"run": run})
+    if not rows:
+        raise RunNotFound(run)
+    return _row(*rows[0])
+
+
+async def snapshot(links: Links, run: RunId) -> Snapshot | None:
+    """Return the snapshot of `run` if it fits the chain."""
+    rules.check_id(run)
+    rows = await links.ask(queries.SNAPSHOT, {"run": run})
+    if not rows:
+        raise RunNotFound(run)
+    seq, link, body = rows[0]
+    return None if seq is None else Snapshot(seq=seq, hash=link, body=body)
+
+
+async def page(links: Links, query: Query) -> Page[RunRow]:
+    """Return a page of runs, newest first."""
+    limit, before = rules.page(query)
+    values = {
+        "before": before,
+        "limit": limit + 1,
+        "phases": list(query.phases) or None,
+        "agent": query.agent or None,
+        "thread": query.thread or None,
+        "parent": query.parent or None,
+        "label": query.label or None,
+        "attention": query.attention or None,
+    }
+    found = await links.ask(queries.LIST, values, prepare=False)
+    items = found[:limit]
+    more = len(found) > len(items) > 0
+    return Page(
+        items=tuple(_row(*values) for _, *values in items),
+        cursor=rules.cursor(items[-1][0]) if more else "",
+    )
+
+
+async def counts(links: Links) -> Mapping[Phase, int]:
+    """Return the number of runs in each phase."""
+    return msgspec.convert(dict(await links.ask(queries.COUNTS)), dict[Phase, int])
+
+
+async def halts(links: Links) -> Sequence[Halt]:
+    """Return the latches that hold, oldest first."""
+    return [
+        Halt(scope=scope, by=by, reason=reason, at=at)
+        for scope, by, reason, at in await links.ask(queries.HALTS)
+    ]
+
+
+def _row(
+    run: RunId,
+    head: bytes,
+    seq: Seq,
+    link: bytes,
+    epoch: Epoch,
+    holder: str,
+    started_at: Micros,
+    changed_at: Micros,
+) -> RunRow:
+    return RunRow(
+        run=run,
+        head=read_head(head),
+        seq=seq,
+        hash=link,
+        epoch=epoch,
+        holder=holder,
+        started_at=started_at,
+        changed_at=changed_at,
+    )

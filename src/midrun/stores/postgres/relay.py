@@ -1,0 +1,154 @@
+"""The relay: what is live, carried to other processes by `NOTIFY`.
+
+Each process hears two channels: its own, for what is sent to it, and one that all share, on
+which it says every second which runs are watched there. So who drives a run knows whether
+anybody elsewhere would hear its words, and sends nothing where nobody does.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+import anyio
+
+from midrun.core.ids import RunId
+from midrun.errors import StoreError
+from midrun.ports.clock import boottime
+from midrun.stores.postgres import queries
+from midrun.stores.postgres.link import Address, Link, Lost
+from midrun.stores.postgres.links import PAUSE_MAX_S, Links
+
+LIMIT: Final = 7_900
+"""Bytes in one message: Postgres refuses 8000."""
+
+SAY_S: Final = 1.0
+"""How often a process says what is watched there."""
+
+GONE_S: Final = 3.5
+"""After how long it counts as gone if it does not."""
+
+SHARED: Final = "_live"
+WHO: Final = "?"
+"""What one says who has just come: everybody, tell me what you watch."""
+
+RUNS_MAX: Final = 100
+"""Runs in one saying: their ids have at most 64 characters."""
+
+
+class PostgresRelay:
+    """A `Relay` over one link of its own, made when it is first needed."""
+
+    def __init__(self, address: Address, links: Links) -> None:
+        self.limit = LIMIT
+        self._address = address
+        self._links = links
+        self._name = ""  # our channel's; empty while there is no link
+        self._watched: set[RunId] = set()
+        self._elsewhere: dict[RunId, dict[str, float]] = {}  # until when each counts
+        self._inbox: deque[bytes] = deque()
+        self._wanted = anyio.Event()
+        self._link: Link | None = None
+        self._said_at = -SAY_S
+
+    def listeners(self, run: RunId) -> Sequence[str]:
+        """Return the channels of those who watch `run` elsewhere."""
+        if self._link is None:
+            self._wanted.set()
+        listening = self._elsewhere.get(run)
+        if not listening:
+            return ()
+        now = boottime()
+        return [name for name, until in listening.items() if until > now]
+
+    async def send(self, listener: str, message: bytes) -> bool:
+        """Send a message; one that does not arrive is nobody's loss."""
+        with suppress(StoreError):
+            await self._links.ask(queries.TELL, {"what": listener, "message": message.decode()})
+        return True
+
+    def listen(self, run: RunId) -> None:
+        """Say at the next occasion, which is now, that `run` is watched here."""
+        self._watched.add(run)
+        self._said_at = -SAY_S
+        self._wanted.set()
+
+    def leave(self, run: RunId) -> None:
+        """Say it no more; others forget it soon."""
+        self._watched.discard(run)
+
+    async def receive(self) -> bytes:
+        """Return the next message, however often the server goes away meanwhile."""
+        while not self._inbox:
+            await self._wanted.wait()
+            try:
+                if self._link is None:
+                    await self._connect()
+                await self._hear()
+            except (Lost, StoreError):
+                self._hang_up()
+                await anyio.sleep(PAUSE_MAX_S)
+        return self._inbox.popleft()
+
+    def close(self) -> None:
+        """Let go of the link."""
+        self._hang_up()
+
+    async def _connect(self) -> None:
+        self._link = link = await Link.made(self._address)
+        self._name = f"_{link.pid}"
+        for channel in (SHARED, self._name):
+            await link.ask(queries.LISTEN, {"what": channel})
+        await link.ask(queries.TELL, {"what": SHARED, "message": WHO})
+
+    def _hang_up(self) -> None:
+        if self._link is not None:
+            self._link.drop()
+        self._link, self._name = None, ""
+
+    async def _hear(self) -> None:
+        """Say what is watched here if it is time, and wait for what others say."""
+        assert self._link is not None
+        self._wanted = anyio.Event()  # rung by whoever begins to watch
+        if self._watched and boottime() >= self._said_at + SAY_S:
+            self._said_at = boottime()
+            for message in self._sayings():
+                await self._link.ask(queries.TELL, {"what": SHARED, "message": message})
+        await self._stirs(self._link)
+        self._wanted.set()
+        for channel, text in self._link.heard():
+            if channel.endswith(SHARED):
+                self._learn(text)
+            else:
+                self._inbox.append(text.encode())
+
+    async def _stirs(self, link: Link) -> None:
+        """Wait until something comes in, somebody begins to watch, or it is time to speak."""
+        async with anyio.create_task_group() as tasks:
+
+            async def wanted() -> None:
+                await self._wanted.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(wanted)
+            with anyio.move_on_after(SAY_S):
+                await link.readable()
+            tasks.cancel_scope.cancel()
+
+    def _sayings(self) -> Iterator[str]:
+        runs = sorted(self._watched)
+        for start in range(0, len(runs), RUNS_MAX):
+            yield " ".join([self._name, *runs[start : start + RUNS_MAX]])
+
+    def _learn(self, text: str) -> None:
+        if text == WHO:
+            self._said_at = -SAY_S
+            return
+        name, *runs = text.split(" ")
+        if name == self._name:
+            return
+        now = boottime()
+        for run in runs:
+            self._elsewhere.setdefault(RunId(run), {})[name] = now + GONE_S
+        for run in [r for r, who in self._elsewhere.items() if max(who.values()) < now]:
+            del self._elsewhere[run]

@@ -1,0 +1,344 @@
+"""The store on a Postgres database, which any number of processes may share."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from threading import Lock
+from typing import Final, Self
+
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import checkpoint
+
+from midrun.codec.strict import DEFAULT, Limits
+from midrun.core.entries import Entry, Record
+from midrun.core.head import Head
+from midrun.core.ids import START, Micros, RunId, Seq
+from midrun.core.values import Phase
+from midrun.errors import RunNotFound, StoreClosed, TooLarge
+from midrun.ports.clock import Clock, boottime
+from midrun.ports.marks import Marks
+from midrun.ports.relay import Relay
+from midrun.ports.store import Appended, Change, Halt, Lease, Page, Query, RunRow, Snapshot
+from midrun.stores import rules
+from midrun.stores.adoption import adopted
+from midrun.stores.hop import Loop
+from midrun.stores.postgres import queries, reads
+from midrun.stores.postgres.bids import Append, Create, Take, check_nul, storable
+from midrun.stores.postgres.link import Address, Durability, Link, Lost, unreachable
+from midrun.stores.postgres.links import BACK_S, PAUSE_MAX_S, PAUSE_S, Links
+from midrun.stores.postgres.marks import PostgresMarks
+from midrun.stores.postgres.notice import Notice
+from midrun.stores.postgres.preparing import prepare
+from midrun.stores.postgres.reads import Pair, Stretch
+from midrun.stores.postgres.relay import PostgresRelay
+from midrun.stores.postgres.time import StoreTime
+from midrun.stores.postgres.writer import Standings, Writer
+from midrun.stores.watchers import LATCHES, Watchers
+
+PATIENCE: Final = timedelta(seconds=1)
+"""How long the server may work on one write: less than the margin of a lease of six seconds."""
+
+READ_S: Final = 10.0
+"""How long it may work on one read."""
+
+READERS: Final = 4
+"""How many links for reading an event loop has, besides the one that it writes through."""
+
+QUICK: Final = Limits(size=32 * 1024)
+"""An entry within this is encoded in the event loop's thread."""
+
+QUICK_MAX: Final = 64
+"""So many entries are encoded, or decoded, there; a hop would cost more than they do."""
+
+QUICK_BYTES: Final = 256 * 1024
+
+
+class _Ends:
+    """What one event loop has of the store: links to ask through, and a writer with its own."""
+
+    def __init__(self, store: "PostgresStore") -> None:
+        address, time = store.address, store.time
+        self.links = Links(address, time, size=READERS, patience_s=READ_S)
+        self._writes = Links(address, time, size=1, patience_s=address.patience_s)
+        self.writer = Writer(self._writes, store.standings, store.watchers, time=time)
+
+    async def close(self) -> None:
+        """Wait for what is under way, then let go."""
+        with anyio.CancelScope(shield=True):
+            await self.writer.close()
+            await self._writes.close()
+            await self.links.close()
+
+    def abandon(self) -> None:
+        """Let go at once: the event loop is gone, or another's."""
+        self._writes.abandon()
+        self.links.abandon()
+
+
+class PostgresStore:
+    """Keeps runs in a Postgres database; `open` makes one.
+
+    Time is the server's unless a `clock` is given, which only tests should do: all processes
+    that share a store must agree on the time. With `durability="relaxed"` the newest entries
+    may be lost when the server crashes, never when a client does.
+    """
+
+    def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
+        self.address = address
+        self.time = StoreTime(clock)
+        self.standings = Standings()
+        self.watchers = Watchers()
+        self._ends: dict[Loop, _Ends] = {}
+        self._lock = Lock()
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        durability: Durability = "full",
+        clock: Clock | None = None,
+        patience: timedelta = PATIENCE,
+    ) -> Self:
+        """Connect, and bring the schema up to date; a server that is starting is waited for.
+
+        `patience` is how long the server may take for one write, before it is `StoreBusy`.
+
+        Raises:
+            StoreUnreachable: nobody answers, or nobody who can keep a store.
+            StoreForeign: a newer midrun's.
+        """
+        address = Address(url, durability=durability, patience=patience)
+        until, pause_s = boottime() + BACK_S, PAUSE_S
+        while True:
+            try:
+                now = await prepare(address)
+            except Lost as lost:
+                if boottime() + pause_s > until:
+                    raise unreachable(address, lost) from lost
+            else:
+                store = cls(address, clock=clock)
+                store.time.said(now)
+                return store
+            await anyio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    def clock(self) -> Micros:
+        return self.time.clock()
+
+    # ── writing ───────────────────────────────────────────────────────────────────────────
+
+    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
+        bodies = await _bodies(partial(rules.encoded_start, run, entries), entries)
+        return await self._at.writer.write(Create(run=run, top=storable(head), bodies=bodies))
+
+    async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
+        top = storable(head)
+        sound = await anyio.to_thread.run_sync(adopted, run, lines)
+        return await self._at.writer.write(Create(run=run, top=top, adopted=sound))
+
+    async def append(
+        self,
+        run: RunId,
+        entries: Sequence[Entry],
+        *,
+        after: Seq | None,
+        lease: Lease | None,
+        head: Head | None,
+        starts: bool = False,
+        at: Micros | None = None,
+    ) -> Appended:
+        if after is None:
+            rules.check_evidence(run, entries, lease=lease, head=head, starts=starts)
+        bodies = await _bodies(partial(rules.encoded, run, entries, lease), entries)
+        rules.check_id(run)
+        wanted = Append(
+            run=run,
+            bodies=bodies,
+            after=after,
+            lease=lease,
+            top=None if head is None else storable(head),
+            starts=starts or rules.has_starts(entries),
+            at=at,
+        )
+        return await self._at.writer.write(wanted)
+
+    async def take(
+        self, run: RunId, entries: Sequence[Entry], *, after: Seq, holder: str, head: Head
+    ) -> tuple[Lease, Appended]:
+        epoch = rules.taken_epoch(run, entries, holder)
+        check_nul("holder", holder)
+        bodies = await _bodies(partial(rules.encoded_taking, run, entries, holder), entries)
+        rules.check_id(run)
+        wanted = Take(
+            run=run,
+            bodies=bodies,
+            after=after,
+            holder=holder,
+            epoch=epoch,
+            top=storable(head),
+            starts=rules.has_starts(entries),
+        )
+        appended = await self._at.writer.write(wanted)
+        return Lease(run=run, holder=holder, epoch=epoch), appended
+
+    async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
+        rules.check_snapshot(snapshot)
+        rules.check_id(run)
+        values = {"run": run, "seq": snapshot.seq, "hash": snapshot.hash, "body": snapshot.body}
+        if not await self._at.links.ask(queries.SAVE_SNAPSHOT, values):
+            raise RunNotFound(run)
+
+    async def drop_snapshots(self, run: RunId) -> None:
+        rules.check_id(run)
+        if not await self._at.links.ask(queries.DROP_SNAPSHOTS, {"run": run}):
+            raise RunNotFound(run)
+
+    async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
+        lasts = rules.check_beat(holder, ttl, lag)
+        check_nul("holder", holder)
+        values = {"holder": holder, "ttl": lasts, "lag": lag, "now": self.time.by_hand()}
+        await self._at.links.ask(queries.BEAT, values)
+
+    async def rest(self, holder: str) -> None:
+        rules.check_holder(holder)
+        check_nul("holder", holder)
+        await self._at.links.ask(queries.REST, {"holder": holder})
+
+    async def halt(self, halt: Halt) -> None:
+        rules.check_halt(halt)
+        for name in ("scope", "by", "reason"):
+            check_nul(name, getattr(halt, name))
+        values = {"scope": halt.scope, "by": halt.by, "reason": halt.reason}
+        await self._at.links.ask(queries.HALT, values | {"now": self.time.by_hand()})
+        self.watchers.tell([(LATCHES, START)])
+
+    async def lift(self, scope: str) -> bool:
+        rules.check_text("scope", scope)
+        check_nul("scope", scope)
+        values = {"scope": scope, "now": self.time.by_hand()}
+
+        async def one(link: Link, lost_ones: int) -> bool:
+            ((lifted,),) = await link.ask(queries.LIFT, values)
+            return bool(lifted) or lost_ones > 0  # then it was there, most likely
+
+        lifted = await self._at.links.insist(one)
+        self.watchers.tell([(LATCHES, START)])
+        return lifted
+
+    # ── reading ───────────────────────────────────────────────────────────────────────────
+
+    async def read(
+        self, run: RunId, *, after: Seq = START, limit: int | None = None
+    ) -> Sequence[Record]:
+        stretch = await self._stretch(run, after, limit)
+        if len(stretch) <= QUICK_MAX and stretch.weight <= QUICK_BYTES:
+            return stretch.records()
+        return await anyio.to_thread.run_sync(stretch.records)
+
+    async def lines(
+        self, run: RunId, *, after: Seq = START, limit: int | None = None
+    ) -> Sequence[Pair]:
+        return (await self._stretch(run, after, limit)).pairs
+
+    async def _stretch(self, run: RunId, after: Seq, limit: int | None) -> Stretch:
+        rules.check_stretch(after, limit)
+        rules.check_id(run)
+        stretch = Stretch(run, after)
+        self.standings.put(await stretch.read(self._at.links, limit))
+        return stretch
+
+    async def row(self, run: RunId) -> RunRow:
+        return await reads.row(self._at.links, run)
+
+    async def load_snapshot(self, run: RunId) -> Snapshot | None:
+        return await reads.snapshot(self._at.links, run)
+
+    async def holders(self) -> Mapping[str, float]:
+        rows = await self._at.links.ask(queries.HOLDERS, {"now": self.time.by_hand()})
+        return dict(rows)
+
+    async def runs(self, query: Query) -> Page[RunRow]:
+        return await reads.page(self._at.links, query)
+
+    async def counts(self) -> Mapping[Phase, int]:
+        return await reads.counts(self._at.links)
+
+    async def drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
+        rules.check_agents(agents)
+        values = {
+            "limit": rules.bounded(limit),
+            "agents": list(agents) or None,
+            "now": self.time.by_hand(),
+        }
+        return [run for (run,) in await self._at.links.ask(queries.DRIVABLE, values)]
+
+    async def due(self, *, limit: int) -> Sequence[RunId]:
+        values = {"limit": rules.bounded(limit), "now": self.time.by_hand()}
+        return [run for (run,) in await self._at.links.ask(queries.DUE, values)]
+
+    async def halts(self) -> Sequence[Halt]:
+        return await reads.halts(self._at.links)
+
+    # ── watching ──────────────────────────────────────────────────────────────────────────
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[AsyncIterator[Change]]:
+        await checkpoint()
+        if self._closed:
+            raise StoreClosed(self.address.name)
+        with self.watchers.joined() as watch:
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(Notice(self.address, self.watchers).listen)
+                try:
+                    yield watch
+                finally:
+                    tasks.cancel_scope.cancel()
+
+    def marks(self) -> Marks:
+        return PostgresMarks(self._at.links, self.time)
+
+    def relay(self) -> Relay:
+        return PostgresRelay(self.address, self._at.links)
+
+    async def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            ends, self._ends = self._ends, {}
+        here = ends.pop(asyncio.get_running_loop(), None)
+        if here is not None:
+            await here.close()
+        for elsewhere in ends.values():
+            elsewhere.abandon()
+        self.watchers.end()
+
+    @property
+    def _at(self) -> _Ends:
+        """What the event loop that calls has of the store."""
+        loop = asyncio.get_running_loop()
+        ends = self._ends.get(loop)
+        if ends is None:
+            with self._lock:
+                if self._closed:
+                    raise StoreClosed(self.address.name)
+                ends = self._ends[loop] = _Ends(self)
+        return ends
+
+
+async def _bodies(
+    encode: Callable[[Limits], list[bytes]], entries: Sequence[Entry]
+) -> list[bytes]:
+    """Return the bodies of `entries`; what is large is encoded in a thread of its own.
+
+    Whoever changes the entries meanwhile has both versions mixed, or is refused.
+    """
+    if len(entries) <= QUICK_MAX:
+        try:
+            return encode(QUICK)
+        except TooLarge:
+            pass
+    return await anyio.to_thread.run_sync(encode, DEFAULT)

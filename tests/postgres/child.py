@@ -1,0 +1,38 @@
+"""What tests of the Postgres store run in processes of their own, to be raced and killed."""
+
+import os
+import signal
+import sys
+
+import anyio
+
+from midrun.stores.postgres import queries
+from midrun.stores.postgres.link import Link
+from midrun.stores.postgres.store import PostgresStore
+
+
+async def open_it(url: str) -> None:
+    """Open a store when told to."""
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+    store = await PostgresStore.open(url)
+    assert not await store.counts()
+    await store.close()
+
+
+async def die_migrating(url: str) -> None:
+    """Be killed when everything is done but the commit."""
+    script = Link.script
+
+    async def dying(link: Link, text: str) -> None:
+        if text == queries.COMMIT:
+            os.kill(os.getpid(), signal.SIGKILL)
+        await script(link, text)
+
+    setattr(Link, Link.script.__name__, dying)  # only in this process
+    await PostgresStore.open(url)
+
+
+if __name__ == "__main__":
+    anyio.run({"open": open_it, "die_migrating": die_migrating}[sys.argv[1]], sys.argv[2])

@@ -1,0 +1,101 @@
+"""What other processes commit is heard of at once, and within a second if it was not told."""
+
+import anyio
+import pytest
+
+from midrun.core.head import Head
+from midrun.core.ids import RunId, Seq
+from midrun.core.values import Phase
+from midrun.ports.store import Change, Halt
+from midrun.stores.postgres.link import Link
+from midrun.stores.postgres.store import PostgresStore
+from midrun.testing.postgres import Postgres
+from midrun.testing.store_suite.crowds import newest
+from midrun.testing.store_suite.setting import OTHER, RUN, create, say, started, take
+from tests.postgres.conftest import Open
+
+pytestmark = pytest.mark.once
+
+
+async def test_a_store_hears_what_another_has_appended(
+    store: PostgresStore, url: str, opened: Open
+) -> None:
+    """Controls come from the web server, the driver lives elsewhere."""
+    elsewhere = await opened(url)
+    async with store.watch() as watch:
+        await create(elsewhere)
+        assert await anext(watch) == Change(run=RUN, seq=Seq(1))
+        await elsewhere.halt(Halt(scope="all", by="ops"))
+        assert (await anext(watch)).run == ""
+
+
+async def test_a_change_says_whether_somebody_has_the_lease(
+    store: PostgresStore, url: str, opened: Open
+) -> None:
+    """So that a fleet need not look at every step that one of it makes."""
+    elsewhere = await opened(url)
+    await create(elsewhere)
+    async with store.watch() as watch:
+        await take(elsewhere, RUN, 1, "a")
+        assert await anext(watch) == Change(run=RUN, seq=Seq(2), held=True)
+
+
+async def test_what_was_not_told_is_found_all_the_same(
+    store: PostgresStore, url: str, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every notification is lost here."""
+    heard = Link.heard
+
+    def deaf(link: Link) -> list[tuple[str, str]]:
+        heard(link)
+        return []
+
+    monkeypatch.setattr(Link, "heard", deaf)
+    elsewhere = await opened(url)
+    async with store.watch() as watch:
+        for n in range(3):
+            await create(elsewhere, RunId(f"r{n}"))
+        await elsewhere.halt(Halt(scope="all", by="ops"))
+        await newest(watch, {RunId("r0"): 1, RunId("r1"): 1, RunId("r2"): 1, RunId(""): 0})
+
+
+async def test_a_watch_outlives_its_connection_and_the_server(
+    store: PostgresStore, url: str, opened: Open, postgres: Postgres
+) -> None:
+    """And misses nothing of what was committed while it was deaf."""
+    elsewhere = await opened(url)
+    await create(elsewhere)
+    async with store.watch() as watch:
+        await anyio.to_thread.run_sync(postgres.restart, "immediate")
+        await say(elsewhere, RUN, 1)
+        await newest(watch, {RUN: 2})
+        await create(elsewhere, OTHER)
+        await newest(watch, {OTHER: 1})
+
+
+async def test_one_that_was_deaf_for_long_looks_at_everything(
+    store: PostgresStore, url: str, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines are not kept for ever."""
+    monkeypatch.setattr("midrun.stores.postgres.notice.KEPT_S", 0.0)
+    elsewhere = await opened(url)
+    await create(elsewhere)
+    async with store.watch() as watch:
+        await say(elsewhere, RUN, 1)
+        await newest(watch, {RUN: 2})
+        elsewhere_too = await opened(url)
+        await elsewhere_too.create(OTHER, [started()], head=Head(phase=Phase.QUEUED))
+        await newest(watch, {OTHER: 1})
+
+
+async def test_many_changes_at_once_fit_into_notifications(
+    store: PostgresStore, url: str, opened: Open
+) -> None:
+    """One has 8000 bytes at most, and an id may have 64."""
+    elsewhere = await opened(url)
+    runs = [RunId(f"{n:x<64}") for n in range(300)]
+    async with store.watch() as watch:
+        async with anyio.create_task_group() as tasks:
+            for run in runs:
+                tasks.start_soon(create, elsewhere, run)
+        await newest(watch, dict.fromkeys(runs, 1))

@@ -1,0 +1,171 @@
+"""Opening a store: its schema is made once, and what cannot be a store is named."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import anyio
+import pytest
+
+from midrun.errors import StoreForeign, StoreUnreachable
+from midrun.stores.postgres.preparing import migrations
+from midrun.stores.postgres.store import PostgresStore
+from midrun.stores.urls import open_store
+from midrun.testing.postgres import USER, Postgres
+from midrun.testing.store_suite.setting import RUN, create, say
+from tests.postgres.conftest import Open
+
+pytestmark = pytest.mark.once
+
+PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+
+
+def child(*arguments: str) -> "subprocess.Popen[str]":
+    """Run `child.py`."""
+    return subprocess.Popen(  # noqa: S603 - our own script
+        [sys.executable, "-m", "tests.postgres.child", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+async def test_processes_that_open_an_empty_schema_at_once_make_it_once(
+    postgres: Postgres, opened: Open
+) -> None:
+    """Whoever comes second waits for the first, and finds it done."""
+    for _ in range(3):
+        url = postgres.url()
+        with ExitStack() as stack:
+            others = [stack.enter_context(child("open", url)) for _ in range(4)]
+            for other in others:
+                assert other.stdout
+                assert other.stdout.readline() == "ready\n"
+            for other in others:
+                assert other.stdin
+                other.stdin.write("\n")
+                other.stdin.flush()
+            assert [other.wait(60) for other in others] == [0] * 4
+        store = await opened(url)
+        await create(store)
+
+
+async def test_a_migration_that_is_killed_leaves_nothing_behind(
+    postgres: Postgres, url: str, opened: Open
+) -> None:
+    """It is one transaction; the next one does all of it."""
+    with child("die_migrating", url) as other:
+        assert other.wait(60) == -9
+    schema = url.rpartition("search_path%3D")[2]
+    found = postgres.execute(f"SELECT FROM pg_tables WHERE schemaname = '{schema}'")
+    assert not found
+    store = await opened(url)
+    await create(store)
+
+
+async def test_a_store_of_a_newer_midrun_is_left_alone(
+    store: PostgresStore, postgres: Postgres, url: str
+) -> None:
+    """Migrations only go forward."""
+    await create(store)
+    schema = url.rpartition("search_path%3D")[2]
+    newer = migrations()[-1][0] + 1
+    postgres.execute(f'INSERT INTO "{schema}".midrun_schema (version) VALUES ({newer})')  # noqa: S608 - ours
+    with pytest.raises(StoreForeign, match="newer midrun"):
+        await PostgresStore.open(url)
+
+
+async def test_a_database_that_is_not_there_is_named_without_its_password(
+    postgres: Postgres,
+) -> None:
+    """At once: it will not come into being by waiting."""
+    url = postgres.url("public").replace(f"{USER}@", f"{USER}:secret@")
+    url = url.replace("/postgres?", "/nowhere?")
+    with pytest.raises(StoreUnreachable, match="does not exist") as refused:
+        await open_store(url)
+    assert "nowhere" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+async def test_a_schema_that_is_not_there_is_named(postgres: Postgres) -> None:
+    """Not silently another one."""
+    with pytest.raises(StoreUnreachable, match="search_path"):
+        await open_store(postgres.url("nowhere"))
+
+
+@pytest.mark.parametrize("url", ["postgresql://[", "postgresql://h/d?colour=blue"])
+async def test_an_address_that_libpq_does_not_understand_is_refused(url: str) -> None:
+    """With libpq's own words."""
+    with pytest.raises(StoreUnreachable):
+        await open_store(url)
+
+
+async def test_the_number_of_connections_is_bounded(
+    store: PostgresStore, postgres: Postgres
+) -> None:
+    """However many ask at once."""
+    await create(store)
+    postgres.execute("SELECT pg_stat_clear_snapshot()")
+    most = 0
+
+    async def look() -> None:
+        nonlocal most
+        await store.read(RUN)
+        (count,) = postgres.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'midrun'"
+        )
+        most = max(most, int(str(count[0])))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(40):
+            tasks.start_soon(look)
+    assert 1 < most <= 5  # four to read, one to write
+
+
+@contextmanager
+def pgbouncer(postgres: Postgres, mode: str) -> Iterator[str]:
+    """Give the host of a pooler before the server."""
+    assert PGBOUNCER
+    with TemporaryDirectory(prefix="bounce-", dir="/tmp") as folder:
+        place = Path(folder)
+        place.chmod(0o777)
+        (place / "users").write_text(f'"{USER}" ""\n')
+        (place / "ini").write_text(
+            f"[databases]\n* = host={postgres.folder}\n[pgbouncer]\n"
+            f"listen_addr =\nunix_socket_dir = {folder}\nauth_type = trust\n"
+            f"auth_file = {folder}/users\npool_mode = {mode}\nlisten_port = 5432\n"
+        )
+        with subprocess.Popen(  # noqa: S603 - the machine's own program
+            [PGBOUNCER, "-q", f"{folder}/ini"], user=postgres.user
+        ) as pooler:
+            try:
+                while not (place / ".s.PGSQL.5432").exists():
+                    assert pooler.poll() is None
+                yield folder
+            finally:
+                pooler.kill()
+
+
+@pytest.mark.skipif(not PGBOUNCER, reason="no pgbouncer here; it is not one of our needs")
+@pytest.mark.parametrize("mode", ["session", "transaction", "statement"])
+async def test_a_pooler_must_give_sessions(postgres: Postgres, mode: str, opened: Open) -> None:
+    """In transaction mode nothing would fail at once: it would only be deaf."""
+    database = f"bounced_{mode}"
+    postgres.execute(f"CREATE DATABASE {database}")
+    with pgbouncer(postgres, mode) as folder:
+        url = f"postgresql://{USER}@{folder.replace('/', '%2F')}/{database}"
+        if mode != "session":
+            with pytest.raises(StoreUnreachable, match="pool_mode = session"):
+                await PostgresStore.open(url)
+            return
+        store, other = await opened(url), await opened(url)
+        async with store.watch() as watch:
+            await create(other)
+            assert (await anext(watch)).run == RUN
+            await say(other, RUN, 1)
+        await store.close()
+        await other.close()
