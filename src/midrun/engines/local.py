@@ -10,6 +10,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from itertools import zip_longest
 from typing import Final
 
 import anyio
@@ -18,9 +19,11 @@ from anyio.abc import TaskGroup, TaskStatus
 from midrun.agents.agent import Agent
 from midrun.core.controls import Lift
 from midrun.core.evidence import Wake
+from midrun.core.head import Head, head_of
 from midrun.core.ids import START, RunId, Seq
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE, Actor, Phase
+from midrun.driver.bell import Bell
 from midrun.driver.blocking.zygote import Zygote
 from midrun.driver.children import tell_parent
 from midrun.driver.control import bring
@@ -30,6 +33,8 @@ from midrun.driver.journal import load
 from midrun.driver.live import Live
 from midrun.driver.means import Means
 from midrun.driver.news import News
+from midrun.driver.vault import Vault
+from midrun.engines.fleet import Fleet, Room
 from midrun.errors import (
     JournalCorrupt,
     JournalTooNew,
@@ -61,17 +66,23 @@ LEAVE_S: Final = 15.0
 class Local:
     """Drives runs in this process while `running` is open."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a process has, one by one
         self,
         store: Store,
         news: News,
         agents: Mapping[str, Agent],
         *,
         live: Live,
+        vault: Vault,
         model_of: Callable[[Agent], Model],
         outside: Outside,
+        place: Callable[[RunId], None] | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
+        self._place = place
+        self._room = Room(fleet or Fleet())
         self._deltas = live
+        self._vault = vault
         self._store = store
         self._news = news
         self._agents = agents
@@ -84,6 +95,7 @@ class Local:
         self._left: set[RunId] = set()  # whose lease may still be ours: to be looked at again
         self._broken: dict[RunId, Seq] = {}  # runs whose journal cannot be driven, at which seq
         self._empty = anyio.Event()
+        self._look = Bell()  # rung when there is room again
         self._leave = anyio.Event()
         self._leaving = False
         self._tasks: TaskGroup
@@ -120,6 +132,7 @@ class Local:
                     threads=anyio.CapacityLimiter(math.inf),
                     live=self._deltas,
                     news=self._news,
+                    vault=self._vault,
                     hear=self.hear,
                     clock=self._outside.clock,
                     chance=self._outside.chance,
@@ -138,6 +151,27 @@ class Local:
             self._taken.add(run)
             self._tasks.start_soon(self._drive, run, state)
 
+    def _offer(self, run: RunId, head: Head, state: State | None = None) -> None:
+        """See to it that `run` is driven: here, or wherever who places runs says.
+
+        Where there is no room for it, it waits: for room, or for another process.
+        """
+        if self._leaving or run in self._taken or run in self._room.strange:
+            return
+        if self._place is not None:
+            self._place(run)
+            return
+        if self._room.has(head):
+            self._room.enter(run, head)
+            self.take_up(run, state)
+
+    async def driven(self, run: RunId) -> None:
+        """Drive `run` here if that can be done, and return when it is not driven here."""
+        with self._news.of(run) as bell:
+            self.take_up(run)
+            while run in self._taken:
+                await bell.wait()
+
     def known(self, run: RunId) -> State | None:
         """Return what a drive here has read of `run`, if there is one."""
         drive = self._drives.get(run)
@@ -148,8 +182,8 @@ class Local:
         drive = self._drives.get(run)
         if drive is not None:
             drive.grew(state.seq)
-        elif state.phase in DRIVABLE:
-            self.take_up(run, state)
+        elif state.phase in DRIVABLE and state.started.agent in self._agents:
+            self._offer(run, head_of(state), state)
 
     # ── driving ───────────────────────────────────────────────────────────────────────────
 
@@ -172,6 +206,8 @@ class Local:
         finally:
             self._drives.pop(run, None)
             self._taken.discard(run)
+            if self._room.leave(run):
+                self._look.ring()
             self._news.tell(run)  # nobody here knows it any more: look at the store
             if self._leaving and not self._taken:
                 self._empty.set()
@@ -187,7 +223,7 @@ class Local:
         if state is None:
             state = await load(self._store, run)
         agent = self._agents.get(state.started.agent)
-        if agent is None:
+        if agent is None or self._room.is_strange(state, agent):
             return
         if not await tell_parent(self._means, state):
             return
@@ -206,12 +242,12 @@ class Local:
             return
         elif not change.run:
             self._tasks.start_soon(self._latched)
-        elif change.run not in self._taken:
+        elif not (change.held or change.run in self._taken):
             self._tasks.start_soon(self._consider, change.run)
 
-    async def _consider(self, run: RunId) -> None:
-        """Take a run up if it can be driven, here and now."""
-        if run in self._taken:
+    async def _consider(self, run: RunId, *, left: bool = False) -> None:
+        """Take a run up if it can be driven, here and now; `left`: whoever has it is gone."""
+        if run in self._taken or run in self._room.strange:
             return  # whoever started or woke it here was quicker than the store's word
         try:
             row = await self._store.row(run)
@@ -223,9 +259,10 @@ class Local:
         head = row.head
         if head.parent and head.phase not in DRIVABLE:
             await self._tell_parent(run)
-        ours = row.holder in {"", self._holder.name}  # ours: from an epoch that was dropped
-        if head.phase in DRIVABLE and ours and head.agent in self._agents:
-            self.take_up(run)
+        # ours: from an epoch that was dropped
+        free = left or row.holder in {"", self._holder.name}
+        if head.phase in DRIVABLE and free and head.agent in self._agents:
+            self._offer(run, head)
 
     async def _tell_parent(self, run: RunId) -> None:
         try:
@@ -249,7 +286,6 @@ class Local:
 
     async def _sweep(self) -> None:
         """Look for what nobody told us of: runs that are left, and runs whose time has come."""
-        names = tuple(self._agents)
         while True:
             try:
                 for run in await self._store.due(limit=MANY):
@@ -257,12 +293,26 @@ class Local:
                 await self._lift_forgotten()
                 while self._left:
                     await self._consider(self._left.pop())
-                if names:
-                    for run in await self._store.drivable(limit=MANY, agents=names):
-                        self.take_up(run)
+                await self._find_work()
             except MidrunError as error:
                 log.warning("cannot look for runs: %s", error)
-            await anyio.sleep(SWEEP_S)
+            await self._look.wait(SWEEP_S)
+
+    async def _find_work(self) -> None:
+        """Take up what is left, as far as there is room; every agent has its turn.
+
+        The oldest come first, but where one agent has more waiting than a look can hold, the
+        others are asked for on their own.
+        """
+        names = list(self._agents)
+        limit = MANY + len(self._room.strange)
+        found = [await self._store.drivable(limit=limit, agents=names)]
+        if len(found[0]) == limit and len(names) > 1:
+            found = [await self._store.drivable(limit=limit, agents=[n]) for n in names]
+        for turn in zip_longest(*found):
+            for run in turn:
+                if run is not None:
+                    await self._consider(run, left=True)
 
     async def _lift_forgotten(self) -> None:
         """Lift what is still halted although no latch covers it any more.

@@ -1,0 +1,128 @@
+"""Workers that Temporal places runs on, as processes: killed, frozen, and taken over from."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import anyio
+import pytest
+
+from midrun import Midrun, Run
+from midrun.ports.store import Query
+from midrun.testing.postgres import Postgres
+from midrun.testing.temporal import TemporalServer, running
+from tests.engines.worker import agent_of
+
+pytestmark = [pytest.mark.once, pytest.mark.slow]
+
+PATIENCE = 120
+Worker = subprocess.Popen[str]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
+    """Give the real server."""
+    with running(tmp_path_factory.mktemp("temporal")) as server:
+        yield server
+
+
+class Fleet:
+    """The workers of a test, and a `Midrun` that only looks and controls."""
+
+    def __init__(self, midrun: Midrun, folder: Path, start: Callable[[str], Worker]) -> None:
+        self.midrun = midrun
+        self.folder = folder
+        self.start = start
+
+    def book(self) -> list[str]:
+        """Return what was entered, and by whom."""
+        path = self.folder / "book"
+        return path.read_text().splitlines() if path.exists() else []
+
+    async def begun(self, word: str) -> str:
+        """Wait until `word` was entered, and return by whom."""
+        while True:
+            for line in self.book():
+                if line.startswith(word):
+                    return line.split()[1]
+            await anyio.sleep(0.02)
+
+
+@pytest.fixture
+async def fleet(
+    server: TemporalServer, postgres: Postgres, tmp_path: Path
+) -> AsyncIterator[Fleet]:
+    """Give a fleet without workers; afterwards they are all gone, and journals are verified."""
+    address = postgres.url()
+    with ExitStack() as stack, anyio.fail_after(PATIENCE):
+
+        def start(name: str) -> Worker:
+            script = Path(__file__).parent / "worker.py"
+            arguments = [address, server.address, tmp_path.name, str(tmp_path), name]
+            worker = stack.enter_context(
+                subprocess.Popen(  # noqa: S603 - our own script
+                    [sys.executable, script, *arguments], stdout=subprocess.PIPE, text=True
+                )
+            )
+            stack.callback(worker.kill)
+            assert worker.stdout is not None
+            assert worker.stdout.readline().startswith("ready")
+            return worker
+
+        async with Midrun(address) as midrun:
+            yield Fleet(midrun, tmp_path, start)
+            for row in (await midrun.store.runs(Query())).items:
+                verdict = await midrun.verify(row.run)
+                assert verdict, str(verdict)
+
+
+async def started(fleet: Fleet) -> Run:
+    """Start a run where the agent is known, and nothing is driven."""
+    agent = agent_of(fleet.folder, "nobody")
+    async with Midrun(fleet.midrun.store, agents=[agent], engine=None) as midrun:
+        run = await midrun.start(agent, "Enter a, b and c.")
+    return await fleet.midrun.get(run.id)
+
+
+async def test_a_worker_that_is_killed_loses_its_run_to_another(fleet: Fleet) -> None:
+    """What was done is not done again; what was under way is made again where that is safe."""
+    workers = {name: fleet.start(name) for name in ("ada", "bob")}
+    run = await started(fleet)
+    first = await fleet.begun("b")
+    workers[first].kill()
+    (other,) = set(workers) - {first}
+    (fleet.folder / "on").touch()
+    assert (await run.until("completed")).output == "Done."
+    lines = fleet.book()
+    assert [line for line in lines if line[0] == "a"] == [f"a {first}"]
+    assert lines[-1] == f"c {other}"
+
+
+async def test_a_worker_that_was_frozen_and_wakes_can_start_nothing(fleet: Fleet) -> None:
+    """It finds that the run is another's, whatever it was about to do."""
+    workers = {name: fleet.start(name) for name in ("ada", "bob")}
+    run = await started(fleet)
+    first = await fleet.begun("b")
+    workers[first].send_signal(signal.SIGSTOP)
+    (other,) = set(workers) - {first}
+    (fleet.folder / "on").touch()
+    await run.until("completed")
+    workers[first].send_signal(signal.SIGCONT)
+    second = await started(fleet)
+    assert (await second.until("completed")).output == "Done."
+    assert next(line for line in fleet.book() if line[0] == "c") == f"c {other}"
+
+
+async def test_a_worker_that_is_told_to_leave_hands_its_run_over(fleet: Fleet) -> None:
+    """Nobody is told that it was paused: it was not."""
+    workers = {name: fleet.start(name) for name in ("ada", "bob")}
+    run = await started(fleet)
+    first = await fleet.begun("b")
+    workers[first].send_signal(signal.SIGINT)
+    (fleet.folder / "on").touch()
+    assert (await run.until("completed")).output == "Done."
+    kinds = [item.kind async for item in run.feed()]
+    assert "PauseRequested" not in kinds

@@ -1,0 +1,55 @@
+"""Worker processes of these tests: started, killed, frozen, asked to leave."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+ROOT = Path(__file__).parents[2]
+
+
+class Worker:
+    """A process of `crew.py`."""
+
+    def __init__(self, store: str, folder: Path, *, lease_s: float) -> None:
+        command = [sys.executable, "-m", "tests.fleet.crew", store, str(folder), str(lease_s)]
+        self._process = subprocess.Popen(  # noqa: S603 - our own script
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
+        )
+
+    async def hear(self) -> str:
+        """Wait for its next line."""
+        assert self._process.stdout
+        line = await anyio.to_thread.run_sync(
+            self._process.stdout.readline, abandon_on_cancel=True
+        )
+        return line.strip()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, and see that it stands still if that was asked."""
+        os.kill(self._process.pid, number)
+        if number is signal.SIGSTOP:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def end(self) -> None:
+        """Kill it, and wait for it."""
+        self._process.kill()
+        with self._process:
+            pass
+
+
+@contextmanager
+def workers(store: str, folder: Path, count: int, *, lease_s: float) -> Iterator[list[Worker]]:
+    """Give so many workers; whoever is in the list at the end is ended."""
+    crew = [Worker(store, folder, lease_s=lease_s) for _ in range(count)]
+    try:
+        yield crew
+    finally:
+        for worker in crew:
+            worker.end()
