@@ -35,6 +35,11 @@ HOOK_S: Final = 60.0
 UNKNOWN: Final = OutcomeUnknown.__name__
 """What a tool raises that cannot say whether it took effect; by name: it may come from afar."""
 
+REDACTED: Final = (
+    "not executed: some of its arguments were redacted, and the process that knew them is "
+    "gone; ask for it again, with all of its arguments"
+)
+
 CHECKS: Final = 3
 """How often a check that raises is tried before the run fails, resumably."""
 
@@ -49,6 +54,9 @@ async def act(means: Means, agent: Agent, flight: Flight, state: State) -> Close
     if call.approval is not None and call.traits.version != tool.traits.version:
         problem = "not executed: the tool has changed since a person approved this call"
         return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
+    if means.vault.is_lost(state.run, call.use.args):
+        failed = CallFailed(call=call.id, error=REDACTED, code="redacted")
+        return Close(epoch=epoch, outcome=failed)
     try:
         arguments = tool.parse(call.use.args)
     except BadArguments as error:  # a person edited them, or the tool changed
@@ -69,21 +77,34 @@ def _outcome(
         case Returned(value=value, problem=problem, shown=shown):
             result = shown if problem else value
             return CallDone(call=call.id, result=result, encoding_error=problem)
-        case Raised(kind=kind) if kind == UNKNOWN and not call.harmless:
-            return CallUnknown(call=call.id)
+        case Raised(kind=kind) if kind == UNKNOWN:
+            return _perhaps(call, _words(end))
         case Raised():
             return CallFailed(call=call.id, error=_words(end))
         case Died(started=started) if not flight.stop:
-            if call.harmless or not started:
+            if not started:
                 return CallFailed(call=call.id, error=_words(end))
-            return CallUnknown(call=call.id)  # it may have acted before it died
+            return _perhaps(call, _words(end))  # it may have acted before it died
         case _:
             return CallAborted(call=call.id)
 
 
+def _perhaps(call: Call, error: str) -> CallFailed | CallAborted | CallUnknown:
+    """Say that it may have happened, where that matters: if it is not safe to make again.
+
+    One that is safe is not made again by itself all the same, or it would do so for ever; what
+    it may have left behind is undone or released as if it was stopped.
+    """
+    if not call.harmless:
+        return CallUnknown(call=call.id)
+    if call.lasting:
+        return CallAborted(call=call.id, final=True)
+    return CallFailed(call=call.id, error=error)
+
+
 def _timed_out(call: Call, tool: Tool) -> CallFailed | CallAborted:
     """A call that took too long is not made again by itself, or it would do so for ever."""
-    if call.harmless:
+    if call.harmless and not call.lasting:
         return CallFailed(call=call.id, error=f"timed out after {_seconds(tool):g} s")
     return CallAborted(call=call.id, final=True)
 

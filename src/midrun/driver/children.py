@@ -1,11 +1,12 @@
 """Children: a call that is a run of its own, with its own journal, controlled with its parent.
 
 The parent's call is in flight while its child works. What the child asks is asked on the parent
-as well, and may be answered on either. A pause of the parent is passed on and waited for; so is
-a cancel, so that a child has undone its work before its parent begins to.
+as well, and may be answered on either; so is what to do about one that rests for a reason of
+its own: at a cap, paused by a person, under a latch. A pause of the parent is passed on and
+waited for; so is a cancel, so that a child has undone its work before its parent begins to.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import anyio
@@ -14,17 +15,18 @@ from midrun.agents.agent import Agent
 from midrun.agents.starting import Delegate
 from midrun.core import controls as c
 from midrun.core.entries import CallAborted, CallDone, CallFailed, RunStarted
-from midrun.core.evidence import AskMoot, AskPerson, Close
+from midrun.core.evidence import AskMoot, AskPerson, Close, TakeBack
 from midrun.core.head import head_of
-from midrun.core.ids import AskId, RunId, child_id
+from midrun.core.ids import SECOND, AskId, RunId, child_id
 from midrun.core.machine import apply
-from midrun.core.state import Ask, State
+from midrun.core.state import Ask, Hold, State
 from midrun.core.values import TERMINAL, Actor, Decision, Json, Origin, Phase, Role, UndoSet
-from midrun.driver.control import bring
+from midrun.driver.control import Given, bring
 from midrun.driver.flight import Flight
 from midrun.driver.journal import load
 from midrun.driver.means import Means
 from midrun.errors import RunExists, RunNotFound, StoreError
+from midrun.ports.store import Halt
 
 RESTS: Final = frozenset(Phase) - {
     Phase.QUEUED,
@@ -58,7 +60,10 @@ async def attend(means: Means, agent: Agent, flight: Flight, state: State) -> Cl
             if row.head.phase is Phase.PAUSED and not flight.stop:
                 await _resume(means, state.run, child)  # it was held a moment too long
             if row.head.phase in RESTS:
-                end_ = _end(flight, state, await load(means.store, child))
+                found = await load(means.store, child)
+                end_ = _end(flight, state, found)
+                if end_ is None and await _rests_alone(means, state, found):
+                    end_ = _stands(found, flight, state)
                 if end_ is not None:
                     return end_
             await bell.wait()
@@ -84,6 +89,50 @@ def _end(flight: Flight, state: State, child: State) -> Close | AskPerson | None
             return Close(epoch=epoch, outcome=CallAborted(call=call))
         case _:
             return None
+
+
+async def _rests_alone(means: Means, parent: State, child: State) -> bool:
+    """Tell whether the child rests for a reason of its own, which a person must see to."""
+    if child.phase is Phase.PAUSED:
+        return child.hold is None or child.hold.by != _parent(parent.run).name
+    if child.phase is not Phase.HALTED:
+        return False
+    halts = await means.store.halts()
+    return _covered(child, halts) and not _covered(parent, halts)
+
+
+def _covered(state: State, halts: Iterable[Halt]) -> bool:
+    spec = state.started
+    return any(halt.covers(state.run, spec.agent, spec.labels) for halt in halts)
+
+
+def _stands(child: State, flight: Flight, state: State) -> AskPerson:
+    """Show on the parent that its child does not go on by itself, and what would help."""
+    hold = child.hold or Hold()
+    why, help_ = f"is paused by {hold.by or 'somebody'}", "answer anything to let it go on"
+    if child.phase is Phase.HALTED:
+        why, help_ = "is halted", "it goes on when the latch is lifted"
+    elif child.wheel:
+        why, help_ = f"was taken over by {child.wheel}", "it goes on when it is handed back"
+    elif hold.why == "cap" and hold.cap:
+        why = f"is paused at its {hold.cap.removesuffix('s').replace('_', ' ')} cap"
+        help_ = f'raise it there, or answer with the new bound: {{"{hold.cap}": …}}'
+    data: Json = {
+        "run": child.run,
+        "ask": "",
+        "kind": "question",
+        "tool": "",
+        "why": "",
+        "data": {"phase": child.phase, "reason": hold.why, "cap": hold.cap},
+    }
+    return AskPerson(
+        epoch=state.epoch,
+        call=flight.call.id,
+        question=f"Child {child.run} {why}: {help_}.",
+        data=data,
+        child=True,
+        of="question",
+    )
 
 
 def _asked(child: State, flight: Flight, state: State) -> AskPerson:
@@ -139,12 +188,33 @@ async def _pass_decisions(means: Means, state: State, call: str, child: RunId) -
     for ask in state.asks:
         if ask.call != call or ask.closed != "answered" or ask.decision is None:
             continue
-        meant = ask.data.get("ask") if isinstance(ask.data, dict) else None
+        if not (meant := _meant(ask)):
+            await _bring(means, child, _let_go(state.run, ask, ask.decision.value))
+            continue
         found = await load(means.store, child)
-        open_now = found.ask(str(meant))
+        open_now = found.ask(meant)
         if open_now is not None and not open_now.closed:
             ruled = await bring(means.store, found, _decided(ask, open_now.id), means.clock)
             means.hear(child, ruled.after)
+
+
+def _meant(ask: Ask) -> str:
+    """Return which of the child's asks is meant; none is, where the child only rests."""
+    return str(ask.data.get("ask", "")) if isinstance(ask.data, dict) else ""
+
+
+def _let_go(parent: RunId, ask: Ask, answer: Json) -> c.Resume:
+    """Return what an answer about a child that rests means: go on, with these bounds if given.
+
+    Under a request id of its own, so that it is applied once however often it is passed on.
+    """
+    caps = {
+        name: round(bound * (SECOND if name in {"cost", "time"} else 1))
+        for name, bound in (answer.items() if isinstance(answer, dict) else ())
+        if isinstance(bound, int | float)
+    }
+    by = Actor(name=ask.by, role=ask.role)
+    return c.Resume(caps=caps, by=by, request=f"{parent}/{ask.id}")
 
 
 def _decided(ask: Ask, meant: AskId) -> c.Control:
@@ -201,12 +271,15 @@ async def pass_on(means: Means, parent: RunId, flight: Flight) -> None:
 
 
 async def end(means: Means, parent: RunId, child: RunId, undo: UndoSet) -> str:
-    """Cancel a child that its parent leaves behind, and wait until it has undone its work.
+    """End a child that its parent leaves behind or takes back, and wait until it has undone.
 
     Returns what it could not undo, in words; nothing if it left nothing.
     """
     try:
         await _bring(means, child, c.Cancel(undo=undo, by=_parent(parent)))
+        if undo == "all":  # also what it had done when it ended, before anybody told it
+            await _rested(means, child, TERMINAL)
+            await _bring(means, child, TakeBack(parent=parent))
         ended = await _rested(means, child, TERMINAL)
     except RunNotFound:
         return ""  # it was never begun
@@ -214,8 +287,8 @@ async def end(means: Means, parent: RunId, child: RunId, undo: UndoSet) -> str:
     return f"run {child} could not undo or release {left} of its calls" if left else ""
 
 
-async def _bring(means: Means, child: RunId, control: c.Control) -> None:
-    ruled = await bring(means.store, await load(means.store, child), control, means.clock)
+async def _bring(means: Means, child: RunId, given: Given) -> None:
+    ruled = await bring(means.store, await load(means.store, child), given, means.clock)
     if ruled.entries:
         means.hear(child, ruled.after)
 
@@ -244,8 +317,9 @@ async def tell_parent(means: Means, child: State) -> bool:
 
 
 def _moot(ask: Ask, child: State) -> bool:
-    meant = ask.data.get("ask") if isinstance(ask.data, dict) else None
-    found = child.ask(str(meant))
+    if not (meant := _meant(ask)):
+        return child.phase not in {Phase.PAUSED, Phase.HALTED} and not child.wheel
+    found = child.ask(meant)
     return found is None or bool(found.closed)
 
 

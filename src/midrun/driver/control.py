@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from midrun.core.controls import Control
 from midrun.core.entries import Entry
-from midrun.core.evidence import AskMoot, Late, Wake
+from midrun.core.evidence import AskMoot, Late, TakeBack, Wake
 from midrun.core.head import head_of
 from midrun.core.ids import Seq
 from midrun.core.machine import apply
@@ -39,7 +39,7 @@ class Ruled(Struct, frozen=True, kw_only=True):
         return Seq(self.before.seq + bool(self.entries))
 
 
-Given: TypeAlias = Control | Wake | Late | AskMoot
+Given: TypeAlias = Control | Wake | Late | AskMoot | TakeBack
 
 
 async def bring(store: Store, state: State, given: Given, clock: Clock) -> Ruled:

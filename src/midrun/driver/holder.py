@@ -10,7 +10,6 @@ also counts the time in which a laptop sleeps, never by the wall clock. Safety d
 it: the store refuses an old epoch whatever any clock says.
 """
 
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -21,6 +20,7 @@ import anyio.abc
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from midrun.errors import StoreError
+from midrun.ports.clock import boottime
 from midrun.ports.store import Store
 
 BEATS: Final = 6
@@ -28,12 +28,6 @@ BEATS: Final = 6
 
 MARGIN: Final = 0.2
 """The part of the time to live in which a process that has not beaten acts no more."""
-
-
-def boottime() -> float:
-    """Return seconds that also pass while the machine sleeps, where the system has such."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime(clock)
 
 
 class Holder:

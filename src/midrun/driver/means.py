@@ -13,6 +13,7 @@ from midrun.driver.blocking.zygote import Zygote
 from midrun.driver.holder import Holder
 from midrun.driver.live import Live
 from midrun.driver.news import News
+from midrun.driver.vault import Vault
 from midrun.ports.clock import Clock
 from midrun.ports.model import Model
 from midrun.ports.store import Store
@@ -30,6 +31,7 @@ class Means:
     threads: CapacityLimiter  # of tools that block one; nobody else's
     live: Live
     news: News
+    vault: Vault  # of secrets, which the journal must not have
     hear: Callable[[RunId, State], None]  # of what was just appended to a run, here
     clock: Clock
     chance: Callable[[], float]

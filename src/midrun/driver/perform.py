@@ -42,6 +42,7 @@ from midrun.driver.bell import Bell
 from midrun.driver.children import attend, pass_on
 from midrun.driver.control import bring
 from midrun.driver.flight import FENCED, Flight, Form
+from midrun.driver.hiding import hidden
 from midrun.driver.journal import load
 from midrun.driver.judging import judge
 from midrun.driver.keeping import kept
@@ -95,6 +96,7 @@ class Door:
     def _launch(self, state: State, call_: CallId, form: Form, attempt: int = 0) -> None:
         call = state.call(call_)
         assert call is not None, f"{call_} was journaled as started"
+        call = self._means.vault.opened(self._run, call)
         flight = Flight(call, partial(self._save, call_), form, attempt)
         self._flights[call_, form] = flight
         self._means.tasks.start_soon(self._fly, flight, state)
@@ -116,7 +118,7 @@ class Door:
             del self._flights[flight.call.id, flight.form]
         if given is None:
             return
-        given = kept(given)
+        given = kept(hidden(self._means.vault, self._run, given))
         if flight.given_up or self._dropped:
             await self._bring_late(flight, given)
         else:
@@ -147,7 +149,7 @@ class Door:
             items = planned(state.plan, PLAN.parse(call.use.args))
         except (BadArguments, ValueError) as error:
             return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=str(error)))
-        self._bring(SetPlan(epoch=epoch, items=items))
+        self._bring(hidden(self._means.vault, self._run, SetPlan(epoch=epoch, items=items)))
         return Close(epoch=epoch, outcome=CallDone(call=call.id, result=noted(items)))
 
     async def _save(self, call: CallId, progress: Json) -> None:
@@ -157,10 +159,11 @@ class Door:
             NotJson, TooLarge: it cannot be stored.
             StaleEpoch: nobody waits for this call any more; nothing was saved.
         """
-        encode_entry(ProgressSaved(call=call, progress=progress))
+        given = SaveProgress(epoch=self.epoch, call=call, progress=progress)
+        given = hidden(self._means.vault, self._run, given)
+        encode_entry(ProgressSaved(call=call, progress=given.progress))
         saved = Saved()
         if not self._dropped:
-            given = SaveProgress(epoch=self.epoch, call=call, progress=progress)
             self.brought.append(Brought(given, saved=saved))
             self._bell.ring()
             await saved.over.wait()
@@ -192,7 +195,7 @@ class Door:
     async def _judge(self, name: str, state: State) -> None:
         given = await judge(self.epoch, name, state)
         self._judging.discard(name)
-        self._bring(given)
+        self._bring(hidden(self._means.vault, self._run, given))
 
     # ── stopping ──────────────────────────────────────────────────────────────────────────
 

@@ -15,3 +15,9 @@ Clock = Callable[[], Micros]
 def wall() -> Micros:
     """Return the machine's wall-clock time. It can jump: no safety may depend on it."""
     return Micros(time.time_ns() // 1000)
+
+
+def boottime() -> float:
+    """Return seconds that also pass while the machine sleeps, where the system has such."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)

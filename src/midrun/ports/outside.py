@@ -1,7 +1,7 @@
 """The outside: time, chance and ids, handed in so that a test or a replay can have its own."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 from secrets import token_hex
@@ -24,3 +24,7 @@ class Outside:
     ids: Callable[[], str] = new_id
     chance: Callable[[], float] = field(default_factory=lambda: Random().random)  # noqa: S311 - it only spreads retries
     lease: timedelta = timedelta(seconds=6)  # how long others wait for a process that is silent
+
+    def by(self, clock: Clock) -> "Outside":
+        """Return the same, by another clock."""
+        return replace(self, clock=clock)

@@ -12,7 +12,7 @@ passes.
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -84,10 +84,15 @@ class Halt(Struct, frozen=True, kw_only=True):
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """A run has grown to `seq`, at least. An empty `run` says that the latches changed."""
+    """A run has grown to `seq`, at least. An empty `run` says that the latches changed.
+
+    `held` is said where the store knows it at once: somebody has the lease, so that whoever
+    only looks for runs to drive need not look at this one.
+    """
 
     run: RunId
     seq: Seq
+    held: bool = False
 
 
 class Query(Struct, frozen=True, kw_only=True):
@@ -165,9 +170,9 @@ class Store(Protocol):
         `head` must be None and the head stays as it is. A head that is not `leased` gives the
         lease back.
 
-        `at` is when it was decided, by a clock of this process: a store that has no clock but
-        this process's stamps the entries with it, so that the caller knows their time before;
-        any other stamps them with its own.
+        `at` is when it was decided, by the clock that decisions on its runs go by: that of a
+        `Timed` store, else this process's. The entries are stamped with it, so that the caller
+        knows their time before.
 
         Halts are checked in the same transaction if any of the entries starts something. The
         store sees that for itself; `starts` asks for the check besides.
@@ -312,4 +317,13 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Finish what was handed over, then let go of everything. A second time is a no-op."""
+        ...
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A store that has a time of its own, which all processes that share it go by."""
+
+    def clock(self) -> Micros:
+        """Return what time it is in the store; close enough, and never asked of anybody."""
         ...

@@ -1,0 +1,145 @@
+"""Hiding: evidence, controls and deltas without secrets, field by field.
+
+By the names of fields, so that a new kind of evidence with an `error` is covered without a word
+here. What comes from tools and files is searched for names of secrets, what people and models
+say only for secrets that are found otherwise.
+"""
+
+from collections import OrderedDict
+from typing import Final, TypeVar, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from midrun.codec.redaction import may_name_a_secret
+from midrun.core.controls import Approve, Wish
+from midrun.core.ids import CallId, RunId
+from midrun.core.state import State
+from midrun.core.values import Reply, Use
+from midrun.driver.delta import Delta
+from midrun.driver.vault import Secrets, Vault
+
+S = TypeVar("S", bound=Struct)
+C = TypeVar("C", bound=Wish)
+
+DATA: Final = frozenset(
+    {"args", "data", "encoding_error", "error", "progress", "question", "result", "value"}
+)
+"""Fields with what comes from tools, and answers to them."""
+
+WORDS: Final = frozenset({"instruction", "output", "reason", "task", "text", "thinking"})
+"""Fields with what people and models say."""
+
+PARTS: Final = frozenset({"outcome"})
+"""Fields with what has such fields in turn."""
+
+TAIL: Final = 40
+"""How many characters a secret's name may have when it comes in pieces."""
+
+MANY: Final = frozenset({"items"})
+"""Fields with several of those: a plan has its items."""
+
+SPEAKING: Final = 512
+"""Of how many calls at a time it is remembered what was held back of them."""
+
+
+def hidden(vault: Vault, run: RunId, given: S) -> S:
+    """Return evidence, a control or an entry as it can be journaled."""
+    return _hidden(vault.of(run), given) if vault.hides else given
+
+
+def _hidden(secrets: Secrets, given: S) -> S:
+    changed: dict[str, object] = {}
+    for name in given.__struct_fields__:
+        before: object = getattr(given, name)
+        after = _field(secrets, name, before)
+        if after is not before:
+            changed[name] = after
+    return replace(given, **changed) if changed else given
+
+
+def _field(secrets: Secrets, name: str, value: object) -> object:
+    if not value:
+        return value
+    if isinstance(value, Reply):
+        return secrets.reply(value)
+    if isinstance(value, Use):
+        return secrets.use(value)
+    if name in PARTS:
+        return _hidden(secrets, cast("Struct", value))
+    if name in MANY and isinstance(value, tuple):
+        return tuple(_hidden(secrets, part) for part in value)
+    if name in DATA:
+        return secrets.redaction.value(value)
+    if name in WORDS and isinstance(value, str):
+        return secrets.redaction.said(value)
+    return value
+
+
+def asked(vault: Vault, state: State, control: C) -> C:
+    """Return a control as it can be journaled; what a person edited is remembered, too."""
+    if vault.hides and isinstance(control, Approve) and control.args is not None:
+        ask = state.ask(control.ask)
+        call = None if ask is None else state.call(ask.call)
+        edited = Use(tool="" if call is None else call.use.tool, args=control.args)
+        control = replace(control, args=vault.of(state.run).use(edited).args)
+    return hidden(vault, state.run, control)
+
+
+class Screen:
+    """Lets through what may be shown of a call while it is under way.
+
+    What is said in pieces cannot be judged before it is whole. Arguments are shown up to the
+    first word that may be a secret's name, and not at all once the run has a secret. Text is
+    held back as long as it may be the beginning of a secret that is known. With a function of
+    the user's own nothing that a model says is shown before it is journaled.
+    """
+
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+        self._held: OrderedDict[tuple[RunId, CallId, str], str | None] = OrderedDict()
+
+    def passed(self, delta: Delta) -> Delta | None:
+        """Return what may be shown of `delta` now; None if nothing."""
+        if not self._vault.hides or not delta.text:
+            return delta
+        secrets = self._vault.of(delta.run)
+        if delta.kind == "note":
+            shown = secrets.redaction.value(delta.text)
+        elif self._vault.find is not None:
+            return None
+        elif delta.kind == "args":
+            return delta if not secrets and self._plain(delta) else None
+        else:
+            shown = self._spoken(secrets, delta)
+        if shown is delta.text:
+            return delta
+        return replace(delta, text=shown) if shown else None
+
+    def _plain(self, delta: Delta) -> bool:
+        """Tell whether the arguments so far have nothing in them that may be a name."""
+        key = (delta.run, delta.call, "args")
+        before = self._held.get(key, "")
+        if before is None:
+            return False
+        text = before + delta.text
+        named = may_name_a_secret(text)
+        self._hold(key, None if named else text[-TAIL:])
+        return not named
+
+    def _spoken(self, secrets: Secrets, delta: Delta) -> str:
+        if not secrets:
+            return delta.text
+        key = (delta.run, delta.call, delta.kind)
+        text = secrets.known((self._held.pop(key, None) or "") + delta.text)
+        keep = secrets.beginning(text)
+        if keep:
+            self._hold(key, text[-keep:])
+            return text[:-keep]
+        return text
+
+    def _hold(self, key: tuple[RunId, CallId, str], text: str | None) -> None:
+        self._held[key] = text
+        self._held.move_to_end(key)
+        if len(self._held) > SPEAKING:
+            self._held.popitem(last=False)

@@ -1,0 +1,127 @@
+"""What waits for a listener in another process: joined, bounded, in order."""
+
+from midrun.core.ids import CallId, RunId
+from midrun.driver.live import Delta, Live
+from midrun.driver.outbox import CHARS_MAX, DELTAS_MAX, Outbox, unpacked
+
+RUN = RunId("run_1")
+
+
+def delta(text: str, *, kind: str = "text", run: str = RUN, call: str = "c1") -> Delta:
+    """Return a delta."""
+    return Delta(run=RunId(run), call=CallId(call), kind=kind, text=text)  # type: ignore[arg-type]  # one of them
+
+
+def emptied(outbox: Outbox) -> list[Delta]:
+    """Return everything that is sent."""
+    found: list[Delta] = []
+    while outbox:
+        found += unpacked(outbox.message())
+        outbox.taken()
+    return found
+
+
+def test_what_a_model_says_in_pieces_is_joined() -> None:
+    """A datagram for each token would cost more than the token."""
+    outbox = Outbox(1000)
+    for word in ("a ", "b ", "c"):
+        outbox.add(delta(word))
+    assert emptied(outbox) == [delta("a b c")]
+
+
+def test_runs_that_speak_at_once_are_joined_each_on_its_own() -> None:
+    """However they are interleaved."""
+    outbox = Outbox(10_000)
+    for word in ("a", "b"):
+        for run in ("run_1", "run_2"):
+            outbox.add(delta(word, run=run))
+    assert emptied(outbox) == [delta("ab", run="run_1"), delta("ab", run="run_2")]
+
+
+def test_what_is_not_the_same_saying_is_not_joined() -> None:
+    """Two notes are two lines, and thinking is not text."""
+    said = [
+        delta("a"),
+        delta("b", kind="thinking"),
+        delta("c"),
+        delta("d", call="c2"),
+        delta("e", kind="note"),
+        delta("f", kind="note"),
+        delta("", kind="not_responding"),
+    ]
+    outbox = Outbox(10_000)
+    for one in said:
+        outbox.add(one)
+    assert emptied(outbox) == said
+
+
+def test_no_message_is_longer_than_the_limit() -> None:
+    """Whatever JSON makes of the text."""
+    for text in ("x" * 5000, "\0" * 5000, "é" * 5000, '"' * 5000):
+        outbox = Outbox(1000)
+        outbox.add(delta(text))
+        found: list[Delta] = []
+        while outbox:
+            assert len(outbox.message()) <= 1000
+            found += unpacked(outbox.message())
+            outbox.taken()
+        assert "".join(one.text for one in found) == text
+
+
+def test_many_small_ones_share_a_message() -> None:
+    """Up to what one holds."""
+    outbox = Outbox(1000)
+    for n in range(20):
+        outbox.add(delta(str(n), kind="note"))
+    messages = 0
+    while outbox:
+        assert len(outbox.message()) <= 1000
+        messages += 1
+        outbox.taken()
+    assert 1 < messages < 10
+
+
+def test_what_was_not_taken_is_offered_again_and_nothing_is_lost_behind_it() -> None:
+    """While one message waits for room, more may be said."""
+    outbox = Outbox(1000)
+    outbox.add(delta("a"))
+    offered = outbox.message()
+    outbox.add(delta("b"))
+    assert outbox.message() == offered
+    assert [one.text for one in emptied(outbox)] == ["a", "b"]
+
+
+def test_a_listener_that_takes_nothing_has_little_waiting() -> None:
+    """It loses all of it then, and is told of what comes next."""
+    outbox = Outbox(60_000)
+    for _ in range(1000):
+        outbox.add(delta("x" * 1000))
+        assert outbox._chars <= CHARS_MAX + 1000
+    for n in range(1000):
+        outbox.add(delta(str(n), kind="note"))
+        assert len(outbox._waiting) <= DELTAS_MAX
+    assert emptied(outbox)[-1].text == "999"
+
+
+def test_half_a_character_does_not_stop_the_rest() -> None:
+    """A tool may note whatever it likes."""
+    outbox = Outbox(1000)
+    outbox.add(delta("\ud800", kind="note"))
+    outbox.add(delta("fine", kind="note"))
+    assert [one.text for one in emptied(outbox)] == ["", "fine"]
+
+
+def test_a_message_that_is_none_of_ours_is_passed_over() -> None:
+    """Another version of midrun may be on the same file."""
+    good = b'{"run":"run_1","call":"c1","kind":"text","text":"x"}'
+    noise = (
+        b"\xff\n{}\n[]\n" + b"[" * 100_000 + b'\n{"run":1,"call":"c","kind":"text"}\n\n' + good
+    )
+    assert [one.text for one in unpacked(noise)] == ["x"]
+
+
+def test_without_a_relay_nobody_elsewhere_is_told() -> None:
+    """A store in memory has nobody elsewhere."""
+    live = Live()
+    live.tell(delta("x"))
+    assert not live.watched(RUN)

@@ -1,0 +1,186 @@
+"""The sockets beside a database: whose they are, where they are, and what is left of them."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from stat import S_IMODE
+
+import anyio
+import pytest
+
+from midrun import Midrun
+from midrun.core.ids import RunId
+from midrun.ports.relay import Relaying
+from midrun.stores.memory import MemoryStore
+from midrun.stores.sqlite.sockets import LIMIT, Sockets, folder_of
+from midrun.stores.sqlite.store import SqliteStore
+
+RUN, OTHER = RunId("run_1"), RunId("../../etc/passwd\0")
+
+
+@contextmanager
+def ends(path: Path) -> Iterator[tuple[Sockets, Sockets]]:
+    """Give the ends of two processes."""
+    here, there = Sockets(path), Sockets(path)
+    try:
+        yield here, there
+    finally:
+        here.close()
+        there.close()
+
+
+@pytest.fixture
+async def _bounded() -> AsyncIterator[None]:
+    with anyio.fail_after(30):
+        yield
+
+
+pytestmark = pytest.mark.usefixtures("_bounded")
+
+
+async def test_a_message_reaches_who_listens_for_its_run(tmp_path: Path) -> None:
+    """And nobody else is sent anything."""
+    with ends(tmp_path / "runs.db") as (here, there):
+        assert not here.listeners(RUN)
+        there.listen(RUN)
+        here._looked_at = -1  # the look before is too young to be repeated
+        (listener,) = here.listeners(RUN)
+        assert not there.listeners(RUN), "nobody hears what they sent themselves"
+        assert await here.send(listener, b"hello")
+        assert await there.receive() == b"hello"
+        assert not here.listeners(OTHER)
+
+
+async def test_any_id_of_a_run_makes_a_good_name(tmp_path: Path) -> None:
+    """An id may come from a checkpoint that somebody else has made."""
+    with ends(tmp_path / "runs.db") as (here, there):
+        there.listen(OTHER)
+        assert len(here.listeners(OTHER)) == 1
+        assert {path.parent for path in folder_of(tmp_path / "runs.db").iterdir()} == {
+            tmp_path / "runs.db-live"
+        }
+
+
+async def test_the_longest_message_fits(tmp_path: Path) -> None:
+    """Or what a model says at length would never arrive."""
+    with ends(tmp_path / "runs.db") as (here, there):
+        there.listen(RUN)
+        (listener,) = here.listeners(RUN)
+        assert await here.send(listener, b"x" * LIMIT)
+        assert len(await there.receive()) == LIMIT
+
+
+async def test_who_takes_nothing_has_no_room_after_a_while(tmp_path: Path) -> None:
+    """The kernel's buffer is the bound; the sender neither waits nor keeps anything."""
+    with ends(tmp_path / "runs.db") as (here, there):
+        there.listen(RUN)
+        (listener,) = here.listeners(RUN)
+        sent = 0
+        while await here.send(listener, b"x" * 1000):
+            sent += 1
+            assert sent < 10_000
+        assert await there.receive()
+        assert await here.send(listener, b"there is room again")
+
+
+async def test_only_the_owner_can_reach_them(tmp_path: Path) -> None:
+    """Whatever the process's umask is."""
+    path = tmp_path / "runs.db"
+    before = os.umask(0)
+    try:
+        with ends(path) as (_, there):
+            there.listen(RUN)
+            assert S_IMODE(folder_of(path).stat().st_mode) == 0o700
+            for name in folder_of(path).iterdir():
+                assert S_IMODE(name.stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o755])
+async def test_a_folder_that_others_could_write_to_or_read_is_not_used(
+    tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody may have made it before us, to listen, or to speak in an agent's name."""
+    path = tmp_path / "runs.db"
+    folder_of(path).mkdir()
+    folder_of(path).chmod(mode)
+    with ends(path) as (here, there):
+        there.listen(RUN)
+        (folder_of(path) / f"{'0' * 16}.evil").symlink_to("evil.sock")
+        assert not here.listeners(RUN)
+    assert "not ours alone" in caplog.text
+
+
+async def test_a_database_whose_path_is_long_has_them_among_the_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of a socket has some hundred bytes; that of a file has thousands."""
+    monkeypatch.setattr("tempfile.tempdir", "/tmp")  # noqa: S108 - pytest's own is long, too
+    path = tmp_path / ("x" * 100) / "runs.db"
+    path.parent.mkdir()
+    with ends(path) as (here, there):
+        there.listen(RUN)
+        (listener,) = here.listeners(RUN)
+        assert await here.send(listener, b"hello")
+        assert await there.receive() == b"hello"
+        assert folder_of(path).parent == Path("/tmp")  # noqa: S108 - as above
+        assert S_IMODE(folder_of(path).stat().st_mode) == 0o700
+    assert not folder_of(path).exists()
+
+
+async def test_where_no_socket_can_be_nothing_else_is_different(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once, and that is all."""
+    path = tmp_path / "runs.db"
+    folder_of(path).write_text("a file, not a folder")
+    with ends(path) as (here, there):
+        there.listen(RUN)
+        there.leave(RUN)
+        assert not here.listeners(RUN)
+    assert len(caplog.records) == 1
+
+
+async def test_nothing_is_left_by_those_who_leave(tmp_path: Path) -> None:
+    """The folder goes with the last of them."""
+    path = tmp_path / "runs.db"
+    with ends(path) as (here, there):
+        here.listen(RUN)
+        there.listen(RUN)
+        here.close()
+        assert len(list(folder_of(path).iterdir())) == 2
+    assert not folder_of(path).exists()
+
+
+async def test_names_of_the_dead_are_removed_by_whoever_comes(tmp_path: Path) -> None:
+    """Nobody may ever send to them again: their run may be over."""
+    path = tmp_path / "runs.db"
+    dead = Sockets(path)
+    dead.listen(RUN)
+    assert dead._listening is not None
+    dead._listening.close()  # as the kernel does when a process is killed
+    with ends(path) as (here, there):
+        here.listen(RUN)
+        assert len(list(folder_of(path).iterdir())) == 2
+        assert len(there.listeners(RUN)) == 1
+
+
+async def test_a_store_in_memory_has_no_relay_and_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nobody else to reach."""
+    monkeypatch.chdir(tmp_path)
+    assert not isinstance(MemoryStore(), Relaying)
+    async with Midrun("memory://"):
+        assert not [there async for there in anyio.Path(tmp_path).iterdir()]
+
+
+async def test_a_store_on_a_file_makes_no_socket_until_somebody_watches(
+    tmp_path: Path,
+) -> None:
+    """Most processes drive, and watch nothing."""
+    async with Midrun(f"sqlite:///{tmp_path / 'runs.db'}") as midrun:
+        assert isinstance(midrun.store, SqliteStore)
+        assert not folder_of(midrun.store.path).exists()

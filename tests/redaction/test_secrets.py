@@ -1,0 +1,295 @@
+"""What is a secret, what stands in its place, and who gets it back."""
+
+import re
+from collections.abc import Iterable
+
+import pytest
+
+from midrun.codec.redaction import PLACEHOLDER, is_secret_name
+from midrun.core.controls import Approve, Say
+from midrun.core.entries import CallDone, CallFailed
+from midrun.core.evidence import Close, Fail
+from midrun.core.ids import AskId, CallId, Epoch, RunId
+from midrun.core.state import State
+from midrun.core.values import Json, Reply, Use
+from midrun.driver.delta import Delta
+from midrun.driver.hiding import Screen, asked, hidden
+from midrun.driver.vault import EACH, RUNS, Secrets, Vault
+
+RUN = RunId("run_1")
+SECRET = "hunter2-correct-horse"
+
+
+def vault() -> Vault:
+    """Return a vault that hides by name."""
+    return Vault(redact=True, key=b"k")
+
+
+def hides(value: Json) -> Json:
+    """Return `value` as it is journaled."""
+    return vault().of(RUN).redaction.value(value)
+
+
+def placeholder(secret: str = SECRET) -> str:
+    """Return what stands for a secret of the run."""
+    return vault().of(RUN).cover(secret)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "password", "Password", "user_password", "db-passwd", "token", "access_token",
+        "refreshToken", "Authorization", "Proxy-Authorization", "Cookie", "Set-Cookie",
+        "api_key", "X-Api-Key", "OPENAI_API_KEY", "apikey", "client_secret", "secrets",
+        "private_key", "aws_secret_access_key", "credentials", "passphrase", "X-CSRF-Token",
+    ],
+)  # fmt: skip
+def test_a_field_that_is_named_for_a_secret_holds_one(name: str) -> None:
+    """In whatever way it is written."""
+    assert is_secret_name(name)
+    assert hides({name: SECRET}) == {name: placeholder()}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["next_page_token", "tokens", "max_tokens", "secretary", "author", "key", "name", "basic"],
+)
+def test_a_field_that_only_sounds_like_one_does_not(name: str) -> None:
+    """What an agent needs for its work must reach it."""
+    value = {name: SECRET}
+    assert hides(value) is value
+
+
+def test_whatever_is_inside_a_secret_is_secret() -> None:
+    """However deep."""
+    value = {"secrets": {"db": [SECRET, {"deep": SECRET}], "n": 7, "on": True}, "a": "b"}
+    assert hides(value) == {
+        "secrets": {"db": [placeholder(), {"deep": placeholder()}], "n": 7, "on": True},
+        "a": "b",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("GET /?api_key={} failed", "GET /?api_key={} failed"),
+        ("{{'Authorization': 'Bearer {}'}}", "{{'Authorization': 'Bearer {}'}}"),
+        ("Authorization: Bearer {}\nHost: x", "Authorization: Bearer {}\nHost: x"),
+        ("https://me:{}@host/x", "https://me:{}@host/x"),
+        ("password={}", "password={}"),
+        ("ValueError: password={}", "ValueError: password={}"),
+        ('{{"password": "{}"}}', '{{"password":"{}"}}'),
+        ('[{{"a": {{"token": "{}"}}}}]', '[{{"a":{{"token":"{}"}}}}]'),
+        ('{{"password": "{}", broken', '{{"password": "{}", broken'),
+    ],
+)
+def test_a_secret_in_a_text_is_found_by_the_name_before_it(text: str, left: str) -> None:
+    """Errors quote headers, addresses and configurations; tools return JSON as text."""
+    assert hides(text.format(SECRET)) == left.format(placeholder())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Your password: choose something strong.",
+        "The secret: love.",
+        "see https://host:8080/path and mail me@host",
+        "tokens: 1024",
+        "",
+    ],
+)
+def test_prose_about_secrets_is_left_alone(text: str) -> None:
+    """A page about passwords is not one."""
+    assert hides(text) is text
+
+
+def test_equal_secrets_look_equal_in_one_run_and_not_in_another() -> None:
+    """So that repetition is noticed, and nothing is learnt by comparing runs."""
+    one, other = vault().of(RUN), vault().of(RunId("run_2"))
+    assert one.cover(SECRET) == vault().of(RUN).cover(SECRET)
+    assert one.cover(SECRET) != one.cover("another")
+    assert one.cover(SECRET) != other.cover(SECRET)
+    assert Vault(redact=True, key=b"other").of(RUN).cover(SECRET) != one.cover(SECRET)
+
+
+def test_a_secret_that_is_known_is_hidden_wherever_it_appears_next() -> None:
+    """A model repeats in words what it has just passed on."""
+    use = Use(tool="login", args={"password": SECRET}, why=f"the password is {SECRET}")
+    opaque = {"parts": [{"args": f'{{"password": "{SECRET}"}}', "text": f"so {SECRET}"}]}
+    reply = Reply(text=f"I use {SECRET}", thinking=SECRET, uses=(use,), opaque=opaque)
+    done = Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
+    assert SECRET not in repr(hidden(vault(), RUN, done))
+
+
+def test_what_has_no_secret_is_the_very_same_object() -> None:
+    """It costs a look, and no copy."""
+    reply = Reply(text="I log in", uses=(Use(tool="login", args={"user": "ann"}),))
+    done = Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
+    assert hidden(vault(), RUN, done) is done
+
+
+def test_errors_of_every_kind_are_covered() -> None:
+    """Also those of evidence that has an error and nothing else."""
+    error = f"KeyError: password={SECRET}"
+    failed = CallFailed(call=CallId("c1"), error=error)
+    for given in (Close(epoch=Epoch(1), outcome=failed), Fail(epoch=Epoch(1), error=error)):
+        assert SECRET not in repr(hidden(vault(), RUN, given))
+
+
+def test_a_function_of_ones_own_finds_more() -> None:
+    """Parts of any text, with the name of its field."""
+
+    def find(name: str, text: str) -> Iterable[str]:
+        return [text] if name == "iban" else re.findall(r"sk-\w+", text)
+
+    secrets = Vault(find, b"k").of(RUN)
+    value = {"iban": "DE02", "list": ["use sk-123 and sk-456"], "password": SECRET}
+    shown = secrets.redaction.value(value)
+    assert shown == {
+        "iban": secrets.cover("DE02"),
+        "list": [f"use {secrets.cover('sk-123')} and {secrets.cover('sk-456')}"],
+        "password": secrets.cover(SECRET),
+    }
+    assert secrets.redaction.value(shown) == shown
+    assert secrets.redaction.said("it is sk-123") == f"it is {secrets.cover('sk-123')}"
+
+
+def test_where_that_function_raises_nothing_is_shown() -> None:
+    """What nobody could judge may be a secret."""
+
+    def find(name: str, text: str) -> Iterable[str]:
+        raise ZeroDivisionError(name, text)
+
+    shown = Vault(find, b"k").of(RUN).redaction.value({"a": "harmless?"})
+    assert isinstance(shown, dict)
+    assert PLACEHOLDER.fullmatch(shown["a"])
+
+
+def test_without_redaction_nothing_is_hidden() -> None:
+    """It can be turned off."""
+    off = Vault(redact=False, key=b"k")
+    given = Fail(epoch=Epoch(1), error=f"password={SECRET}")
+    assert hidden(off, RUN, given) is given
+
+
+def test_what_nobody_could_store_is_not_looked_at() -> None:
+    """A value that is nested a million times must not end the process."""
+    deep: Json = SECRET
+    for _ in range(100_000):
+        deep = [deep]
+    assert isinstance(hides(deep), str)
+
+
+# ── giving back ──────────────────────────────────────────────────────────────
+
+
+def journaled(secrets: Secrets, tool: str, args: Json) -> Json:
+    """Return the arguments of a call as the journal has them."""
+    return secrets.use(Use(tool=tool, args=args)).args
+
+
+def test_a_tool_gets_what_the_model_wrote() -> None:
+    """In every field, also one that only a function found."""
+    secrets = Vault(lambda _, text: re.findall(r"sk-\w+", text), b"k").of(RUN)
+    args = {"password": SECRET, "body": "the key is sk-123", "n": 1}
+    kept = journaled(secrets, "login", args)
+    assert "sk-123" not in repr(kept)
+    assert secrets.revealed("login", kept) == args
+
+
+def test_a_placeholder_is_taken_for_its_secret_only_where_one_belongs() -> None:
+    """Or whoever can make a model write a mail could have a secret sent to them."""
+    secrets = vault().of(RUN)
+    journaled(secrets, "login", {"password": SECRET})
+    copied = {
+        "password": placeholder(),
+        "body": f"it is {placeholder()}",
+        "list": [placeholder()],
+    }
+    assert secrets.revealed("send", copied) == {**copied, "password": SECRET}
+
+
+def test_what_another_process_has_hidden_is_missed() -> None:
+    """A call with a placeholder in the place of a secret must not be made."""
+    args = {"password": placeholder()}
+    elsewhere = Vault(redact=True, key=b"k")
+    assert elsewhere.is_lost(RUN, args)
+    assert elsewhere.of(RUN).revealed("login", args) == args
+    assert not elsewhere.is_lost(RUN, {"password": "none"})
+
+
+def test_what_a_person_edits_is_hidden_and_given_to_the_tool() -> None:
+    """Whatever becomes of the ask: it does not reach the journal."""
+    at = vault()
+    control = Approve(ask=AskId("a1"), args={"password": SECRET})
+    kept = asked(at, State(run=RUN), control)
+    assert SECRET not in repr(kept)
+    assert at.of(RUN).revealed("", kept.args) == {"password": SECRET}
+    assert (
+        asked(at, State(run=RUN), Say(text=f"it is {SECRET}")).text == f"it is {placeholder()}"
+    )
+
+
+def test_a_vault_does_not_grow_without_end() -> None:
+    """The oldest secrets, and those of the runs that rest for the longest, are forgotten."""
+    at = vault()
+    for n in range(EACH + 5):
+        at.of(RUN).cover(f"secret-{n}")
+    assert len(at.of(RUN)._values) == EACH
+    for n in range(RUNS + 5):
+        at.of(RunId(f"run_{n}"))
+    assert len(at._runs) == RUNS
+
+
+# ── what is live ─────────────────────────────────────────────────────────────
+
+
+def shown(screen: Screen, kind: str, *texts: str) -> str:
+    """Return what is shown of a call that says `texts` one after the other."""
+    deltas = (
+        Delta(run=RUN, call=CallId("c1"), kind=kind, text=text)  # type: ignore[arg-type]  # one of them
+        for text in texts
+    )
+    passed = (screen.passed(delta) for delta in deltas)
+    return "".join(delta.text for delta in passed if delta is not None)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ['{"user": "ann", "pass', 'word": "', "hunter2"],
+        ['{"user": "ann", "password": "hunter2"}'],
+        ['{"user": "ann", "', "p", "a", "s", "s", "w", "o", "r", "d", '": "hunter2'],
+        ['{"user": "ann", "pass\\u0077ord": "', "hunter2"],
+    ],
+)
+def test_arguments_are_shown_up_to_a_name_that_may_be_a_secrets(pieces: list[str]) -> None:
+    """However they are cut into pieces."""
+    assert "hunter2" not in shown(Screen(vault()), "args", *pieces)
+
+
+def test_arguments_without_such_a_name_are_shown() -> None:
+    """As they come."""
+    pieces = '{"pa', 'th": "x", "keywords": ["monkey"], "url": "https://ho', 'st"}'
+    assert shown(Screen(vault()), "args", *pieces) == "".join(pieces)
+
+
+def test_a_known_secret_is_hidden_in_text_that_comes_in_pieces() -> None:
+    """Its beginning is held back until it is clear that it is none."""
+    at = vault()
+    at.of(RUN).cover(SECRET)
+    for size in (1, 2, 3, 7, 100):
+        text = f"use {SECRET} or hunter2-not, hunt"
+        pieces = [text[n : n + size] for n in range(0, len(text), size)]
+        assert (
+            shown(Screen(at), "text", *pieces, "er!")
+            == f"use {placeholder()} or hunter2-not, hunter!"
+        )
+
+
+def test_with_a_function_of_ones_own_no_words_are_live() -> None:
+    """It cannot judge half of what it is to find. Notes are whole, and come."""
+    screen = Screen(Vault(lambda _, text: re.findall(r"sk-\w+", text), b"k"))
+    assert not shown(screen, "text", "anything")
+    assert shown(screen, "note", "no key") == "no key"
+    assert "sk-1" not in shown(screen, "note", "a key: sk-123")
