@@ -10,12 +10,11 @@ if _typing.TYPE_CHECKING:  # what `__getattr__` finds, for those who only read
     from midrun.agents.outcome import Cancelled, Completed, Failed, Outcome, Paused, is_paused
     from midrun.agents.pausing import ask_human, pause_here
     from midrun.agents.tool import NOT_DONE, Tool, tool
+    from midrun.client.connect import connect
     from midrun.core.report import Report
     from midrun.core.values import Actor
     from midrun.embed.midrun import Midrun
-    from midrun.embed.receipt import Receipt
     from midrun.embed.run import Run
-    from midrun.embed.view import RunView
     from midrun.errors import (
         CheckpointRefused,
         ControlRefused,
@@ -25,6 +24,8 @@ if _typing.TYPE_CHECKING:  # what `__getattr__` finds, for those who only read
         OutcomeUnknown,
         RunNotFound,
     )
+    from midrun.handles.receipt import Receipt
+    from midrun.handles.view import RunView
 
 __all__ = [
     "NOT_DONE",
@@ -51,6 +52,7 @@ __all__ = [
     "RunView",
     "Tool",
     "ask_human",
+    "connect",
     "is_paused",
     "pause_here",
     "tool",
@@ -65,12 +67,13 @@ _HOMES = {
     ),
     **dict.fromkeys(("ask_human", "pause_here"), "agents.pausing"),
     **dict.fromkeys(("NOT_DONE", "Tool", "tool"), "agents.tool"),
+    "connect": "client.connect",
     "Report": "core.report",
     "Actor": "core.values",
     "Midrun": "embed.midrun",
-    "Receipt": "embed.receipt",
+    "Receipt": "handles.receipt",
     "Run": "embed.run",
-    "RunView": "embed.view",
+    "RunView": "handles.view",
 }
 """Where each name lives, other than `errors`. It is fetched when it is asked for: a process for
 one blocking tool, or a command that presses one button, must not load everything."""

@@ -19,6 +19,7 @@ from midrun import Midrun
 from midrun.core.ids import Micros
 from midrun.ports.clock import wall
 from midrun.ports.outside import Outside
+from tests.keeping import kept_at
 from tests.promises.seen import engine, true
 from tests.promises.world import World
 
@@ -94,7 +95,7 @@ def say(*words: object) -> None:
 async def pause(path: str, folder: str) -> None:
     """Pause in the middle of the first of three notes, and end."""
     world = World(Path(folder), stop_at="note:before")
-    async with Midrun(f"sqlite:///{path}", agents=[world.agent("notes")]) as midrun:
+    async with Midrun(kept_at(path), agents=[world.agent("notes")]) as midrun:
         run = await midrun.start("actor", "go")
         await world.reached.wait()
         await run.pause()
@@ -107,7 +108,7 @@ async def drive(path: str, folder: str, script: str, stop_at: str) -> None:
     """Drive a run to the point where it stops, and be killed there."""
     world = World(Path(folder), stop_at=stop_at)
     outside = Outside(lease=timedelta(seconds=60))
-    address = f"sqlite:///{path}"
+    address = kept_at(path)
     async with Midrun(address, agents=[world.agent(script)], outside=outside) as midrun:
         run = await midrun.start("actor", "go")
         await world.reached.wait()
@@ -119,7 +120,7 @@ async def drive_until_let_go(path: str, folder: str, script: str, stop_at: str) 
     """Drive a run to the point where it stops; say so once this process has let go of it."""
     world = World(Path(folder), stop_at=stop_at)
     outside = Outside(lease=timedelta(seconds=60))
-    address = f"sqlite:///{path}"
+    address = kept_at(path)
     async with Midrun(address, agents=[world.agent(script)], outside=outside) as midrun:
         run = await midrun.start("actor", "go")
         await world.reached.wait()
@@ -132,7 +133,7 @@ async def cancel(path: str, folder: str, script: str, stop_at: str) -> None:
     """Make two drafts, cancel while a third tool looks, and stop in the first undo."""
     looking, world = World(Path(folder), "look:before"), World(Path(folder), stop_at)
     outside = Outside(lease=timedelta(seconds=60))
-    address = f"sqlite:///{path}"
+    address = kept_at(path)
     async with Midrun(address, agents=[looking.agent(script)], outside=outside) as midrun:
         run = await midrun.start("actor", "go")
         await looking.reached.wait()

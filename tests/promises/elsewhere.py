@@ -9,6 +9,7 @@ import sys
 import anyio
 
 from midrun import Checkpoint, Failed, Midrun, MidrunError, Outcome, Paused
+from tests.keeping import kept_at
 from tests.promises.office import office, script
 
 
@@ -34,7 +35,7 @@ async def resume(name: str, log: str, saved: str, answer: str, key: str) -> dict
 
 async def answer(name: str, log: str, path: str, run_id: str, value: str) -> dict[str, str]:
     """Answer the run of a store that both processes have, and drive it to its end."""
-    async with Midrun(f"sqlite:///{path}", agents=[office(*script(name, log))]) as midrun:
+    async with Midrun(kept_at(path), agents=[office(*script(name, log))]) as midrun:
         run = await midrun.get(run_id)
         await run.answer(json.loads(value), actor="bob")
         await run.until("terminal")
@@ -43,15 +44,15 @@ async def answer(name: str, log: str, path: str, run_id: str, value: str) -> dic
 
 async def drive(name: str, log: str, path: str, *phases: str) -> dict[str, str]:
     """Drive whatever runs there are until a run is in one of the phases."""
-    async with Midrun(f"sqlite:///{path}", agents=[office(*script(name, log))]) as midrun:
+    async with Midrun(kept_at(path), agents=[office(*script(name, log))]) as midrun:
         (row,) = (await midrun.runs()).items
-        run = await midrun.get(row.run)
+        run = await midrun.get(row.run_id)
         return {"phase": (await run.until(*phases)).phase}
 
 
 async def halt(path: str, scope: str, reason: str) -> dict[str, str]:
     """Set a latch, from a process that drives nothing."""
-    async with Midrun(f"sqlite:///{path}") as midrun:
+    async with Midrun(kept_at(path)) as midrun:
         await midrun.halt(reason, scope=scope, actor="operator:olga")
         return {"phase": "latched"}
 

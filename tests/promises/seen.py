@@ -10,8 +10,8 @@ from midrun import Midrun, Run
 from midrun.core.entries import CallStarted, CancelRequested, Entry
 from midrun.core.transcript import Transcript, Turn
 from midrun.driver.journal import load
-from midrun.embed.feed import Happened
 from midrun.engines.local import Local
+from midrun.handles.item import Happened
 
 E = TypeVar("E", bound=Entry)
 

@@ -32,6 +32,7 @@ from midrun.stops import (
     MaxToolCalls,
     Stop,
 )
+from tests.keeping import kept_at
 from tests.promises.clocks import FAR, Hand, Stopped
 from tests.promises.office import office, script
 from tests.promises.priced import Priced
@@ -170,9 +171,7 @@ async def test_what_was_used_and_the_cap_survive_another_process(
     """The meter is in the journal: a restart does not start it anew."""
     stage = Stage()
     turns = (*uses("a", "b", "c"), "Done.")
-    async with Midrun(
-        f"sqlite:///{path}", agents=[stage.agent(*turns, stop=MaxSteps(1))]
-    ) as midrun:
+    async with Midrun(kept_at(path), agents=[stage.agent(*turns, stop=MaxSteps(1))]) as midrun:
         run = await midrun.start("actor", "go")
         await capped(run)
         await run.raise_cap(steps=2)
@@ -235,7 +234,7 @@ async def test_a_model_without_a_price_refuses_a_cap_on_money_by_name(
 def timed(path: Path, clock: Hand | Stopped, *agents: Agent) -> Midrun:
     """Return a `Midrun` that goes by `clock`."""
     outside = Outside(clock=clock, lease=FAR)
-    return Midrun(f"sqlite:///{path}", agents=agents, outside=outside)
+    return Midrun(kept_at(path), agents=agents, outside=outside)
 
 
 async def test_time_at_work_is_capped(path: Path) -> None:

@@ -17,6 +17,7 @@ from midrun.core.transcript import Transcript
 from midrun.models import Use
 from midrun.ports.outside import Outside
 from midrun.stops import Custom, MaxTokens
+from tests.keeping import kept_at
 from tests.promises import conditions
 from tests.promises.clocks import FAR, Hand
 from tests.promises.faulty import (
@@ -106,7 +107,7 @@ async def test_another_process_goes_on_from_a_failure(opened: Opener, path: Path
     """The one that failed may be gone."""
     stage = Stage()
     first = agent(stage, Faulty(Use("quick", name="a"), REFUSED))
-    async with Midrun(f"sqlite:///{path}", agents=[first]) as midrun:
+    async with Midrun(kept_at(path), agents=[first]) as midrun:
         run = await midrun.start("actor", "go")
         await failed(run)
     again = await opened(agent(stage, Faulty("Done.")))
@@ -271,7 +272,7 @@ async def test_attempts_are_bounded_and_afterwards_the_run_fails(path: Path) -> 
     model = Faulty(*[OVERLOADED] * 6, REFUSED, "Done.")
     outside = Outside(clock=clock, lease=FAR)
     acting = agent(Stage(), model)
-    async with Midrun(f"sqlite:///{path}", agents=[acting], outside=outside) as midrun:
+    async with Midrun(kept_at(path), agents=[acting], outside=outside) as midrun:
         run = await midrun.start("actor", "go")
         for n in range(1, 6):
             failure = await recorded(run, CallFailed, n)

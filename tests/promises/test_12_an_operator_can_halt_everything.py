@@ -13,6 +13,7 @@ import pytest
 from midrun import Agent, Midrun, Paused, Run, tool
 from midrun.core.entries import CallStarted, Entry, StoodDown, UndoStarted
 from midrun.models import Use
+from tests.keeping import kept_at
 from tests.promises.office import office, script, written
 from tests.promises.processes import elsewhere
 from tests.promises.seen import journal, recorded
@@ -298,7 +299,7 @@ async def test_a_queued_run_that_nobody_drives_is_held_when_somebody_would(
 ) -> None:
     """Set while no process was there: the next one finds it before it starts anything."""
     log = str(tmp_path / "book.txt")
-    desk = Midrun(f"sqlite:///{path}", agents=[office(*script("act", log))], engine=None)
+    desk = Midrun(kept_at(path), agents=[office(*script("act", log))], engine=None)
     async with desk as midrun:
         run = await midrun.start("office", "go")
         await midrun.halt("stop", actor=OPERATOR)

@@ -30,6 +30,7 @@ from midrun.errors import JournalCorrupt
 from midrun.models import Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.stops import MaxSteps
+from tests.keeping import kept_at
 from tests.promises.office import office, script
 from tests.promises.seen import entries, journal, kinds
 from tests.runtime.conftest import Opener
@@ -179,7 +180,7 @@ async def told(path: Path) -> tuple[Path, str, int]:
     """Give a store with a run that was paused and resumed, and another one beside it."""
     stage = Stage()
     agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
-    async with Midrun(f"sqlite:///{path}", agents=[agent]) as midrun:
+    async with Midrun(kept_at(path), agents=[agent]) as midrun:
         run = await midrun.start("actor", "Pay 100 to ada")
         await stage.start("a").wait()
         await run.pause(actor="bob", reason="lunch")
@@ -216,7 +217,7 @@ def line_of(path: Path, seq: int) -> bytes:
 
 async def verdict(path: Path, run_id: str) -> tuple[bool, list[int]]:
     """Return whether a run is clean, and which entries are named if not."""
-    async with Midrun(f"sqlite:///{path}") as midrun:
+    async with Midrun(kept_at(path)) as midrun:
         found = await midrun.verify(run_id)
         return bool(found), [problem.seq for problem in found.problems]
 
@@ -238,8 +239,8 @@ async def test_an_entry_can_neither_be_changed_nor_removed_by_mistake(
 async def test_one_changed_byte_is_found_wherever_it_is(told: tuple[Path, str, int]) -> None:
     """In every entry: the first bad one is named, and the run beside it is clean."""
     path, run_id, last = told
-    async with Midrun(f"sqlite:///{path}") as midrun:
-        (beside,) = [row.run for row in (await midrun.runs()).items if row.run != run_id]
+    async with Midrun(kept_at(path)) as midrun:
+        (beside,) = [row.run_id for row in (await midrun.runs()).items if row.run_id != run_id]
     for seq in range(1, last + 1):
         line = line_of(path, seq)
         at = len(line) // 2
@@ -307,14 +308,14 @@ async def test_a_run_whose_journal_was_changed_is_not_driven_on(path: Path) -> N
     """Nobody acts on what was not written; the other runs go on."""
     stage = Stage()
     agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
-    async with Midrun(f"sqlite:///{path}", agents=[agent]) as midrun:
+    async with Midrun(kept_at(path), agents=[agent]) as midrun:
         run = await midrun.start("actor", "Pay 100")
         await stage.start("a").wait()
         await run.pause()
         stage.gate("a").set()
         await run.until("paused")
     by_hand(path, AMOUNT)
-    async with Midrun(f"sqlite:///{path}", agents=[agent]) as midrun:
+    async with Midrun(kept_at(path), agents=[agent]) as midrun:
         changed: Run = await midrun.get(run.id)
         with pytest.raises(JournalCorrupt) as refused:
             await changed.resume()

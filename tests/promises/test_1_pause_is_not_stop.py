@@ -13,6 +13,7 @@ from pathlib import Path
 from midrun import Agent, Midrun, Paused, ask_human
 from midrun.core.entries import CallStarted, LeaseTaken
 from midrun.ports.store import Query
+from tests.keeping import kept_at
 from tests.promises.crashing import child
 from tests.promises.seen import engine, entries, journal, kinds, true
 from tests.promises.speaker import Line, Speaker
@@ -66,7 +67,7 @@ async def test_another_holder_goes_on_at_the_next_step_and_repeats_nothing(
     """The one that paused it is gone by then: all there is is the file."""
     stage = Stage()
     script = (Use("quick", name="a"), Use("slow", name="b"), Use("quick", name="c"), "Done.")
-    async with Midrun(f"sqlite:///{path}", agents=[stage.agent(*script)]) as first:
+    async with Midrun(kept_at(path), agents=[stage.agent(*script)]) as first:
         run = await first.start("actor", "go")
         await stage.start("b").wait()
         await run.pause()
@@ -106,7 +107,7 @@ async def test_a_run_that_nobody_drives_yet_is_paused_at_once(
     """There is no boundary to wait for, so the receipt says that it is done."""
     stage = Stage()
     agent = stage.agent(Use("quick", name="a"), "Done.")
-    async with Midrun(f"sqlite:///{path}", agents=[agent], engine=None) as asking:
+    async with Midrun(kept_at(path), agents=[agent], engine=None) as asking:
         run = await asking.start("actor", "go")
         receipt = await run.pause()
         assert (receipt.phase, receipt.applied) == ("paused", True)

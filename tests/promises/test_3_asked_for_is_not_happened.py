@@ -26,6 +26,7 @@ from midrun.core.ids import Micros
 from midrun.driver.live import Delta
 from midrun.ports.clock import wall
 from midrun.ports.outside import Outside
+from tests.keeping import kept_at
 from tests.promises.crashing import LATER, child
 from tests.promises.seen import entries, kinds, recorded, true
 from tests.promises.speaker import Line, Speaker
@@ -162,7 +163,7 @@ async def test_a_held_pause_lets_go_by_itself_when_its_time_is_over(path: Path) 
     agent = stage.agent(Use("slow", name="a"), "Done.")
     outside = Outside(clock=clock, lease=LEASE)
     with anyio.fail_after(20):
-        async with Midrun(f"sqlite:///{path}", agents=[agent], outside=outside) as midrun:
+        async with Midrun(kept_at(path), agents=[agent], outside=outside) as midrun:
             run = await midrun.start("actor", "go")
             await stage.start("a").wait()
             await run.pause(hold=timedelta(hours=1))
@@ -323,7 +324,7 @@ async def test_a_pause_outlives_the_process_that_was_asked_for_it(
         talk.kill()
     world = World(tmp_path)
     agents = [world.agent("charge")]
-    async with Midrun(f"sqlite:///{path}", agents=agents, outside=LATER) as next_one:
+    async with Midrun(kept_at(path), agents=agents, outside=LATER) as next_one:
         found = await next_one.get(run_id)
         await found.until("paused")
         assert [lost.why for lost in await entries(found, CallUnknown)] == ["orphaned"]

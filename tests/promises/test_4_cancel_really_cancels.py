@@ -15,6 +15,7 @@ import pytest
 from midrun import Agent, ControlRefused, Midrun, Run, ask_human, tool
 from midrun.core.entries import CallUnknown
 from midrun.models import ScriptedModel
+from tests.keeping import kept_at
 from tests.promises.crashing import LATER, child
 from tests.promises.seen import kinds, recorded, starts_after_the_cancel
 from tests.promises.world import World
@@ -109,7 +110,7 @@ async def test_a_run_that_nobody_drives_yet_is_cancelled_at_once(
     """It needs no driver for that, and none ever takes it."""
     stage = Stage()
     agent = stage.agent(Use("quick", name="a"), "Done.")
-    async with Midrun(f"sqlite:///{path}", agents=[agent], engine=None) as asking:
+    async with Midrun(kept_at(path), agents=[agent], engine=None) as asking:
         run = await asking.start("actor", "go")
         assert (await run.cancel()).phase == "cancelled"
     midrun = await opened(agent)
@@ -187,7 +188,7 @@ async def test_a_process_that_was_frozen_starts_nothing_when_it_wakes_up(
         run_id = talk.hear()
         talk.freeze()
         agents = [world.agent("notes")]
-        async with Midrun(f"sqlite:///{path}", agents=agents, outside=LATER) as midrun:
+        async with Midrun(kept_at(path), agents=agents, outside=LATER) as midrun:
             run = await midrun.get(run_id)
             await recorded(run, CallUnknown)
             await run.cancel()
@@ -212,7 +213,7 @@ async def test_a_cancel_while_a_run_is_taken_over_is_finished_by_whoever_takes_i
     run = await midrun.get(run_id)
     assert (await run.cancel()).phase == "cancelling"
     agents = [World(tmp_path).agent("charge")]
-    async with Midrun(f"sqlite:///{path}", agents=agents, outside=LATER) as next_one:
+    async with Midrun(kept_at(path), agents=agents, outside=LATER) as next_one:
         found = await next_one.get(run_id)
         await found.until("cancelled")
         assert await starts_after_the_cancel(found) == []

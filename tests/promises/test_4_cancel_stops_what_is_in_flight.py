@@ -12,7 +12,7 @@ import anyio
 
 from midrun import Agent, Cancelled, pause_here, tool
 from midrun.core.entries import CallAborted, CallUnknown, LateResult
-from midrun.embed.feed import Happened
+from midrun.handles.item import Happened
 from midrun.models import ScriptedModel
 from tests.driver.blocking.deeds import hold_with_family, ignore_requests_to_stop
 from tests.driver.blocking.scene import Middle, Watch

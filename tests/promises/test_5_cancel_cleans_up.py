@@ -23,6 +23,7 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 from midrun.models import ScriptedModel
+from tests.keeping import kept_at
 from tests.promises.crashing import LATER, child
 from tests.promises.drafts import ATTEMPTS, Drafts, hasty, names
 from tests.promises.seen import entries, true
@@ -146,7 +147,7 @@ async def test_what_cannot_be_released_does_not_hold_up_a_completion_for_ever(
 
     agent = Agent("actor", model=ScriptedModel([Use("lock", name="t"), "Done."]), tools=[lock])
     with anyio.fail_after(20):
-        async with Midrun(f"sqlite:///{path}", agents=[agent], outside=hasty()) as midrun:
+        async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
             run = await midrun.start("actor", "go")
             await run.until("completed")
             assert len(tries) == ATTEMPTS
@@ -166,7 +167,7 @@ async def test_an_undo_is_tried_again_under_the_same_key(path: Path) -> None:
     drafts.fails["a"] = 2
     agent = drafts.agent(Use("write", name="a"), Use("write", name="b"), Use("slow", name="x"))
     with anyio.fail_after(20):
-        async with Midrun(f"sqlite:///{path}", agents=[agent], outside=hasty()) as midrun:
+        async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
             run = await midrun.start("actor", "go")
             await drafts.stage.start("x").wait()
             await run.cancel(undo="all")
@@ -218,7 +219,7 @@ async def test_an_undo_that_never_works_is_given_up_by_name_and_the_others_go_on
     turns = [Use("write", name=name) for name in "abc"]
     agent = drafts.agent(*turns, Use("slow", name="x"))
     with anyio.fail_after(20):
-        async with Midrun(f"sqlite:///{path}", agents=[agent], outside=hasty()) as midrun:
+        async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
             run = await midrun.start("actor", "go")
             await drafts.stage.start("x").wait()
             await run.cancel(undo="all")
@@ -249,7 +250,7 @@ async def test_somebody_can_take_the_residue_as_it_is(path: Path) -> None:
     drafts.fails["a"] = ATTEMPTS
     agent = drafts.agent(Use("write", name="a"), Use("slow", name="x"))
     with anyio.fail_after(20):
-        async with Midrun(f"sqlite:///{path}", agents=[agent], outside=hasty()) as midrun:
+        async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
             run = await midrun.start("actor", "go")
             await drafts.stage.start("x").wait()
             with pytest.raises(ControlRefused, match="no_residue"):
@@ -280,7 +281,7 @@ async def test_an_undo_that_was_cut_short_by_a_crash_is_made_again_under_its_key
         talk.kill()
     assert (await (await opened()).get(run_id)).id == run_id
     agents = [world.agent("drafts")]
-    async with Midrun(f"sqlite:///{path}", agents=agents, outside=LATER) as midrun:
+    async with Midrun(kept_at(path), agents=agents, outside=LATER) as midrun:
         run = await midrun.get(run_id)
         await run.until("cancelled")
         assert len(await entries(run, UndoUnknown)) == 1
@@ -307,7 +308,7 @@ async def test_a_cancel_that_nobody_drives_is_cleaned_up_by_whoever_comes(
     """Asked for by a process that knows no agent, of a run that rests."""
     stage = Stage()
     agent = stage.agent(Use("draft", name="a"), Use("lock", name="t"), Use("slow", name="x"))
-    async with Midrun(f"sqlite:///{path}", agents=[agent]) as first:
+    async with Midrun(kept_at(path), agents=[agent]) as first:
         run = await first.start("actor", "go")
         await stage.start("x").wait()
         await run.pause(now=True)

@@ -12,6 +12,7 @@ import anyio
 
 from midrun import Agent, Cancelled, Midrun, Report, tool
 from midrun.models import ScriptedModel
+from tests.keeping import kept_at
 from tests.promises.drafts import ATTEMPTS, Drafts, hasty, names
 from tests.promises.speaker import Line, Speaker
 from tests.runtime.conftest import Opener
@@ -71,9 +72,7 @@ async def test_the_report_says_what_the_world_saw(path: Path) -> None:
     stage = mixed.drafts.stage
     mixed.drafts.fails["cursed"] = ATTEMPTS
     with anyio.fail_after(20):
-        async with Midrun(
-            f"sqlite:///{path}", agents=[mixed.agent()], outside=hasty()
-        ) as midrun:
+        async with Midrun(kept_at(path), agents=[mixed.agent()], outside=hasty()) as midrun:
             run = await midrun.start("actor", "the whole lot")
             for name in ("undone", "cursed", "stopped", "unsure", "table"):
                 await stage.start(name).wait()
@@ -84,7 +83,8 @@ async def test_the_report_says_what_the_world_saw(path: Path) -> None:
                 mixed.thread.set()
             assert isinstance(outcome, Cancelled)
             report = outcome.report
-            assert names(report.done) == ["kept", "table"]
+            assert names(report.done) == ["kept"]
+            assert names(report.released) == ["table"]
             assert names(report.failed) == ["failed"]
             assert names(report.undone) == stage.undone == ["undone"]
             assert names(report.not_undone) == ["cursed"]

@@ -14,6 +14,7 @@ import pytest
 from midrun import Agent, Call, Midrun, pause_here, tool
 from midrun.core.entries import CallAborted, CallDone, UndoFailed, UndoStarted
 from midrun.models import ScriptedModel
+from tests.keeping import kept_at
 from tests.promises.crashing import LATER, child
 from tests.promises.drafts import Drafts, hasty, names
 from tests.promises.seen import entries
@@ -61,7 +62,7 @@ async def test_a_doubt_is_not_forgotten_when_the_next_attempt_is_stopped_in_time
     world = World(tmp_path, stop_at=f"{script}:before")
     agents = [world.agent(script)]
     with anyio.fail_after(20):
-        async with Midrun(f"sqlite:///{path}", agents=agents, outside=LATER) as midrun:
+        async with Midrun(kept_at(path), agents=agents, outside=LATER) as midrun:
             run = await midrun.get(run_id)
             await world.reached.wait()
             await run.cancel()
@@ -133,7 +134,7 @@ async def test_an_undo_that_hangs_is_given_up_on_and_tried_again(path: Path) -> 
     script = [Use("write", name="a"), Use("slow", name="x")]
     agent = Agent("actor", model=ScriptedModel(script), tools=[*stage.tools(), write])
     with anyio.fail_after(20):
-        async with Midrun(f"sqlite:///{path}", agents=[agent], outside=hasty()) as midrun:
+        async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
             run = await midrun.start("actor", "go")
             await stage.start("x").wait()
             await run.cancel(undo="all")
@@ -164,7 +165,7 @@ async def test_an_undo_that_asks_a_person_has_failed(path: Path) -> None:
     script = [Use("write", name="a"), Use("slow", name="x")]
     agent = Agent("actor", model=ScriptedModel(script), tools=[*stage.tools(), write])
     with anyio.fail_after(20):
-        async with Midrun(f"sqlite:///{path}", agents=[agent], outside=hasty()) as midrun:
+        async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
             run = await midrun.start("actor", "go")
             await stage.start("x").wait()
             await run.cancel(undo="all")

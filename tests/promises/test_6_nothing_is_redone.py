@@ -15,6 +15,7 @@ import pytest
 from midrun import ControlRefused, Midrun, Paused, Run
 from midrun.core.entries import CallSettled, CallStarted, CallUnknown
 from midrun.core.transcript import Made
+from tests.keeping import kept_at
 from tests.promises.crashing import LATER, child
 from tests.promises.seen import entries, turns
 from tests.promises.world import World
@@ -31,7 +32,7 @@ async def after_a_crash(
     world = World(folder)
     agents = [world.agent(script)]
     with anyio.fail_after(20):
-        async with Midrun(f"sqlite:///{path}", agents=agents, outside=LATER) as midrun:
+        async with Midrun(kept_at(path), agents=agents, outside=LATER) as midrun:
             yield await midrun.get(run_id), world
             assert await midrun.verify(run_id)
 

@@ -22,6 +22,7 @@ from midrun.core.entries import (
 from midrun.models import ScriptedModel
 from midrun.ports.outside import Outside
 from midrun.stops import MaxTokens
+from tests.keeping import kept_at
 from tests.promises.blocking import charge_and_die, fetch_and_die
 from tests.promises.crashing import an_hour_later
 from tests.promises.seen import engine, entries, recorded, true, turns
@@ -52,7 +53,7 @@ async def test_a_slow_worker_that_is_not_dead_saves_somebody_the_question(
     await stage.start("charge").wait()
     outside = Outside(clock=an_hour_later, lease=LEASE)
     try:
-        async with Midrun(f"sqlite:///{path}", agents=[agent()], outside=outside) as other:
+        async with Midrun(kept_at(path), agents=[agent()], outside=outside) as other:
             run = await other.get(run_id)
             view = await run.until("waiting")
             assert [ask.kind for ask in view.asks] == ["unsure"]
@@ -123,7 +124,7 @@ async def test_a_tool_that_was_stopped_midway_is_not_made_again_after_a_restart(
     """Aborted is not unknown: nobody is asked, and nobody tries again."""
     stage = Stage()
     script = (Use("slow", name="a"), "Done.")
-    async with Midrun(f"sqlite:///{path}", agents=[stage.agent(*script)]) as first:
+    async with Midrun(kept_at(path), agents=[stage.agent(*script)]) as first:
         run = await first.start("actor", "go")
         await stage.start("a").wait()
         await run.pause(now=True)
@@ -141,7 +142,7 @@ async def test_a_shutdown_is_not_a_crash(path: Path, opened: Opener) -> None:
     """A process that leaves lets its tool finish, and the next one goes on behind it."""
     stage = Stage()
     script = (Use("slow", name="a"), Use("quick", name="b"), "Done.")
-    address = f"sqlite:///{path}"
+    address = kept_at(path)
     async with (
         anyio.create_task_group() as group,
         Midrun(address, agents=[stage.agent(*script)]) as first,
@@ -218,7 +219,7 @@ async def test_a_model_that_lost_its_run_is_closed_and_what_it_may_cost_is_kept(
     await first.reached("half").wait()
     agents = [Agent("actor", model=second, stop=MaxTokens(10_000))]
     outside = Outside(clock=an_hour_later, lease=LEASE)
-    async with Midrun(f"sqlite:///{path}", agents=agents, outside=outside) as other:
+    async with Midrun(kept_at(path), agents=agents, outside=outside) as other:
         run = await other.get(run_id)
         usage = (await run.until("completed")).usage
         assert [start.attempt for start in await entries(run, CallStarted)] == [1, 2]

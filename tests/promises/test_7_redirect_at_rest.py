@@ -18,6 +18,7 @@ from midrun.core.entries import (
 )
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel
+from tests.keeping import kept_at
 from tests.promises.seen import entries, instructed, kinds
 from tests.promises.speaker import Line, Speaker
 from tests.runtime.conftest import Opener
@@ -123,7 +124,7 @@ async def test_while_queued_it_is_there_before_the_first_step(
     """The agent's first thought knows it."""
     model = Speaker("Done.")
     agent = Agent("actor", model=model)
-    async with Midrun(f"sqlite:///{path}", agents=[agent], engine=None) as asking:
+    async with Midrun(kept_at(path), agents=[agent], engine=None) as asking:
         run = await asking.start("actor", "go")
         assert (await run.redirect(NEW, actor="ada")).phase == "queued"
     midrun = await opened(agent)
@@ -176,7 +177,7 @@ async def test_a_yes_stays_void_when_the_redirect_is_withdrawn(
         model = ScriptedModel([Use("send", name="mail"), "Done."])
         return Agent("actor", model=model, tools=[send])
 
-    address = f"sqlite:///{path}"
+    address = kept_at(path)
     async with Midrun(address, agents=[agent()]) as first:
         run_id = (await first.start("actor", "go")).id
         await (await first.get(run_id)).until("waiting")

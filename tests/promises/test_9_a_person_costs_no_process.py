@@ -21,6 +21,7 @@ from midrun import (
 from midrun.agents.outcome import Outcome
 from midrun.core.entries import AskOpened
 from midrun.models import Use
+from tests.keeping import kept_at
 from tests.promises.office import office, script, told, written
 from tests.promises.processes import elsewhere
 from tests.promises.seen import recorded
@@ -86,9 +87,7 @@ async def test_with_a_store_another_process_answers_and_drives(
     opened: Opener, path: Path, log: str
 ) -> None:
     """The process that asked may be gone; a waiting run is nobody's."""
-    async with Midrun(
-        f"sqlite:///{path}", agents=[office(*script("ask_async", log))]
-    ) as midrun:
+    async with Midrun(kept_at(path), agents=[office(*script("ask_async", log))]) as midrun:
         run = await midrun.start("office", "go")
         await run.until("waiting")
         assert (await midrun.store.row(run.id)).holder == ""

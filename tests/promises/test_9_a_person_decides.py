@@ -24,6 +24,7 @@ from midrun.agents.outcome import Outcome
 from midrun.core.entries import AskOpened, CallStarted
 from midrun.models import Use
 from midrun.ports.outside import Outside
+from tests.keeping import kept_at
 from tests.promises.clocks import FAR, Hand
 from tests.promises.office import office, script, told, written
 from tests.promises.processes import elsewhere
@@ -173,7 +174,7 @@ async def test_a_yes_given_while_nobody_drives_the_run_stays_valid(
 ) -> None:
     """The process died between the yes and the start: nobody is asked twice."""
     agent = office(*script("pay", log))
-    async with Midrun(f"sqlite:///{path}", agents=[agent]) as midrun:
+    async with Midrun(kept_at(path), agents=[agent]) as midrun:
         run = await midrun.start("office", "go")
         await run.until("waiting")
     desk = await opened()
@@ -236,7 +237,7 @@ async def test_an_approval_that_nobody_decides_in_time_is_a_no(path: Path, log: 
     """The agent is told so; whoever decides after it learns that it is over."""
     clock = Hand()
     outside = Outside(clock=clock, lease=FAR)
-    async with Midrun(f"sqlite:///{path}", agents=[hasty(log)], outside=outside) as midrun:
+    async with Midrun(kept_at(path), agents=[hasty(log)], outside=outside) as midrun:
         run = await midrun.start("office", "go")
         (ask,) = (await run.until("waiting")).asks
         assert ask.expires_at == clock.now + 3_600_000_000
@@ -255,7 +256,7 @@ async def test_a_yes_that_has_expired_before_the_call_is_made_is_asked_for_again
     """Given in time, but nobody drove the run until it was over: it is not used any more."""
     clock = Hand()
     outside = Outside(clock=clock, lease=FAR)
-    address = f"sqlite:///{path}"
+    address = kept_at(path)
     async with Midrun(address, agents=[hasty(log)], outside=outside) as midrun:
         run = await midrun.start("office", "go")
         await run.until("waiting")

@@ -30,6 +30,7 @@ from midrun.core.values import Phase
 from midrun.models import ScriptedModel, Use
 from midrun.ports.clock import wall
 from midrun.stops import MaxSteps
+from tests.keeping import kept_at
 from tests.promises.faulty import REFUSED, Faulty
 from tests.promises.office import act, office, script, told, write, written
 from tests.promises.processes import elsewhere
@@ -56,7 +57,7 @@ async def asking(log: str) -> Paused:
 async def signed(log: str, path: Path) -> Checkpoint:
     """Return the signed checkpoint of a run that has asked, of a store that is gone."""
     agent = office(*script("ask_async", log))
-    async with Midrun(f"sqlite:///{path}", agents=[agent], key=KEY) as midrun:
+    async with Midrun(kept_at(path), agents=[agent], key=KEY) as midrun:
         run = await midrun.start("office", "go")
         outcome = await run.result()
         assert is_paused(outcome)

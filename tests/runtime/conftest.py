@@ -12,6 +12,7 @@ import pytest
 from midrun import Agent, Midrun
 from midrun.ports.outside import Outside
 from midrun.ports.store import Query
+from tests.keeping import kept_at
 
 PATIENCE = 20
 """Seconds after which something that should have happened counts as never happening."""
@@ -29,9 +30,9 @@ class Opener(Protocol):
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Give the file that the test's runs are kept in."""
-    return tmp_path / "runs.db"
+def path(kept: Path) -> Path:
+    """Give the path that stands for the store of the test's runs."""
+    return kept
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def _opener(stack: AsyncExitStack, path: Path) -> Opener:
     async def open_one(
         *agents: Agent, lease: timedelta = LEASE, key: bytes | None = None
     ) -> Midrun:
-        address, outside = f"sqlite:///{path}", Outside(lease=lease)
+        address, outside = kept_at(path), Outside(lease=lease)
         midrun = Midrun(address, agents=agents, key=key, outside=outside)
         return await stack.enter_async_context(midrun)
 
@@ -56,7 +57,7 @@ def _opener(stack: AsyncExitStack, path: Path) -> Opener:
 
 async def verify_all(path: Path) -> None:
     """Hold every journal of a store against the invariants."""
-    async with Midrun(f"sqlite:///{path}") as midrun:
+    async with Midrun(kept_at(path)) as midrun:
         for row in (await midrun.store.runs(Query(limit=500))).items:
             verdict = await midrun.verify(row.run)
             assert verdict, str(verdict)

@@ -11,6 +11,7 @@ from midrun.core.entries import CallAborted, CallFailed
 from midrun.driver.live import Delta
 from midrun.models.provider import ProviderModel
 from midrun.testing.providers import Answer, Call, Denied, Gate, Provider, Text, Thinking
+from tests.keeping import kept_at
 from tests.models.protocols import ALL, Speaks
 
 protocols = pytest.mark.parametrize("speaks", ALL, ids=lambda speaks: str(speaks.name))
@@ -31,7 +32,7 @@ def agent(speaks: Speaks, provider: Provider) -> Agent:
 
 def at(path: Path, clerk: Agent) -> Midrun:
     """Return a `Midrun` on the test's own store."""
-    return Midrun(f"sqlite:///{path}", agents=[clerk])
+    return Midrun(kept_at(path), agents=[clerk])
 
 
 async def heard(run: Run, text: str) -> None:

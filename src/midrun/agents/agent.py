@@ -132,11 +132,13 @@ class Agent:
         """Return this agent as a tool of another: each call is a run of its own.
 
         The child run has its own journal and is controlled with its parent: paused, halted and
-        cancelled with it, and ended when its parent ends. What it asks shows on the parent.
+        cancelled with it, and ended when its parent ends. What it asks shows on the parent. A
+        cancel of the parent that undoes all undoes what its children did, too.
         """
         made = tool(_delegate, name=name or NOT_IN_NAMES.sub("_", self.name))
         told = description or f"Have {self.name} do a task of its own, and return its answer."
-        return replace_fields(made, description=told, agent=self)
+        traits = replace(made.traits, undo=True)  # by its own run, call by call
+        return replace_fields(made, description=told, agent=self, traits=traits)
 
     async def run(self, task: str, *, stop: Stop | None = None) -> Outcome:
         """Run the agent on `task`, in memory, until it has ended, failed, or needs somebody.

@@ -107,6 +107,7 @@ class Cancelled(Value, kw_only=True):
             (len(told.not_undone), "could not be undone"),
             (len(told.stopped), "stopped midway"),
             (len(told.unsure), "unsure"),
+            (len(told.released), "released"),
             (len(told.still_held), "could not be released"),
         )
         said = ", ".join(f"{count} {what}" for count, what in counts if count)

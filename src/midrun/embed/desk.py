@@ -1,6 +1,7 @@
 """The desk: where the runs of one store are looked at, waited for, and asked things."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from hashlib import sha256
 from weakref import WeakValueDictionary
 
 import anyio
@@ -21,12 +22,15 @@ from midrun.core.verdicts import Refused
 from midrun.driver.batch import Batch
 from midrun.driver.bell import Bell
 from midrun.driver.control import bring, bring_all, rule
+from midrun.driver.hiding import asked, hidden
 from midrun.driver.journal import load, read_on
 from midrun.driver.live import Live
 from midrun.driver.news import News
-from midrun.embed.receipt import Receipt, receipt
+from midrun.driver.vault import Vault
+from midrun.embed.receipt import receipt
 from midrun.errors import ControlRefused, RunExists, StoreClosed
-from midrun.ports.outside import Outside
+from midrun.handles.receipt import Receipt
+from midrun.ports.outside import ID_BYTES, Outside
 from midrun.ports.store import Store
 
 
@@ -41,6 +45,7 @@ class Desk:
         news: News,
         live: Live,
         outside: Outside,
+        vault: Vault,
         key: bytes | None = None,
     ) -> None:
         self.store = store
@@ -51,6 +56,7 @@ class Desk:
         self.new_id = outside.ids
         self.known: Callable[[RunId], State | None] = _nothing
         self.hear: Callable[[RunId, State], None] = _ignored
+        self._vault = vault
         self._key = key
         self._turns: WeakValueDictionary[RunId, anyio.Lock] = WeakValueDictionary()
 
@@ -66,6 +72,7 @@ class Desk:
             state = self.known(run) or await load(self.store, run)
             if isinstance(control, Approve) and control.args is not None:
                 await self._check_edited(state, control)
+            control = asked(self._vault, state, control)
             ruled = await bring(self.store, state, control, self.now)
             if ruled.entries:
                 self.hear(run, ruled.after)
@@ -89,6 +96,7 @@ class Desk:
             ControlRefused: one of them does not fit where the run stands.
         """
         state = self.known(run) or await load(self.store, run)
+        controls = [asked(self._vault, state, control) for control in controls]
         every = await bring_all(self.store, state, controls, self.now)
         for control, ruled in zip(controls, every, strict=False):
             receipt(control, ruled)
@@ -132,18 +140,29 @@ class Desk:
         Raises:
             ControlRefused: `request_id_reused`, there is one with another task.
         """
-        empty = State(run=run)
+        empty, started = State(run=run), hidden(self._vault, run, started)
         head = head_of(apply(empty, [started], self.now()))
         try:
             appended = await self.store.create(run, [started], head=head)
         except RunExists:
-            first = (await load(self.store, run)).started
-            if (first.agent, first.task) != (started.agent, started.task):
-                raise ControlRefused(run, "start", "request_id_reused", "started") from None
+            state = await load(self.store, run)
+            if _same(state.started) != _same(started):
+                detail = "the request id belongs to this run, which has another task"
+                wish = "start" if started.forked is None else "fork"
+                raise ControlRefused(
+                    run, wish, "request_id_reused", state.phase, (wish,), detail=detail
+                ) from None
         else:
             self.hear(run, apply(empty, [started], appended.at))
 
-    async def fork(self, run: RunId, seq: int | None, *, instruction: str, by: Actor) -> RunId:
+    def id_for(self, request_id: str) -> RunId:
+        """Return the id of a new run: one that follows from the request, if that has one."""
+        told = sha256(request_id.encode()).hexdigest()[: 2 * ID_BYTES]
+        return RunId(f"run_{told if request_id else self.new_id()}")
+
+    async def fork(
+        self, run: RunId, seq: int | None, *, instruction: str, by: Actor, request: str
+    ) -> RunId:
         """Start a run that continues from a boundary of another: at `seq`, or the newest.
 
         Raises:
@@ -151,16 +170,28 @@ class Desk:
         """
         state, found = State(run=run), None
         if seq is not None and seq < 1:
-            raise ControlRefused(run, "fork", "not_a_boundary", "started")
+            raise ControlRefused(
+                run,
+                "fork",
+                "not_a_boundary",
+                (await self.state_of(run)).phase,
+                ("fork",),
+                detail=f"there is no entry {seq}",
+            )
         for record in await self.store.read(run, limit=seq):
             state = fold(run, [record], state)
             if seq is None or record.seq == seq:
                 forked = fork(state, by=by, instruction=instruction)
                 found = found if isinstance(forked, Refused) else forked
         if found is None:
-            raise ControlRefused(run, "fork", "not_a_boundary", state.phase)
-        new = RunId(f"run_{self.new_id()}")
-        await self.create(new, found)
+            detail = (
+                f"at {seq or 'any seq'} something was under way, or the journal ends before"
+            )
+            raise ControlRefused(
+                run, "fork", "not_a_boundary", state.phase, ("fork",), detail=detail
+            )
+        new = self.id_for(request)
+        await self.create(new, replace(found, request=request))
         return new
 
     async def reached(self, run: RunId, phases: Collection[Phase]) -> State:
@@ -219,6 +250,12 @@ class Desk:
                 state.run, "use_tool", reason, phase, enabled(phase), detail=detail
             )
         return use
+
+
+def _same(started: RunStarted) -> tuple[str, str, str]:
+    """Return what a repeated request must agree on; a newer boundary of the run will do."""
+    origin = started.forked
+    return started.agent, started.task, origin.run if origin is not None else ""
 
 
 def _nothing(_: RunId) -> None:

@@ -1,35 +1,20 @@
 """The feed: everything that happens to a run, replayable by seq, and what is live between."""
 
 from collections.abc import AsyncGenerator, Iterator
-from typing import TypeAlias
-
-from msgspec import Struct
 
 from midrun.core.entries import (
     CallAborted,
     CallDone,
     CallFailed,
+    CallStarted,
     CallUnknown,
     Entry,
     Record,
 )
-from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
+from midrun.core.ids import CallId, RunId, Seq
 from midrun.core.values import TERMINAL
-from midrun.driver.live import Delta
 from midrun.embed.desk import Desk
-
-
-class Happened(Struct, frozen=True, kw_only=True):
-    """An entry of the journal, in its place."""
-
-    seq: Seq
-    at: Micros
-    kind: str
-    entry: Entry
-    epoch: Epoch | None = None
-
-
-Item: TypeAlias = Happened | Delta
+from midrun.handles.item import Happened, Item
 
 _CLOSINGS = (CallDone, CallFailed, CallAborted, CallUnknown)
 
@@ -47,6 +32,8 @@ async def feed(desk: Desk, run: RunId, after: Seq) -> AsyncGenerator[Item, None]
             for record in records:
                 after = record.seq
                 closed.update(_closed(record.entry))
+                if isinstance(record.entry, CallStarted):
+                    closed.discard(record.entry.call)  # another attempt at it
                 yield happened(record)
             if row.head.phase in TERMINAL and after >= row.seq:
                 return

@@ -2,51 +2,67 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from hashlib import sha256
 from types import TracebackType
 from typing import Final, Literal, Self, cast
 
 import anyio
 import anyio.to_thread
+from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
-from midrun.core import controls as c
+from midrun.codec.redaction import Find
 from midrun.core.entries import RunStarted
-from midrun.core.fork import history
 from midrun.core.head import head_of
 from midrun.core.ids import RunId
 from midrun.core.stops import MaxCost, Stop, leaves
-from midrun.core.values import Json, Message, Phase
-from midrun.driver.control import bring
+from midrun.core.values import Json
+from midrun.driver.hiding import Screen
 from midrun.driver.journal import load
 from midrun.driver.live import Live
 from midrun.driver.news import News
-from midrun.embed.actors import Who, actor_of
+from midrun.driver.vault import Vault
 from midrun.embed.desk import Desk
+from midrun.embed.latches import let_go
+from midrun.embed.listing import views
 from midrun.embed.resuming import answers
-from midrun.embed.run import Run, phase_of
-from midrun.embed.verdict import Verdict, verdict_on
+from midrun.embed.run import Run
+from midrun.embed.threads import said_before
+from midrun.embed.verdict import verdict_on
+from midrun.embed.view import open_asks
+from midrun.engines.fleet import Fleet
 from midrun.engines.local import Local
+from midrun.engines.placing import Placing
 from midrun.errors import Misconfigured, RunNotFound
+from midrun.handles import given
+from midrun.handles.asking import Who, actor_of, phase_of
+from midrun.handles.verdict import Verdict
+from midrun.handles.view import OpenAsk, RunView
 from midrun.models.named import model_of
 from midrun.ports.model import Model
-from midrun.ports.outside import ID_BYTES, Outside
-from midrun.ports.store import Halt, Page, Query, RunRow, Store
+from midrun.ports.outside import Outside
+from midrun.ports.relay import relay_of
+from midrun.ports.store import Halt, Page, Query, Store, Timed
 from midrun.stores.sqlite.connect import Durability
 from midrun.stores.urls import open_store
 
-REMEMBERED: Final = 50
-"""How many of the newest runs of a thread a new one is told of."""
+LISTED: Final = 500
+"""Among how many of the newest runs one is found by the beginning of its id."""
 
 
 class Midrun:
     """Starts runs, finds them again, and drives them while it is open.
 
-    `store` is an address (`sqlite:///runs.db`, `memory://`) or a store. `agents` are the ones
-    whose runs this process drives; without any it only looks and controls. `key` signs
-    checkpoints. Use it as an async context manager; leaving it stands down from every run,
-    which is not a pause: they go on wherever a driver takes them next.
+    `store` is an address (`sqlite:///runs.db`, `postgresql://…`, `memory://`) or a store.
+    `agents` are the ones whose runs this process drives; without any it only looks and
+    controls. `engine` is who decides where runs are driven: "local" is whoever is there first,
+    None is nobody here, and `midrun.engines.temporal.Temporal(…)` is Temporal. `key` signs
+    checkpoints. Secrets are redacted before anything is journaled or shown: those in fields
+    that are named for one, with `redact` as a function also what it finds, with False none.
+    `fleet` says which runs this process takes, and how many, where others share the store.
+
+    Use it as an async context manager; leaving it stands down from every run, which is not a
+    pause: they go on wherever a driver takes them next.
     """
 
     def __init__(
@@ -54,9 +70,11 @@ class Midrun:
         store: str | Store = "sqlite:///midrun.db",
         *,
         agents: Iterable[Agent] = (),
-        engine: Literal["local"] | None = "local",
+        engine: Literal["local"] | Placing | None = "local",
         key: bytes | None = None,
         durability: Durability = "full",
+        redact: bool | Find = True,
+        fleet: Fleet | None = None,
         outside: Outside | None = None,
     ) -> None:
         self.agents = _named(agents)
@@ -64,6 +82,8 @@ class Midrun:
         self._engine = engine
         self._key = key
         self._durability = durability
+        self._redact = redact
+        self._fleet = fleet
         self._outside = outside or Outside()
         self._clock = self._outside.clock
         self._models: dict[str, Model] = {}
@@ -93,15 +113,21 @@ class Midrun:
 
     async def _run(self, stack: AsyncExitStack, store: Store) -> None:
         news = News(store)
-        live = Live()
+        if isinstance(store, Timed):  # all who decide on its runs go by its time
+            self._outside = self._outside.by(store.clock)
+            self._clock = store.clock
+        outside, key = self._outside, self._key
+        vault = Vault(self._redact, key or outside.ids().encode())
+        live = Live(relay_of(store), Screen(vault))
         self._at = Desk(
-            store, self.agents, news=news, live=live, outside=self._outside, key=self._key
+            store, self.agents, news=news, live=live, outside=outside, vault=vault, key=key
         )
         for agent in self.agents.values():  # before any task group, which would wrap an error
             await self._take_model(stack, agent)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         await tasks.start(news.watch)
+        await tasks.start(live.carry)
         if self._engine is None or not self.agents:
             return
         local = Local(
@@ -109,10 +135,16 @@ class Midrun:
             news,
             self.agents,
             live=live,
+            vault=vault,
             model_of=self._model_of,
-            outside=self._outside,
+            outside=outside,
+            place=None if isinstance(self._engine, str) else self._engine.place,
+            fleet=self._fleet,
         )
         await stack.enter_async_context(local.running())
+        if not isinstance(self._engine, str):
+            placed = self._engine.running(local, store, self.agents)
+            await stack.enter_async_context(placed)
         self._local = local
         self._desk.known, self._desk.hear = local.known, local.hear
 
@@ -154,11 +186,13 @@ class Midrun:
         stop: Stop | None = None,
         request_id: str | None = None,
         actor: Who = None,
+        trace: str | None = None,
     ) -> Run:
         """Start a run of one of the agents; it is driven here at once.
 
         `stop` takes the place of the agent's own. A repeat with the same `request_id` returns
-        the first run.
+        the first run. `trace` is a W3C traceparent: all spans of the run belong to it, however
+        often it is paused.
 
         Raises:
             Misconfigured: no such agent, or a cap on money for a model without a price.
@@ -171,30 +205,23 @@ class Midrun:
         self._check_price(known, stop)
         person = actor_of(actor)
         started = RunStarted(
-            task=task,
+            task=given.text("task", task),
             **known.spec(stop),
-            thread=thread or "",
-            history=await self._said_before(thread) if thread else (),
-            labels=tuple(labels or ()),
+            thread=given.text("thread", thread or ""),
+            history=await said_before(self.store, thread) if thread else (),
+            labels=tuple(given.text("labels", label) for label in labels or ()),
             by=person.name,
             role=person.role,
-            request=request_id or "",
+            request=given.text("request_id", request_id or ""),
+            trace=given.traceparent(trace or ""),
         )
-        run = RunId(f"run_{_told(request_id) if request_id else self._outside.ids()}")
+        run = self._desk.id_for(started.request)
         await self._desk.create(run, started)
         return Run(run, self._desk)
 
-    async def _said_before(self, thread: str) -> tuple[Message, ...]:
-        """Return what the runs of a thread said, oldest first, each without what it was told.
-
-        So what an older run says after a newer one has started is not lost to the thread.
-        """
-        page = await self.store.runs(Query(thread=thread, limit=REMEMBERED))
-        said: list[Message] = []
-        for row in reversed(page.items):
-            state = await load(self.store, row.run)
-            said += history(state, inherited=len(state.started.history))
-        return tuple(said)
+    def id_for(self, request_id: str) -> RunId:
+        """Return the id of the run that a request of this id starts, or forks."""
+        return self._desk.id_for(request_id)
 
     async def get(self, run_id: str) -> Run:
         """Return the handle of a run.
@@ -211,19 +238,39 @@ class Midrun:
         phase: str | None = None,
         agent: str | None = None,
         label: str | None = None,
+        thread: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
-    ) -> Page[RunRow]:
+    ) -> Page[RunView]:
         """Return a page of runs, newest first; `page.cursor` leads to the next."""
-        return await self.store.runs(
-            Query(
-                phases=() if phase is None else (phase_of(phase),),
-                agent=agent or "",
-                label=label or "",
-                limit=limit,
-                cursor=cursor or "",
-            )
+        query = Query(
+            phases=() if phase is None else (phase_of(phase),),
+            agent=agent or "",
+            label=label or "",
+            thread=thread or "",
+            limit=limit,
+            cursor=cursor or "",
         )
+        return await views(self.store, query)
+
+    async def named(self, beginning: str) -> tuple[RunId, ...]:
+        """Return which of the newest runs have ids that begin so, with or without `run_`."""
+        rows = (await self.store.runs(Query(limit=LISTED))).items
+        begins = (beginning, f"run_{beginning}")
+        return tuple(row.run for row in rows if row.run.startswith(begins))
+
+    async def asks(self) -> tuple[OpenAsk, ...]:
+        """Return everything that runs wait for somebody to decide."""
+        found: tuple[OpenAsk, ...] = ()
+        cursor = ""
+        while True:
+            page = await self.store.runs(Query(attention=True, limit=200, cursor=cursor))
+            for row in page.items:
+                if row.head.asks:
+                    found += open_asks(await load(self.store, row.run))
+            cursor = page.cursor
+            if not cursor:
+                return found
 
     async def resume(
         self,
@@ -233,8 +280,11 @@ class Midrun:
         instruction: str | None = None,
         caps: dict[str, float] | None = None,
         actor: Who = None,
+        request_id: str | None = None,
     ) -> Run:
         """Go on from a checkpoint: a run that the store does not know is imported.
+
+        A repeat with the same `request_id` finds the run where the first one took it.
 
         Raises:
             CheckpointRefused: stale (the run went on meanwhile), expired, or of another agent.
@@ -247,6 +297,8 @@ class Midrun:
         except RunNotFound:
             row = None
         if row is not None:
+            if request_id and request_id in (await load(self.store, row.run)).heard:
+                return Run(row.run, self._desk)
             checkpoint.check_head(row.seq, row.hash)
         agent = self.agents.get(checkpoint.agent)
         name = ", ".join(self.agents) if agent is None else agent.name
@@ -254,11 +306,21 @@ class Midrun:
         checkpoint.check_for(name, print_, self._clock())
         state = checkpoint.state()
         wishes = answers(state, answer, instruction, caps=caps or {}, by=actor_of(actor))
+        *before, last = wishes
+        wishes = (*before, replace(last, request=given.text("request_id", request_id or "")))
         self._desk.check_all(state, wishes)  # before anything is taken in
         if row is None:
             await self.store.adopt(checkpoint.run, checkpoint.journal, head=head_of(state))
         await self._desk.ask_all(checkpoint.run, wishes)
         return Run(checkpoint.run, self._desk)
+
+    def checkpoint_in(self, text: str | bytes) -> Checkpoint:
+        """Return the checkpoint that `text` is, checked by the key that this has.
+
+        Raises:
+            CheckpointRefused: it is not what was issued.
+        """
+        return Checkpoint.from_json(text, key=self._key)
 
     async def verify(self, run_id: str) -> Verdict:
         """Check the chain and every invariant of a run's journal; truthy when clean."""
@@ -276,24 +338,8 @@ class Midrun:
     async def lift(self, *, scope: str = "all", actor: Who) -> bool:
         """Take a latch away; runs that no other latch covers go on where they were."""
         lifted = await self.store.lift(scope)
-        halts = tuple(await self.store.halts())
-        cursor = ""
-        while True:
-            query = Query(phases=(Phase.HALTED,), limit=200, cursor=cursor)
-            page = await self.store.runs(query)
-            for row in page.items:
-                head = row.head
-                if not any(h.covers(row.run, head.agent, head.labels) for h in halts):
-                    await self._lift(row.run, actor)
-            cursor = page.cursor
-            if not cursor:
-                return lifted
-
-    async def _lift(self, run: RunId, actor: Who) -> None:
-        control = c.Lift(by=actor_of(actor))
-        ruled = await bring(self.store, await load(self.store, run), control, self._clock)
-        if ruled.entries:
-            self._desk.hear(run, ruled.after)
+        await let_go(self._desk, actor_of(actor))
+        return lifted
 
     # ── agents ────────────────────────────────────────────────────────────────────────────
 
@@ -339,8 +385,3 @@ def _named(agents: Iterable[Agent]) -> dict[str, Agent]:
         inner = (tool.agent for tool in agent.tools.values())
         waiting += [a for a in inner if isinstance(a, Agent) and named.get(a.name) is not a]
     return named
-
-
-def _told(request_id: str) -> str:
-    """Return the part of a run's id that follows from the request that started it."""
-    return sha256(request_id.encode()).hexdigest()[: 2 * ID_BYTES]

@@ -1,28 +1,12 @@
 """Receipts: what somebody who asked something of a run gets back, or why not."""
 
 from midrun.core import controls as c
-from midrun.core.ids import Seq
 from midrun.core.table import enabled, name_of
-from midrun.core.values import Phase, Value
+from midrun.core.values import Phase
 from midrun.core.verdicts import Already, Refused
 from midrun.driver.control import Ruled
 from midrun.errors import ControlRefused
-
-
-class Receipt(Value, kw_only=True):
-    """A control is in the journal, or was so already.
-
-    `applied` is False while it waits for its boundary: a pause whose call still finishes, a
-    redirect or a message that the agent has not been given yet. `already` names the no-op if
-    nothing changed, and `by` who had asked for it first.
-    """
-
-    seq: Seq
-    phase: Phase
-    applied: bool = True
-    already: str | None = None
-    by: str = ""
-    said: str = ""  # what the runtime says to it at once: "Hold on — finishing *X* first"
+from midrun.handles.receipt import Receipt
 
 
 def receipt(control: c.Control, ruled: Ruled) -> Receipt:
@@ -43,11 +27,14 @@ def receipt(control: c.Control, ruled: Ruled) -> Receipt:
             verdict.seq,
         )
     pausing = isinstance(control, c.Pause | c.TakeOver) and after.phase is Phase.PAUSING
+    if isinstance(control, c.Cancel) and after.phase is Phase.HALTED:
+        pausing = True  # taken down at once, and carried out when the latch is lifted
     if isinstance(verdict, Already):
+        waits = pausing or any(p.seq == verdict.seq for p in after.pending)
         return Receipt(
             seq=verdict.seq,
             phase=after.phase,
-            applied=not pausing,
+            applied=not waits,
             already=verdict.name,
             by=verdict.by,
         )

@@ -6,6 +6,7 @@ from midrun.core.state import Ask, State
 from midrun.core.table import enabled
 from midrun.core.values import Actor, Json, Phase
 from midrun.errors import ControlRefused
+from midrun.handles.given import counted, text
 
 
 def answers(
@@ -27,23 +28,14 @@ def answers(
     wishes: list[c.Control] = []
     if answer is not None:
         wishes.append(_decision(_only(state), checked(answer), by))
-    text = instruction or ""
+    words = text("instruction", instruction or "")
     if state.phase is not Phase.WAITING:
-        wishes.append(c.Resume(instruction=text, caps=counted(caps), by=by))
-    elif text:
-        wishes.append(c.Redirect(text=text, by=by))
+        wishes.append(c.Resume(instruction=words, caps=counted(caps), by=by))
+    elif words:
+        wishes.append(c.Redirect(text=words, by=by))
     if not wishes:
         raise ControlRefused(state.run, "resume", "answer_needed", state.phase, ("answer",))
     return tuple(wishes)
-
-
-def counted(caps: dict[str, float]) -> dict[str, int]:
-    """Return caps as the journal counts them: money and time in millionths."""
-    millionths = {"cost", "time"}
-    return {
-        name: round(value * 1_000_000) if name in millionths else round(value)
-        for name, value in caps.items()
-    }
 
 
 def _only(state: State) -> Ask:

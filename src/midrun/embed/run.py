@@ -2,47 +2,48 @@
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta
-from typing import TypedDict, Unpack, get_args
+from typing import Final, TypedDict, Unpack, get_args
 
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Outcome, outcome_of
 from midrun.codec.strict import checked
 from midrun.core import controls as c
-from midrun.core.ids import SECOND, AskId, FrameId, Micros, RunId, Seq, later
+from midrun.core.ids import AskId, FrameId, RunId, Seq, later
 from midrun.core.report import Report, report
 from midrun.core.state import State
 from midrun.core.table import enabled
-from midrun.core.values import TERMINAL, Actor, Json, Phase, UndoSet, Urgency, Use, When
-from midrun.embed.actors import Who, actor_of
+from midrun.core.values import (
+    DRIVABLE,
+    TERMINAL,
+    Actor,
+    Json,
+    Phase,
+    UndoSet,
+    Urgency,
+    Use,
+    When,
+)
 from midrun.embed.desk import Desk
-from midrun.embed.feed import Item, feed
-from midrun.embed.receipt import Receipt
-from midrun.embed.resuming import counted
-from midrun.embed.view import RunView, view_of
+from midrun.embed.feed import feed
+from midrun.embed.view import view_of
 from midrun.errors import ControlRefused, Misconfigured, RunOver
+from midrun.handles import given
+from midrun.handles.asking import Asking, Who, actor_of, one_of, phase_of
+from midrun.handles.given import Moment, counted
+from midrun.handles.item import Item
+from midrun.handles.receipt import Receipt
+from midrun.handles.view import RunView
 
-SETTLED = frozenset(Phase) - {
-    Phase.QUEUED,
-    Phase.RUNNING,
-    Phase.PAUSING,
-    Phase.CANCELLING,
-}
-
-
-class Asking(TypedDict, total=False):
-    """Who asks, why, and under which request id: a repeat of it is applied only once."""
-
-    actor: Who
-    reason: str | None
-    request_id: str | None
+SETTLED: Final = frozenset(Phase) - DRIVABLE
 
 
 class Wish(TypedDict):
-    """The same, as controls have it."""
+    """Who asks and why, as controls have it."""
 
     by: Actor
     reason: str
     request: str
+    seen: Seq | None
 
 
 def wish(asking: Asking) -> Wish:
@@ -51,30 +52,10 @@ def wish(asking: Asking) -> Wish:
         raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
     return Wish(
         by=actor_of(asking.get("actor")),
-        reason=asking.get("reason") or "",
-        request=asking.get("request_id") or "",
+        reason=given.text("reason", asking.get("reason") or ""),
+        request=given.text("request_id", asking.get("request_id") or ""),
+        seen=None if (seen := asking.get("seen")) is None else Seq(seen),
     )
-
-
-def phase_of(word: str) -> Phase:
-    """Return the phase of that name.
-
-    Raises:
-        Misconfigured: there is none; the text has all ten.
-    """
-    if word in set(Phase):
-        return Phase(word)
-    raise Misconfigured(f"phase {word!r}", f"the phases are {', '.join(Phase)}")
-
-
-def one_of(name: str, word: str, words: tuple[str, ...]) -> None:
-    """Refuse a word that means nothing.
-
-    Raises:
-        Misconfigured: it is none of `words`.
-    """
-    if word not in words:
-        raise Misconfigured(f"{name} {word!r}", f"say {' or '.join(words)}")
 
 
 class Run:
@@ -103,9 +84,7 @@ class Run:
         """Stop at the next boundary, or `now`; with `hold`, go on by itself after that."""
         until = None
         if hold is not None:
-            if hold <= timedelta(0):
-                raise Misconfigured("hold", "it is a time to wait: timedelta(minutes=1)")
-            until = later(self._desk.now(), hold.total_seconds() * SECOND)
+            until = later(self._desk.now(), given.span("hold", hold))
         return await self._ask(c.Pause(now=now, until=until, **wish(asking)))
 
     async def resume(
@@ -116,8 +95,9 @@ class Run:
         **asking: Unpack[Asking],
     ) -> Receipt:
         """Go on, with an instruction and raised caps if given; withdraws a pause that pends."""
+        words = given.text("instruction", instruction or "")
         return await self._ask(
-            c.Resume(instruction=instruction or "", caps=counted(caps or {}), **wish(asking))
+            c.Resume(instruction=words, caps=counted(caps or {}), **wish(asking))
         )
 
     async def redirect(
@@ -125,6 +105,7 @@ class Run:
     ) -> Receipt:
         """Change course at the next step, or now; finished work stays."""
         one_of("when", when, get_args(When))
+        text = given.text("redirect", text)
         return await self._ask(c.Redirect(text=text, when=when, **wish(asking)))
 
     async def say(
@@ -132,25 +113,31 @@ class Run:
         text: str,
         *,
         urgency: Urgency = "next",
-        at: Micros | None = None,
+        at: Moment | None = None,
         **asking: Unpack[Asking],
     ) -> Receipt:
-        """Speak to the run while it works; with `at`, not before that time."""
+        """Speak to the run while it works; with `at`, not before that time.
+
+        `at` is a datetime with its time zone, or a timedelta from now. A run that rests is
+        woken by it.
+        """
         one_of("urgency", urgency, get_args(Urgency))
-        return await self._ask(c.Say(text=text, urgency=urgency, due=at, **wish(asking)))
+        due = None if at is None else given.moment("at", at, self._desk.now())
+        text = given.text("say", text)
+        return await self._ask(c.Say(text=text, urgency=urgency, due=due, **wish(asking)))
 
     async def answer(
         self, value: Json, *, ask: str | None = None, **asking: Unpack[Asking]
     ) -> Receipt:
         """Answer a question: the answer is the result of the tool that asked."""
-        which = await self._which(ask, "answer")
+        which = await self._which(ask, "answer", asking.get("request_id"))
         return await self._ask(c.Answer(ask=which, value=checked(value), **wish(asking)))
 
     async def approve(
         self, *, ask: str | None = None, args: Json = None, **asking: Unpack[Asking]
     ) -> Receipt:
         """Let a call be made, once, with these arguments and no others."""
-        which = await self._which(ask, "approve")
+        which = await self._which(ask, "approve", asking.get("request_id"))
         return await self._ask(c.Approve(ask=which, args=checked(args), **wish(asking)))
 
     async def decline(
@@ -160,10 +147,11 @@ class Run:
         ask: str | None = None,
         actor: Who = None,
         request_id: str | None = None,
+        seen: int | None = None,
     ) -> Receipt:
         """Do not let a call be made; the agent is told why."""
-        which = await self._which(ask, "decline")
-        asking = Asking(actor=actor, reason=reason, request_id=request_id)
+        which = await self._which(ask, "decline", request_id)
+        asking = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
         return await self._ask(c.Decline(ask=which, **wish(asking)))
 
     async def cancel(self, *, undo: UndoSet = "in_flight", **asking: Unpack[Asking]) -> Receipt:
@@ -177,10 +165,11 @@ class Run:
         actor: Who = None,
         reason: str | None = None,
         request_id: str | None = None,
+        seen: int | None = None,
         **caps: float,
     ) -> Receipt:
         """Raise bounds by name: steps, tokens, cost (dollars), time (seconds), tool_calls."""
-        asking = Asking(actor=actor, reason=reason, request_id=request_id)
+        asking = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
         return await self._ask(c.RaiseCap(caps=counted(caps), **wish(asking)))
 
     async def withdraw(self, seq: int, **asking: Unpack[Asking]) -> Receipt:
@@ -213,7 +202,7 @@ class Run:
 
     async def write(self, text: str, **asking: Unpack[Asking]) -> Receipt:
         """Say something as the assistant, after taking over."""
-        return await self._ask(c.Write(text=text, **wish(asking)))
+        return await self._ask(c.Write(text=given.text("write", text), **wish(asking)))
 
     async def use_tool(self, tool: str, args: Json, **asking: Unpack[Asking]) -> Receipt:
         """Make one call of the agent's tools by the same door, after taking over."""
@@ -224,21 +213,28 @@ class Run:
         self, instruction: str | None = None, **asking: Unpack[Asking]
     ) -> Receipt:
         """Return the run to its agent."""
-        return await self._ask(c.HandBack(instruction=instruction or "", **wish(asking)))
+        words = given.text("instruction", instruction or "")
+        return await self._ask(c.HandBack(instruction=words, **wish(asking)))
 
     async def fork(
-        self, seq: int | None = None, *, instruction: str | None = None, actor: Who = None
+        self,
+        seq: int | None = None,
+        *,
+        instruction: str | None = None,
+        actor: Who = None,
+        request_id: str | None = None,
     ) -> "Run":
         """Start a new run that continues from a boundary of this one, with its own journal.
 
         It inherits what was said and planned; what was done stays this run's. Without `seq`,
-        the newest boundary is meant.
+        the newest boundary is meant. A repeat with the same `request_id` returns the first.
 
         Raises:
             ControlRefused: `not_a_boundary`, something was under way at `seq`.
         """
-        by = actor_of(actor)
-        run = await self._desk.fork(self.id, seq, instruction=instruction or "", by=by)
+        words, by = given.text("instruction", instruction or ""), actor_of(actor)
+        request = given.text("request_id", request_id or "")
+        run = await self._desk.fork(self.id, seq, instruction=words, by=by, request=request)
         return Run(run, self._desk)
 
     # ── looking ───────────────────────────────────────────────────────────────────────────
@@ -281,8 +277,12 @@ class Run:
         """
         until = None
         if expires is not None:
-            until = later(self._desk.now(), expires.total_seconds() * SECOND)
+            until = later(self._desk.now(), given.span("expires", expires))
         return await self._desk.checkpoint_of(await self._state(), expires=until)
+
+    async def export(self) -> tuple[bytes, ...]:
+        """Return the journal as it is stored, line by line, byte for byte."""
+        return tuple(stored for stored, _ in await self._desk.store.lines(self.id))
 
     def feed(self, after: int = 0) -> AsyncGenerator[Item, None]:
         """Give what happens: entries after `after`, each with its seq, and unstored deltas.
@@ -307,11 +307,18 @@ class Run:
     async def _checkpoint(self, state: State) -> Checkpoint | None:
         return None if state.phase in TERMINAL else await self._desk.checkpoint_of(state)
 
-    async def _which(self, ask: str | None, control: str) -> AskId:
-        """Return the ask that is meant: the only one that is open, unless it is named."""
+    async def _which(self, ask: str | None, control: str, request: str | None) -> AskId:
+        """Return the ask that is meant: the only one that is open, unless it is named.
+
+        A request that is repeated means the one that it decided.
+        """
         if ask is not None:
             return AskId(ask)
         state = await self._state()
+        if (heard := state.heard.get(request or "")) is not None:
+            for decided in state.asks:
+                if decided.closed_seq == heard.seq:
+                    return decided.id
         if len(state.open_asks) == 1:
             return state.asks[state.open_asks[0] - 1].id
         reason = "no_such_ask" if not state.open_asks else "several_asks_open"

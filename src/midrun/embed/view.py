@@ -1,121 +1,50 @@
-"""The view: a run as people look at it. Computed from its journal, stored nowhere."""
+"""Looking at a run: its view is computed from its journal, and stored nowhere."""
 
-from midrun.agents.outcome import AskView, ask_views
-from midrun.core.ids import CallId, FrameId, Micros, RunId, Seq
-from midrun.core.offers import Offer, offers
+from msgspec import structs
+
+from midrun.agents.outcome import ask_views
+from midrun.core.ids import Micros
+from midrun.core.offers import SCALES, acts, offers, raised_cap
+from midrun.core.signs import sign
 from midrun.core.state import Call, Stage, State
 from midrun.core.stops import caps
-from midrun.core.values import Item, Phase, Value
-from midrun.core.words import fate, line, place
+from midrun.core.table import enabled
+from midrun.core.words import fate, goal, line, place
+from midrun.embed.turns import count, rows, text_of
+from midrun.handles.view import (
+    CallView,
+    CapView,
+    EffectView,
+    FrameView,
+    OpenAsk,
+    PendingView,
+    RunView,
+    Usage,
+)
 
 
-class Usage(Value, kw_only=True):
-    """What the run has used. `reserved` is set aside for calls in flight, or lost with them."""
-
-    tokens: int = 0
-    cost_usd: float = 0.0
-    reserved_tokens: int = 0
-    reserved_usd: float = 0.0
-
-
-class CapView(Value, kw_only=True):
-    """A bound, and how much of it is used; money in dollars, time in seconds."""
-
-    name: str
-    used: float
-    cap: float
-
-
-class FrameView(Value, kw_only=True):
-    """A thought that is held while something else is answered."""
-
-    id: FrameId
-    goal: str
-    place: str
-    expires_at: Micros
-
-
-class CallView(Value, kw_only=True):
-    """A call that is in flight now, or the undo or release of one."""
-
-    id: CallId
-    tool: str  # empty for the model
-    since: Micros
-    attempt: int
-    form: str = "call"  # or undo, or release
-    why: str = ""  # the agent makes it
-    unstoppable: bool = False  # it blocks a thread: a cancel will not wait for it
-
-
-class EffectView(Value, kw_only=True):
-    """A call that changed the world, or may have."""
-
-    id: CallId
-    tool: str
-    stage: str
-    can_undo: bool
-    undo: str = ""  # how far its undo is
-    note: str = ""
-    why: str = ""  # the agent made it
-
-
-class PendingView(Value, kw_only=True):
-    """Words that wait for their boundary; can be withdrawn by their seq."""
-
-    seq: Seq
-    kind: str
-    text: str
-    by: str
-
-
-class RunView(Value, kw_only=True):
-    """Where a run stands, in one piece, as of `seq`."""
-
-    run_id: RunId
-    seq: Seq
-    agent: str
-    task: str
-    phase: Phase
-    since_by: str = ""  # who brought it into this phase
-    reason: str = ""  # why it is paused
-    step: int = 0
-    place: str = ""  # "step 4 of 7", or "step 4"
-    plan: tuple[Item, ...] = ()
-    elapsed: float = 0.0  # seconds at work
-    started_at: Micros = Micros(0)
-    changed_at: Micros = Micros(0)
-    usage: Usage = Usage()
-    stop: str = ""
-    caps: tuple[CapView, ...] = ()
-    frames: tuple[FrameView, ...] = ()
-    asks: tuple[AskView, ...] = ()
-    pending: tuple[PendingView, ...] = ()
-    in_flight: tuple[CallView, ...] = ()
-    effects: tuple[EffectView, ...] = ()
-    controls: dict[str, Offer] = {}  # noqa: RUF012 - msgspec copies an empty default
-    output: str = ""
-    error: str = ""
-    labels: tuple[str, ...] = ()
-    thread: str = ""
-
-
-SCALES = {"cost": 1e6, "time": 1e6}
-
-
-def view_of(state: State, *, started_at: Micros) -> RunView:
-    """Return how the run in `state` looks."""
+def view_of(state: State, *, started_at: Micros, recent: int | None = None) -> RunView:
+    """Return how the run in `state` looks; with only so many of its effects, if said."""
     spec, spent, reserved = state.started, state.meter.spent, state.meter.reserved
     return RunView(
         run_id=state.run,
         seq=state.seq,
+        control_rev=state.control_rev,
         agent=spec.agent,
         task=spec.task,
         phase=state.phase,
+        sign=sign(state),
         since_by=state.since_by,
         reason=state.hold.why if state.hold is not None else "",
+        hold_until=state.hold.until if state.hold is not None else None,
+        hold_now=state.hold is not None and state.hold.now,
         step=state.meter.steps,
         place=place(state.plan, state.meter.steps),
         plan=state.plan,
+        rows=rows(state),
+        turns=count(state),
+        goal=goal(state),
+        wheel=state.wheel,
         elapsed=state.worked / 1e6,
         started_at=started_at,
         changed_at=state.at,
@@ -124,24 +53,52 @@ def view_of(state: State, *, started_at: Micros) -> RunView:
             cost_usd=spent.cost / 1e6,
             reserved_tokens=reserved.tokens,
             reserved_usd=reserved.cost / 1e6,
+            held_tokens=state.meter.held,
         ),
         stop="" if state.stop is None else str(state.stop),
-        caps=tuple(
-            CapView(name=name, used=used / SCALES.get(name, 1), cap=cap / SCALES.get(name, 1))
-            for name, (used, cap) in caps(state.stop, state.metered).items()
-        ),
+        caps=_caps(state),
         frames=_frames(state),
+        frames_max=spec.frame_depth,
         asks=ask_views(state),
-        pending=tuple(
-            PendingView(seq=p.seq, kind=p.kind, text=p.text, by=p.by) for p in state.pending
-        ),
+        pending=_pending(state),
         in_flight=_in_flight(state),
-        effects=_effects(state),
+        effects=_effects(state, recent),
         controls=offers(state),
+        allowed=enabled(state.phase),
         output=state.output,
         error=state.error.error if state.error is not None else "",
         labels=spec.labels,
         thread=spec.thread,
+        parent="" if spec.parent is None else spec.parent.run,
+    )
+
+
+def open_asks(state: State) -> tuple[OpenAsk, ...]:
+    """Return what the run in `state` waits for people to decide."""
+    run, task = state.run, line(state.started.task)
+    return tuple(
+        OpenAsk(**structs.asdict(ask), ref=f"{run}-{ask.id}", run_id=run, task=task)
+        for ask in ask_views(state)
+    )
+
+
+def _caps(state: State) -> tuple[CapView, ...]:
+    made: list[CapView] = []
+    for name, (used, bound) in caps(state.stop, state.metered).items():
+        scale = SCALES.get(name, 1)
+        cap = bound / scale
+        made.append(
+            CapView(name=name, used=used / scale, cap=cap, raised=raised_cap(name, cap))
+        )
+    return tuple(made)
+
+
+def _pending(state: State) -> tuple[PendingView, ...]:
+    return tuple(
+        PendingView(
+            seq=p.seq, kind=p.kind, text=p.text, by=p.by, when=p.when, urgency=p.urgency
+        )
+        for p in state.pending
     )
 
 
@@ -151,6 +108,7 @@ def _frames(state: State) -> tuple[FrameView, ...]:
             id=frame.id,
             goal=frame.goal,
             place=place(frame.plan, frame.done),
+            held_at=Micros(frame.expires - state.started.frame_ttl),
             expires_at=frame.expires,
         )
         for frame in state.frames
@@ -181,14 +139,17 @@ def _in_flight(state: State) -> tuple[CallView, ...]:
     return (*flying, cleanup)
 
 
-def _effects(state: State) -> tuple[EffectView, ...]:
-    calls = (state.calls[n - 1] for n in state.effects)
+def _effects(state: State, recent: int | None) -> tuple[EffectView, ...]:
+    calls = [call for call in state.calls if acts(call)][-recent if recent else 0 :]
     return tuple(
         EffectView(
             id=call.id,
             tool=call.use.tool,
+            args=line(text_of(call.use.args)),
             stage=call.stage,
             can_undo=call.traits.undo,
+            held=call.traits.release,
+            release=call.release.stage,
             undo=call.undo.stage,
             note=line(call.undo.error or call.error or _fate(call)),
             why=call.use.why,
@@ -198,4 +159,4 @@ def _effects(state: State) -> tuple[EffectView, ...]:
 
 
 def _fate(call: Call) -> str:
-    return "" if call.stage is Stage.DONE else fate(call)
+    return "" if call.stage in {Stage.DONE, Stage.STARTED} else fate(call)

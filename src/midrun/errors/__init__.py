@@ -9,6 +9,8 @@
     ├── ModelFailed            a provider said no, or broke off
     ├── OutcomeUnknown         a tool says that nobody knows whether it took effect
     ├── ToolsUnreachable       the server that a tool lives in does not answer
+    ├── ServerUnreachable      a client's server does not answer
+    ├── ServerRefused          a client's server said no: the token, a limit, a bad request
     ├── Misconfigured          an agent, tool or store that cannot work as it is declared
     ├── JournalCorrupt         a stored line that cannot be what was written
     ├── JournalTooNew          a stored line that newer code wrote
@@ -48,6 +50,7 @@ from midrun.errors.runs import (
     TooLarge,
     ToolsUnreachable,
 )
+from midrun.errors.servers import ServerRefused, ServerUnreachable
 from midrun.errors.stores import (
     CursorRefused,
     HaltInForce,
@@ -84,6 +87,8 @@ __all__ = [
     "RunNotFound",
     "RunOver",
     "SeqConflict",
+    "ServerRefused",
+    "ServerUnreachable",
     "StaleEpoch",
     "StoreBusy",
     "StoreClosed",

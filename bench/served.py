@@ -1,0 +1,53 @@
+"""`python -m bench.served FOLDER`: a server with two agents, one that stands and one that runs.
+
+It prints its port; its token is `TOKEN`.
+"""
+
+import sys
+from pathlib import Path
+
+import anyio
+
+from midrun import Agent, Midrun, tool
+from midrun.core.transcript import Transcript
+from midrun.models import ScriptedModel, Use
+from midrun.models.scripted import Line
+from midrun.server import Limits, app
+from midrun.server.binding import Server, bound
+
+TOKEN = "a-token-for-the-bench-1234"  # noqa: S105 - of a server that lives for a minute
+STEPS = 500
+"""Four entries each: 2,000, as fast as they can be written."""
+
+
+@tool(read_only=True)
+async def stand() -> None:
+    """Stand until told to stop."""
+    await anyio.sleep_forever()
+
+
+@tool
+async def look(n: int) -> str:
+    """Return what a search would."""
+    return f"{n}" + "y" * 500
+
+
+def _turn(messages: Transcript) -> Line:
+    n = messages.spoken
+    return ["x" * 300, Use("look", n=n)] if n < STEPS else "Done."
+
+
+async def _main(folder: Path) -> None:
+    agents = [
+        Agent("stands", model=ScriptedModel(lambda _: Use("stand")), tools=[stand]),
+        Agent("runs", model=ScriptedModel(_turn), tools=[look]),
+    ]
+    mid = Midrun(f"sqlite:///{folder / 'served.db'}", agents=agents)
+    made = app(mid, token=TOKEN, limits=Limits(rate=1e6, burst=10**6))
+    with bound("127.0.0.1", 0) as listening:
+        print(listening.getsockname()[1], flush=True)
+        await Server(made).serve([listening])
+
+
+if __name__ == "__main__":
+    anyio.run(_main, Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Handles: what a program holds of runs, here or over HTTP, and what it gets back."""

@@ -1,0 +1,88 @@
+"""What callers give, checked where it comes in: a slip is named, and nothing has happened."""
+
+import math
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias
+
+from midrun.core.ids import SECOND, Micros, later
+from midrun.errors import Misconfigured
+
+Moment: TypeAlias = datetime | timedelta
+"""A time of the world's clock, or so long from now."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_MILLIONTHS: Final = frozenset({"cost", "time"})
+
+
+def text(name: str, value: object) -> str:
+    """Return `value`, which must be text that can be stored.
+
+    Raises:
+        Misconfigured: it is something else, or half of a character.
+    """
+    if not isinstance(value, str):
+        raise Misconfigured(name, f"it is text; {type(value).__name__} was given")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        problem = "it has half of a character (a lone surrogate), which cannot be stored"
+        raise Misconfigured(name, problem) from None
+    return value
+
+
+def traceparent(value: object) -> str:
+    """Return `value`, which must be a W3C traceparent, or nothing.
+
+    Raises:
+        Misconfigured: it is something else.
+    """
+    if value and not _TRACEPARENT.fullmatch(text("trace", value)):
+        raise Misconfigured("trace", "it is a W3C traceparent: 00-TRACE-SPAN-FLAGS, in hex")
+    return text("trace", value)
+
+
+def span(name: str, value: object) -> float:
+    """Return a time to wait in microseconds.
+
+    Raises:
+        Misconfigured: it is no timedelta, or not more than nothing.
+    """
+    if not isinstance(value, timedelta) or value <= timedelta(0):
+        raise Misconfigured(name, "it is a time to wait: timedelta(minutes=1)")
+    return value.total_seconds() * SECOND
+
+
+def moment(name: str, value: object, now: Micros) -> Micros:
+    """Return the time that is meant.
+
+    Raises:
+        Misconfigured: it is neither a datetime with its time zone nor a timedelta.
+    """
+    if isinstance(value, timedelta):
+        return later(now, value.total_seconds() * SECOND)
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise Misconfigured(name, "say timedelta(hours=1), or a datetime with its time zone")
+    return Micros((value - _EPOCH) // timedelta(microseconds=1))
+
+
+def said(at: Micros) -> str:
+    """Return a time as text that `datetime.fromisoformat` reads."""
+    return (_EPOCH + timedelta(microseconds=at)).isoformat()
+
+
+def counted(caps: dict[str, float]) -> dict[str, int]:
+    """Return caps as the journal counts them: money and time in millionths.
+
+    Raises:
+        Misconfigured: one is not a number that one can count to.
+    """
+    made = {}
+    for name, value in caps.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Misconfigured(f"cap {name}", f"it is a number; {value!r} was given")
+        if not math.isfinite(value) or value < 0:
+            raise Misconfigured(f"cap {name}", f"it is an amount; {value} was given")
+        made[name] = round(value * SECOND) if name in _MILLIONTHS else round(value)
+    return made

@@ -1,0 +1,102 @@
+"""Crowds: many who watch, and many who press, from several processes and servers."""
+
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import anyio
+import httpx2
+import msgspec
+import pytest
+
+from midrun.core.facts.fact import Asked
+from midrun.server import Limits
+from tests.client.conftest import Connected, Serve
+from tests.runtime.stage import Stage, Use
+from tests.server.conftest import token_of
+from tests.server.listening import heard
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+async def test_requests_from_several_processes_in_any_order_are_each_applied_once(
+    serve: Serve, stage: Stage
+) -> None:
+    """By two servers on one store: whoever asks under an id hears what the first one heard."""
+    limits = Limits(pending=100, rate=1e6, burst=10**6)
+    served = await serve(stage.agent(Use("slow", name="a"), "Done."), limits=limits)
+    other = await serve(limits=limits)  # it drives nothing
+    run = await served.mid.start("actor", "go", actor="olga")
+    await stage.start("a").wait()
+    replies: dict[int, list[tuple[str, str | None, int]]] = defaultdict(list)
+
+    async def pressed(url: str, seed: int) -> None:
+        module = [sys.executable, "-m", "tests.client.presser"]
+        command = [*module, url, token_of("olga"), run.id, str(seed)]
+        found = await anyio.run_process(command, cwd=ROOT, stderr=subprocess.STDOUT)
+        for line in found.stdout.splitlines():
+            number, kind, name, seq = msgspec.json.decode(
+                line, type=tuple[int, str, str | None, int]
+            )
+            replies[number].append((kind, name, seq))
+
+    async with anyio.create_task_group() as tasks:
+        for seed, url in enumerate((served.url, other.url, served.url)):
+            tasks.start_soon(pressed, url, seed)
+    records = await served.mid.store.read(run.id)
+    noted = [r.entry.request for r in records if isinstance(r.entry, Asked) and r.entry.request]
+    assert sorted(noted) == sorted(set(noted)), "a request was applied twice"
+    assert len(noted) == len(replies)
+    for number, told in replies.items():
+        assert len(told) == 6
+        first = [one for one in told if one[:2] == ("receipt", None)]
+        if first:  # applied: one of them was told so, the others that it had been
+            assert len(first) == 1, number
+            assert {one[2] for one in told} == {first[0][2]}
+            assert {one[1] for one in told} == {None, "duplicate_request"}
+        else:  # refused, or so already: all of them were told the same
+            assert len(set(told)) == 1, number
+
+
+@pytest.mark.slow
+async def test_two_hundred_who_are_slow_cost_nobody_anything(
+    serve: Serve, connected: Connected, stage: Stage
+) -> None:
+    """They hold still until the run is over, then hear all of it; the quick hear it live."""
+    turns = [
+        Use("slow", name="a"),
+        *(Use("quick", name="x" * 20_000) for _ in range(6)),
+        "Done.",
+    ]
+    served = await serve(stage.agent(*turns))
+    client, mid = await served.client(), await connected(served)
+    run = await mid.start("actor", "go")
+    await stage.start("a").wait()
+    path, over = f"/v1/runs/{run.id}/events", anyio.Event()
+    slow: list[list[str | None]] = []
+    began = 0
+
+    async def dawdle() -> None:
+        nonlocal began
+        async with heard(client, path) as events:
+            found = [(await anext(events)).id]
+            began += 1
+            if began == 200:
+                stage.gate("a").set()
+            await over.wait()
+            found += [event.id async for event in events if event.id is not None]
+        slow.append(found)
+
+    limits = httpx2.Limits(max_connections=None)
+    wide = httpx2.AsyncClient(
+        base_url=served.url, headers=client.headers, limits=limits, timeout=60
+    )
+    async with wide as client, anyio.create_task_group() as tasks:
+        for _ in range(200):
+            tasks.start_soon(dawdle)
+        quick = [str(item.seq) async for item in run.feed() if item.seq is not None]
+        over.set()
+    assert quick == [str(n) for n in range(1, len(quick) + 1)]
+    assert slow == [quick] * 200

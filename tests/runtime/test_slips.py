@@ -1,0 +1,101 @@
+"""Slips: what is given in the wrong form is refused by name, and nothing has happened."""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from math import inf, nan
+
+import pytest
+
+from midrun import Agent, Midrun, Run, ask_human
+from midrun.errors import ControlRefused, Misconfigured
+from midrun.models import ScriptedModel, Use
+from midrun.stops import MaxCost, MaxSteps, MaxTime, MaxTokens, Repeats
+
+Slip = Callable[[Run], Awaitable[object]]
+
+SLIPS: dict[str, Slip] = {
+    "redirect": lambda run: run.redirect(None),  # type: ignore[arg-type]
+    "say": lambda run: run.say(3),  # type: ignore[arg-type]
+    "hold": lambda run: run.pause(hold=5),  # type: ignore[arg-type]
+    "request_id": lambda run: run.pause(request_id=7),  # type: ignore[arg-type]
+    "reason": lambda run: run.pause(reason=b"x"),  # type: ignore[arg-type]
+    "actor": lambda run: run.pause(actor=5),  # type: ignore[arg-type]
+    "instruction": lambda run: run.resume(7),  # type: ignore[arg-type]
+    "at": lambda run: run.say("Later.", at=datetime(2030, 1, 1)),  # noqa: DTZ001 - the slip
+    "cap steps": lambda run: run.raise_cap(steps=nan),
+    "cap time": lambda run: run.raise_cap(time=inf),
+    "cap cost": lambda run: run.resume(caps={"cost": "4"}),  # type: ignore[dict-item]
+    "cap tokens": lambda run: run.raise_cap(tokens=-1),
+    "expires": lambda run: run.checkpoint(expires=timedelta(0)),
+}
+
+
+@pytest.mark.parametrize("where", SLIPS)
+async def test_a_slip_is_named_and_changes_nothing(where: str) -> None:
+    """The text names the argument as the caller knows it."""
+    model = ScriptedModel([Use("ask_human", question="Which?"), "So."])
+    agent = Agent("asker", model=model, tools=[ask_human])
+    async with Midrun("memory://", agents=[agent]) as midrun:
+        run = await midrun.start(agent, "Ask.")
+        before = await run.until("waiting")
+        with pytest.raises(Misconfigured) as caught:
+            await SLIPS[where](run)
+        assert caught.value.where == where
+        assert (await run.view()).seq == before.seq
+
+
+@pytest.mark.parametrize("half", ["task", "thread", "request_id", "labels", "actor"])
+async def test_half_a_character_is_one_error_wherever_it_stands(half: str) -> None:
+    """A model or a terminal that cut an emoji in two: nobody guesses what was meant."""
+    agent = Agent("a", model=ScriptedModel(["So."]))
+    texts = dict.fromkeys(("task", "thread", "request_id", "actor"), "x") | {half: "\ud83d"}
+    labels = [texts.pop("labels")] if half == "labels" else []
+    async with Midrun("memory://", agents=[agent]) as midrun:
+        with pytest.raises(Misconfigured, match="half of a character"):
+            await midrun.start(agent, **texts, labels=labels)  # type: ignore[arg-type]
+        assert not (await midrun.runs()).items
+
+
+@pytest.mark.parametrize("seq", [-1, 0, 10**9])
+async def test_a_fork_of_what_is_not_there_says_so(seq: int) -> None:
+    """The phase is the run's own, and another seq may do."""
+    agent = Agent("a", model=ScriptedModel(["So."]))
+    async with Midrun("memory://", agents=[agent]) as midrun:
+        run = await midrun.start(agent, "Go.")
+        await run.until("completed")
+        with pytest.raises(ControlRefused) as caught:
+            await run.fork(seq)
+        assert caught.value.reason == "not_a_boundary"
+        assert caught.value.phase == "completed"
+        assert "nothing is possible" not in str(caught.value)
+
+
+async def test_a_request_id_that_was_used_names_the_run_it_belongs_to() -> None:
+    """The same id for something else is a mistake; the first run is not touched."""
+    agent = Agent("a", model=ScriptedModel(["So."]))
+    async with Midrun("memory://", agents=[agent]) as midrun:
+        run = await midrun.start(agent, "Go.", request_id="r1")
+        await run.until("completed")
+        with pytest.raises(ControlRefused, match="another task") as caught:
+            await midrun.start(agent, "Else.", request_id="r1")
+        assert (caught.value.run, caught.value.phase) == (run.id, "completed")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MaxSteps(-1),
+        lambda: MaxSteps(1.5),  # type: ignore[arg-type]
+        lambda: MaxTokens("3"),  # type: ignore[arg-type]
+        lambda: Repeats(0),
+        lambda: MaxCost(nan),
+        lambda: MaxTime(seconds=-1),
+        lambda: MaxTime(minutes=inf),
+    ],
+)
+def test_a_condition_that_cannot_be_met_is_refused_where_it_is_made(
+    make: Callable[[], object],
+) -> None:
+    """Not when the run has started: then it would pause before its first step, or fail."""
+    with pytest.raises(ValueError, match=r"it counts|is not an amount"):
+        make()
