@@ -1,0 +1,96 @@
+"""The routes of A2A behind our door: whoever comes here has shown a credential."""
+
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Final
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from midrun.agents.agent import Agent
+from midrun.codec.strict import Limits as JsonLimits
+from midrun.codec.strict import parse
+from midrun.server.a2a import PAUSE_METHOD
+from midrun.server.problems import Problem
+from midrun.server.visit import Visit, answer
+
+WELL_KNOWN: Final = "/.well-known/agent-card.json"
+
+
+async def rpc(visit: Visit) -> Response:
+    """Take a JSON-RPC call for an agent: its methods, and the one of our extension."""
+    agent = _agent(visit)
+    from midrun.server.a2a import routing  # noqa: PLC0415 - the SDK is an extra, and slow to import
+
+    text = await visit.text()
+    call = parse(text, JsonLimits(depth=visit.lobby.limits.depth, size=visit.room))
+    if isinstance(call, dict) and call.get("method") == PAUSE_METHOD:
+        return answer(await routing.paused(agent, visit, call))
+    return Forwarded(_routes(visit, agent), visit, "/", text)
+
+
+async def rest(visit: Visit) -> Response:
+    """Take a call in A2A's other form, or ask for an agent's card."""
+    agent = _agent(visit)
+    return Forwarded(_routes(visit, agent), visit, f"/{visit.path['rest']}", await visit.text())
+
+
+async def card(visit: Visit) -> Response:
+    """Give the card of the only agent; where there are several, each has its own."""
+    agents = tuple(visit.lobby.mid.agents.values())
+    if len(agents) != 1:
+        where = ", ".join(f"/a2a/{agent.name}{WELL_KNOWN}" for agent in agents)
+        raise Problem("not_found", 404, f"there are several agents: {where}")
+    return Forwarded(_routes(visit, agents[0]), visit, WELL_KNOWN, b"")
+
+
+def _agent(visit: Visit) -> Agent:
+    if find_spec("a2a") is None:
+        raise Problem("not_installed", 501, "A2A needs midrun[a2a] where the server runs")
+    known = visit.lobby.mid.agents
+    agent = known.get(visit.path["agent"])
+    if agent is None:
+        raise Problem("agent_not_found", 404, f"known here: {', '.join(known) or 'none'}")
+    return agent
+
+
+def _routes(visit: Visit, agent: Agent) -> ASGIApp:
+    from midrun.server.a2a.routing import router  # noqa: PLC0415 - as above
+
+    base = f"{str(visit.request.base_url).rstrip('/')}/a2a/{agent.name}"
+    return router(agent, base, version("midrun"))
+
+
+class Forwarded(Response):
+    """What another ASGI app answers, to a body that was read and found fit already."""
+
+    def __init__(self, to: ASGIApp, visit: Visit, path: str, text: bytes) -> None:
+        super().__init__()
+        self._to = to
+        self._visit = visit
+        self._path = path
+        self._text = text
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the other app answer."""
+        there = {
+            **scope,
+            "path": self._path,
+            "raw_path": self._path.encode(),
+            "root_path": "",
+            "midrun.visit": self._visit,
+        }
+        lobby, name = self._visit.lobby, self._visit.actor.name
+        lobby.allowance.check_stream(name)
+        with lobby.allowance.stream(name):
+            await self._to(there, _again(self._text, receive), send)
+
+
+def _again(text: bytes, receive: Receive) -> Receive:
+    """Return what gives the body once more, and then what comes after it."""
+    left: list[Message] = [{"type": "http.request", "body": text, "more_body": False}]
+
+    async def given() -> Message:
+        return left.pop() if left else await receive()
+
+    return given

@@ -1,0 +1,302 @@
+"""What A2A's methods mean: views of runs, and controls."""
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from typing import Final
+
+import anyio
+from a2a.server.context import ServerCallContext
+from a2a.server.events.event_queue import Event
+from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import (
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from google.protobuf.json_format import MessageToDict
+
+from midrun.core.entries import Record
+from midrun.core.evolve import fold
+from midrun.core.ids import RunId
+from midrun.core.state import State
+from midrun.core.values import TERMINAL, Phase
+from midrun.embed.run import SETTLED, Run
+from midrun.errors import ControlRefused, MidrunError, RunNotFound
+from midrun.handles.asking import Asking
+from midrun.ports.store import Query
+from midrun.server.a2a.tasks import artifacts_of, context_of, status_of, task_of
+from midrun.server.visit import Visit
+
+VISIT: Final = "midrun.visit"
+ENDING_S: Final = 10.0
+"""How long a cancel is waited for before the task is shown as it is."""
+
+YES: Final = frozenset({"yes", "approve", "approved", "ok", "y"})
+NO: Final = frozenset({"no", "decline", "declined", "n"})
+
+Sent = pb.Task | pb.Message
+
+
+class Handler(RequestHandler):
+    """The tasks of one agent, as the caller of each request may see and steer them."""
+
+    def __init__(self, agent: str) -> None:
+        self._agent = agent
+
+    # ── messages ──────────────────────────────────────────────────────────────────────────
+
+    async def on_message_send(
+        self, params: pb.SendMessageRequest, context: ServerCallContext
+    ) -> Sent:
+        """Start a task or steer one; answer once it rests, or at once if asked to."""
+        visit = _visit(context)
+        run, _ = await self._taken(visit, params.message)
+        if not params.configuration.return_immediately:
+            with anyio.CancelScope() as waiting:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_ends_with, visit, waiting)
+                    await run.until(*SETTLED)
+                    tasks.cancel_scope.cancel()
+        return task_of(await visit.lobby.views.state(run.id))
+
+    async def on_message_send_stream(
+        self, params: pb.SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        """Start a task or steer one, and follow it until it rests."""
+        visit = _visit(context)
+        run, state = await self._taken(visit, params.message)
+        async for event in _followed(visit, run, state):
+            yield event
+
+    async def _taken(self, visit: Visit, message: pb.Message) -> tuple[Run, State]:
+        """Do what a message means; return the run, and its state before."""
+        text = "\n".join(part.text for part in message.parts if part.text)
+        asking = Asking(actor=visit.actor, request_id=f"a2a:{message.message_id}")
+        if message.task_id:
+            run = await self._run(visit, message.task_id)
+            state = await visit.lobby.views.state(run.id)
+            try:
+                await _steer(run, state, text, _data(message), asking)
+            except ControlRefused as refused:
+                raise UnsupportedOperationError(str(refused)) from None
+            return run, state
+        if not text.strip():
+            raise InvalidParamsError("a task needs a text to begin with")
+        try:
+            run = await visit.lobby.mid.start(
+                self._agent,
+                text,
+                thread=message.context_id or None,
+                request_id=f"a2a:{message.message_id}",
+                actor=visit.actor,
+            )
+        except MidrunError as error:
+            raise InvalidParamsError(str(error)) from None
+        return run, State(run=run.id)
+
+    # ── tasks ─────────────────────────────────────────────────────────────────────────────
+
+    async def on_get_task(
+        self, params: pb.GetTaskRequest, context: ServerCallContext
+    ) -> pb.Task | None:
+        """Return a task."""
+        visit = _visit(context)
+        run = await self._run(visit, params.id)
+        length = params.history_length if params.HasField("history_length") else None
+        return task_of(await visit.lobby.views.state(run.id), history=length)
+
+    async def on_list_tasks(
+        self, params: pb.ListTasksRequest, context: ServerCallContext
+    ) -> pb.ListTasksResponse:
+        """Return a page of the caller's tasks, newest first."""
+        visit = _visit(context)
+        size = min(max(params.page_size or 50, 1), 100)
+        query = Query(
+            agent=self._agent, thread=params.context_id, limit=size, cursor=params.page_token
+        )
+        page = await visit.lobby.store.runs(query)
+        tasks = []
+        for row in page.items:
+            if await visit.lobby.views.sees(visit.actor, row.run):
+                state = await visit.lobby.views.state(row.run)
+                tasks.append(task_of(state, history=0, artifacts=params.include_artifacts))
+        if params.status:
+            tasks = [task for task in tasks if task.status.state == params.status]
+        return pb.ListTasksResponse(
+            tasks=tasks, next_page_token=page.cursor, page_size=size, total_size=len(tasks)
+        )
+
+    async def on_cancel_task(
+        self, params: pb.CancelTaskRequest, context: ServerCallContext
+    ) -> pb.Task | None:
+        """Cancel a task, and wait a while until it is."""
+        visit = _visit(context)
+        run = await self._run(visit, params.id)
+        if (await visit.lobby.views.state(run.id)).phase in TERMINAL:
+            raise TaskNotCancelableError
+        try:
+            await run.cancel(actor=visit.actor)
+        except ControlRefused as refused:
+            raise TaskNotCancelableError(str(refused)) from None
+        with anyio.move_on_after(ENDING_S):
+            await run.until("terminal")
+        return task_of(await visit.lobby.views.state(run.id))
+
+    async def on_subscribe_to_task(
+        self, params: pb.SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        """Follow a task until it rests."""
+        visit = _visit(context)
+        run = await self._run(visit, params.id)
+        state = await visit.lobby.views.state(run.id)
+        if state.phase in TERMINAL:
+            raise UnsupportedOperationError("the task has ended")
+        async for event in _followed(visit, run, state):
+            yield event
+
+    async def pause(self, task: str, visit: Visit) -> pb.Task:
+        """Pause a task: the extension that A2A's core has no method for."""
+        run = await self._run(visit, task)
+        try:
+            await run.pause(actor=visit.actor)
+        except ControlRefused as refused:
+            raise UnsupportedOperationError(str(refused)) from None
+        return task_of(await visit.lobby.views.state(run.id))
+
+    async def _run(self, visit: Visit, task: str) -> Run:
+        run = RunId(task)
+        try:
+            first = await visit.lobby.views.first(run)
+            if first.agent == self._agent and await visit.lobby.views.sees(visit.actor, run):
+                return await visit.lobby.mid.get(run)
+        except RunNotFound:
+            pass
+        raise TaskNotFoundError
+
+    # ── what we have other means for ──────────────────────────────────────────────────────
+
+    async def on_create_task_push_notification_config(
+        self, params: pb.TaskPushNotificationConfig, context: ServerCallContext
+    ) -> pb.TaskPushNotificationConfig:
+        """Refuse: webhooks are set up by whoever runs the server, never by a caller."""
+        del params, context
+        raise PushNotificationNotSupportedError
+
+    async def on_get_task_push_notification_config(
+        self, params: pb.GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> pb.TaskPushNotificationConfig:
+        """Refuse, as above."""
+        del params, context
+        raise PushNotificationNotSupportedError
+
+    async def on_list_task_push_notification_configs(
+        self, params: pb.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    ) -> pb.ListTaskPushNotificationConfigsResponse:
+        """Refuse, as above."""
+        del params, context
+        raise PushNotificationNotSupportedError
+
+    async def on_delete_task_push_notification_config(
+        self, params: pb.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> None:
+        """Refuse, as above."""
+        del params, context
+        raise PushNotificationNotSupportedError
+
+    async def on_get_extended_agent_card(
+        self, params: pb.GetExtendedAgentCardRequest, context: ServerCallContext
+    ) -> pb.AgentCard:
+        """Refuse: there is one card, and everybody who may call sees all of it."""
+        del params, context
+        raise UnsupportedOperationError
+
+
+def _visit(context: ServerCallContext) -> Visit:
+    visit = context.state[VISIT]
+    assert isinstance(visit, Visit)
+    return visit
+
+
+async def _ends_with(visit: Visit, waiting: anyio.CancelScope) -> None:
+    await visit.lobby.closing.wait()
+    waiting.cancel()
+
+
+async def _followed(visit: Visit, run: Run, state: State) -> AsyncGenerator[Event, None]:
+    """Yield the task, then each change of its status from `state` on, until it rests."""
+    now = await visit.lobby.views.state(run.id)
+    yield task_of(now)
+    if now.seq == state.seq and now.phase in SETTLED:
+        return
+    async with aclosing(run.feed(state.seq)) as feed:
+        async for item in feed:
+            if visit.lobby.closing.is_set():
+                return
+            if item.seq is None:
+                continue
+            record = Record(seq=item.seq, at=item.at, entry=item.entry, epoch=item.epoch)
+            before, state = state.phase, fold(run.id, [record], state)
+            rests = state.phase in SETTLED
+            if state.seq < now.seq or not (rests or state.phase is not before):
+                continue  # the task as it was shown has that already, or it is no change
+            for event in _changed(state):
+                yield event
+            if rests:
+                return
+
+
+def _changed(state: State) -> Iterator[Event]:
+    run, context = state.run, context_of(state)
+    for artifact in artifacts_of(state):
+        yield pb.TaskArtifactUpdateEvent(
+            task_id=run, context_id=context, artifact=artifact, last_chunk=True
+        )
+    status = status_of(state)
+    yield pb.TaskStatusUpdateEvent(task_id=run, context_id=context, status=status)
+
+
+async def _steer(
+    run: Run, state: State, text: str, data: dict[str, object], asking: Asking
+) -> None:
+    """Do what a message to a task means: resume, answer, decide, or a new course."""
+    match state.phase:
+        case Phase.PAUSED | Phase.FAILED:
+            await run.resume(text or None, **asking)
+        case Phase.WAITING if await _decided(run, state, text, data, asking):
+            return
+        case _:
+            await run.redirect(text, **asking)
+
+
+async def _decided(
+    run: Run, state: State, text: str, data: dict[str, object], asking: Asking
+) -> bool:
+    """Answer the one ask that is open, if the message does; tell whether it did."""
+    if len(state.open_asks) != 1:
+        return False
+    ask = state.asks[state.open_asks[0] - 1]
+    if (ask.of or ask.ask_kind) != "approval":
+        await run.answer(text, ask=ask.id, **asking)
+        return True
+    word = text.strip().lower().rstrip(".!")
+    if data.get("approved") is True or (not data and word in YES):
+        args = data.get("args")
+        await run.approve(ask=ask.id, args=args, **asking)
+        return True
+    if data.get("approved") is False or word in NO:
+        actor, request = asking.get("actor"), asking.get("request_id")
+        await run.decline(text, ask=ask.id, actor=actor, request_id=request)
+        return True
+    return False
+
+
+def _data(message: pb.Message) -> dict[str, object]:
+    for part in message.parts:
+        if part.HasField("data"):
+            found = MessageToDict(part.data)
+            if isinstance(found, dict):
+                return found
+    return {}

@@ -1,0 +1,56 @@
+"""The SDK's routes, with our handler behind them."""
+
+from functools import lru_cache
+
+from a2a.server.context import ServerCallContext
+from a2a.server.routes import (
+    create_agent_card_routes,
+    create_jsonrpc_routes,
+    create_rest_routes,
+)
+from a2a.server.routes.common import DefaultServerCallContextBuilder
+from a2a.utils.errors import A2AError
+from google.protobuf.json_format import MessageToDict
+from starlette.requests import Request
+from starlette.routing import Router
+
+from midrun.agents.agent import Agent
+from midrun.core.values import Json
+from midrun.server.a2a.cards import card_of
+from midrun.server.a2a.handler import VISIT, Handler
+from midrun.server.visit import Visit
+
+KEPT = 64
+
+
+class _Context(DefaultServerCallContextBuilder):
+    """Passes on whose request it is."""
+
+    def build(self, request: Request) -> ServerCallContext:
+        context = super().build(request)
+        context.state[VISIT] = request.scope[VISIT]
+        return context
+
+
+@lru_cache(maxsize=KEPT)
+def router(agent: Agent, base: str, version: str) -> Router:
+    """Return the routes of an agent that is served under `base`."""
+    handler, context = Handler(agent.name), _Context()
+    return Router(
+        [
+            *create_agent_card_routes(card_of(agent, base, version)),
+            *create_jsonrpc_routes(handler, "/", context, enable_v0_3_compat=True),
+            *create_rest_routes(handler, context, enable_v0_3_compat=True),
+        ]
+    )
+
+
+async def paused(agent: Agent, visit: Visit, call: dict[str, Json]) -> dict[str, Json]:
+    """Answer the method of our extension, as JSON-RPC has it."""
+    given = call.get("params")
+    task = str(given.get("id")) if isinstance(given, dict) else ""
+    told: dict[str, Json] = {"jsonrpc": "2.0", "id": call.get("id")}
+    try:
+        return told | {"result": MessageToDict(await Handler(agent.name).pause(task, visit))}
+    except A2AError as error:
+        return told | {"error": {"code": -32004, "message": str(error) or type(error).__name__}}

@@ -1,0 +1,218 @@
+"""A segment: what happens to a run, as AG-UI has it, until the run rests.
+
+It is told every entry and delta, and keeps what is open: clients give up on a stream that ends
+with a message, a step or a call still open.
+"""
+
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+import msgspec
+
+from midrun.core import entries as e
+from midrun.core.evolve import fold
+from midrun.core.ids import CallId
+from midrun.core.state import Call, Stage, State
+from midrun.core.transcript import Transcript, Turn
+from midrun.core.values import Json
+from midrun.core.words import fate
+from midrun.driver.live import Delta
+from midrun.handles.item import Happened, Item
+from midrun.server.events import TYPES
+from midrun.server.plain import plain
+
+Event: TypeAlias = dict[str, object]
+
+RESTS: Final = (
+    e.RunPaused,
+    e.RunWaiting,
+    e.RunCompleted,
+    e.RunCancelled,
+    e.RunFailed,
+    e.RunHalted,
+)
+"""Entries with which a segment ends."""
+
+_ENDS: Final = (e.CallDone, e.CallFailed, e.CallAborted, e.CallSealed)
+_TOLD: Final = (e.CallStarted, *_ENDS)
+
+
+class Segment:
+    """Translates one run, from `state` on. `state` is what it has been told so far."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._speaking = ""  # the message whose text is open, ...
+        self._said = ""  # ... and what was streamed of it
+        self._thinking = ""
+        self._step = ""
+
+    def told(self, item: Item) -> Iterator[Event]:
+        """Yield what `item` is to an AG-UI client."""
+        if isinstance(item, Delta):
+            yield from self._delta(item)
+            return
+        record = e.Record(seq=item.seq, at=item.at, entry=item.entry, epoch=item.epoch)
+        before, self.state = self.state, fold(self.state.run, [record], self.state)
+        entry = item.entry
+        if isinstance(entry, e.CallStarted) and entry.call_kind == "model":
+            yield from self._begin_step(entry)
+        elif isinstance(entry, _ENDS) and (call := self.state.call(entry.call)) is not None:
+            if call.call_kind == "model":
+                yield from self._spoken(before)
+            else:
+                yield _result(self.state, call)
+        if not isinstance(entry, _TOLD):
+            yield custom(item)
+
+    def closed(self) -> Iterator[Event]:
+        """Yield the ends of what is open."""
+        yield from self._end_text()
+        yield from self._end_thinking()
+        if self._step:
+            yield {"type": "STEP_FINISHED", "stepName": self._step}
+            self._step = ""
+
+    # ── parts ─────────────────────────────────────────────────────────────────────────────
+
+    def _begin_step(self, entry: e.CallStarted) -> Iterator[Event]:
+        yield from self.closed()
+        words = "summary of the history" if entry.purpose == "condense" else "step"
+        self._step = f"{words} {self.state.meter.steps}"
+        yield {"type": "STEP_STARTED", "stepName": self._step}
+
+    def _delta(self, delta: Delta) -> Iterator[Event]:
+        own = message_id(self.state, len(self.state.messages))  # where it will stand
+        if delta.kind == "text":
+            yield from self._text(own, delta.text)
+        elif delta.kind == "thinking":
+            yield from self._thought(f"{own}-thinking", delta.text)
+        elif delta.kind != "args":
+            value = {"call": delta.call, "tool": delta.tool, "text": delta.text}
+            yield {"type": "CUSTOM", "name": f"midrun.call.{delta.kind}", "value": value}
+
+    def _text(self, own: str, text: str) -> Iterator[Event]:
+        yield from self._end_thinking()
+        if self._speaking != own:
+            yield from self._end_text()
+            self._speaking, self._said = own, ""
+            yield {"type": "TEXT_MESSAGE_START", "messageId": own, "role": "assistant"}
+        if text:
+            self._said += text
+            yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": own, "delta": text}
+
+    def _thought(self, own: str, text: str) -> Iterator[Event]:
+        if self._thinking != own:
+            yield from self._end_thinking()
+            self._thinking = own
+            yield {"type": "REASONING_START", "messageId": own}
+            yield {"type": "REASONING_MESSAGE_START", "messageId": own, "role": "reasoning"}
+        if text:
+            yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": own, "delta": text}
+
+    def _end_text(self) -> Iterator[Event]:
+        if self._speaking:
+            yield {"type": "TEXT_MESSAGE_END", "messageId": self._speaking}
+            self._speaking = ""
+
+    def _end_thinking(self) -> Iterator[Event]:
+        if self._thinking:
+            yield {"type": "REASONING_MESSAGE_END", "messageId": self._thinking}
+            yield {"type": "REASONING_END", "messageId": self._thinking}
+            self._thinking = ""
+
+    def _spoken(self, before: State) -> Iterator[Event]:
+        """Yield what is missing of a model's message, and the calls that it asks for."""
+        state, own = self.state, ""
+        for number in range(len(before.messages), len(state.messages)):
+            if state.messages[number].role == "assistant":
+                own = message_id(state, number)
+                yield from self._rest_of(own, state.messages[number].text)
+        yield from self._end_text()
+        yield from self._end_thinking()
+        for number in range(len(before.calls), len(state.calls)):
+            call = state.calls[number]
+            if call.call_kind != "model":
+                yield from _asked_for(state, call, own)
+
+    def _rest_of(self, own: str, text: str) -> Iterator[Event]:
+        """Yield what deltas did not bring: they may be lost, the journal's text is not."""
+        heard = self._said if self._speaking == own else ""
+        if text.startswith(heard) and text != heard:
+            yield from self._text(own, text[len(heard) :])
+
+
+def custom(item: Happened) -> Event:
+    """Return an entry for which AG-UI has no word of its own."""
+    value = {"seq": item.seq, "data": plain(item.entry)}
+    return {"type": "CUSTOM", "name": f"midrun.{TYPES[type(item.entry)]}", "value": value}
+
+
+def message_id(state: State, number: int) -> str:
+    """Return the id of the message that is, or will be, the `number`-th, from 0."""
+    return f"{state.run}-m{number}"
+
+
+def call_ref(state: State, call: CallId) -> str:
+    """Return the id of a tool call among those of all runs."""
+    return f"{state.run}-{call}"
+
+
+def messages(state: State, ids: dict[str, str]) -> list[Event]:
+    """Return the whole conversation; `ids` are those that the client gave to what it said."""
+    made: list[Event] = []
+    first = state.condensed - bool(state.summary)  # a summary stands for what is before
+    for number, turn in enumerate(Transcript(state), first):
+        made += _shown(state, turn, message_id(state, number), ids)
+    return made
+
+
+def _shown(state: State, turn: Turn, own: str, ids: dict[str, str]) -> Iterator[Event]:
+    if turn.role == "assistant":
+        calls = [
+            {
+                "id": call_ref(state, use.call),
+                "type": "function",
+                "function": {"name": use.tool, "arguments": _json(use.args)},
+            }
+            for use in turn.uses
+        ]
+        said: Event = {"id": own, "role": "assistant", "content": turn.text}
+        yield said | ({"toolCalls": calls} if calls else {})
+        for use in turn.uses:
+            yield {
+                "id": f"{call_ref(state, use.call)}-result",
+                "role": "tool",
+                "toolCallId": call_ref(state, use.call),
+                "content": use.problem or _json(use.result),
+            }
+    elif turn.role == "user":
+        yield {"id": ids.get(turn.text, own), "role": "user", "content": turn.text}
+    else:
+        yield {"id": own, "role": "system", "content": turn.text}
+
+
+def _asked_for(state: State, call: Call, by: str) -> Iterator[Event]:
+    own = call_ref(state, call.id)
+    start: Event = {"toolCallId": own, "toolCallName": call.use.tool}
+    if by:
+        start["parentMessageId"] = by
+    yield {"type": "TOOL_CALL_START", **start}
+    yield {"type": "TOOL_CALL_ARGS", "toolCallId": own, "delta": _json(call.use.args)}
+    yield {"type": "TOOL_CALL_END", "toolCallId": own}
+
+
+def _result(state: State, call: Call) -> Event:
+    own = call_ref(state, call.id)
+    said = _json(call.result) if call.stage is Stage.DONE else call.error or fate(call)
+    return {
+        "type": "TOOL_CALL_RESULT",
+        "messageId": f"{own}-result",
+        "toolCallId": own,
+        "content": said,
+        "role": "tool",
+    }
+
+
+def _json(value: Json) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,115 @@
+"""What a request for a segment asks of the run that its thread has."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from midrun.core.state import State
+from midrun.core.values import TERMINAL, Json, Phase
+from midrun.embed.run import Run
+from midrun.handles.asking import Asking
+from midrun.ports.store import Query, RunRow
+from midrun.server.agui.given import Resumption, RunAgentInput
+from midrun.server.problems import Problem
+from midrun.server.visit import Visit
+
+PAUSE: Final = "pause_"
+"""What the id of an interrupt begins with that is a pause and not somebody's question."""
+
+NO_ANSWER: Final = "The user did not want to answer."
+
+
+class Joined(Struct, frozen=True, kw_only=True):
+    """A run, and what a client that joins it has seen: entries up to `state`."""
+
+    run: Run
+    state: State
+
+
+async def newest(visit: Visit, agent: str, thread: str) -> RunRow | None:
+    """Return the newest run of a thread, if there is one.
+
+    Raises:
+        Problem: 403, the thread is somebody else's.
+    """
+    query = Query(thread=thread, agent=agent, limit=1)
+    for row in (await visit.lobby.store.runs(query)).items:
+        if not await visit.lobby.views.sees(visit.actor, row.run):
+            raise Problem("not_allowed", 403, "this thread is somebody else's")
+        return row
+    return None
+
+
+async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
+    """Start a run for what the person said, or do with the thread's run what they mean.
+
+    Raises:
+        Problem: 404, no such agent; 422, nothing was said.
+        ControlRefused: it does not fit where the run stands.
+    """
+    mid, row = visit.lobby.mid, await newest(visit, agent, given.thread_id)
+    request = f"agui:{given.thread_id}:{given.run_id}"
+    asking = Asking(actor=visit.actor, request_id=request)
+    if row is not None and row.head.phase not in TERMINAL:
+        run = await mid.get(row.run)
+        state = await visit.lobby.views.state(run.id)
+        await _steer(run, state, given, asking)
+        return Joined(run=run, state=state)
+    if agent not in mid.agents:
+        raise Problem("agent_not_found", 404, f"known here: {', '.join(mid.agents) or 'none'}")
+    if not given.wish.strip():
+        raise Problem("invalid_body", 422, "there is no user message to start from")
+    run = await mid.start(
+        agent, given.wish, thread=given.thread_id, request_id=request, actor=visit.actor
+    )
+    return Joined(run=run, state=State(run=run.id))
+
+
+async def _steer(run: Run, state: State, given: RunAgentInput, asking: Asking) -> None:
+    if given.resume:
+        for number, one in enumerate(given.resume):
+            own = f"{asking.get('request_id')}:{number}"
+            await _resumed(run, state, one, Asking(actor=asking.get("actor"), request_id=own))
+        return
+    wish = given.wish.strip()
+    match state.phase:
+        case Phase.PAUSED | Phase.FAILED:
+            await run.resume(wish or None, **asking)
+        case Phase.WAITING if wish and _asks_one(state):
+            await run.answer(wish, **asking)
+        case Phase.WAITING | Phase.RUNNING | Phase.QUEUED | Phase.PAUSING if wish:
+            await run.redirect(wish, **asking)
+        case _:
+            return  # it is being cancelled, or halted: there is only to look
+
+
+def _asks_one(state: State) -> bool:
+    """Tell whether a plain message is the answer: one question is open, and nothing else."""
+    if len(state.open_asks) != 1:
+        return False
+    ask = state.asks[state.open_asks[0] - 1]
+    return (ask.of or ask.ask_kind) == "question"
+
+
+async def _resumed(run: Run, state: State, one: Resumption, asking: Asking) -> None:
+    said = one.payload if isinstance(one.payload, dict) else {}
+    if one.interrupt_id.startswith(PAUSE):
+        if one.status == "cancelled":
+            await run.cancel(**asking)
+        else:
+            await run.resume(str(said.get("instruction") or "") or None, **asking)
+        return
+    own = one.interrupt_id.removeprefix(f"{run.id}-")
+    ask = next((a for a in state.asks if a.id == own), None)
+    if ask is None:
+        raise Problem("ask_not_found", 404, f"run {run.id} has no interrupt {own}")
+    if (ask.of or ask.ask_kind) == "approval":
+        if one.status == "resolved" and said.get("approved") is True:
+            await run.approve(ask=own, args=said.get("editedArgs"), **asking)
+        else:
+            reason = str(said.get("reason") or "")
+            actor, request = asking.get("actor"), asking.get("request_id")
+            await run.decline(reason, ask=own, actor=actor, request_id=request)
+        return
+    value: Json = said.get("answer", one.payload)
+    await run.answer(value if one.status == "resolved" else NO_ANSWER, ask=own, **asking)

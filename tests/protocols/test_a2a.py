@@ -1,0 +1,202 @@
+"""A2A, seen by the client of its own SDK, by JSON-RPC and by REST."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import httpx
+import pytest
+from a2a.client import Client, ClientConfig, ClientFactory
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import TaskNotCancelableError, TaskNotFoundError
+
+from midrun import Agent, ask_human, tool
+from midrun.models import ScriptedModel, Use
+from tests.protocols.conftest import Bridged, Serving
+from tests.runtime.stage import Stage
+from tests.server.conftest import PATIENCE, token_of
+
+pytestmark = pytest.mark.once
+
+BINDINGS = pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+
+
+@asynccontextmanager
+async def client(
+    server: Bridged, binding: str = "JSONRPC", who: str = "olga"
+) -> AsyncIterator[Client]:
+    """Give the SDK's own client, with somebody's token, as it finds its way by the card."""
+    headers = {"Authorization": f"Bearer {token_of(who)}"}
+    async with httpx.AsyncClient(headers=headers, timeout=PATIENCE) as http:
+        config = ClientConfig(
+            streaming=True, httpx_client=http, supported_protocol_bindings=[binding]
+        )
+        yield await ClientFactory(config).create_from_url(f"{server.url}/a2a/actor")
+
+
+def saying(text: str, task: str = "", name: str = "") -> pb.SendMessageRequest:
+    """Return a message of a user."""
+    message = pb.Message(
+        role=pb.Role.ROLE_USER,
+        message_id=name or f"m-{text}",
+        task_id=task,
+        parts=[pb.Part(text=text)],
+    )
+    return pb.SendMessageRequest(message=message)
+
+
+def shown(event: pb.StreamResponse) -> tuple[str, str]:
+    """Return what kind of event it is, and the state that it tells of."""
+    kind = event.WhichOneof("payload") or ""
+    if kind == "artifact_update":
+        return kind, event.artifact_update.artifact.artifact_id
+    status = event.task.status if kind == "task" else event.status_update.status
+    return kind, pb.TaskState.Name(status.state).removeprefix("TASK_STATE_").lower()
+
+
+@BINDINGS
+async def test_a_task_is_started_followed_and_found_again(
+    serving: Serving, stage: Stage, binding: str
+) -> None:
+    """Its output is an artifact, and the run is in the journal under the task's id."""
+    agent = stage.agent(Use("quick", name="a"), "It is a.")
+    async with serving(agent) as server, client(server, binding) as theirs:
+        seen = [shown(event) async for event in theirs.send_message(saying("What is it?"))]
+        assert seen[0][0] == "task"
+        assert seen[-2:] == [("artifact_update", "output"), ("status_update", "completed")]
+        run = await server.only()
+        task = await theirs.get_task(pb.GetTaskRequest(id=run.id))
+        assert [part.text for part in task.artifacts[0].parts] == ["It is a."]
+        assert task.history[0].parts[0].text == "What is it?"
+        listed = await theirs.list_tasks(pb.ListTasksRequest())
+        assert [task.id for task in listed.tasks] == [run.id]
+
+
+@BINDINGS
+async def test_a_message_to_a_task_at_work_redirects_it_at_once(
+    serving: Serving, stage: Stage, binding: str
+) -> None:
+    """It does not wait until the first call is over, as the SDK's own executor has it."""
+    agent = stage.agent(Use("slow", name="x"), "On the new course.")
+    async with (
+        serving(agent) as server,
+        client(server, binding) as theirs,
+        anyio.create_task_group() as tasks,
+    ):
+        seen: list[tuple[str, str]] = []
+
+        async def follow() -> None:
+            seen.extend([shown(e) async for e in theirs.send_message(saying("Go."))])
+
+        tasks.start_soon(follow)
+        await stage.start("x").wait()
+        run = await server.only()
+        second = theirs.send_message(saying("Change course.", run.id))
+        assert shown(await anext(aiter(second))) == ("task", "working")
+        assert [pending.text for pending in (await run.view()).pending] == ["Change course."]
+        stage.gate("x").set()
+        await run.until("completed")
+    assert seen[-1] == ("status_update", "completed")
+
+
+@BINDINGS
+async def test_a_cancel_ends_the_task_and_a_second_one_is_refused_by_name(
+    serving: Serving, stage: Stage, binding: str
+) -> None:
+    """The report of what was done and undone is an artifact."""
+    agent = stage.agent(Use("draft", name="d"), Use("slow", name="x"))
+    async with (
+        serving(agent) as server,
+        client(server, binding) as theirs,
+        anyio.create_task_group() as tasks,
+    ):
+        seen: list[tuple[str, str]] = []
+
+        async def follow() -> None:
+            seen.extend([shown(e) async for e in theirs.send_message(saying("Go."))])
+
+        tasks.start_soon(follow)
+        await stage.start("x").wait()
+        run = await server.only()
+        task = await theirs.cancel_task(pb.CancelTaskRequest(id=run.id))
+        assert task.status.state == pb.TaskState.TASK_STATE_CANCELED
+        assert "Done and kept" in task.artifacts[0].parts[0].text
+        with pytest.raises(TaskNotCancelableError):
+            await theirs.cancel_task(pb.CancelTaskRequest(id=run.id))
+    assert seen[-1] == ("status_update", "canceled")
+
+
+async def test_a_paused_task_needs_input_and_any_message_resumes_it(
+    serving: Serving, stage: Stage
+) -> None:
+    """Pause itself is our extension: the protocol's core has no word for it."""
+    agent = stage.agent(Use("read", name="x"), "Done.")
+    async with serving(agent) as server, client(server) as theirs:
+        async with httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {token_of('olga')}"}, timeout=PATIENCE
+        ) as http:
+            run = await server.mid.start("actor", "Go.", actor="olga")
+            await stage.start("x").wait()
+            call = {"jsonrpc": "2.0", "id": 1, "method": "midrun/PauseTask"}
+            told = await http.post(
+                f"{server.url}/a2a/actor", json={**call, "params": {"id": run.id}}
+            )
+            assert told.json()["result"]["id"] == run.id
+            stage.gate("x").set()
+            await run.until("paused")
+        task = await theirs.get_task(pb.GetTaskRequest(id=run.id))
+        assert task.status.state == pb.TaskState.TASK_STATE_INPUT_REQUIRED
+        assert task.status.message.parts[0].text.startswith("Paused by olga.")
+        assert task.metadata["midrun.dev/state"] == "paused"
+        seen = [shown(e) async for e in theirs.send_message(saying("Go on.", run.id))]
+        assert seen[-1] == ("status_update", "completed")
+
+
+async def test_a_question_is_answered_and_an_approval_given_by_a_message(
+    serving: Serving,
+) -> None:
+    """An approval takes yes or no, or data with edited arguments; other words redirect."""
+    paid: list[int] = []
+
+    @tool(approve=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    model = ScriptedModel([Use("ask_human", question="Whom?"), Use("pay", amount=5), "Done."])
+    agent = Agent("actor", model=model, tools=[pay, ask_human])
+    async with serving(agent) as server, client(server) as theirs:
+        seen = [shown(e) async for e in theirs.send_message(saying("Pay."))]
+        assert seen[-1] == ("status_update", "input_required")
+        run = await server.only()
+        seen = [shown(e) async for e in theirs.send_message(saying("Ann", run.id))]
+        assert seen[-1] == ("status_update", "input_required")
+        assert paid == []
+        seen = [shown(e) async for e in theirs.send_message(saying("Yes.", run.id))]
+        assert seen[-1] == ("status_update", "completed")
+        assert paid == [5]
+
+
+async def test_the_task_of_somebody_else_is_not_found(serving: Serving, stage: Stage) -> None:
+    """Nobody is told whether it is there."""
+    async with serving(stage.agent("Secret.")) as server:
+        run = await server.mid.start("actor", "Hm.", actor="ann")
+        await run.until("completed")
+        async with client(server, who="bob") as theirs:
+            with pytest.raises(TaskNotFoundError):
+                await theirs.get_task(pb.GetTaskRequest(id=run.id))
+
+
+async def test_the_card_needs_a_credential_like_everything_else(
+    serving: Serving, stage: Stage
+) -> None:
+    """It names the agents; and the only agent's is also where clients look first."""
+    async with serving(stage.agent("So.")) as server, httpx.AsyncClient() as http:
+        where = f"{server.url}/.well-known/agent-card.json"
+        assert (await http.get(where)).status_code == 401
+        headers = {"Authorization": f"Bearer {token_of('vera')}"}
+        card = (await http.get(where, headers=headers)).json()
+        assert card["name"] == "actor"
+        assert card["supportedInterfaces"][0]["url"] == f"{server.url}/a2a/actor"
+        assert card["capabilities"]["extensions"][0]["uri"] == "urn:midrun:a2a:pause:v1"

@@ -1,0 +1,198 @@
+"""AG-UI, seen by its own unmodified client, of today and of before 1.0."""
+
+import pytest
+
+from midrun import Agent, ask_human, tool
+from midrun.models import ScriptedModel, Use
+from midrun.server import Bridges
+from tests.protocols.conftest import Serving
+from tests.protocols.theirs import BEFORE, CURRENT, client
+from tests.runtime.stage import Stage
+
+BOTH = pytest.mark.parametrize("kind", [CURRENT, BEFORE])
+pytestmark = pytest.mark.once
+
+
+def texts(messages: object, role: str) -> list[str]:
+    """Return what was said in a role."""
+    assert isinstance(messages, list)
+    return [str(said["content"]) for said in messages if said["role"] == role]
+
+
+def only(items: object) -> object:
+    """Return the one item of a list."""
+    assert isinstance(items, list)
+    (item,) = items
+    return item
+
+
+@BOTH
+async def test_a_run_is_streamed_and_ends_well(
+    serving: Serving, stage: Stage, kind: str
+) -> None:
+    """Text, a call with its arguments and result, and the answer; every part is closed."""
+    agent = stage.agent(["Looking it up.", Use("quick", name="a")], "It is a.")
+    async with serving(agent) as server, client(kind, f"{server.url}/agui/actor") as theirs:
+        await theirs.tell(run={"thread": "t", "say": "What is it?"})
+        done = await theirs.over()
+        assert done["outcome"] in {"success", "completed"}, done
+        assert texts(done["messages"], "user") == ["What is it?"]
+        assert texts(done["messages"], "assistant") == ["Looking it up.", "It is a."]
+        assert texts(done["messages"], "tool") == ["a done"]
+        for part in ("TEXT_MESSAGE", "TOOL_CALL"):
+            assert theirs.types.count(f"{part}_START") == theirs.types.count(f"{part}_END")
+        assert theirs.types[0] == "RUN_STARTED"
+        assert theirs.types[-3:] == ["STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+        run = await server.only()
+        assert (await run.view()).thread == "t"
+
+
+async def test_a_pause_is_an_interrupt_and_its_answer_resumes_with_an_instruction(
+    serving: Serving, stage: Stage
+) -> None:
+    """The person pauses elsewhere; the client shows it, and resumes by its own means."""
+    agent = stage.agent(Use("read", name="x"), "Done as told.")
+    async with serving(agent) as server, client(CURRENT, f"{server.url}/agui/actor") as theirs:
+        await theirs.tell(run={"thread": "t", "say": "Go."})
+        await theirs.until("TOOL_CALL_END")
+        await stage.start("x").wait()
+        run = await server.only()
+        await run.pause(now=True, actor="ada")
+        done = await theirs.over()
+        assert done["outcome"] == "interrupt"
+        interrupt = only(done["pending"])
+        stage.gate("x").set()
+        answer = {"interruptId": interrupt, "status": "resolved"}
+        payload = {"instruction": "Be brief."}
+        await theirs.tell(run={"thread": "t", "resume": [{**answer, "payload": payload}]})
+        done = await theirs.over()
+        assert texts(done["messages"], "assistant")[-1] == "Done as told."
+        assert (await run.view()).phase == "completed"
+        assert "Be brief." in str([item async for item in run.feed()])
+
+
+async def test_a_client_of_before_1_0_hears_of_a_pause_and_resumes_by_speaking(
+    serving: Serving, stage: Stage
+) -> None:
+    """It has no box for an interrupt: the segment ends, and the next message resumes."""
+    agent = stage.agent(Use("read", name="x"), "Done as told.")
+    async with serving(agent) as server, client(BEFORE, f"{server.url}/agui/actor") as theirs:
+        await theirs.tell(run={"thread": "t", "say": "Go."})
+        await theirs.until("TOOL_CALL_END")
+        await stage.start("x").wait()
+        run = await server.only()
+        await run.pause(now=True)
+        assert not (await theirs.over())["pending"]
+        assert any(event.get("name") == "midrun.run.paused" for event in theirs.events)
+        stage.gate("x").set()
+        await theirs.tell(run={"thread": "t", "say": "Be brief."})
+        done = await theirs.over()
+        assert texts(done["messages"], "assistant")[-1] == "Done as told."
+        assert (await run.view()).phase == "completed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"), [(CURRENT, "cancelled"), (BEFORE, "error STOPPED")]
+)
+async def test_a_cancel_is_told_in_the_words_that_the_client_knows(
+    serving: Serving, stage: Stage, kind: str, outcome: str
+) -> None:
+    """A client of before 1.0 throws at an outcome that it does not know."""
+    agent = stage.agent(["Half a sen", Use("slow", name="x")])
+    async with serving(agent) as server, client(kind, f"{server.url}/agui/actor") as theirs:
+        await theirs.tell(run={"thread": "t", "say": "Go."})
+        await theirs.until("TOOL_CALL_END")
+        await stage.start("x").wait()
+        await (await server.only()).cancel()
+        assert (await theirs.over())["outcome"] == outcome
+        assert any(event.get("name") == "midrun.report" for event in theirs.events)
+        assert stage.did == []
+
+
+@BOTH
+async def test_an_approval_is_an_interrupt_and_edited_arguments_are_taken(
+    serving: Serving, kind: str
+) -> None:
+    """The result comes in the next segment, for the call of the one before."""
+    paid: list[int] = []
+
+    @tool(approve=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return f"paid {amount}"
+
+    agent = Agent("actor", model=ScriptedModel([Use("pay", amount=90), "Paid."]), tools=[pay])
+    async with serving(agent) as server, client(kind, f"{server.url}/agui/actor") as theirs:
+        await theirs.tell(run={"thread": "t", "say": "Pay."})
+        asked = await theirs.over()
+        interrupt = only(asked["pending"])
+        assert paid == []
+        theirs.events.clear()
+        payload = {"approved": True, "editedArgs": {"amount": 9}}
+        answer = {"interruptId": interrupt, "status": "resolved", "payload": payload}
+        await theirs.tell(run={"thread": "t", "resume": [answer]})
+        done = await theirs.over()
+        assert paid == [9]
+        assert "TOOL_CALL_START" not in theirs.types
+        assert theirs.types.count("TOOL_CALL_RESULT") == 1
+        assert texts(done["messages"], "assistant")[-1] == "Paid."
+
+
+async def test_a_question_is_answered_by_the_next_message(serving: Serving) -> None:
+    """A chat has one box: where one question is open, what is typed there is its answer."""
+    model = ScriptedModel([Use("ask_human", question="Red or blue?"), "As you like."])
+    agent = Agent("actor", model=model, tools=[ask_human])
+    async with serving(agent) as server, client(BEFORE, f"{server.url}/agui/actor") as theirs:
+        await theirs.tell(run={"thread": "t", "say": "Paint."})
+        assert (await theirs.over())["outcome"] == "interrupt"
+        (interrupt,) = [ask.id for ask in (await (await server.only()).view()).asks]
+        run = await server.only()
+        answer = {"interruptId": f"{run.id}-{interrupt}", "status": "resolved"}
+        await theirs.tell(run={"thread": "t", "resume": [{**answer, "payload": "red"}]})
+        done = await theirs.over()
+        assert texts(done["messages"], "tool")[-1] == "red"
+        assert (await run.view()).phase == "completed"
+
+
+async def test_a_dropped_stream_pauses_the_run_after_the_grace(
+    serving: Serving, stage: Stage
+) -> None:
+    """`abortRun` only drops the socket, and so does a closed tab: pause is right for both."""
+    agent = stage.agent(Use("read", name="x"), "Done.")
+    async with (
+        serving(agent, Bridges(grace_s=0.05)) as server,
+        client(CURRENT, f"{server.url}/agui/actor") as theirs,
+    ):
+        await theirs.tell(run={"thread": "t", "say": "Go."})
+        await theirs.until("TOOL_CALL_END")
+        await stage.start("x").wait()
+        await theirs.tell(abort=True)
+        run = await server.only()
+        view = await run.until("paused")
+        assert view.since_by == "olga"
+
+
+async def test_a_dropped_stream_can_be_told_to_mean_nothing(
+    serving: Serving, stage: Stage
+) -> None:
+    """For runs that are started and left alone."""
+    agent = stage.agent(Use("read", name="x"), "Done.")
+    async with serving(agent, Bridges(on_disconnect="continue", grace_s=0)) as server:
+        async with client(CURRENT, f"{server.url}/agui/actor") as theirs:
+            await theirs.tell(run={"thread": "t", "say": "Go."})
+            await theirs.until("TOOL_CALL_END")
+            await stage.start("x").wait()
+        stage.gate("x").set()
+        run = await server.only()
+        assert (await run.until("completed")).output == "Done."
+
+
+async def test_somebody_elses_thread_is_not_joined(serving: Serving, stage: Stage) -> None:
+    """A thread is a conversation: who joins it is told what was said."""
+    agent = stage.agent("Secret.")
+    async with serving(agent) as server:
+        await (await server.mid.start("actor", "Hm.", thread="t", actor="ann")).result()
+        async with client(CURRENT, f"{server.url}/agui/actor", "bob") as theirs:
+            await theirs.tell(run={"thread": "t", "say": "What was said?"})
+            assert "403" in str((await theirs.line())["thrown"])
