@@ -1,6 +1,6 @@
 """What tests of the server share: a real one on loopback, with people who have tokens."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -76,7 +76,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     """Give what starts a server; afterwards every journal in its store is verified."""
     with anyio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:
-            yield _server(stack, f"sqlite:///{tmp_path / 'runs.db'}")
+            yield server_on(stack, f"sqlite:///{tmp_path / 'runs.db'}")
 
 
 @pytest.fixture
@@ -89,13 +89,15 @@ async def stage(serve: Serve) -> AsyncIterator[Stage]:
         gate.set()
 
 
-def _server(stack: AsyncExitStack, address: str) -> Serve:
+def server_on(stack: AsyncExitStack, address: str, hosts: Collection[str] = ()) -> Serve:
+    """Return what starts a server on a store, to be left with the stack."""
+
     async def serve(*agents: Agent, limits: Limits = LIMITS) -> Served:
         outside = Outside(lease=timedelta(seconds=30))
         mid = await stack.enter_async_context(Midrun(address, agents=agents, outside=outside))
         stack.push_async_callback(_verify_all, mid)
         auth = Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
-        made = app(mid, auth=auth, limits=limits)
+        made = app(mid, auth=auth, limits=limits, allow_hosts=hosts)
         port = await stack.enter_async_context(listening(made))
         return Served(mid, made, port, stack)
 

@@ -11,7 +11,8 @@ JSON = {"Content-Type": "application/json"}
 def path_of(endpoint: Endpoint, run: str = "run_1") -> str:
     """Return an address of the endpoint."""
     names = {"run": run, "command": "cmd_1", "frame": "f1", "ask": f"{run}-a1"}
-    return endpoint.path.format(**names)
+    names |= {"agent": "actor", "thread": "t", "rest": "tasks"}
+    return endpoint.path.replace(":path}", "}").format(**names)
 
 
 def name_of(endpoint: Endpoint) -> str:

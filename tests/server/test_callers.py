@@ -19,7 +19,7 @@ async def test_no_route_answers_without_a_credential(serve: Serve, stage: Stage)
             reply = await client.request(endpoint.method, path_of(endpoint), headers=JSON)
             assert reply.status_code == 401, name_of(endpoint)
             assert is_guarded(reply)
-        for path in ("/v1/openapi.json", "/nowhere", "/"):
+        for path in ("/v1/openapi.json", "/nowhere", "/v1/"):
             assert (await client.get(path)).status_code == 401
     assert await entries_of(served) == 0
 

@@ -121,8 +121,9 @@ async def test_a_repeat_under_the_same_key_changes_nothing(serve: Serve, stage: 
     key = {"Idempotency-Key": '"abc"'}
     start = {"agent": "actor", "input": "Go."}
     first = expect(await client.post("/v1/runs", json=start, headers=key), 201).json()
-    second = expect(await client.post("/v1/runs", json=start, headers=key), 201).json()
-    assert first["run_id"] == second["run_id"]
+    again = await client.post("/v1/runs", json=start, headers=key)
+    assert first["run_id"] == expect(again, 201).json()["run_id"]
+    assert again.headers["idempotency-replayed"] == "true"
     other = await client.post("/v1/runs", json={**start, "input": "Else."}, headers=key)
     assert expect(other, 422).json()["reason"] == "request_id_reused"
     where = f"/v1/runs/{first['run_id']}"

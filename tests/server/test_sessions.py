@@ -1,6 +1,10 @@
 """Sessions of browsers, and what a server must have before it is one."""
 
+import string
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypedDict, Unpack, cast
 
 import anyio
 import httpx2
@@ -8,11 +12,16 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun import Actor, Midrun, Misconfigured
-from midrun.server import Limits, Tokens, app, token_in
+from midrun.core.ids import SECOND, Micros
+from midrun.ports.clock import boottime, wall
+from midrun.server import App, Auth, Limits, Tokens, app, token_in
 from midrun.server import serve as serve_forever
+from midrun.server.sessions import ENDED_MAX, SECRET_MAX, SESSION_S, Sessions, key_of
 from tests.runtime.stage import Stage, Use
 from tests.server.conftest import Serve, listening, token_of
 from tests.server.listening import heard
+
+TOKEN = token_of("me")
 
 
 async def test_a_link_signs_one_browser_in_once(serve: Serve, stage: Stage) -> None:
@@ -92,6 +101,175 @@ async def test_a_cookie_of_another_port_is_not_ours(serve: Serve, stage: Stage) 
     theirs = {"Cookie": f"midrun_1={secret}"}
     assert (await plain.get("/v1/runs", headers=ours)).status_code == 200
     assert (await plain.get("/v1/runs", headers=theirs)).status_code == 401
+
+
+# ── from one process to the next ─────────────────────────────────────────────
+
+
+class Given(TypedDict, total=False):
+    """How a server is told who calls, if not by one token."""
+
+    auth: Auth
+    session_key: bytes
+
+
+@asynccontextmanager
+async def started(
+    token: str = TOKEN, cookie: str = "", **given: Unpack[Given]
+) -> AsyncIterator[tuple[App, httpx2.AsyncClient]]:
+    """Give a server that knows nothing of any other, and a browser with the cookie of one."""
+    mid = Midrun("memory://")
+    made = app(mid, **given) if given else app(mid, token=token)
+    headers = {"Cookie": f"midrun_80={cookie}"} if cookie else {}
+    transport = httpx2.ASGITransport(app=made)
+    url = "http://127.0.0.1:80"
+    client = httpx2.AsyncClient(transport=transport, base_url=url, headers=headers)
+    async with mid, client:
+        yield made, client
+
+
+async def cookie_of(client: httpx2.AsyncClient, shown: str) -> str:
+    """Sign in, and return what the cookie carries."""
+    signed = await client.post("/v1/session", json={}, headers={"Authorization": shown})
+    assert signed.status_code == 200
+    return signed.headers["set-cookie"].partition("=")[2].partition(";")[0]
+
+
+async def test_a_session_outlives_the_process_that_opened_it() -> None:
+    """A server that was killed and started again finds its pages signed in as they were."""
+    async with started() as (made, browser):
+        mine = await cookie_of(browser, f"Bearer {TOKEN}")
+        anns = await cookie_of(browser, f"Code {made.code('ann')}")
+    assert TOKEN not in mine
+    async with started(cookie=mine) as (_, browser):
+        assert (await browser.get("/v1/session")).json() == {"name": "user", "role": "operator"}
+        assert (await browser.get("/v1/runs")).status_code == 200
+    async with started(cookie=anns) as (_, browser):
+        assert (await browser.get("/v1/session")).json() == {"name": "ann", "role": "user"}
+
+
+async def test_another_token_ends_every_session() -> None:
+    """Whoever changes it wants everybody out who came in by the old one."""
+    async with started() as (made, browser):
+        cookies = [
+            await cookie_of(browser, f"Bearer {TOKEN}"),
+            await cookie_of(browser, f"Code {made.code('ann')}"),
+        ]
+    for cookie in cookies:
+        async with started(token_of("another"), cookie) as (_, browser):
+            assert (await browser.get("/v1/session")).status_code == 401
+
+
+async def test_who_signed_out_stays_out() -> None:
+    """A cookie that somebody copied is as dead as the one that the browser has dropped."""
+    async with started() as (_, browser):
+        cookie = await cookie_of(browser, f"Bearer {TOKEN}")
+    async with started(cookie=cookie) as (_, browser):
+        left = await browser.delete("/v1/session")
+        assert left.status_code == 204
+        assert "max-age=0" in left.headers["set-cookie"].lower()
+        assert (await browser.get("/v1/session")).status_code == 401
+
+
+async def test_a_session_that_is_too_old_is_none() -> None:
+    """By the world's clock, as the browser reckons: no process need have been there."""
+    then = Micros(wall() - SESSION_S * SECOND)
+    for opened_at, status in ((then, 401), (Micros(then + 600 * SECOND), 200)):
+        cookie = open_sessions(at=opened_at).open(Actor(name="ann"))
+        async with started(cookie=cookie) as (_, browser):
+            assert (await browser.get("/v1/session")).status_code == status
+
+
+def test_a_cookie_with_any_byte_changed_is_none() -> None:
+    """Of what it says, and of its signature: there is one text for each."""
+    cookie = open_sessions().open(Actor(name="ann"))
+    sessions = open_sessions()
+    letters = string.ascii_letters + string.digits + "-_.= é\udcff"
+    for at, old in enumerate(cookie):
+        for new in set(letters) - {old}:
+            assert sessions.find(cookie[:at] + new + cookie[at + 1 :]) is None
+        assert sessions.find(cookie[:at]) is None
+        assert sessions.find(cookie[:at] + cookie[at + 1 :]) is None
+    for more in (".", "=", "A", f".{cookie}", "A" * SECRET_MAX):
+        assert sessions.find(cookie + more) is None
+    assert sessions.find(cookie) is not None
+
+
+async def test_a_long_name_is_signed_in_too_though_not_for_ever() -> None:
+    """Browsers drop long cookies without a word; such a session ends with the process."""
+    sessions = open_sessions()
+    long = sessions.open(Actor(name="n" * SECRET_MAX))
+    assert len(long) < 100
+    found = sessions.find(long)
+    assert found is not None
+    assert open_sessions().find(long) is None
+
+
+async def test_no_session_that_ended_comes_back_when_many_have() -> None:
+    """What is remembered of them is bounded; beyond that, older ones have to sign in again."""
+    time = wall()
+    sessions = Sessions(boottime, lambda: time, key=key_of(TOKEN))
+    cookies = []
+    for _ in range(ENDED_MAX + 2):
+        time = Micros(time + 1)
+        cookies.append(sessions.open(Actor(name="ann")))
+        sessions.end(cookies[-1])
+    last = sessions.open(Actor(name="ann"))
+    assert not [cookie for cookie in cookies if sessions.find(cookie)]
+    assert sessions.find(last) is not None
+
+
+async def test_with_auth_only_those_with_a_code_stay_and_only_with_a_key() -> None:
+    """A token may be revoked while nobody looks, so its session does not outlive who asks."""
+    auth = Tokens({TOKEN: Actor(name="ann")})
+    key, other = b"k" * 32, b"o" * 32
+
+    async def stays(shown: str, before: Given, after: Given) -> bool:
+        async with started(**before) as (made, browser):
+            cookie = await cookie_of(browser, shown or f"Code {made.code('ann')}")
+            browser.cookies.clear()
+            ours = {"Cookie": f"midrun_80={cookie}"}
+            assert (await browser.get("/v1/session", headers=ours)).status_code == 200
+        async with started(cookie=cookie, **after) as (_, browser):
+            return (await browser.get("/v1/session")).status_code == 200
+
+    keyed = Given(auth=auth, session_key=key)
+    assert await stays("", keyed, keyed)
+    assert not await stays(f"Bearer {TOKEN}", keyed, keyed)
+    assert not await stays("", keyed, Given(auth=auth, session_key=other))
+    assert not await stays("", keyed, Given(auth=auth))
+    assert not await stays("", Given(auth=auth), Given(auth=auth))
+
+
+def test_a_session_key_that_would_not_do_is_refused() -> None:
+    """Too short, or beside a token, which would then end nothing when it is changed."""
+    mid = Midrun("memory://")
+    with pytest.raises(Misconfigured, match="session_key"):
+        app(mid, auth=Tokens({TOKEN: Actor()}), session_key=b"short")
+    with pytest.raises(Misconfigured, match="session_key"):
+        app(mid, token=TOKEN, session_key=b"k" * 32)
+
+
+async def test_a_code_is_for_a_name_or_an_actor_and_nothing_else() -> None:
+    """Refused where it is made: a host whose user is not signed in must not hand one out."""
+    async with started() as (made, browser):
+        for wrong in (None, 7, b"ann", {"name": "ann"}):
+            with pytest.raises(Misconfigured, match="actor"):
+                made.code(cast("str", wrong))
+        for right, name, role in (
+            ("ada", "ada", "user"),
+            ("operator:olga", "olga", "operator"),
+            (Actor(name="operator:eve"), "operator:eve", "user"),
+        ):
+            await cookie_of(browser, f"Code {made.code(right)}")
+            who = (await browser.get("/v1/session")).json()
+            assert who == {"name": name, "role": role}
+
+
+def open_sessions(at: Micros | None = None) -> Sessions:
+    """Return the sessions of a server that has just started, or of one that did then."""
+    clock = wall if at is None else lambda: at
+    return Sessions(boottime, clock, key=key_of(TOKEN))
 
 
 # ── setting up ───────────────────────────────────────────────────────────────

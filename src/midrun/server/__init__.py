@@ -7,7 +7,8 @@ application; `serve(mid)` binds one to loopback. The address space is described 
 
 from midrun.server.asgi import App, app
 from midrun.server.binding import serve
+from midrun.server.bridges import Bridges
 from midrun.server.credentials import Auth, Tokens, token_in
 from midrun.server.limits import Limits
 
-__all__ = ["App", "Auth", "Limits", "Tokens", "app", "serve", "token_in"]
+__all__ = ["App", "Auth", "Bridges", "Limits", "Tokens", "app", "serve", "token_in"]

@@ -15,13 +15,17 @@ from midrun.core.ids import RunId
 from midrun.core.values import Actor
 from midrun.embed.midrun import Midrun
 from midrun.errors import Misconfigured, StoreClosed
-from midrun.server import operating
+from midrun.handles.asking import actor_of
+from midrun.handles.given import text
+from midrun.server import operating, pages
+from midrun.server.bridges import Bridges
 from midrun.server.credentials import Auth, Tokens
 from midrun.server.guard import SAFE, check_body, check_host, check_page, guarded
 from midrun.server.limits import Limits
 from midrun.server.openapi import described
 from midrun.server.problems import Problem, problem_of, reply
 from midrun.server.routes import ENDPOINTS, RANKS, Endpoint
+from midrun.server.sessions import KEY_MIN, key_of
 from midrun.server.visit import Caller, Lobby, Visit
 
 _LOG: Final = logging.getLogger("midrun.server")
@@ -46,25 +50,36 @@ def app(
     auth: Auth | None = None,
     allow_hosts: Collection[str] = (),
     limits: Limits | None = None,
+    bridges: Bridges | None = None,
+    session_key: bytes | None = None,
 ) -> "App":
     """Return an ASGI app that shows and controls the runs of `mid`.
 
     Either `token`, which makes its bearer an operator, or `auth`, which says who shows a
     token. `allow_hosts` are the names that the server goes by besides loopback; whatever else
-    a request was sent to is refused.
+    a request was sent to is refused. `bridges` says how other protocols are served.
+
+    Browsers that are signed in stay so when the server starts again with the same `token`. With
+    `auth` those stay that came with a `code`, if there is a `session_key`: 32 random bytes or
+    more, kept for this alone. Whoever has it can sign in as anybody.
 
     `mid` is opened by the app's lifespan unless it is open. Mounted in another application,
     whose lifespan is the only one that runs, it must be opened there.
 
     Raises:
-        Misconfigured: neither a token nor `auth`, or both.
+        Misconfigured: neither a token nor `auth`, or both; or no key that would do.
     """
     if (token is None) == (auth is None):
         raise Misconfigured("server", "needs a token, or auth; it never runs without")
+    if session_key is not None and (token is not None or len(session_key) < KEY_MIN):
+        problem = f"it has {KEY_MIN} bytes or more, and goes with auth; a token makes its own"
+        raise Misconfigured("session_key", problem)
     who = Tokens({token: OWNER}) if token is not None else auth
     assert who is not None  # one of the two is given
+    key = key_of(token) if token is not None else session_key
     hosts = frozenset(host.lower() for host in allow_hosts)
-    return App(Lobby(mid, who, limits or Limits()), hosts)
+    lobby = Lobby(mid, who, limits or Limits(), bridges or Bridges(), key)
+    return App(lobby, hosts)
 
 
 class App:
@@ -78,9 +93,17 @@ class App:
         """End every stream: their consumers come back, to whoever answers then."""
         self._lobby.closing.set()
 
-    def code(self, actor: Actor = OWNER) -> str:
-        """Return a code for a link that signs one browser in, once, within ten minutes."""
-        return self._lobby.sessions.code(actor)
+    def code(self, actor: str | Actor = OWNER) -> str:
+        """Return a code for a link that signs one browser in, once, within ten minutes.
+
+        A text may name a role (`operator:olga`). A name that its owner chose goes into an
+        `Actor`, where it is nothing but a name.
+
+        Raises:
+            Misconfigured: `actor` is neither.
+        """
+        who = actor if isinstance(actor, Actor) else actor_of(text("actor", actor))
+        return self._lobby.sessions.code(who)
 
     @property
     def streams(self) -> int:
@@ -111,8 +134,12 @@ class App:
             if request.method not in SAFE:
                 self._lobby.allowance.spend(caller.actor.name)
             endpoint, path = _found(scope)
-            check_body(scope, headers, self._lobby.limits.body)
-            visit = Visit(lobby=self._lobby, request=request, caller=caller, path=path)
+            limits = self._lobby.limits
+            room = limits.checkpoint if endpoint.large else limits.body
+            check_body(scope, headers, room)
+            visit = Visit(
+                lobby=self._lobby, request=request, caller=caller, path=path, room=room
+            )
             _check_role(caller.actor, endpoint)
             self._lobby.store  # noqa: B018 - refuses where nobody has opened it
             return await endpoint.handler(visit)
@@ -128,7 +155,7 @@ class App:
             return operating.alive()
         if request.method == "GET" and path == "/readyz":
             return await operating.ready(self._lobby)
-        return None
+        return pages.found(request.method, path, request.headers.get("if-none-match", ""))
 
     async def _caller(self, request: Request) -> Caller:
         """Find out who calls: by token, by the code of a link, or by cookie."""
@@ -226,7 +253,7 @@ def _found(scope: Scope) -> tuple[Endpoint, dict[str, str]]:
         if match is Match.NONE:
             continue
         path = {name: str(child["path_params"][name]) for name in route.param_convertors}
-        if not all(_ID.fullmatch(part) for part in path.values()):
+        if not all(_ID.fullmatch(part) for name, part in path.items() if name != "rest"):
             break
         if scope["method"] == endpoint.method:
             return endpoint, path

@@ -4,18 +4,20 @@ A client sends an id and a decision. What is asked, of which call and with which
 in the journal and nowhere else.
 """
 
+from msgspec import structs
 from starlette.responses import Response
 
 from midrun.agents.outcome import AskView, ask_views
 from midrun.core.ids import AskId, RunId
 from midrun.core.state import Ask, State
 from midrun.core.values import Value
-from midrun.embed.receipt import Receipt
 from midrun.embed.run import Run
 from midrun.errors import ControlRefused, RunNotFound
+from midrun.handles.receipt import Receipt
 from midrun.ports.store import Query
 from midrun.server.bodies import DecisionBody
-from midrun.server.problems import Problem
+from midrun.server.problems import said
+from midrun.server.seeing import may_decide
 from midrun.server.visit import Visit, answer, told
 
 
@@ -67,28 +69,12 @@ def _shown(visit: Visit, state: State, view: AskView) -> ShownAsk:
     ask = state.ask(view.id)
     assert ask is not None  # the view is of this state
     return ShownAsk(
-        id=view.id,
-        kind=view.kind,
-        question=view.question,
-        data=view.data,
-        call=view.call,
-        tool=view.tool,
-        args=view.args,
-        audience=view.audience,
-        expires_at=view.expires_at,
+        **structs.asdict(view),
         ref=f"{state.run}-{view.id}",
         run_id=state.run,
         task=state.started.task,
-        may_decide=_may_decide(visit, state, ask),
+        may_decide=may_decide(visit.actor, state, ask),
     )
-
-
-def _may_decide(visit: Visit, state: State, ask: Ask) -> bool:
-    """Say whether pressing the button would do; the core decides when it is pressed."""
-    actor = visit.actor
-    own = ask.four_eyes and actor.name == state.started.by
-    addressed = ask.audience in {"", actor.role, f"user:{actor.name}"}
-    return actor.role != "viewer" and addressed and not own
 
 
 def _addressed(visit: Visit, audience: str) -> bool:
@@ -106,13 +92,12 @@ async def decide(visit: Visit) -> Response:
         raise RunNotFound(run_id)
     run = await lobby.mid.get(run_id)
     body = await visit.body(DecisionBody)
-    await visit.match(run)
     try:
         receipt = await _decided(visit, run, AskId(ask_id), body)
     except ControlRefused as refusal:
         closed = (await lobby.views.state(run_id)).ask(ask_id)
         if refusal.reason == "ask_closed" and closed is not None and _expired(closed):
-            raise Problem("ask_expired", 410, str(refusal)) from None
+            raise said(refusal, "ask_expired", 410) from None
         raise
     if not sees:  # asked about one call of somebody else's run: its view is not theirs
         return answer({"receipt": receipt}, 202)
@@ -124,13 +109,19 @@ def _expired(ask: Ask) -> bool:
 
 
 async def _decided(visit: Visit, run: Run, ask: AskId, body: DecisionBody) -> Receipt:
+    asking = visit.asking(body.comment)
     match body.decision:
         case "approve":
-            return await run.approve(ask=ask, **visit.asking(body.comment))
+            return await run.approve(ask=ask, **asking)
         case "edit":
-            return await run.approve(ask=ask, args=body.args, **visit.asking(body.comment))
+            return await run.approve(ask=ask, args=body.args, **asking)
         case "decline":
-            actor, request_id = visit.actor, visit.request_id()
-            return await run.decline(body.comment, ask=ask, actor=actor, request_id=request_id)
+            return await run.decline(
+                body.comment,
+                ask=ask,
+                actor=visit.actor,
+                request_id=visit.request_id(),
+                seen=visit.seen(),
+            )
         case "answer":
-            return await run.answer(body.value, ask=ask, **visit.asking(body.comment))
+            return await run.answer(body.value, ask=ask, **asking)

@@ -1,16 +1,20 @@
 """Bodies: what clients send. A field that is not here is refused, not passed over."""
 
-from typing import Annotated, Literal
+from datetime import datetime
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 from msgspec.structs import asdict
 
+from midrun.core.stops import Stop
 from midrun.core.values import Json, UndoSet, Urgency, Value, When
 
 SCOPE = r"^(all|(agent|label|run):[^\n]{1,200})(?!\n)$"  # as JavaScript reads it, too
 
+REASON_MAX: Final = 1_000
+
 Text = Annotated[str, Meta(max_length=100_000)]
-Line = Annotated[str, Meta(max_length=1_000)]
+Line = Annotated[str, Meta(max_length=REASON_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Count = Annotated[int, Meta(ge=1, le=10**9)]
 Amount = Annotated[float, Meta(gt=0, le=1e9)]
@@ -42,13 +46,14 @@ class Empty(Body, kw_only=True):
 
 
 class StartBody(Body, kw_only=True):
-    """A run to start. `caps` stand in for the agent's own stop condition."""
+    """A run to start. `caps`, or a whole `stop`, stand in for the agent's own condition."""
 
     agent: Name
     input: Text
     thread_id: Annotated[str, Meta(max_length=200)] = ""
     labels: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
     caps: Caps = Caps()
+    stop: Stop | None = None
 
 
 class PauseBody(Body, kw_only=True):
@@ -76,10 +81,12 @@ class RedirectBody(Body, kw_only=True):
 
 
 class MessageBody(Body, kw_only=True):
-    """Something said to the run while it works."""
+    """Something said to the run while it works; with `at`, not before that time."""
 
     text: Text
     urgency: Urgency = "next"
+    at: Annotated[datetime, Meta(tz=True)] | None = None
+    reason: Line = ""
 
 
 class CancelBody(Body, kw_only=True):
@@ -109,6 +116,7 @@ class WriteBody(Body, kw_only=True):
     """What the person at the wheel says as the assistant."""
 
     text: Text
+    reason: Line = ""
 
 
 class UseToolBody(Body, kw_only=True):
@@ -116,19 +124,30 @@ class UseToolBody(Body, kw_only=True):
 
     tool: Name
     args: Json = None
+    reason: Line = ""
 
 
 class HandBackBody(Body, kw_only=True):
     """The run goes back to its agent, with an instruction if given."""
 
     instruction: Text = ""
+    reason: Line = ""
 
 
 class ForkBody(Body, kw_only=True):
     """Continue from a boundary of the run, the newest unless `seq` names one, as another."""
 
-    seq: Annotated[int, Meta(ge=1)] | None = None
+    seq: Annotated[int, Meta(ge=-(2**53) + 1, le=2**53 - 1)] | None = None
     instruction: Text = ""
+
+
+class CheckpointBody(Body, kw_only=True):
+    """A checkpoint to go on from, with the answer it waits for, as `Midrun.resume` has it."""
+
+    checkpoint: dict[str, Json]
+    answer: Json = None
+    instruction: Text = ""
+    caps: Caps = Caps()
 
 
 class HaltBody(Body, kw_only=True):

@@ -99,6 +99,10 @@ class Channels:
         self._events = events
         self._open: dict[RunId, Channel] = {}
 
+    def watched(self, run: RunId) -> bool:
+        """Tell whether somebody watches `run`."""
+        return run in self._open
+
     @asynccontextmanager
     async def joined(self, run: Run) -> AsyncIterator[tuple[Channel, Seat]]:
         """Give a seat at the channel of `run` for as long as the context is open.

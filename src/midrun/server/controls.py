@@ -5,7 +5,9 @@ from datetime import timedelta
 from starlette.responses import Response
 
 from midrun.embed.run import Run
+from midrun.handles.asking import Asking
 from midrun.server.bodies import (
+    REASON_MAX,
     CancelBody,
     Empty,
     HandBackBody,
@@ -35,19 +37,17 @@ async def resume(visit: Visit) -> Response:
     run, body = await visit.run(), await visit.body(ResumeBody)
     if body.caps.given() and visit.actor.role != "operator":
         raise Problem("not_allowed", 403, "only operators raise caps")
-    await visit.match(run)
-    receipt = await run.resume(
-        body.instruction or None, caps=body.caps.given(), **visit.asking(body.reason)
-    )
+    asking = visit.asking(body.reason)
+    receipt = await run.resume(body.instruction or None, caps=body.caps.given(), **asking)
     return await told(visit, run, receipt)
 
 
 async def redirect(visit: Visit) -> Response:
     """Change course; a paused run goes on with the instruction."""
     run, body = await visit.run(), await visit.body(RedirectBody)
-    await visit.match(run)
     await _check_room(visit, run)
-    receipt = await run.redirect(body.instruction, when=body.when, **visit.asking(body.reason))
+    asking = visit.asking(body.reason)
+    receipt = await run.redirect(body.instruction, when=body.when, **asking)
     return await told(visit, run, receipt)
 
 
@@ -55,9 +55,9 @@ async def say(visit: Visit) -> Response:
     """Speak to the run while it works."""
     run, body = await visit.run(), await visit.body(MessageBody)
     await _check_room(visit, run)
-    return await told(
-        visit, run, await run.say(body.text, urgency=body.urgency, **visit.asking())
-    )
+    asking = visit.asking(body.reason)
+    receipt = await run.say(body.text, urgency=body.urgency, at=body.at, **asking)
+    return await told(visit, run, receipt)
 
 
 async def _check_room(visit: Visit, run: Run) -> None:
@@ -80,13 +80,21 @@ async def withdraw(visit: Visit) -> Response:
     name, _, number = visit.path["command"].partition("_")
     if name != "cmd" or not (number.isascii() and number.isdecimal()) or len(number) > 15:  # noqa: PLR2004 - longer than any seq
         raise Problem("command_not_found", 404)
-    return await told(visit, run, await run.withdraw(int(number), **visit.asking()))
+    return await told(visit, run, await run.withdraw(int(number), **_why(visit)))
 
 
 async def drop_frame(visit: Visit) -> Response:
     """Give up the held thought on top, by name."""
     run = await visit.run()
-    return await told(visit, run, await run.drop_frame(visit.path["frame"], **visit.asking()))
+    return await told(visit, run, await run.drop_frame(visit.path["frame"], **_why(visit)))
+
+
+def _why(visit: Visit) -> Asking:
+    """Return who asks; where there is no body, the query says why."""
+    reason = visit.request.query_params.get("reason", "")
+    if len(reason) > REASON_MAX:
+        raise Problem("bad_query", 400, f"a reason has at most {REASON_MAX} characters")
+    return visit.asking(reason)
 
 
 async def resume_frame(visit: Visit) -> Response:
@@ -123,18 +131,18 @@ async def take_over(visit: Visit) -> Response:
 async def write(visit: Visit) -> Response:
     """Say something as the assistant, after taking over."""
     run, body = await visit.run(), await visit.body(WriteBody)
-    return await told(visit, run, await run.write(body.text, **visit.asking()))
+    return await told(visit, run, await run.write(body.text, **visit.asking(body.reason)))
 
 
 async def use_tool(visit: Visit) -> Response:
     """Make one call of the agent's tools, after taking over."""
     run, body = await visit.run(), await visit.body(UseToolBody)
-    return await told(visit, run, await run.use_tool(body.tool, body.args, **visit.asking()))
+    asking = visit.asking(body.reason)
+    return await told(visit, run, await run.use_tool(body.tool, body.args, **asking))
 
 
 async def hand_back(visit: Visit) -> Response:
     """Return the run to its agent."""
     run, body = await visit.run(), await visit.body(HandBackBody)
-    return await told(
-        visit, run, await run.hand_back(body.instruction or None, **visit.asking())
-    )
+    asking = visit.asking(body.reason)
+    return await told(visit, run, await run.hand_back(body.instruction or None, **asking))

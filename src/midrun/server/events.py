@@ -102,11 +102,12 @@ class ShownEvent(Value, kw_only=True):
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One event, encoded. `closes` is the call whose end it is, if any."""
+    """One event, encoded. `starts` and `closes` name the call that it is about, if any."""
 
     seq: Seq
     type: str
     body: bytes
+    starts: CallId | None = None
     closes: CallId | None = None
 
     def framed(self) -> bytes:
@@ -182,7 +183,11 @@ def _encoded(run: RunId, record: e.Record, link: bytes) -> Event:
     )
     closes = entry.call if isinstance(entry, _CLOSINGS) else None
     return Event(
-        seq=record.seq, type=kind, body=msgspec.json.encode(plain(shown)), closes=closes
+        seq=record.seq,
+        type=kind,
+        body=msgspec.json.encode(plain(shown)),
+        starts=entry.call if isinstance(entry, e.CallStarted) else None,
+        closes=closes,
     )
 
 

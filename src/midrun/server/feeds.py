@@ -16,7 +16,6 @@ from midrun.server.events import PAGE, Event, ShownEvent, delta_type, framed
 from midrun.server.problems import Problem
 from midrun.server.runs import phases_of
 from midrun.server.streams import SSE, Source, Stream, Writer
-from midrun.server.views import run_line
 from midrun.server.visit import Visit, answer
 
 NDJSON = "application/x-ndjson"
@@ -89,7 +88,9 @@ def _following(visit: Visit, run: Run, after: int, wanted: frozenset[str]) -> So
                 while sent < channel.tip:
                     page = await visit.lobby.events.after(run.id, sent)
                     sent = page[-1].seq
-                    closed.update(event.closes for event in page if event.closes is not None)
+                    for event in page:
+                        closed.discard(event.starts or "")  # another attempt at it
+                        closed.add(event.closes or "")
                     await writer.write(b"".join(e.framed() for e in page if _fits(e, wanted)))
                 if channel.over:
                     break
@@ -140,7 +141,7 @@ async def changes(visit: Visit) -> Response:
     """
     given = visit.request.query_params
     query = Query(
-        phases=phases_of(given.get("phase", "")),
+        phases=phases_of(given.get("phase", given.get("state", ""))),
         agent=given.get("agent", ""),
         label=given.get("label", ""),
         limit=50,
@@ -150,18 +151,19 @@ async def changes(visit: Visit) -> Response:
 
 def _watching(visit: Visit, query: Query) -> Source:
     async def source(writer: Writer) -> None:
-        store, sees = visit.lobby.store, visit.lobby.views.sees
+        store, sees, lines = visit.lobby.store, visit.lobby.views.sees, visit.lobby.lines
         async with store.watch() as changed:  # before the page, so that nothing is overlooked
             page = await store.runs(query)
             rows = [row for row in page.items if await sees(visit.actor, row.run)]
-            await writer.write(RETRY + framed("stream.snapshot", tuple(map(run_line, rows))))
+            await writer.write(RETRY + framed("stream.snapshot", await lines.of(rows)))
             async for change in changed:
                 if not change.run:
                     await writer.write(framed("halts.changed", {}))
                 elif await sees(visit.actor, change.run):
                     row = await _row(visit, change.run)
                     if row is not None and _is_of(row, query):
-                        await writer.write(framed("run.changed", run_line(row)))
+                        (changed_line,) = await lines.of([row])
+                        await writer.write(framed("run.changed", changed_line))
                         await writer.breath(GAP_S)
 
     return source

@@ -16,6 +16,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     """The bounds of one server; those on rates and streams are per caller."""
 
     body: int = 1024 * 1024  # bytes
+    checkpoint: int = 64 * 1024 * 1024  # bytes of a body that brings one
     depth: int = 64  # of JSON
     rate: float = 50.0  # changes a second, in the long run ...
     burst: int = 200  # ... and at once

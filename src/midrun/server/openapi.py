@@ -1,4 +1,7 @@
-"""The address space as OpenAPI 3.1, made from the table of routes and the types they name."""
+"""The address space as OpenAPI 3.1, made from the table of routes and the types they name.
+
+Other protocols have descriptions of their own, and are not in it.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,8 +13,9 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from midrun.core.values import Phase
-from midrun.server.bodies import Body
+from midrun.server.bodies import REASON_MAX, Body
 from midrun.server.events import PAGE
+from midrun.server.moving import EXPIRY_MAX
 from midrun.server.plain import encoded, schemas
 from midrun.server.problems import MEDIA
 from midrun.server.routes import ENDPOINTS, Endpoint
@@ -21,6 +25,7 @@ Schema: TypeAlias = Mapping[str, object]
 
 _TEXT: Final[Schema] = {"type": "string"}
 _ID: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
+_REASON: Final[Schema] = {"type": "string", "maxLength": REASON_MAX}
 _SEQ: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}
 _PHASES: Final[Schema] = {
     "type": "string",
@@ -37,6 +42,7 @@ _PAGED: Final[Mapping[str, Schema]] = {"limit": _up_to(200), "cursor": _TEXT}
 _QUERIES: Final[Mapping[str, Mapping[str, Schema]]] = {
     "/v1/runs": {
         "phase": _PHASES,
+        "state": _PHASES,
         "agent": _TEXT,
         "label": _TEXT,
         "thread": _TEXT,
@@ -46,11 +52,23 @@ _QUERIES: Final[Mapping[str, Mapping[str, Schema]]] = {
     },
     "/v1/runs/{run}": {"until": _PHASES},
     "/v1/runs/{run}/events": {"after": _SEQ, "types": _TEXT, "limit": _up_to(PAGE)},
-    "/v1/events": {"phase": _PHASES, "agent": _TEXT, "label": _TEXT},
+    "/v1/runs/{run}/checkpoint": {"expires_s": _up_to(EXPIRY_MAX)},
+    "/v1/runs/{run}/commands/{command}": {"reason": _REASON},
+    "/v1/runs/{run}/frames/{frame}": {"reason": _REASON},
+    "/v1/events": {"phase": _PHASES, "state": _PHASES, "agent": _TEXT, "label": _TEXT},
     "/v1/asks": _PAGED,
     "/v1/approvals": _PAGED,
 }
-"""What a query may say, by path."""
+"""What a query may say, by path. A reason is for what has no body, a DELETE."""
+
+_HEADERS: Final[Mapping[str, Mapping[str, Schema]]] = {
+    "/v1/runs/{run}": {
+        "Prefer": {"type": "string", "description": "wait=N: until something of `until` is so"},
+        "If-None-Match": {"type": "string", "description": "the ETag that was seen"},
+    },
+    "/v1/runs/{run}/events": {"Last-Event-ID": {"type": "string", "pattern": "^[0-9]{1,16}$"}},
+}
+"""What a look may say besides, by path."""
 
 
 async def described(visit: Visit) -> Response:
@@ -62,10 +80,11 @@ async def described(visit: Visit) -> Response:
 @lru_cache(maxsize=1)
 def openapi() -> bytes:
     """Return the description as JSON."""
-    given: set[type[Body]] = {e.takes for e in ENDPOINTS if e.takes is not None}
-    shown: set[type[Struct]] = {e.shows for e in ENDPOINTS if e.shows is not None}
+    native = [e for e in ENDPOINTS if e.path.startswith("/v1/")]
+    given: set[type[Body]] = {e.takes for e in native if e.takes is not None}
+    shown: set[type[Struct]] = {e.shows for e in native if e.shows is not None}
     paths: dict[str, dict[str, object]] = {}
-    for endpoint in ENDPOINTS:
+    for endpoint in native:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
     components = schemas(_sorted(given), _sorted(shown))
     components["Problem"] = {
@@ -114,9 +133,12 @@ def _operation(endpoint: Endpoint) -> dict[str, object]:
 
 def _parameters(endpoint: Endpoint) -> list[object]:
     found = [_parameter("path", name, _ID) for name in re.findall(r"\{(\w+)\}", endpoint.path)]
+    for name, schema in _QUERIES.get(endpoint.path, {}).items():
+        if endpoint.method == ("DELETE" if name == "reason" else "GET"):
+            found.append(_parameter("query", name, schema))
     if endpoint.method == "GET":
-        queries = _QUERIES.get(endpoint.path, {})
-        found += [_parameter("query", name, schema) for name, schema in queries.items()]
+        headers = _HEADERS.get(endpoint.path, {})
+        found += [_parameter("header", name, schema) for name, schema in headers.items()]
     if endpoint.keyed:
         key = {"type": "string", "pattern": f"^{KEY}$"}
         found.append(_parameter("header", "Idempotency-Key", key))

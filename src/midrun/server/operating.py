@@ -83,7 +83,7 @@ async def sign_in(visit: Visit) -> Response:
     reply.set_cookie(
         cookie_name(visit.request.headers.get("host", "")),
         secret,
-        max_age=int(SESSION_S),
+        max_age=SESSION_S,
         path=visit.request.scope.get("root_path", "") + "/",
         httponly=True,
         samesite="strict",

@@ -1,7 +1,8 @@
 """Problems: what every refusal looks like on the wire (RFC 9457).
 
 `type` is `urn:midrun:problem:<slug>` and stable. Where the caller may see the run, its view is
-there too, so that whoever was refused can repaint at once.
+there too, so that whoever was refused can repaint at once. What is an error of midrun's own has
+its `code` and `args`, from which a client makes the very same one.
 """
 
 from collections.abc import Mapping
@@ -45,6 +46,7 @@ _BY_REASON: Final[Mapping[str, int]] = {
     "cap_not_raised": 422,
     "not_an_outcome": 422,
     "request_id_reused": 422,
+    "stale_revision": 412,
 }
 """Reason of a refused control → HTTP status; any other is a 409."""
 
@@ -74,25 +76,28 @@ def problem_of(error: Exception) -> Problem | None:
     if isinstance(error, Problem):
         return error
     if isinstance(error, ControlRefused):
-        return _refused(error)
+        status = _BY_REASON.get(error.reason, 409)
+        slug = error.reason if error.reason == "stale_revision" else error.code
+        return said(error, slug, status)
     if not isinstance(error, MidrunError) or error.code not in _BY_CODE:
         return None
-    status = _BY_CODE[error.code]
+    return said(error, error.code, _BY_CODE[error.code])
+
+
+def said(error: MidrunError, slug: str, status: int) -> Problem:
+    """Return an error of midrun's own as a problem of that name."""
+    fields: dict[str, object] = {"code": error.code, "args": error.args}
+    if isinstance(error, ControlRefused):
+        fields |= {
+            "reason": error.reason,
+            "control": error.control,
+            "phase": error.phase,
+            "allowed": error.allowed,
+            "by": error.by,
+            "seq": error.seq,
+        }
     retry = {"Retry-After": "1"} if status == 503 else {}  # noqa: PLR2004 - as HTTP counts
-    return Problem(error.code, status, str(error), headers=retry)
-
-
-def _refused(error: ControlRefused) -> Problem:
-    fields = {
-        "reason": error.reason,
-        "control": error.control,
-        "phase": error.phase,
-        "allowed": error.allowed,
-        "by": error.by,
-        "seq": error.seq,
-    }
-    status = _BY_REASON.get(error.reason, 409)
-    return Problem(error.code, status, str(error), fields=fields)
+    return Problem(slug, status, str(error), headers=retry, fields=fields)
 
 
 def reply(problem: Problem, run: object = None) -> Response:

@@ -9,9 +9,11 @@ from starlette.routing import Route
 
 from midrun.core.report import Report
 from midrun.core.values import Role
-from midrun.embed.receipt import Receipt
-from midrun.embed.verdict import Verdict
-from midrun.server import asks, bodies, controls, feeds, operating, runs
+from midrun.handles.receipt import Receipt
+from midrun.handles.verdict import Verdict
+from midrun.server import asks, bodies, controls, feeds, moving, operating, runs, seeing
+from midrun.server.a2a import endpoints as a2a
+from midrun.server.agui import endpoints as agui
 from midrun.server.bodies import Body
 from midrun.server.commands import Command
 from midrun.server.streams import SSE
@@ -37,6 +39,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     media: tuple[str, ...] = ()  # other forms that `Accept` may ask for
     matches: bool = False  # looks at If-Match
     keyed: bool = True  # looks at Idempotency-Key
+    large: bool = False  # its body may be as long as a checkpoint
 
     def route(self) -> Route:
         """Return it as Starlette matches it."""
@@ -69,7 +72,7 @@ def _control(
     takes: type[Body],
     *,
     role: Role = "user",
-    matches: bool = False,
+    matches: bool = True,
 ) -> Endpoint:
     return Endpoint(
         method="POST",
@@ -81,6 +84,11 @@ def _control(
         status=202,
         matches=matches,
     )
+
+
+def _bridge(path: str, handler: Handler) -> Endpoint:
+    """Return an endpoint of a protocol that is described elsewhere."""
+    return Endpoint(method="POST", path=path, handler=handler, role="user", keyed=False)
 
 
 _RUN: Final = "/v1/runs/{run}"
@@ -107,11 +115,11 @@ ENDPOINTS: Final = (
         status=202,
         matches=True,
     ),
-    _control("pause", controls.pause, bodies.PauseBody),
-    _control("resume", controls.resume, bodies.ResumeBody, matches=True),
-    _control("redirect", controls.redirect, bodies.RedirectBody, matches=True),
+    _control("pause", controls.pause, bodies.PauseBody, matches=False),
+    _control("resume", controls.resume, bodies.ResumeBody),
+    _control("redirect", controls.redirect, bodies.RedirectBody),
     _control("messages", controls.say, bodies.MessageBody),
-    _control("cancel", controls.cancel, bodies.CancelBody),
+    _control("cancel", controls.cancel, bodies.CancelBody, matches=False),
     _control("force_pause", controls.force_pause, bodies.Empty),
     _control("retry_undo", controls.retry_undo, bodies.Empty, role="operator"),
     _control("accept_residue", controls.accept_residue, bodies.Empty, role="operator"),
@@ -120,6 +128,8 @@ ENDPOINTS: Final = (
     _control("use_tool", controls.use_tool, bodies.UseToolBody),
     _control("hand_back", controls.hand_back, bodies.HandBackBody),
     _control("frames/{frame}/resume", controls.resume_frame, bodies.Empty),
+    _get(f"{_RUN}/seen", seeing.seen, seeing.SeenRun),
+    _get(f"{_RUN}/turns", seeing.looked, seeing.Turns),
     _get(f"{_RUN}/commands", runs.asked, runs.Commands),
     _get(f"{_RUN}/commands/{{command}}", runs.asked_one, Command),
     Endpoint(
@@ -129,6 +139,7 @@ ENDPOINTS: Final = (
         role="user",
         shows=Told,
         status=202,
+        matches=True,
     ),
     _get(f"{_RUN}/frames", runs.frames, runs.Frames),
     Endpoint(
@@ -138,6 +149,7 @@ ENDPOINTS: Final = (
         role="user",
         shows=Told,
         status=202,
+        matches=True,
     ),
     _get(f"{_RUN}/effects", runs.effects, runs.Effects),
     _get(f"{_RUN}/report", runs.report, Report, "text/markdown"),
@@ -146,16 +158,25 @@ ENDPOINTS: Final = (
     Endpoint(
         method="POST",
         path=f"{_RUN}/fork",
-        handler=runs.fork,
+        handler=moving.fork,
         role="user",
         takes=bodies.ForkBody,
         shows=ShownRun,
         status=201,
-        keyed=False,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/resume",
+        handler=moving.bring,
+        role="operator",
+        takes=bodies.CheckpointBody,
+        shows=ShownRun,
+        status=201,
+        large=True,
     ),
     _get(f"{_RUN}/verify", runs.verify, Verdict),
-    _get(f"{_RUN}/checkpoint", runs.checkpoint, None, "application/json"),
-    _get(f"{_RUN}/export", runs.export, None, feeds.NDJSON),
+    _get(f"{_RUN}/checkpoint", moving.checkpoint, None, "application/json"),
+    _get(f"{_RUN}/export", moving.export, None, feeds.NDJSON),
     _get("/v1/asks", asks.waiting, asks.AskPage),
     _get("/v1/approvals", asks.approvals, asks.AskPage),
     *(
@@ -204,4 +225,13 @@ ENDPOINTS: Final = (
     Endpoint(
         method="DELETE", path="/v1/session", handler=operating.sign_out, status=204, keyed=False
     ),
+    _bridge("/agui/{agent}", agui.run_agent),
+    _get("/copilotkit/info", agui.info, None),
+    _bridge("/copilotkit/agent/{agent}/run", agui.run_agent),
+    _bridge("/copilotkit/agent/{agent}/connect", agui.connect),
+    _bridge("/copilotkit/agent/{agent}/stop/{thread}", agui.stop),
+    _get("/.well-known/agent-card.json", a2a.card, None),
+    _bridge("/a2a/{agent}", a2a.rpc),
+    _get("/a2a/{agent}/{rest:path}", a2a.rest, None),
+    _bridge("/a2a/{agent}/{rest:path}", a2a.rest),
 )

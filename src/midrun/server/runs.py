@@ -1,24 +1,28 @@
 """Runs over HTTP: starting, listing, looking, waiting."""
 
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final, cast
 
 import anyio
 from starlette.responses import Response
 
+from midrun.core.evolve import evolve
 from midrun.core.ids import RunId
 from midrun.core.report import Report
-from midrun.core.stops import CAPS, AnyOf, MaxCost, MaxTime, Stop
-from midrun.core.values import Phase, Value
-from midrun.embed.resuming import counted
+from midrun.core.state import State
+from midrun.core.stops import CAPS, AnyOf, Custom, MaxCost, MaxTime, Stop, leaves
+from midrun.core.values import TERMINAL, Phase, Value
 from midrun.embed.run import Run
-from midrun.embed.view import EffectView, FrameView
-from midrun.errors import RunOver
+from midrun.errors import Misconfigured, RunNotFound, StoreClosed
+from midrun.handles.given import counted, traceparent
+from midrun.handles.item import Happened
+from midrun.handles.view import EffectView, FrameView
 from midrun.ports.store import Query, RunRow
-from midrun.server.bodies import ChangeBody, ForkBody, StartBody
+from midrun.server.bodies import ChangeBody, StartBody
 from midrun.server.commands import Command, commands
-from midrun.server.problems import Problem
-from midrun.server.views import RunLine, ShownRun, run_line
+from midrun.server.lines import RunLine
+from midrun.server.problems import Problem, said
+from midrun.server.views import ShownRun
 from midrun.server.visit import Visit, answer, etag, told
 
 PAGES_MAX: Final = 20
@@ -70,29 +74,68 @@ async def start(visit: Visit) -> Response:
     body = await visit.body(StartBody)
     mid = visit.lobby.mid
     if body.agent not in mid.agents:
-        raise Problem("agent_not_found", 404, f"known here: {', '.join(mid.agents) or 'none'}")
-    if body.caps.given() and visit.actor.role != "operator":
-        raise Problem("not_allowed", 403, "only operators set caps")
+        known = f"the server does not have it; known there: {', '.join(mid.agents) or 'none'}"
+        raise said(Misconfigured(f"agent {body.agent}", known), "agent_not_found", 404)
     if body.thread_id:
         await _check_thread(visit, body.thread_id)
+    replayed = await is_known(visit)
     run = await mid.start(
         body.agent,
         body.input,
         thread=body.thread_id or None,
         labels=body.labels,
-        stop=stop_of(body.caps.given()),
+        stop=_stop(visit, body),
         request_id=visit.request_id(),
         actor=visit.actor,
+        trace=_trace(visit),
     )
-    return await created(visit, run)
+    return await created(visit, run, known=replayed)
 
 
-async def created(visit: Visit, run: Run) -> Response:
-    """Return a run that was started."""
+def _trace(visit: Visit) -> str | None:
+    """Return the caller's trace; one that is none is nobody's reason to fail."""
+    try:
+        return traceparent(visit.request.headers.get("traceparent", ""))
+    except Misconfigured:
+        return None
+
+
+async def is_known(visit: Visit) -> bool:
+    """Tell whether a run has been started under the caller's `Idempotency-Key` before."""
+    request_id = visit.request_id()
+    if request_id is None:
+        return False
+    try:
+        await visit.lobby.store.row(visit.lobby.mid.id_for(request_id))
+    except RunNotFound:
+        return False
+    return True
+
+
+async def created(visit: Visit, run: Run, *, known: bool = False) -> Response:
+    """Return a run that was started, now or when the same was asked for first."""
     shown = await visit.lobby.views.shown(run.id)
     root = visit.request.scope.get("root_path", "")
     headers = {"Location": f"{root}/v1/runs/{run.id}", "ETag": etag(shown)}
+    if known:
+        headers["Idempotency-Replayed"] = "true"
     return answer(shown, 201, headers)
+
+
+def _stop(visit: Visit, body: StartBody) -> Stop | None:
+    """Return the condition that the caller sets, if they may.
+
+    A condition of its own names a function to import: that is for the server's agents to say.
+    """
+    caps = stop_of(body.caps.given())
+    if (caps or body.stop) and visit.actor.role != "operator":
+        raise Problem("not_allowed", 403, "only operators set caps")
+    if caps and body.stop:
+        raise Problem("invalid_body", 422, "either caps or stop")
+    if any(isinstance(leaf, Custom) for leaf in leaves(body.stop)):
+        problem = "a Custom condition names code of the server's; give it to the agent there"
+        raise said(Misconfigured("stop", problem), "misconfigured", 422)
+    return caps or body.stop
 
 
 def stop_of(caps: dict[str, float]) -> Stop | None:
@@ -127,7 +170,7 @@ async def listed(visit: Visit) -> Response:
     for _ in range(PAGES_MAX):
         page = await visit.lobby.store.runs(
             Query(
-                phases=phases_of(given.get("phase", "")),
+                phases=phases_of(given.get("phase", given.get("state", ""))),
                 agent=given.get("agent", ""),
                 label=given.get("label", ""),
                 thread=given.get("thread", ""),
@@ -143,7 +186,7 @@ async def listed(visit: Visit) -> Response:
         if not cursor or len(found) >= limit:
             break
     counts = {} if visit.actor.role == "user" else await visit.lobby.store.counts()
-    items = tuple(map(run_line, found))
+    items = await visit.lobby.lines.of(found)
     return answer(
         RunPage(
             items=items,
@@ -173,15 +216,15 @@ async def look(visit: Visit) -> Response:
     run = await visit.run()
     wanted = phases_of(visit.request.query_params.get("until", ""))
     wait = _wait(visit)
-    headers = {}
+    headers, found = {}, None
     if wait:
         headers["Preference-Applied"] = f"wait={wait:g}"
         with anyio.move_on_after(wait):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_closing, visit, tasks.cancel_scope)
-                await _changed(visit, run, wanted)
+                found = await _changed(visit, run, wanted)
                 tasks.cancel_scope.cancel()
-    shown = await visit.lobby.views.shown(run.id)
+    shown = await visit.lobby.views.shown_in(found or await visit.lobby.views.state(run.id))
     headers["ETag"] = etag(shown)
     if visit.request.headers.get("if-none-match") == etag(shown):
         return Response(status_code=304, headers=headers)
@@ -194,20 +237,24 @@ async def _closing(visit: Visit, waiting: anyio.CancelScope) -> None:
     waiting.cancel()
 
 
-async def _changed(visit: Visit, run: Run, wanted: tuple[Phase, ...]) -> None:
-    if wanted:
-        try:
-            await run.until(*wanted)
-        except RunOver:
-            return
-        return
-    shown = await visit.lobby.views.shown(run.id)
-    if visit.request.headers.get("if-none-match") != etag(shown):
-        return
-    async with aclosing(run.feed(shown.seq)) as feed:
-        async for item in feed:
-            if item.seq is not None:
-                return
+async def _changed(visit: Visit, run: Run, wanted: tuple[Phase, ...]) -> State:
+    """Return the run as it was when it came into a phase of `wanted`, or next changed.
+
+    Entry by entry, so that a phase that lasts for a moment is not overlooked.
+    """
+    state = await visit.lobby.views.state(run.id)
+    over = state.phase in TERMINAL or state.phase in wanted
+    tag = f'"{state.control_rev}.{state.seq}"'
+    if over or (not wanted and visit.request.headers.get("if-none-match") != tag):
+        return state
+    with suppress(StoreClosed):  # whoever answers next will say so
+        async with aclosing(run.feed(state.seq)) as feed:
+            async for item in feed:
+                if isinstance(item, Happened):
+                    state = evolve(state, item.entry, item.at)
+                    if not wanted or state.phase in wanted:
+                        break
+    return state
 
 
 def _wait(visit: Visit) -> float:
@@ -222,23 +269,16 @@ async def change(visit: Visit) -> Response:
     """Raise bounds of a run, on what the caller has seen of it."""
     run = await visit.run()
     body = await visit.body(ChangeBody)
-    await visit.match(run, required=True)
+    visit.seen(required=True)
     asking = visit.asking(body.reason)
     receipt = await run.raise_cap(
         actor=asking.get("actor"),
         reason=asking.get("reason"),
         request_id=asking.get("request_id"),
+        seen=asking.get("seen"),
         **body.caps.given(),
     )
     return await told(visit, run, receipt)
-
-
-async def fork(visit: Visit) -> Response:
-    """Continue from a boundary of the run as a new one."""
-    run = await visit.run()
-    body = await visit.body(ForkBody)
-    made = await run.fork(body.seq, instruction=body.instruction or None, actor=visit.actor)
-    return await created(visit, made)
 
 
 async def asked(visit: Visit) -> Response:
@@ -279,21 +319,6 @@ async def report(visit: Visit) -> Response:
     if "text/markdown" in visit.request.headers.get("accept", ""):
         return Response(str(found), media_type="text/markdown")
     return answer(found)
-
-
-async def checkpoint(visit: Visit) -> Response:
-    """Return a parked run as portable JSON, signed where there is a key."""
-    found = await (await visit.run()).checkpoint()
-    return Response(found.to_json(), media_type="application/json")
-
-
-async def export(visit: Visit) -> Response:
-    """Return the journal, line by line as it is stored: what the chain was computed over."""
-    run = await visit.run()
-    pairs = await visit.lobby.store.lines(run.id)
-    return Response(
-        b"".join(line + b"\n" for line, _ in pairs), media_type="application/x-ndjson"
-    )
 
 
 async def verify(visit: Visit) -> Response:

@@ -2,9 +2,20 @@
 
 `EventSource` cannot set headers, and a token in an address ends up in logs. A link with a code
 in its fragment, good for one use, is exchanged for a cookie that is `HttpOnly` and
-`SameSite=Strict`. Sessions live in memory: a server that starts again asks for a new link.
+`SameSite=Strict`.
+
+With a key the cookie says itself whom it is for and until when, and is signed: a server that
+starts again with the same key takes it, so that no open page is signed out by a restart. The
+key of a server with one token is made from that token; whoever changes it ends every session.
+Who signed out is remembered by the process where that happened, and by no other.
+
+Without a key the cookie is a random word and the session is in memory: it ends with the
+process. So does one that was opened with a token that `auth` must be asked about again, which
+is written down nowhere. Codes always do.
 """
 
+import hmac
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -12,32 +23,61 @@ from secrets import token_urlsafe
 from typing import Final
 
 import anyio
+import msgspec
 
-from midrun.core.values import Actor
+from midrun.core.ids import SECOND, Micros
+from midrun.core.values import Actor, Value
+from midrun.ports.clock import Clock
 
-SESSION_S: Final = 12 * 3600.0
+SESSION_S: Final = 12 * 3600
 CODE_S: Final = 600.0
 SESSIONS_MAX: Final = 256
+ENDED_MAX: Final = 4096
+SECRET_MAX: Final = 2048
+"""Characters of a cookie that is looked at; browsers keep twice as many."""
+
+KEY_MIN: Final = 32
+"""Bytes of a key."""
+
+_PURPOSE: Final = b"midrun session v1"
 _BYTES: Final = 32
+
+
+class _Said(Value, kw_only=True):
+    """What a signed cookie says. `id` makes each of its kind the only one."""
+
+    actor: Actor
+    until: Micros
+    id: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One browser. `token` is what it was opened with, so that it ends with that."""
+    """One browser. `token` is what `auth` must be asked about again; it ends with that."""
 
     actor: Actor
-    token: str
-    until: float
+    token: str = field(repr=False, default="")
+    until: Micros
     ended: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Sessions:
-    """The sessions and codes of one server. Found by hash, so that a lookup tells nothing."""
+    """The sessions and codes of one server. Found by hash, so that a lookup tells nothing.
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    `clock` is the world's, which browsers and the next process go by as well; `now` only goes
+    forward.
+    """
+
+    def __init__(
+        self, now: Callable[[], float], clock: Clock, *, key: bytes | None = None
+    ) -> None:
         self._now = now
+        self._clock = clock
+        self._key = key
         self._codes: dict[str, tuple[Actor, float]] = {}
         self._open: dict[str, Session] = {}
+        self._ended: dict[str, Micros] = {}
+        self._forgotten = Micros(0)  # of what ended, all that was good no longer than this
 
     def code(self, actor: Actor) -> str:
         """Return a code that opens one session for `actor`, once, within ten minutes."""
@@ -52,19 +92,23 @@ class Sessions:
 
     def open(self, actor: Actor, *, token: str = "") -> str:
         """Open a session and return the secret that the cookie carries."""
-        while len(self._open) >= SESSIONS_MAX:
-            self._end(next(iter(self._open)))
+        until = Micros(self._clock() + SESSION_S * SECOND)
+        if self._key is not None and (not token or key_of(token) == self._key):
+            said = _Said(actor=actor, until=until, id=token_urlsafe(_BYTES))
+            secret = _signed(_text(msgspec.json.encode(said)), self._key)
+            if len(secret) <= SECRET_MAX:
+                self._keep(_hashed(secret), Session(actor=actor, until=until))
+                return secret
         secret = token_urlsafe(_BYTES)
-        until = self._now() + SESSION_S
-        self._open[_hashed(secret)] = Session(actor=actor, token=token, until=until)
+        self._keep(_hashed(secret), Session(actor=actor, token=token, until=until))
         return secret
 
     def find(self, secret: str) -> Session | None:
         """Return the session of this secret, if it is still open."""
-        key = _hashed(secret)
-        session = self._open.get(key)
-        if session is not None and session.until <= self._now():
-            self._end(key)
+        name = _hashed(secret)
+        session = self._open.get(name) or self._of_before(name, secret)
+        if session is not None and session.until <= self._clock():
+            self._end(name)
             return None
         return session
 
@@ -72,10 +116,57 @@ class Sessions:
         """End a session; its streams end with it."""
         self._end(_hashed(secret))
 
-    def _end(self, key: str) -> None:
-        session = self._open.pop(key, None)
-        if session is not None:
-            session.ended.set()
+    def _of_before(self, name: str, secret: str) -> Session | None:
+        """Take a session over that another process opened with the same key."""
+        said = None if self._key is None or name in self._ended else _read(secret, self._key)
+        if said is None or said.until <= max(self._forgotten, self._clock()):
+            return None
+        session = Session(actor=said.actor, until=said.until)
+        self._keep(name, session)
+        return session
+
+    def _keep(self, name: str, session: Session) -> None:
+        while len(self._open) >= SESSIONS_MAX:
+            self._end(next(iter(self._open)))
+        self._open[name] = session
+
+    def _end(self, name: str) -> None:
+        session = self._open.pop(name, None)
+        if session is None:
+            return
+        session.ended.set()
+        self._ended[name] = session.until
+        while len(self._ended) > ENDED_MAX:
+            gone = self._ended.pop(next(iter(self._ended)))
+            self._forgotten = max(self._forgotten, gone)
+
+
+def key_of(token: str) -> bytes:
+    """Return the key of a server that has this one token."""
+    return hmac.digest(token.encode(errors="surrogateescape"), _PURPOSE, sha256)
+
+
+def _signed(text: str, key: bytes) -> str:
+    return f"{text}.{_text(hmac.digest(key, text.encode(errors='surrogateescape'), sha256))}"
+
+
+def _read(secret: str, key: bytes) -> _Said | None:
+    """Return what a cookie says, if it was signed with this key; else it is not even parsed."""
+    if len(secret) > SECRET_MAX:
+        return None
+    text = secret.partition(".")[0]
+    # As text, of which there is one for each signature: base64 may be written in several ways.
+    shown, right = (s.encode(errors="surrogateescape") for s in (secret, _signed(text, key)))
+    if not hmac.compare_digest(shown, right):
+        return None
+    try:
+        return msgspec.json.decode(urlsafe_b64decode(text + "=="), type=_Said)
+    except ValueError:  # an actor of a kind that no version of ours knows
+        return None
+
+
+def _text(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def _hashed(secret: str) -> str:

@@ -6,13 +6,13 @@ from typing import Final, TypeVar
 from msgspec import structs
 
 from midrun.core.entries import RunStarted
-from midrun.core.ids import START, Micros, RunId, Seq
+from midrun.core.ids import RunId, Seq
 from midrun.core.state import State
-from midrun.core.values import Actor, Phase, Value
+from midrun.core.values import Actor
 from midrun.driver.journal import load, read_on
 from midrun.embed.midrun import Midrun
-from midrun.embed.view import RunView, view_of
-from midrun.ports.store import RunRow
+from midrun.embed.view import view_of
+from midrun.handles.view import RunView
 
 T = TypeVar("T")
 
@@ -21,34 +21,10 @@ FIRSTS_MAX: Final = 8192
 
 
 class ShownRun(RunView, kw_only=True):
-    """A run as the wire has it, as of the entry `seq`, whose hash in the chain is `head_hash`.
+    """A run as the wire has it; `head_hash` is the chain's at `seq`."""
 
-    `control_rev` grows with what people ask and with the phase, not with every step.
-    """
-
-    control_rev: Seq
     head_hash: str
     started_by: str
-
-
-class RunLine(Value, kw_only=True):
-    """A run as lists show it."""
-
-    run_id: RunId
-    phase: Phase
-    agent: str
-    task: str
-    thread: str
-    labels: tuple[str, ...]
-    parent: RunId
-    attention: str
-    asks: int
-    step: int
-    driven: bool
-    seq: Seq
-    head_hash: str
-    started_at: Micros
-    changed_at: Micros
 
 
 class Views:
@@ -70,18 +46,20 @@ class Views:
         newest = self._states.get(run)
         if newest is not None and newest.seq > state.seq:  # somebody read further meanwhile
             state = newest
-        _keep(self._states, run, state, STATES_MAX)
+        keep(self._states, run, state, STATES_MAX)
         return state
 
     async def shown(self, run: RunId) -> ShownRun:
         """Return the run as the wire has it."""
-        state = await self.state(run)
-        store = self._mid.store
+        return await self.shown_in(await self.state(run))
+
+    async def shown_in(self, state: State) -> ShownRun:
+        """Return the run as the wire has it, as it was in `state`."""
+        run, store = state.run, self._mid.store
         row = await store.row(run)
         (_, head_hash), *_ = await store.lines(run, after=Seq(state.seq - 1), limit=1)
         return ShownRun(
             **structs.asdict(view_of(state, started_at=row.started_at)),
-            control_rev=control_rev(state),
             head_hash=head_hash.hex(),
             started_by=state.started.by,
         )
@@ -97,7 +75,7 @@ class Views:
             (record,) = await self._mid.store.read(run, limit=1)
             assert isinstance(record.entry, RunStarted)  # or the store is not one
             found = record.entry
-        _keep(self._firsts, run, found, FIRSTS_MAX)
+        keep(self._firsts, run, found, FIRSTS_MAX)
         return found
 
     async def sees(self, actor: Actor, run: RunId) -> bool:
@@ -113,35 +91,8 @@ class Views:
         return first.by == actor.name
 
 
-def control_rev(state: State) -> Seq:
-    """Return what changes when somebody asked something, or the run came into a new phase."""
-    asked = state.asks[-1].opened if len(state.asks) else START
-    return max(state.controls, state.since, asked)
-
-
-def run_line(row: RunRow) -> RunLine:
-    """Return a row of a list."""
-    head = row.head
-    return RunLine(
-        run_id=row.run,
-        phase=head.phase,
-        agent=head.agent,
-        task=head.task,
-        thread=head.thread,
-        labels=head.labels,
-        parent=head.parent,
-        attention=head.attention,
-        asks=head.asks,
-        step=head.step,
-        driven=bool(row.holder),
-        seq=row.seq,
-        head_hash=row.hash.hex(),
-        started_at=row.started_at,
-        changed_at=row.changed_at,
-    )
-
-
-def _keep(kept: OrderedDict[RunId, T], run: RunId, value: T, most: int) -> None:
+def keep(kept: OrderedDict[RunId, T], run: RunId, value: T, most: int) -> None:
+    """Keep `value`, and let go what has not been asked for the longest."""
     kept[run] = value
     kept.move_to_end(run)
     if len(kept) > most:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import anyio
 import msgspec
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,21 +17,26 @@ from midrun.codec.strict import parse
 from midrun.core.ids import RunId
 from midrun.core.values import Actor
 from midrun.embed.midrun import Midrun
-from midrun.embed.receipt import Receipt
-from midrun.embed.run import Asking, Run
+from midrun.embed.run import Run
 from midrun.errors import Misconfigured, RunNotFound
+from midrun.handles.asking import Asking
+from midrun.handles.receipt import Receipt
+from midrun.handles.view import RunView
+from midrun.ports.clock import boottime, wall
 from midrun.ports.store import Store
-from midrun.server.bodies import Body
+from midrun.server.attending import Attending
+from midrun.server.bridges import Bridges
 from midrun.server.channels import Channels
 from midrun.server.credentials import Auth
 from midrun.server.events import Events
 from midrun.server.limits import Allowance, Limits
+from midrun.server.lines import Lines
 from midrun.server.plain import encoded
 from midrun.server.problems import Problem
 from midrun.server.sessions import Session, Sessions
-from midrun.server.views import ShownRun, Views, control_rev
+from midrun.server.views import Views
 
-B = TypeVar("B", bound=Body)
+B = TypeVar("B", bound=Struct)
 
 KEY: Final = r'"?([!#-~]{1,200})"?'
 """An `Idempotency-Key`, with quotes, as its draft has it, or without."""
@@ -39,13 +45,18 @@ KEY: Final = r'"?([!#-~]{1,200})"?'
 class Lobby:
     """What all requests of one server share."""
 
-    def __init__(self, mid: Midrun, auth: Auth, limits: Limits) -> None:
+    def __init__(
+        self, mid: Midrun, auth: Auth, limits: Limits, bridges: Bridges, key: bytes | None
+    ) -> None:
         self.mid = mid
+        self.bridges = bridges
+        self.attending = Attending()
         self.auth = auth
         self.limits = limits
         self.allowance = Allowance(limits, anyio.current_time)
-        self.sessions = Sessions(anyio.current_time)
+        self.sessions = Sessions(boottime, wall, key=key)
         self.views = Views(mid)
+        self.lines = Lines(mid, self.views)
         self.events = Events(mid)
         self.channels = Channels(mid, self.events)
         self.closing = anyio.Event()
@@ -88,6 +99,7 @@ class Visit:
     request: Request
     caller: Caller
     path: Mapping[str, str]
+    room: int  # bytes that its body may have
 
     @property
     def actor(self) -> Actor:
@@ -101,22 +113,25 @@ class Visit:
             Problem: 408, 413, or 422 with what does not fit.
             NotJson: it is not JSON as we take it.
         """
-        limits = self.lobby.limits
-        text = await self._text(limits)
-        data = parse(text or b"{}", JsonLimits(depth=limits.depth, size=limits.body))
+        limits = JsonLimits(depth=self.lobby.limits.depth, size=self.room)
+        data = parse(await self.text() or b"{}", limits)
         try:
             return msgspec.convert(data, kind)
         except msgspec.ValidationError as error:
             raise Problem("invalid_body", 422, str(error)) from None
 
-    async def _text(self, limits: Limits) -> bytes:
-        """Read the body, for as long as anybody would need to send it."""
+    async def text(self) -> bytes:
+        """Read the body, for as long as anybody would need to send it.
+
+        Raises:
+            Problem: 408, 413.
+        """
         text = bytearray()
-        with anyio.move_on_after(limits.patience) as slow:
+        with anyio.move_on_after(self.lobby.limits.patience) as slow:
             async for chunk in self.request.stream():
                 text += chunk
-                if len(text) > limits.body:
-                    raise Problem("too_large", 413, f"a body has at most {limits.body} bytes")
+                if len(text) > self.room:
+                    raise Problem("too_large", 413, f"this body has at most {self.room} bytes")
         if slow.cancelled_caught:
             raise Problem("too_slow", 408, "the body did not come")
         return bytes(text)
@@ -133,8 +148,13 @@ class Visit:
         return await self.lobby.mid.get(run)
 
     def asking(self, reason: str = "") -> Asking:
-        """Return who asks, and under which request id."""
-        return Asking(actor=self.actor, reason=reason, request_id=self.request_id())
+        """Return who asks, under which request id, and what they had seen of the run."""
+        return Asking(
+            actor=self.actor,
+            reason=reason,
+            request_id=self.request_id(),
+            seen=self.seen(),
+        )
 
     def request_id(self) -> str | None:
         """Return the request id that an `Idempotency-Key` means; each caller has their own.
@@ -150,21 +170,23 @@ class Visit:
             raise Problem("bad_idempotency_key", 400, "1 to 200 printable characters")
         return f"{quote(self.actor.name, safe='')}:{found[1]}"
 
-    async def match(self, run: Run, *, required: bool = False) -> None:
-        """Hold `If-Match` against what was asked of the run, so that nobody acts on old news.
+    def seen(self, *, required: bool = False) -> int | None:
+        """Return which revision of the run `If-Match` says that the caller looked at.
+
+        The core holds it against the journal in the very append, so that nobody acts on old
+        news. Of several the newest counts; one that is none of ours is as old as can be.
 
         Raises:
-            Problem: 412 if somebody asked something meanwhile, 428 if it is needed.
+            Problem: 428, it is needed.
         """
         wanted = self.request.headers.get("if-match")
         if wanted is None:
             if required:
                 raise Problem("precondition_required", 428, "send If-Match with the ETag")
-            return
-        now = control_rev(await self.lobby.views.state(run.id))
+            return None
         revs = {tag.strip().strip('"').partition(".")[0] for tag in wanted.split(",")}
-        if "*" not in revs and str(now) not in revs:
-            raise Problem("stale_revision", 412, "the run was changed; look again, then decide")
+        numbers = [int(rev) for rev in revs if rev.isascii() and rev.isdecimal()]
+        return None if "*" in revs else max(numbers, default=0)
 
     def number(self, name: str, default: int, *, least: int, most: int) -> int:
         """Return a number of the query.
@@ -181,7 +203,7 @@ class Visit:
         return value
 
 
-def etag(run: ShownRun) -> str:
+def etag(run: RunView) -> str:
     """Return what names this view; up to the dot, what was asked of the run."""
     return f'"{run.control_rev}.{run.seq}"'
 

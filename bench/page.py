@@ -1,0 +1,108 @@
+"""The page: what it costs a browser to draw one more entry, early in a run and after thousands.
+
+The cost is CPU time of the page's main thread: scripts, style, layout, paint.
+Steps come one at a time, so that nothing is drawn together with the next.
+"""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+import anyio
+from playwright.async_api import CDPSession, Page, async_playwright, expect
+
+from bench.figures import Figure
+from midrun.embed.run import Run
+from tests.web.bench import FLAGS, PATIENCE_S, Bench
+from tests.web.stage import Stage, Use
+from tools.chromium import find
+
+EARLY: Final = 300  # as many as are drawn: more are fetched when somebody asks for them
+LATE: Final = 3_000
+PER_STEP: Final = 4  # entries: a model call starts and ends, and so does the tool it wants
+STEPS: Final = 40
+
+SHOWN: Final = """seq => new Promise((shown) => {
+  const run = document.querySelector("midrun-run").shadowRoot;
+  const root = run.querySelector("midrun-timeline").shadowRoot;
+  const look = () => root.querySelector("li")?.textContent.includes(`#${seq}`);
+  if (look()) return shown();
+  const watch = new MutationObserver(() => look() && (watch.disconnect(), shown()));
+  watch.observe(root, {childList: true, subtree: true, characterData: true});
+})"""
+"""Waits without asking over and over: that would be what is measured."""
+
+
+class Cost:
+    """What drawing cost: milliseconds of the main thread for each entry."""
+
+    def __init__(self, page: Page, tap: CDPSession, run: Run, stage: Stage) -> None:
+        self._page = page
+        self._tap = tap
+        self._run = run
+        self._stage = stage
+
+    async def per_entry(self) -> float:
+        """Let `STEPS` steps happen, one at a time, each drawn before the next."""
+        before, first = await self._busy(), await self._drawn(0)
+        last = first
+        for number in range(STEPS):
+            self._stage.gate(f"step {number}").set()
+            await self._stage.start(f"step {number + 1}").wait()
+            last = await self._drawn(number + 1)
+        return (await self._busy() - before) / (last - first) * 1000
+
+    async def _drawn(self, number: int) -> int:
+        """Wait until the page shows the newest entry, and return its seq."""
+        await self._stage.start(f"step {number}").wait()
+        seq = (await self._run.view()).seq
+        await self._page.evaluate(SHOWN, seq)
+        return seq
+
+    async def _busy(self) -> float:
+        found = await self._tap.send("Performance.getMetrics")
+        values: dict[str, float] = {m["name"]: m["value"] for m in found["metrics"]}
+        return values["TaskDuration"]
+
+
+async def measured(bench: Bench, entries: int) -> float:
+    """Return what an entry costs once the journal has about `entries`."""
+    stage = Stage()
+    warm = [Use("quick", name=f"item {n}") for n in range(entries // PER_STEP)]
+    steps = [Use("slow", name=f"step {n}") for n in range(STEPS + 1)]
+    site = await bench.site(stage.agent(*warm, *steps, "Done."))
+    run = await site.start(task=f"{entries} entries")
+    await stage.start("step 0").wait()
+    page = await bench.page(site, f"/runs/{run.id}")
+    tap = await page.context.new_cdp_session(page)
+    await expect(page.locator("midrun-timeline li").first).to_be_visible()
+    await tap.send("Performance.enable", {"timeDomain": "threadTicks"})  # others take time, too
+    try:
+        return await Cost(page, tap, run, stage).per_entry()
+    finally:
+        stage.let_go()
+
+
+async def _measure() -> tuple[float, float]:
+    expect.set_options(timeout=PATIENCE_S * 1000)
+    async with async_playwright() as driver, AsyncExitStack() as stack:
+        browser = await driver.chromium.launch(executable_path=find(), args=FLAGS)
+        stack.push_async_callback(browser.close)
+        bench = Bench(browser, stack)
+        await measured(bench, EARLY)  # the browser itself warms up
+        return await measured(bench, EARLY), await measured(bench, LATE)
+
+
+def figures() -> Sequence[Figure]:
+    """Measure the page."""
+    early, late = anyio.run(_measure)
+    how = f"{STEPS} steps one at a time; {early:.2f} ms per entry at {EARLY}"
+    return (
+        Figure(
+            name=f"page: an entry drawn, {LATE:,} against {EARLY}",
+            value=late / early,
+            at_most=1.5,
+            detail=how,
+        ),
+        Figure(name=f"page: an entry drawn at {LATE:,}", value=late, unit="ms", at_most=16.0),
+    )

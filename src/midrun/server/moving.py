@@ -1,0 +1,64 @@
+"""Runs that move: forks, checkpoints to take away and to bring back, whole journals."""
+
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+from midrun.server.bodies import CheckpointBody, ForkBody
+from midrun.server.runs import created, is_known
+from midrun.server.visit import Visit
+
+EXPIRY_MAX: Final = 10 * 365 * 24 * 3600
+"""Seconds; whoever wants a checkpoint to be good for longer leaves its expiry out."""
+
+
+async def fork(visit: Visit) -> Response:
+    """Continue from a boundary of the run as a new one."""
+    run = await visit.run()
+    body = await visit.body(ForkBody)
+    known = await is_known(visit)
+    made = await run.fork(
+        body.seq,
+        instruction=body.instruction or None,
+        actor=visit.actor,
+        request_id=visit.request_id(),
+    )
+    return await created(visit, made, known=known)
+
+
+async def checkpoint(visit: Visit) -> Response:
+    """Return a parked run as portable JSON, signed where there is a key."""
+    run = await visit.run()
+    seconds = visit.number("expires_s", 0, least=1, most=EXPIRY_MAX)
+    expires = timedelta(seconds=seconds) if seconds else None
+    found = await run.checkpoint(expires=expires)
+    return Response(found.to_json(), media_type="application/json")
+
+
+async def bring(visit: Visit) -> Response:
+    """Go on from a checkpoint; a run that is not known here is taken in.
+
+    For operators: a journal that somebody brings says who did what, and is believed.
+    """
+    body = await visit.body(CheckpointBody)
+    mid = visit.lobby.mid
+    run = await mid.resume(
+        mid.checkpoint_in(msgspec.json.encode(body.checkpoint)),
+        body.answer,
+        instruction=body.instruction or None,
+        caps=body.caps.given(),
+        actor=visit.actor,
+        request_id=visit.request_id(),
+    )
+    return await created(visit, run)
+
+
+async def export(visit: Visit) -> Response:
+    """Return the journal, line by line as it is stored: what the chain was computed over."""
+    run = await visit.run()
+    pairs = await visit.lobby.store.lines(run.id)
+    return Response(
+        b"".join(line + b"\n" for line, _ in pairs), media_type="application/x-ndjson"
+    )

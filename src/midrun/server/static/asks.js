@@ -1,0 +1,233 @@
+// @ts-check
+/** `<midrun-asks>`: what waits for a person to decide. */
+import { css, html, live, nothing, repeat } from "./lit.js";
+import { Problem, etag } from "./api.js";
+import { StoreElement } from "./store-element.js";
+import { theme } from "./theme.js";
+import { span, whom } from "./words.js";
+
+/** @typedef {import("./shapes.js").Ask} Ask */
+/** @typedef {{id: string, text: string}} Decided */
+
+const TOO_LATE = new Set(["already_answered", "ask_closed"]);
+const CHOICES = /** @type {Record<string, string>} */ ({
+  approve: "Approved",
+  decline: "Declined",
+  answer: "Answered",
+});
+
+export class Asks extends StoreElement {
+  static quiet = true;
+
+  static properties = {
+    ...StoreElement.properties,
+    editing: { state: true },
+    drafts: { state: true },
+    decided: { state: true },
+  };
+
+  static styles = [
+    theme,
+    css`
+      .card {
+        display: grid;
+        gap: 6px;
+        padding-top: 8px;
+        border-top: 1px solid var(--line);
+      }
+      .question {
+        font-weight: 600;
+        white-space: pre-wrap;
+      }
+      .panel {
+        border-color: var(--wait);
+      }
+      .panel.quiet {
+        border-color: var(--line);
+      }
+      .error {
+        color: var(--stop);
+      }
+      textarea {
+        font: 12.5px var(--mono);
+      }
+    `,
+  ];
+
+  constructor() {
+    super();
+    this.editing = ""; // the ask whose arguments are being edited
+    /** @type {Record<string, string>} */
+    this.drafts = {};
+    /** @type {Decided[]} */
+    this.decided = [];
+    /** @type {Map<string, Ask>} */
+    this._known = new Map();
+  }
+
+  /** @param {import("./lit.js").Changed} changed */
+  willUpdate(changed) {
+    super.willUpdate(changed);
+    for (const ask of this.view?.asks ?? []) this._known.set(ask.id, ask);
+  }
+
+  /** Whoever looks at a card that somebody else decides is told by whom. */
+  happened(/** @type {import("./shapes.js").Happened} */ { type, by, data }) {
+    const ask = this._known.get(data.ask ?? "");
+    if (!ask || (type !== "ask.answered" && type !== "ask.closed")) return;
+    const who = whom(by, this.view?.you ?? "");
+    const how = type === "ask.closed" ? `Closed: ${data.why}` : CHOICES[data.decision.choice];
+    const text = `${ask.question || ask.tool}: ${how}${who ? ` by ${who}` : ""}`;
+    this.decided = [{ id: ask.id, text }, ...this.decided].slice(0, 3);
+  }
+
+  render() {
+    const asks = (this.view?.asks ?? []).filter((ask) => ask.kind !== "unsure");
+    if (!this.shown(asks.length + this.decided.length > 0)) return nothing;
+    return html`<section class=${asks.length ? "panel" : "panel quiet"} aria-labelledby="title">
+      <h2 id="title">Needs your answer${asks.length ? ` (${asks.length})` : ""}</h2>
+      ${repeat(asks, (ask) => ask.id, (ask) => this._card(ask))}
+      ${this.error ? html`<p class="error" role="alert">${this.error}</p>` : nothing}
+      ${this.decided.map((decided) => html`<p class="dim">${decided.text}</p>`)}
+    </section>`;
+  }
+
+  /** @param {Ask} ask */
+  _card(ask) {
+    const left = ask.expires_at
+      ? (Date.parse(ask.expires_at) - (this.store?.now ?? 0)) / 1000
+      : Infinity;
+    return html`<div class="card" data-ask=${ask.id}>
+      <span class="question">${ask.question || `Let it use ${ask.tool}?`}</span>
+      ${ask.kind === "child" && ask.data?.run
+        ? html`<span class="dim">A child run asks: ${ask.data.run}</span>`
+        : html`<pre>${ask.tool} ${pretty(ask.kind === "question" ? ask.data : ask.args)}</pre>`}
+      ${ask.why ? html`<span class="dim">Why: ${ask.why}</span>` : nothing}
+      ${left < Infinity
+        ? html`<span class="dim">${left > 0 ? `Expires in ${span(left)}` : "Its time is up"}</span>`
+        : nothing}
+      ${ask.may_decide ? this._buttons(ask) : html`<span class="dim">${waitsFor(ask)}</span>`}
+    </div>`;
+  }
+
+  /** @param {Ask} ask */
+  _buttons(ask) {
+    if (this.editing === ask.id) return this._editor(ask);
+    return html`${ask.kind === "question" || ask.kind === "child" ? this._answer(ask) : nothing}
+    ${ask.kind === "approval" || ask.kind === "child"
+      ? html`<div class="row">
+          <button class="main" @click=${() => void this._decide(ask, { decision: "approve" })}>
+            Approve
+          </button>
+          ${ask.kind === "approval"
+            ? html`<button @click=${() => this._edit(ask)}>Edit…</button>`
+            : nothing}
+          <button @click=${() => void this._decide(ask, { decision: "decline" })}>Decline</button>
+        </div>`
+      : nothing}`;
+  }
+
+  /** @param {Ask} ask */
+  _answer(ask) {
+    const options = Array.isArray(ask.data?.options) ? ask.data.options : [];
+    const send = (/** @type {unknown} */ value) =>
+      void this._decide(ask, { decision: "answer", value });
+    return html`${options.length
+        ? html`<div class="row">
+            ${options.map(
+              (/** @type {unknown} */ option) =>
+                html`<button @click=${() => send(option)}>${pretty(option)}</button>`,
+            )}
+          </div>`
+        : nothing}
+      <form
+        class="row"
+        @submit=${(/** @type {Event} */ event) => {
+          event.preventDefault();
+          const text = (this.drafts[ask.id] ?? "").trim();
+          if (text) send(text);
+        }}
+      >
+        <input
+          type="text"
+          aria-label=${`Answer to: ${ask.question}`}
+          .value=${live(this.drafts[ask.id] ?? "")}
+          @input=${(/** @type {InputEvent} */ event) => this._draft(ask, event)}
+        />
+        <button class="main">Answer</button>
+      </form>`;
+  }
+
+  /** @param {Ask} ask */
+  _editor(ask) {
+    return html`<textarea
+        rows="5"
+        aria-label=${`Arguments of ${ask.tool}, as JSON`}
+        .value=${live(this.drafts[ask.id] ?? "")}
+        @input=${(/** @type {InputEvent} */ event) => this._draft(ask, event)}
+      ></textarea>
+      <div class="row">
+        <button class="main" @click=${() => void this._approveEdited(ask)}>Approve this</button>
+        <button @click=${() => (this.editing = "")}>Discard</button>
+      </div>`;
+  }
+
+  /** @param {Ask} ask @param {InputEvent} event */
+  _draft(ask, event) {
+    const { value } = /** @type {HTMLInputElement} */ (event.target);
+    this.drafts = { ...this.drafts, [ask.id]: value };
+  }
+
+  /** @param {Ask} ask */
+  _edit(ask) {
+    this.drafts = { ...this.drafts, [ask.id]: JSON.stringify(ask.args, null, 2) };
+    this.editing = ask.id;
+  }
+
+  /** @param {Ask} ask */
+  async _approveEdited(ask) {
+    let args;
+    try {
+      args = JSON.parse(this.drafts[ask.id]);
+    } catch (error) {
+      this.error = `This is not JSON: ${/** @type {Error} */ (error).message}`;
+      return;
+    }
+    if (await this._decide(ask, { decision: "edit", args })) this.editing = "";
+  }
+
+  /** Decide. Whoever comes second is told who was first, which is no error. */
+  async _decide(/** @type {Ask} */ ask, /** @type {object} */ body) {
+    const { store, view: run } = this;
+    if (!store || !run) return false;
+    const done = await this.attempt(async () => {
+      try {
+        await store.api.post(`/v1/asks/${ask.ref}`, body, { ifMatch: etag(run) });
+      } catch (error) {
+        const late = error instanceof Problem && TOO_LATE.has(error.reason);
+        if (!late && !(error instanceof Problem && error.status === 412)) throw error;
+        if (late) return true;
+        // Something else was asked of the run meanwhile; this ask is still this ask.
+        await store.api.post(`/v1/asks/${ask.ref}`, body);
+      }
+      return true;
+    });
+    store.refresh();
+    return Boolean(done);
+  }
+}
+
+/** @param {Ask} ask */
+function waitsFor(ask) {
+  if (ask.audience === "operator") return "An operator has to decide.";
+  if (ask.audience.startsWith("user:")) return `${ask.audience.slice(5)} has to decide.`;
+  return "Somebody else has to decide.";
+}
+
+/** @param {unknown} value */
+function pretty(value) {
+  if (value === null || value === undefined) return "";
+  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
+}
+
+customElements.define("midrun-asks", Asks);

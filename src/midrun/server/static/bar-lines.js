@@ -1,0 +1,208 @@
+// @ts-check
+/** The lines of the control bar above its buttons: where the run stands, and what pends. */
+import { html, nothing } from "./lit.js";
+import { icon } from "./icons.js";
+import { LOOKS, by, capValue, clock, count, money, span, timeOfDay, whom } from "./words.js";
+
+/** @typedef {import("./shapes.js").Run} Run */
+/** @typedef {import("./run-store.js").RunStore} RunStore */
+
+/** For how many events a change of course is news. */
+const LASTING = 60;
+const OVER = new Set(["completed", "cancelled"]);
+const MOVING = new Set(["running", "pausing", "cancelling"]);
+
+/** Tell whether a run has come to its end. @param {Run} run */
+export const isOver = (run) => OVER.has(run.phase);
+
+/** Badge, clock, place, what it is at, what is used. @param {RunStore} store @param {Run} run */
+export function top(store, run) {
+  const lost = store.link === "lost";
+  const { look, word, by: who } = lost
+    ? { look: "lost", word: "Connection lost", by: "" }
+    : run.sign;
+  const [tone, border] = LOOKS[look] ?? LOOKS.queued;
+  const moving = !lost && MOVING.has(look);
+  return html`<div class="top">
+    <span class="badge" part="badge" data-tone=${tone} data-border=${border}>
+      ${icon(look, moving)}<span>${word}${by(who, run.you)}</span>
+    </span>
+    <span
+      class=${run.working && !lost ? "clock" : "clock still"}
+      role="timer"
+      aria-label="Time at work"
+      .textContent=${clock(store.elapsed)}
+    ></span>
+    <span class="mono">${place(run)}</span>
+    <span class="note">${lost ? nothing : note(store, run)}</span>
+    ${used(run)}
+  </div>`;
+}
+
+/** @param {Run} run */
+function place(run) {
+  const { rows } = run;
+  if (!rows.length) return run.place;
+  const done = rows.filter((row) => row.look === "done").length;
+  const still = isOver(run) || run.phase === "paused";
+  return still ? `${done} of ${rows.length} done` : run.place;
+}
+
+/** What it is at, and since when. @param {RunStore} store @param {Run} run */
+function note(store, run) {
+  const age = span((store.now - Date.parse(run.since_at)) / 1000);
+  const parts = [run.sign.note];
+  if (run.phase === "pausing") parts.push(age);
+  else if (run.phase === "paused") parts.unshift(`for ${age}`);
+  else if (run.phase === "waiting") parts.push(`for ${age}`);
+  return parts.filter(Boolean).join(" · ");
+}
+
+/** @param {Run} run */
+function used(run) {
+  const cost = run.caps.find((cap) => cap.name === "cost");
+  if (cost) return html`<span class="used">${money(cost.used)} of ${money(cost.cap)}</span>`;
+  const [cap] = run.caps;
+  if (cap) {
+    const [part, whole] = [capValue(cap.name, cap.used), capValue(cap.name, cap.cap)];
+    return html`<span class="used">${part} of ${whole} ${cap.name.replace("_", " ")}</span>`;
+  }
+  if (run.usage.cost_usd) return html`<span class="used">${money(run.usage.cost_usd)}</span>`;
+  return nothing;
+}
+
+/** Since when nothing was heard. @param {RunStore} store */
+export function lostLine(store) {
+  if (store.link !== "lost") return nothing;
+  return html`<div class="line">
+    <span>
+      As of <span class="mono">${timeOfDay(store.heardAt)}</span> — the run may still be working.
+      Reconnecting; what you press is sent if the server answers.
+    </span>
+  </div>`;
+}
+
+/**
+ * What a pause waits for, and how not to wait.
+ * @param {RunStore} store @param {Run} run @param {(verb: string, body?: object) => void} send
+ */
+export function pausingLine(store, run, send) {
+  if (run.phase !== "pausing" || !run.in_flight.length) return nothing;
+  const silent = run.in_flight.filter((call) => store.silent.has(call.id));
+  if (silent.length) {
+    return html`<div class="line">
+      <span>${silent.map((call) => call.tool || "the model").join(", ")} does not respond.</span>
+      <button class="link" @click=${() => send("force_pause")}>Stop waiting for it</button>
+    </div>`;
+  }
+  const waited = store.now - Date.parse(run.since_at) > 10_000;
+  if (!waited || run.hold_now) return nothing;
+  return html`<div class="line">
+    <span>${run.in_flight.map((call) => call.tool).join(", ")} takes its time.</span>
+    <button class="link" @click=${() => send("pause", { mode: "now" })}>Stop this call now</button>
+  </div>`;
+}
+
+/**
+ * Words that wait for their boundary.
+ * @param {Run} run
+ * @param {(pending: import("./shapes.js").Pending) => void} withdraw
+ * @param {(pending: import("./shapes.js").Pending) => void} hurry
+ */
+export function pendingLines(run, withdraw, hurry) {
+  return run.pending.map((pending) => {
+    const redirect = pending.kind === "redirect";
+    const what = redirect ? "Redirect" : "Message";
+    const until = pending.urgency === "later" ? "for the end of the task" : "for the next step";
+    return html`<div class="line" data-tone="run">
+      ${icon("redirect")}
+      <span>
+        ${what}${by(pending.by, run.you)} waits ${until}: “${pending.text}”
+      </span>
+      <button class="link" @click=${() => withdraw(pending)}>Withdraw</button>
+      ${redirect && pending.when === "next_step" && run.phase === "running"
+        ? html`<button class="link" @click=${() => hurry(pending)}>Apply now</button>`
+        : nothing}
+    </div>`;
+  });
+}
+
+/**
+ * What the last change of course was: one line out, one line in.
+ * @param {RunStore} store
+ */
+export function diffLines(store) {
+  const newest = store.events.length - 1;
+  for (let at = newest; at >= 0 && newest - at < LASTING; at--) {
+    const { type, data } = store.events[at];
+    if (type === "run.resumed" && !data.instruction) {
+      return html`<div class="diff"><span data-sign="=">resumed, no changes</span></div>`;
+    }
+    if (type === "redirect.applied") {
+      return html`<div class="diff">
+        <span data-sign="−" data-tone="stop">${data.minus}</span>
+        <span data-sign="+" data-tone="ok">${data.plus}</span>
+      </div>`;
+    }
+    if (/^(run\.pausing|run\.paused|run\.cancelling)$/.test(type)) return nothing;
+  }
+  return nothing;
+}
+
+/**
+ * Words that came back because the run ended first.
+ * @param {RunStore} store @param {Run} run @param {(text: string) => void} follow
+ */
+export function returnedLines(store, run, follow) {
+  if (!isOver(run)) return nothing;
+  const first = run.phase === "completed" ? "It finished first." : "It was cancelled first.";
+  return store.events
+    .filter(({ type, data }) => /\.closed$/.test(type) && data.why === "returned" && data.text)
+    .map(
+      ({ data }) => html`<div class="line">
+        <span>${first} Your text: “${data.text}”</span>
+        <button class="link" @click=${() => follow(data.text)}>Start a follow-up run</button>
+      </div>`,
+    );
+}
+
+/**
+ * A call of which nobody knows whether it happened.
+ * @param {Run} run
+ * @param {(ask: import("./shapes.js").Ask, value: string) => void} settle
+ */
+export function unsureLines(run, settle) {
+  return run.asks
+    .filter((ask) => ask.kind === "unsure")
+    .map(
+      (ask) => html`<div class="line" data-ask=${ask.id}>
+        <span>
+          Did <b class="mono">${ask.tool}</b> go through? Nobody knows; look where it acts.
+        </span>
+        ${ask.may_decide
+          ? html`<span class="row">
+              <button @click=${() => settle(ask, "yes")}>It did</button>
+              <button @click=${() => settle(ask, "no")}>It didn’t</button>
+              <button @click=${() => settle(ask, "unknown")}>Don’t know</button>
+            </span>`
+          : html`<span class="dim">Somebody else has to say.</span>`}
+      </div>`,
+    );
+}
+
+/** Why an operator has halted it. @param {Run} run */
+export function haltLine(run) {
+  if (run.phase !== "halted" || !run.since_reason) return nothing;
+  return html`<div class="line"><span>Reason: ${run.since_reason}</span></div>`;
+}
+
+/** How long a held pause holds. @param {RunStore} store @param {Run} run */
+export function holdLine(store, run) {
+  if (!run.hold_until || isOver(run)) return nothing;
+  const left = Math.max(0, Math.ceil((Date.parse(run.hold_until) - store.now) / 1000));
+  const who = whom(run.since_by, run.you);
+  const verb = who === "you" ? "decide" : "decides";
+  return html`<div class="line dim">
+    <span>Held while ${who} ${verb}; goes on by itself in ${count(left, "second")}.</span>
+  </div>`;
+}

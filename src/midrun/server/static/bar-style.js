@@ -1,0 +1,128 @@
+// @ts-check
+/** The look of the control bar. */
+import { css } from "./lit.js";
+
+export const style = css`
+  :host {
+    container-type: inline-size;
+  }
+  .bar {
+    display: grid;
+    gap: 8px;
+    padding: 10px 12px;
+    border: 1px solid var(--line);
+    border-radius: var(--round);
+    background: var(--bg);
+    box-shadow: 0 -2px 18px rgb(0 0 0 / 0.08);
+  }
+  .top {
+    display: flex;
+    flex-wrap: wrap;
+    align-items: center;
+    gap: 4px 14px;
+  }
+  .clock {
+    font: 700 15px var(--mono);
+    font-variant-numeric: tabular-nums;
+  }
+  .clock.still {
+    color: var(--dim);
+  }
+  .note {
+    flex: 1 1 160px;
+    min-width: 0;
+    color: var(--dim);
+    overflow: hidden;
+    text-overflow: ellipsis;
+    white-space: nowrap;
+  }
+  .used {
+    margin-left: auto;
+    font: 12px var(--mono);
+    color: var(--dim);
+  }
+  .line {
+    display: flex;
+    flex-wrap: wrap;
+    align-items: baseline;
+    gap: 2px 10px;
+    min-width: 0;
+    overflow-wrap: anywhere;
+  }
+  .line .icon {
+    align-self: center;
+  }
+  .diff {
+    display: grid;
+    font: 12.5px/1.5 var(--mono);
+    overflow-wrap: anywhere;
+  }
+  .diff span::before {
+    display: inline-block;
+    width: 1.6em;
+    content: attr(data-sign);
+  }
+  .buttons {
+    display: grid;
+    grid-template-columns: repeat(3, minmax(0, 1fr));
+    gap: 8px;
+  }
+  .buttons[inert] {
+    opacity: 0.55;
+  }
+  .big {
+    display: grid;
+    gap: 1px;
+    align-content: start;
+    min-height: 56px;
+    padding: 8px 10px;
+    border-radius: 10px;
+    text-align: left;
+  }
+  .big b {
+    display: flex;
+    align-items: center;
+    gap: 7px;
+    font-size: 15px;
+    font-weight: 600;
+  }
+  .big small {
+    font-size: 12.5px;
+    line-height: 1.35;
+    color: var(--dim);
+  }
+  .big[aria-disabled="true"] {
+    background: transparent;
+  }
+  .big[aria-disabled="true"] b {
+    font-weight: 500;
+    color: var(--dim);
+  }
+  kbd {
+    margin-left: auto;
+    padding: 2px 5px;
+    border: 1px solid var(--line);
+    border-radius: 4px;
+    background: var(--bg);
+    font: 400 11px/1 var(--mono);
+    color: var(--dim);
+  }
+  .error {
+    color: var(--stop);
+    font-weight: 600;
+    overflow-wrap: anywhere;
+  }
+  @container (max-width: 520px) {
+    .buttons {
+      grid-template-columns: 1fr;
+    }
+    .big {
+      min-height: 0;
+    }
+    .note {
+      flex-basis: 100%;
+      order: 1;
+      white-space: normal;
+    }
+  }
+`;

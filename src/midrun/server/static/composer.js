@@ -1,0 +1,214 @@
+// @ts-check
+/** `<midrun-composer>`: what should happen next, in somebody's own words. */
+import { css, html, live, nothing } from "./lit.js";
+import { StoreElement } from "./store-element.js";
+import { theme } from "./theme.js";
+
+const AT_WORK = new Set(["running", "pausing", "waiting", "queued"]);
+
+/**
+ * Emits "closed" when there is nothing more to write; its detail is what the run says to it at
+ * once. `mode` is "redirect", or "fork" to go on
+ * from a run that is over. What is written survives a reload.
+ */
+export class Composer extends StoreElement {
+  static properties = {
+    ...StoreElement.properties,
+    mode: { type: String },
+    text: { state: true },
+    when: { state: true },
+    busy: { state: true },
+  };
+
+  static styles = [
+    theme,
+    css`
+      form {
+        display: grid;
+        gap: 8px;
+      }
+      fieldset {
+        display: flex;
+        flex-wrap: wrap;
+        gap: 4px 16px;
+      }
+      legend {
+        float: left;
+        margin-right: 12px;
+        color: var(--dim);
+      }
+      label.choice {
+        display: flex;
+        align-items: center;
+        gap: 6px;
+        min-height: 24px;
+      }
+      .error {
+        color: var(--stop);
+        font-weight: 600;
+      }
+    `,
+  ];
+
+  constructor() {
+    super();
+    this.mode = "redirect";
+    this.text = "";
+    /** @type {"next_step" | "now" | "aside"} */
+    this.when = "next_step";
+    this.busy = false;
+  }
+
+  get _key() {
+    return `midrun draft ${this.store?.id ?? ""}`;
+  }
+
+  /** @param {import("./lit.js").Changed} changed */
+  willUpdate(changed) {
+    super.willUpdate(changed);
+    if (!this.hasUpdated && !this.text) this.text = kept(this._key);
+  }
+
+  firstUpdated() {
+    this.renderRoot.querySelector("textarea")?.focus();
+  }
+
+  /** @param {string} text */
+  _write(text) {
+    this.text = text;
+    this.error = "";
+    keep(this._key, text);
+  }
+
+  /** @param {KeyboardEvent} event */
+  _key_down(event) {
+    if (event.key === "Escape") {
+      event.stopPropagation();
+      this._discard();
+    } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      void this._send();
+    }
+  }
+
+  _discard() {
+    this._write("");
+    this._close();
+  }
+
+  /** @param {string} [said] what the run says to it at once */
+  _close(said = "") {
+    this.dispatchEvent(new CustomEvent("closed", { detail: said }));
+  }
+
+  async _send() {
+    const text = this.text.trim();
+    const store = this.store;
+    if (!store || this.busy) return;
+    if (!text) {
+      this.error = "Say what should happen next.";
+      return;
+    }
+    this.busy = true;
+    const sent = await this.attempt(() => this._say(store, text));
+    this.busy = false;
+    if (!sent) return;
+    this._write("");
+    this._close(sent.command?.receipt.said);
+    if (sent.run_id && sent.run_id !== store.id) this.open(sent.run_id);
+  }
+
+  /** @param {import("./run-store.js").RunStore} store @param {string} text */
+  _say(store, text) {
+    if (this.mode === "fork") return store.send("fork", { instruction: text });
+    if (this.when === "aside" && this._atWork) {
+      return store.send("messages", { text, urgency: "next" });
+    }
+    const offer = this.view?.controls.redirect;
+    if (offer?.command === "resume") {
+      return store.send("resume", { instruction: text, caps: offer.caps }, { seen: true });
+    }
+    const when = this.when === "now" ? "now" : "next_step";
+    return store.send("redirect", { instruction: text, when }, { seen: true });
+  }
+
+  get _atWork() {
+    return this.mode === "redirect" && AT_WORK.has(this.view?.phase ?? "");
+  }
+
+  get _verb() {
+    if (this.mode === "fork") return "Continue with this";
+    if (!this._atWork) return "Resume with this";
+    return this.when === "aside" ? "Ask" : "Redirect";
+  }
+
+  render() {
+    return html`<form
+      @submit=${(/** @type {Event} */ event) => {
+        event.preventDefault();
+        void this._send();
+      }}
+      @keydown=${this._key_down}
+    >
+      <label for="text">What should happen next?</label>
+      <textarea
+        id="text"
+        rows="2"
+        maxlength="100000"
+        .value=${live(this.text)}
+        @input=${(/** @type {InputEvent} */ event) =>
+          this._write(/** @type {HTMLTextAreaElement} */ (event.target).value)}
+      ></textarea>
+      ${this._atWork ? this._choices() : nothing}
+      ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
+      <div class="row">
+        <button class="main" ?disabled=${this.busy}>${this._verb}</button>
+        <button type="button" @click=${this._discard}>Discard</button>
+        <span class="dim">Enter sends · Shift+Enter new line · Esc discards</span>
+      </div>
+    </form>`;
+  }
+
+  _choices() {
+    const choices = /** @type {["next_step" | "now" | "aside", string][]} */ ([
+      ["next_step", "After this step finishes"],
+      ["now", "Now — stop the current call"],
+      ["aside", "Side question — answer, then come back"],
+    ]);
+    return html`<fieldset>
+      <legend>When</legend>
+      ${choices.map(
+        ([value, label]) => html`<label class="choice">
+          <input
+            type="radio"
+            name="when"
+            value=${value}
+            .checked=${live(this.when === value)}
+            @change=${() => (this.when = value)}
+          />${label}
+        </label>`,
+      )}
+    </fieldset>`;
+  }
+}
+
+/** Storage may be switched off; then a draft lives as long as its element. @param {string} key */
+function kept(key) {
+  try {
+    return sessionStorage.getItem(key) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+/** @param {string} key @param {string} text */
+function keep(key, text) {
+  try {
+    if (text) sessionStorage.setItem(key, text);
+    else sessionStorage.removeItem(key);
+  } catch {
+    // as above
+  }
+}
+
+customElements.define("midrun-composer", Composer);

@@ -1,0 +1,95 @@
+// @ts-check
+/** Events of the feed in words, for the timeline. */
+
+/** @typedef {import("./shapes.js").Happened} Happened */
+/** @typedef {"control" | "steps" | "tools" | "effects"} Group */
+
+const GROUPS = /** @type {[RegExp, Group][]} */ ([
+  [/^(undo|residue)\./, "effects"],
+  [/^call\./, "tools"],
+  [/^(plan|frame|answer|history|worker|stop|cap\.reached)/, "steps"],
+  [/./, "control"],
+]);
+
+/** Return which filter shows an event. @param {Happened} event @returns {Group} */
+export function group(event) {
+  return GROUPS.find(([pattern]) => pattern.test(event.type))?.[1] ?? "control";
+}
+
+/** Return an event's own words, where it has some. @param {Happened} event @returns {string} */
+export function words({ type, data }) {
+  switch (type) {
+    case "run.created":
+      return data.task;
+    case "run.pausing":
+      return data.now ? "now" : data.reason;
+    case "run.paused":
+      return data.why === "user" ? "" : data.why.replace("_", " ");
+    case "run.resumed":
+      return data.instruction || data.reason || "no changes";
+    case "redirect.requested":
+    case "message.received":
+    case "wheel.wrote":
+      return data.text;
+    case "redirect.applied":
+      return `− ${data.minus} + ${data.plus}`;
+    case "redirect.closed":
+    case "message.closed":
+      return `${data.why}: ${data.text}`;
+    case "run.cancelling":
+      return data.undo === "all" ? "and undo what can be undone" : data.reason;
+    case "run.completed":
+      return data.output;
+    case "run.failed":
+    case "call.failed":
+    case "undo.failed":
+    case "undo.gave_up":
+      return data.error;
+    case "run.halted":
+      return data.reason;
+    case "cap.reached":
+      return data.stop;
+    case "cap.raised":
+      return Object.keys(data.caps).join(", ");
+    case "call.started":
+      return data.attempt > 1 ? `attempt ${data.attempt}` : "";
+    case "call.done":
+      return data.reply?.text || shown(data.result);
+    case "call.aborted":
+      return data.text ? `stopped after “${data.text}”` : "stopped midway";
+    case "call.unknown":
+      return "nobody knows whether it happened";
+    case "call.sealed":
+      return data.why;
+    case "call.settled":
+      return { true: "it did happen", false: "it did not happen" }[String(data.happened)] ?? "";
+    case "ask.opened":
+      return data.question;
+    case "ask.answered":
+      return [data.decision.choice, shown(data.decision.value)].filter(Boolean).join(": ");
+    case "ask.closed":
+      return data.why;
+    case "frame.pushed":
+      return `holding “${data.goal}”`;
+    case "frame.resumed":
+    case "frame.reconstructed":
+    case "frame.abandoned":
+      return data.words;
+    case "plan.made":
+      return `${data.items.filter((/** @type {any} */ item) => item.mark === "done").length} of ${
+        data.items.length
+      } done`;
+    case "worker.took":
+      return data.holder;
+    case "wheel.used_tool":
+      return data.tool;
+    default:
+      return data.reason ?? data.why ?? "";
+  }
+}
+
+/** @param {unknown} value */
+function shown(value) {
+  if (value === null || value === undefined) return "";
+  return typeof value === "string" ? value : JSON.stringify(value);
+}

@@ -1,0 +1,124 @@
+// @ts-check
+/**
+ * The pages: sign in, then show the list or the run. Everything else is in the elements.
+ *
+ * A link carries its credential behind the `#`, which no browser sends and no server logs. It
+ * is taken out of the address before anything else happens, and exchanged for a cookie that no
+ * script can read.
+ */
+import { Api, HOME, Problem } from "./api.js";
+
+/** @typedef {{name: string, role: string}} Who */
+
+const SESSION = "/v1/session";
+const main = /** @type {HTMLElement} */ (document.querySelector("main"));
+
+/** Take the credential out of the address, and out of the history. @returns {string} */
+function credential() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  const [code, token] = [given.get("code"), given.get("token")];
+  if (code === null && token === null) return "";
+  history.replaceState(null, "", location.pathname + location.search);
+  return code === null ? `Bearer ${token}` : `Code ${code}`;
+}
+
+/** Exchange a credential for a cookie. @param {string} shown @returns {Promise<Who>} */
+async function signedIn(shown) {
+  const headers = { "Content-Type": "application/json", Authorization: shown };
+  const reply = await fetch(HOME + SESSION, { method: "POST", headers, body: "{}" });
+  if (!reply.ok) throw new Problem({ ...(await reply.json()), status: reply.status });
+  return reply.json();
+}
+
+/** @param {keyof HTMLElementTagNameMap} tag @param {object} [given] @param {...(Node|string)} inside */
+function made(tag, given = {}, ...inside) {
+  const element = Object.assign(document.createElement(tag), given);
+  element.append(...inside);
+  return element;
+}
+
+/** Ask for a token. @param {string} [problem] why the last one was not taken */
+function askForToken(problem = "") {
+  document.title = "Sign in – Midrun";
+  const input = made("input", { id: "token", type: "password", autocomplete: "off", required: true });
+  const form = made(
+    "form",
+    { className: "sign-in" },
+    made("h1", {}, "Sign in"),
+    made("p", {}, made("code", {}, "midrun serve"), " prints a link that signs you in."),
+    made(
+      "p",
+      {},
+      "Or paste your token. On your own machine it is in the file named token beside the runs: ",
+      made("code", {}, ".midrun/token"),
+      " where ",
+      made("code", {}, "midrun serve"),
+      " was started, ",
+      made("code", {}, "midrun-demo/token"),
+      " where the demo was. For another server, ask who runs it.",
+    ),
+    made("label", { htmlFor: "token" }, "Token"),
+    input,
+    made("button", { className: "main" }, "Sign in"),
+  );
+  if (problem) form.append(made("p", { role: "alert" }, problem));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    void start(`Bearer ${/** @type {HTMLInputElement} */ (input).value.trim()}`);
+  });
+  document.querySelector("#who")?.replaceChildren();
+  main.replaceChildren(form);
+  input.focus();
+}
+
+/** Show what the page is for. @param {Who} who */
+async function show(who) {
+  const leave = made("button", {}, "Sign out");
+  leave.addEventListener("click", async () => {
+    await new Api().delete(SESSION).catch(() => undefined);
+    location.reload();
+  });
+  document.querySelector("#who")?.replaceChildren(`${who.name} (${who.role})`, leave);
+  const isList = document.body.dataset.page === "list";
+  await (isList ? import("./runs-list.js") : import("./midrun.js"));
+  const element = document.createElement(isList ? "midrun-runs" : "midrun-run");
+  if (!isList) {
+    element.setAttribute("run", decodeURIComponent(location.pathname.split("/").pop() ?? ""));
+    element.setAttribute("global-keys", "");
+  }
+  main.replaceChildren(element);
+}
+
+/** Sign in with what there is: a credential, or the cookie of last time. @param {string} shown */
+async function start(shown) {
+  try {
+    await show(shown ? await signedIn(shown) : await new Api().get(SESSION));
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error;
+    if (error.status !== 401) askForToken(error.message);
+    else if (!shown.startsWith("Code")) askForToken(shown && "Nobody has this token.");
+    else if (await hasSession()) await start("");
+    else askForToken("This link was used before, or is too old.");
+  }
+}
+
+/** Tell whether the cookie of last time is good. */
+const hasSession = () =>
+  new Api().get(SESSION).then(
+    () => true,
+    () => false,
+  );
+
+document.addEventListener("midrun-title", (event) => {
+  document.title = /** @type {CustomEvent<string>} */ (event).detail;
+});
+document.addEventListener("midrun-started", (event) => {
+  event.preventDefault(); // a run has an address of its own
+  location.href = `${HOME}/runs/${/** @type {CustomEvent<string>} */ (event).detail}`;
+});
+document.addEventListener("midrun-signed-out", () => askForToken("You are signed out."));
+addEventListener("hashchange", () => {
+  const shown = credential(); // the link, pasted where the page is open already
+  if (shown) void start(shown);
+});
+void start(credential());

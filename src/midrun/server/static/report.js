@@ -1,0 +1,153 @@
+// @ts-check
+/** `<midrun-report>`: what became of the work: kept, undone, and what could not be. */
+import { css, html, nothing } from "./lit.js";
+import { copied } from "./ended.js";
+import { icon } from "./icons.js";
+import { StoreElement } from "./store-element.js";
+import { theme } from "./theme.js";
+import { timeOfDay } from "./words.js";
+
+/** @typedef {import("./shapes.js").Report} Report */
+/** @typedef {import("./shapes.js").Deed} Deed */
+
+const BELOW = /** @type {[keyof Report, string][]} */ ([
+  ["undoing", "Being undone"],
+  ["stopped", "Stopped midway"],
+  ["unsure", "Unsure whether it happened"],
+  ["failed", "Failed"],
+  ["never_started", "Never started"],
+  ["still_held", "Could not be released"],
+]);
+
+export class ReportPanel extends StoreElement {
+  static quiet = true;
+
+  static properties = {
+    ...StoreElement.properties,
+    report: { state: true },
+    notice: { state: true },
+  };
+
+  static styles = [
+    theme,
+    css`
+      .columns {
+        display: grid;
+        grid-template-columns: repeat(3, minmax(0, 1fr));
+        gap: 12px;
+      }
+      h3 {
+        display: flex;
+        align-items: center;
+        gap: 6px;
+        font-size: 14px;
+      }
+      li {
+        overflow-wrap: anywhere;
+      }
+      .panel {
+        background: var(--bg);
+      }
+      :host {
+        container-type: inline-size;
+      }
+      @container (max-width: 520px) {
+        .columns {
+          grid-template-columns: 1fr;
+        }
+      }
+    `,
+  ];
+
+  constructor() {
+    super();
+    /** @type {Report | null} */
+    this.report = null;
+    this.notice = "";
+    this._at = -1; // the entry that the report is as of
+  }
+
+  updated() {
+    const { store, view: run } = this;
+    if (!store || run?.phase !== "cancelled" || this._at >= run.seq) return;
+    this._at = run.seq;
+    void this.attempt(async () => (this.report = await store.api.get(`${store.path}/report`)));
+  }
+
+  render() {
+    const { store, view: run, report } = this;
+    if (!this.shown(run?.phase === "cancelled" && report !== null)) return nothing;
+    if (!store || !run || !report) return nothing;
+    const residue = run.controls.pause.command === "retry_undo";
+    return html`<section class="panel" aria-labelledby="title">
+      <h2 id="title">What happened to the work</h2>
+      <div class="columns">
+        ${column("Done and kept", "completed", "ok", report.done)}
+        ${column("Undone", "undo", "hold", report.undone)}
+        ${column("Could not be undone", "failed", "stop", report.not_undone)}
+      </div>
+      ${BELOW.map(([name, title]) => line(title, /** @type {Deed[]} */ (report[name])))}
+      ${report.partial
+        ? html`<details>
+            <summary>Partial work</summary>
+            <pre>${report.partial}</pre>
+          </details>`
+        : nothing}
+      ${this._last()}
+      <div class="row">
+        <button @click=${() => void this._copy()}>Copy as Markdown</button>
+        ${residue && run.role === "operator"
+          ? html`<button @click=${() => void this.attempt(() => store.send("accept_residue"))}>
+              Leave it as it is
+            </button>`
+          : nothing}
+        <span class="dim">${this.notice || this.error}</span>
+      </div>
+    </section>`;
+  }
+
+  /** From when on nothing was called any more. */
+  _last() {
+    const asked = this.store?.events.findLast((event) => event.type === "run.cancelling");
+    if (!asked) return nothing;
+    return html`<p class="dim">
+      No model or tool calls were made after <span class="mono">${timeOfDay(asked.ts)}</span> except
+      the undo actions above.
+    </p>`;
+  }
+
+  async _copy() {
+    const store = this.store;
+    const text = await this.attempt(async () => store?.api.markdown(`${store.path}/report`));
+    if (text) this.notice = (await copied(text)) ? "Copied." : "The browser does not let us copy.";
+  }
+}
+
+/** @param {string} title @param {string} shape @param {string} tone @param {Deed[]} deeds */
+function column(title, shape, tone, deeds) {
+  return html`<div>
+    <h3 data-tone=${tone}>${icon(shape)}${title}</h3>
+    ${deeds.length
+      ? html`<ul>
+          ${deeds.map((deed) => html`<li>${told(deed)}</li>`)}
+        </ul>`
+      : html`<p class="dim">Nothing.</p>`}
+  </div>`;
+}
+
+/** @param {string} title @param {Deed[]} deeds */
+function line(title, deeds) {
+  if (!deeds.length) return nothing;
+  return html`<p>
+    <b>${title}:</b> ${deeds.map((deed, at) => html`${at ? "; " : ""}${told(deed)}`)}
+  </p>`;
+}
+
+/** @param {Deed} deed */
+function told({ tool, args, note, why }) {
+  return html`<code>${tool} ${args}</code>${note
+      ? html` <span class="dim">— ${note}</span>`
+      : nothing}${why ? html` <span class="dim">(why: ${why})</span>` : nothing}`;
+}
+
+customElements.define("midrun-report", ReportPanel);

@@ -1,0 +1,144 @@
+// @ts-check
+/**
+ * `<midrun-run>`: a run, whole: its steps, its control bar, what it needs from people, and
+ * everything that happened.
+ *
+ * Attributes: `run`, `base`, `token`, `global-keys` as for `<midrun-controls>`.
+ * Events: `midrun-title` (what a page may call itself), `midrun-signed-out` (the server wants to
+ * know who asks), `midrun-started` (another run was started from here; unless its default is
+ * prevented, this element shows that one).
+ */
+import { css, html, nothing } from "./lit.js";
+import { StoreElement } from "./store-element.js";
+import { theme } from "./theme.js";
+import "./asks.js";
+import "./caps.js";
+import "./controls.js";
+import "./effects.js";
+import "./frames.js";
+import "./report.js";
+import "./steps.js";
+import "./takeover.js";
+import "./thread.js";
+import "./timeline.js";
+
+const GLYPHS = /** @type {Record<string, string>} */ ({
+  queued: "○",
+  running: "▶",
+  pausing: "⏸",
+  paused: "⏸",
+  waiting: "✋",
+  cancelling: "■",
+  cancelled: "■",
+  completed: "✓",
+  failed: "⚠",
+  halted: "⛔",
+  lost: "⚠",
+});
+
+export class MidrunRun extends StoreElement {
+  static quiet = true;
+
+  static properties = {
+    ...StoreElement.properties,
+    globalKeys: { type: Boolean, attribute: "global-keys" },
+  };
+
+  static styles = [
+    theme,
+    css`
+      :host {
+        container-type: inline-size;
+      }
+      .page {
+        display: grid;
+        grid-template-columns: minmax(0, 1fr) 300px;
+        gap: 16px 20px;
+        max-width: 1080px;
+        margin: 0 auto;
+      }
+      .title {
+        grid-column: 1 / -1;
+        display: flex;
+        flex-wrap: wrap;
+        align-items: baseline;
+        gap: 4px 12px;
+      }
+      h1 {
+        font-size: 20px;
+        line-height: 1.3;
+        overflow-wrap: anywhere;
+        white-space: pre-line;
+      }
+      .main,
+      .aside {
+        display: grid;
+        gap: 14px;
+        align-content: start;
+        min-width: 0;
+      }
+      midrun-controls {
+        position: sticky;
+        bottom: 10px;
+        z-index: 1;
+      }
+      @container (max-width: 860px) {
+        .page {
+          grid-template-columns: minmax(0, 1fr);
+        }
+      }
+    `,
+  ];
+
+  constructor() {
+    super();
+    this.globalKeys = false;
+    this._title = "";
+    this.addEventListener("midrun-started", (event) => {
+      if (!event.defaultPrevented) this.run = /** @type {CustomEvent<string>} */ (event).detail;
+    });
+  }
+
+  updated() {
+    if (this.store?.problem?.status === 401) this._tell("midrun-signed-out", "");
+    const run = this.view;
+    if (!run) return;
+    const title = `${GLYPHS[run.sign.look] ?? ""} ${run.sign.word} — ${run.task.split("\n")[0]}`;
+    if (title !== this._title) this._tell("midrun-title", title);
+    this._title = title;
+  }
+
+  /** @param {string} name @param {string} detail */
+  _tell(name, detail) {
+    this.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true }));
+  }
+
+  render() {
+    const { store, view: run } = this;
+    if (!store) return nothing;
+    if (!run) return html`<midrun-controls .store=${store}></midrun-controls>`;
+    return html`<div class="page">
+      <div class="title">
+        <h1>${run.task}</h1>
+        <code class="dim">${run.run_id}</code>
+        <span class="dim">${run.agent}</span>
+      </div>
+      <div class="main">
+        <midrun-report .store=${store}></midrun-report>
+        <midrun-steps .store=${store}></midrun-steps>
+        <midrun-controls .store=${store} ?global-keys=${this.globalKeys}></midrun-controls>
+        <midrun-timeline .store=${store}></midrun-timeline>
+      </div>
+      <div class="aside">
+        <midrun-asks .store=${store}></midrun-asks>
+        <midrun-frames .store=${store}></midrun-frames>
+        <midrun-caps .store=${store}></midrun-caps>
+        <midrun-effects .store=${store}></midrun-effects>
+        <midrun-takeover .store=${store}></midrun-takeover>
+        <midrun-thread .store=${store}></midrun-thread>
+      </div>
+    </div>`;
+  }
+}
+
+customElements.define("midrun-run", MidrunRun);

@@ -1,0 +1,145 @@
+// @ts-check
+/** The look of `<midrun-runs>`: a table, or, where it is narrow, one block for each run. */
+import { css } from "./lit.js";
+
+export const style = css`
+  :host {
+    container: runs / inline-size;
+  }
+  h1 {
+    font-size: 22px;
+  }
+  .head {
+    gap: 12px;
+    margin-bottom: 12px;
+  }
+  .push {
+    margin-left: auto;
+  }
+  .sheet,
+  midrun-halts,
+  midrun-new-run,
+  midrun-halt-sheet {
+    margin-bottom: 12px;
+  }
+  .said:empty {
+    display: none;
+  }
+  .said {
+    margin-bottom: 12px;
+    font-weight: 600;
+  }
+  .chips {
+    margin-bottom: 8px;
+  }
+  .chip {
+    border-radius: 999px;
+  }
+  .chip[aria-pressed="true"] {
+    border-color: var(--fg);
+    font-weight: 700;
+    background: var(--bg);
+  }
+  .scroll {
+    overflow-x: auto;
+  }
+  table {
+    width: 100%;
+    border-collapse: collapse;
+  }
+  th {
+    padding: 6px 10px;
+    text-align: left;
+    font-size: 12px;
+    color: var(--dim);
+    border-bottom: 1px solid var(--line);
+    white-space: nowrap;
+  }
+  td {
+    padding: 10px;
+    border-bottom: 1px solid var(--line);
+    vertical-align: top;
+  }
+  td.act {
+    padding-block: 6px;
+  }
+  td.mono,
+  td.act,
+  .state .badge {
+    white-space: nowrap;
+  }
+  .note {
+    max-width: 260px;
+    overflow-wrap: anywhere;
+  }
+  .what {
+    width: 45%;
+    overflow-wrap: anywhere;
+  }
+  .what a {
+    font-weight: 600;
+    color: var(--fg);
+  }
+  .note {
+    margin-top: 4px;
+    font-size: 12.5px;
+  }
+  .note:empty {
+    display: none;
+  }
+  .problem {
+    color: var(--stop);
+    font-weight: 600;
+  }
+  .none,
+  .empty {
+    margin-top: 8px;
+  }
+  .older {
+    margin-top: 12px;
+  }
+  @container runs (max-width: 680px) {
+    thead {
+      position: absolute;
+      clip-path: inset(50%);
+      width: 1px;
+      height: 1px;
+      overflow: hidden;
+    }
+    table,
+    tbody {
+      display: block;
+    }
+    tr {
+      display: flex;
+      flex-wrap: wrap;
+      align-items: baseline;
+      gap: 4px 16px;
+      padding: 12px 0;
+      border-bottom: 1px solid var(--line);
+    }
+    td {
+      display: block;
+      padding: 0;
+      border: 0;
+    }
+    .what,
+    .state {
+      width: 100%;
+    }
+    .what {
+      order: -1;
+    }
+    td[data-label]::before {
+      content: attr(data-label) " ";
+      font-family: var(--sans);
+      color: var(--dim);
+    }
+    td.act {
+      margin-left: auto;
+    }
+    .head .push {
+      margin-left: 0;
+    }
+  }
+`;

@@ -1,0 +1,132 @@
+// @ts-check
+/** The base of every element that shows a run: it draws again when the run's store has news. */
+import { LitElement } from "./lit.js";
+import { HOME, Problem } from "./api.js";
+import { RunStore } from "./run-store.js";
+
+/**
+ * Attributes: `run` (its id), `base` (the server; where the script came from unless given) and
+ * `token` (unless a cookie does). An element inside another is given its `store` instead.
+ */
+export class StoreElement extends LitElement {
+  /** Whether it shows nothing of what is said between two entries. */
+  static quiet = false;
+
+  static properties = {
+    run: { type: String },
+    base: { type: String },
+    token: { type: String },
+    store: { attribute: false },
+    error: { state: true },
+  };
+
+  constructor() {
+    super();
+    this.run = "";
+    this.base = HOME;
+    this.token = "";
+    /** What went wrong with what was pressed last. */
+    this.error = "";
+    /** @type {RunStore | null} */
+    this.store = null;
+    /** @type {RunStore | null} */
+    this._joined = null; // the store that is ours to give back
+    /** @type {RunStore | null} */
+    this._heard = null; // the store that we listen to
+    this._seen = "";
+    this._changed = () => {
+      if (this._isNew()) this.requestUpdate();
+    };
+    /** @param {Event} event */
+    this._happened = (event) => this.happened(/** @type {CustomEvent} */ (event).detail);
+  }
+
+  /** What is known of the run. */
+  get view() {
+    return this.store?.run ?? null;
+  }
+
+  connectedCallback() {
+    super.connectedCallback();
+    this.requestUpdate();
+  }
+
+  disconnectedCallback() {
+    super.disconnectedCallback();
+    this._leave();
+  }
+
+  /** @param {import("./lit.js").Changed} changed */
+  willUpdate(changed) {
+    const moved = changed.has("run") || changed.has("base") || changed.has("token");
+    if (moved && this._joined) this._leave();
+    if (this.run && !this.store && this.isConnected) {
+      this.store = this._joined = RunStore.for(this.base, this.run, this.token);
+    }
+    this._listen(this.store);
+  }
+
+  /** Take no room where there is nothing to show. @param {boolean} shown */
+  shown(shown) {
+    this.toggleAttribute("hidden", !shown);
+    return shown;
+  }
+
+  /** Something happened to the run. @param {import("./shapes.js").Happened} _event */
+  happened(_event) {}
+
+  /**
+   * Do something that the server may refuse, and say so if it does.
+   * @template T @param {() => Promise<T>} act @returns {Promise<T | null>}
+   */
+  async attempt(act) {
+    this.error = "";
+    try {
+      return await act();
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      this.error = told(error);
+      return null;
+    }
+  }
+
+  _isNew() {
+    const { store } = this;
+    if (!store || !(/** @type {typeof StoreElement} */ (this.constructor).quiet)) return true;
+    const first = store.events[0]?.seq;
+    const seen = `${store.run?.now} ${store.link} ${first} ${store.events.length}`;
+    const isNew = seen !== this._seen;
+    this._seen = seen;
+    return isNew;
+  }
+
+  /** Show another run in this one's place, unless the page does. @param {string} id */
+  open(id) {
+    const options = { detail: id, bubbles: true, composed: true, cancelable: true };
+    this.dispatchEvent(new CustomEvent("midrun-started", options));
+  }
+
+  _leave() {
+    this._listen(null);
+    if (!this._joined) return;
+    this._joined.release();
+    this._joined = null;
+    this.store = null;
+  }
+
+  /** @param {RunStore | null} store */
+  _listen(store) {
+    if (store === this._heard) return;
+    this._heard?.removeEventListener("change", this._changed);
+    this._heard?.removeEventListener("happened", this._happened);
+    store?.addEventListener("change", this._changed);
+    store?.addEventListener("happened", this._happened);
+    this._heard = store;
+  }
+}
+
+/** Return a refusal in words. @param {Problem} problem */
+function told(problem) {
+  if (problem.status === 412) return "The run changed meanwhile. Look again, then press again.";
+  return problem.message;
+}

@@ -1,0 +1,163 @@
+"""Requests that depend on what was seen, or come twice: the journal decides, not the moment."""
+
+from datetime import UTC, datetime
+
+import anyio
+import httpx2
+
+from midrun import Agent, Midrun, ask_human
+from midrun.core.entries import MessageReceived, PauseWithdrawn
+from midrun.models import ScriptedModel, Use
+from midrun.server import Limits
+from tests.runtime.stage import Stage
+from tests.server.calling import expect, reached, start_run
+from tests.server.conftest import Serve
+
+
+async def test_of_a_crowd_that_saw_the_same_one_is_heard(serve: Serve, stage: Stage) -> None:
+    """`If-Match` holds in the very append: nobody slips in between the look and the write."""
+    served = await serve(stage.agent(Use("slow", name="x"), "Done."), limits=Limits(pending=99))
+    other = await serve()  # a second server on the same store
+    clients = [await served.client(), await other.client()]
+    where = await start_run(clients[0])
+    await stage.start("x").wait()
+    match = {"If-Match": (await clients[0].get(where)).headers["etag"]}
+    replies: list[httpx2.Response] = []
+
+    async def redirect(number: int) -> None:
+        said = {"instruction": f"Course {number}."}
+        client = clients[number % 2]
+        replies.append(await client.post(f"{where}/redirect", json=said, headers=match))
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(20):
+            tasks.start_soon(redirect, number)
+    assert sorted(reply.status_code for reply in replies) == [202] + [412] * 19
+    (kept,) = (await clients[0].get(where)).json()["pending"]
+    (heard,) = [reply for reply in replies if reply.status_code == 202]
+    assert kept["text"] in heard.text
+    late = next(reply for reply in replies if reply.status_code == 412).json()
+    assert late["type"] == "urn:midrun:problem:stale-revision"
+    assert late["run"]["pending"] == [kept], "whoever was late can repaint at once"
+
+
+async def test_one_who_was_late_looks_again_and_asks_again_under_the_same_key(
+    serve: Serve, stage: Stage
+) -> None:
+    """A refusal as stale is not what the key will be told for ever."""
+    served = await serve(stage.agent(Use("slow", name="x"), "Done."))
+    client = await served.client()
+    where = await start_run(client)
+    await stage.start("x").wait()
+    seen = (await client.get(where)).headers["etag"]
+    await client.post(f"{where}/messages", json={"text": "Hello?"})
+    course, key = {"instruction": "Left."}, {"Idempotency-Key": "k"}
+    for tag in (seen, '"999999"', '"nonsense"'):
+        headers = {**key, "If-Match": tag}
+        expect(await client.post(f"{where}/redirect", json=course, headers=headers), 412)
+    fresh = {**key, "If-Match": (await client.get(where)).headers["etag"]}
+    expect(await client.post(f"{where}/redirect", json=course, headers=fresh), 202)
+    again = await client.post(f"{where}/redirect", json=course, headers=fresh)
+    assert expect(again, 200).headers["idempotency-replayed"] == "true"
+    assert again.json()["command"]["receipt"]["applied"] is False, "it still waits"
+
+
+async def test_a_fork_under_one_key_is_one_run(serve: Serve, stage: Stage) -> None:
+    """Also if the run has gone on meanwhile."""
+    served = await serve(stage.agent("Done.", "Again."))
+    client = await served.client()
+    where = await start_run(client)
+    await reached(client, where, "terminal")
+    key = {"Idempotency-Key": "k"}
+    first = await client.post(f"{where}/fork", json={}, headers=key)
+    second = await client.post(f"{where}/fork", json={}, headers=key)
+    assert expect(first, 201).headers["location"] == expect(second, 201).headers["location"]
+    assert "idempotency-replayed" not in first.headers
+    assert second.headers["idempotency-replayed"] == "true"
+    other = await client.post(f"{where}/fork", json={"instruction": "Else."}, headers=key)
+    assert expect(other, 422).json()["reason"] == "request_id_reused"
+
+
+async def test_a_checkpoint_is_brought_by_an_operator(serve: Serve) -> None:
+    """It says who did what, and is believed: that is not for everybody to bring."""
+    model = ScriptedModel([Use("ask_human", question="Which?"), "Done."])
+    agent = Agent("asker", model=model, tools=[ask_human])
+    served = await serve(agent)
+    client, ann = await served.client(), await served.client("ann")
+    async with Midrun("memory://", agents=[agent]) as elsewhere:
+        run = await elsewhere.start("asker", "Go.", actor="ann")
+        await run.until("waiting")
+        checkpoint = (await run.checkpoint()).to_json()
+    body = f'{{"checkpoint":{checkpoint},"answer":"left"}}'
+    headers = {"Content-Type": "application/json", "Idempotency-Key": "k"}
+    expect(await ann.post("/v1/resume", content=body, headers=headers), 403)
+    for _ in range(2):
+        made = await client.post("/v1/resume", content=body, headers=headers)
+        assert expect(made, 201).headers["location"] == f"/v1/runs/{run.id}"
+    ended = await reached(client, f"/v1/runs/{run.id}", "terminal")
+    assert (ended.json()["phase"], ended.json()["started_by"]) == ("completed", "ann")
+    stale = await client.post("/v1/resume", content=body, headers={**headers, **_key("other")})
+    assert expect(stale, 409).json()["args"][0] == "stale_checkpoint"
+    tampered = body.replace('"task":"Go."', '"task":"Stop."').replace("Go.", "No.")
+    forged = await client.post("/v1/resume", content=tampered, headers=headers)
+    assert expect(forged, 409).json()["args"][0] == "checkpoint_invalid"
+
+
+def _key(name: str) -> dict[str, str]:
+    return {"Idempotency-Key": name}
+
+
+async def test_why_and_when_are_kept_wherever_they_can_be_said(
+    serve: Serve, stage: Stage
+) -> None:
+    """Also by what has no body, and of what is said for another day."""
+    served = await serve(stage.agent(Use("slow", name="x"), "Done."))
+    client = await served.client()
+    where = await start_run(client)
+    await stage.start("x").wait()
+    at = datetime(2099, 1, 2, 3, 4, 5, 600, tzinfo=UTC)
+    said = {"text": "Happy new year.", "at": at.isoformat(), "reason": "a custom"}
+    expect(await client.post(f"{where}/messages", json=said), 202)
+    told = expect(await client.post(f"{where}/pause", json={}), 202).json()
+    command = f"{where}/commands/{told['command']['id']}"
+    expect(await client.delete(command, params={"reason": "x" * 1001}), 400)
+    expect(await client.delete(command, params={"reason": "no need"}), 202)
+    records = await served.mid.store.read(where.rpartition("/")[2])  # type: ignore[arg-type]  # an id
+    message = next(r.entry for r in records if isinstance(r.entry, MessageReceived))
+    assert (message.reason, message.due) == ("a custom", round(at.timestamp() * 1e6))
+    withdrawn = next(r.entry for r in records if isinstance(r.entry, PauseWithdrawn))
+    assert withdrawn.reason == "no need"
+
+
+async def test_a_phase_that_lasts_for_a_moment_is_not_overlooked(
+    serve: Serve, stage: Stage
+) -> None:
+    """Whoever waits for it is shown the run as it was then, however quickly it went on."""
+    served = await serve(stage.agent(Use("slow", name="x"), "Done."))
+    client = await served.client()
+    where = await start_run(client)
+    await stage.start("x").wait()
+    found: list[httpx2.Response] = []
+
+    async def wait() -> None:
+        found.append(await reached(client, where, "pausing"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        while not served.mid._desk.live.watched(where.rpartition("/")[2]):  # type: ignore[arg-type]  # an id
+            await anyio.lowlevel.checkpoint()
+        expect(await client.post(f"{where}/pause", json={"mode": "now"}), 202)
+    assert found[0].json()["phase"] == "pausing"
+
+
+async def test_lists_take_the_other_word_for_a_phase(serve: Serve, stage: Stage) -> None:
+    """The wire has said *state* before, and clients remember."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client()
+    await reached(client, await start_run(client), "terminal")
+    for word in ("phase", "state"):
+        page = expect(await client.get("/v1/runs", params={word: "completed"}), 200).json()
+        assert len(page["items"]) == 1
+        none = expect(await client.get("/v1/runs", params={word: "paused"}), 200).json()
+        assert none["items"] == []
+        assert page["counts"] == {"completed": 1}

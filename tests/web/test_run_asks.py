@@ -1,0 +1,96 @@
+"""What waits for a person: approved, edited, declined, answered; by one of two people."""
+
+import pytest
+from playwright.async_api import expect
+
+from tests.web.bench import Bench
+from tests.web.stage import Stage, Use
+from tests.web.watching import Watched, watched
+
+pytestmark = pytest.mark.once
+
+
+async def asked(bench: Bench, stage: Stage, who: str = "olga") -> Watched:
+    """Open the page of a run that wants to mail somebody."""
+    seen = await watched(bench, stage, Use("mail", name="bo"), "All done.", who=who)
+    await seen.says("Waiting for you")
+    return seen
+
+
+async def test_a_call_is_approved(bench: Bench, stage: Stage) -> None:
+    """The card says what it would do; nothing is done before."""
+    seen = await asked(bench, stage)
+    card = seen.page.locator("midrun-asks .card")
+    await expect(card).to_contain_text('"name": "bo"')
+    assert stage.did == []
+    await seen.action("Approve").click()
+    await seen.says("Completed")
+    assert stage.did == ["bo"]
+    await expect(seen.page.locator("midrun-asks")).to_contain_text("Approved by you")
+
+
+async def test_a_call_is_approved_with_other_arguments(bench: Bench, stage: Stage) -> None:
+    """What does not fit is refused, and what was written stays."""
+    seen = await asked(bench, stage)
+    await seen.action("Edit…").click()
+    box = seen.page.get_by_label("Arguments of mail, as JSON")
+    await box.fill('{"name": "ada"')
+    await seen.action("Approve this").click()
+    alert = seen.page.locator("midrun-asks").get_by_role("alert")
+    await expect(alert).to_contain_text("This is not JSON")
+    await box.fill('{"nobody": "ada"}')
+    await seen.action("Approve this").click()
+    await expect(alert).to_contain_text("do not fit")
+    await box.fill('{"name": "ada"}')
+    await seen.action("Approve this").click()
+    await seen.says("Completed")
+    assert stage.did == ["ada"]
+
+
+async def test_a_call_is_declined(bench: Bench, stage: Stage) -> None:
+    """The agent is told, and goes on."""
+    seen = await asked(bench, stage)
+    await seen.action("Decline").click()
+    await seen.says("Completed")
+    assert stage.did == []
+
+
+async def test_a_question_is_answered(bench: Bench, stage: Stage) -> None:
+    """The answer is the result of the call that asked."""
+    seen = await watched(bench, stage, Use("ask", question="Which region?"), "All done.")
+    await seen.says("Waiting for you")
+    await expect(seen.page.locator("midrun-controls .note")).to_contain_text("Which region?")
+    await seen.page.get_by_label("Answer to: Which region?").fill("north")
+    await seen.action("Answer").click()
+    await seen.says("Completed")
+    await expect(seen.page.locator("midrun-steps")).to_contain_text("ask")
+
+
+async def test_of_two_people_one_decides_and_the_other_learns_who(
+    bench: Bench, stage: Stage
+) -> None:
+    """Also if both press at the same moment: there is no error, and the mail goes out once."""
+    seen = await asked(bench, stage, who="ann")
+    other = await bench.page(seen.site, seen.path, who="olga")
+    await expect(other.locator("midrun-asks .card")).to_be_visible()
+    await other.route("**/seen", lambda route: route.abort())  # it has not heard yet
+    await seen.action("Approve").click()
+    await seen.says("Completed")
+    await other.get_by_role("button", name="Decline").dispatch_event("click")
+    asks = other.locator("midrun-asks")
+    await expect(asks).to_contain_text("Approved by ann")
+    await expect(asks.get_by_role("alert")).to_have_count(0)
+    assert stage.did == ["bo"]
+
+
+async def test_a_pause_keeps_the_question_open(bench: Bench, stage: Stage) -> None:
+    """Both can be done, in either order."""
+    seen = await asked(bench, stage)
+    await expect(seen.button("pause")).to_contain_text("Holds here; the question stays open.")
+    await seen.button("pause").click()
+    await seen.says("Paused by you")
+    await seen.action("Approve").click()
+    await expect(seen.page.locator("midrun-asks .card")).to_have_count(0)
+    await seen.press("pause")
+    await seen.says("Completed")
+    assert stage.did == ["bo"]

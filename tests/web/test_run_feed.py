@@ -1,0 +1,109 @@
+"""The page and its feed: two browsers, one stream, lost connections, people who come back."""
+
+import pytest
+from playwright.async_api import expect
+
+from tests.web.bench import Bench, later
+from tests.web.stage import Stage, Use
+from tests.web.watching import PLAN, SETTLED_MS, at_tool, watched
+
+pytestmark = pytest.mark.once
+
+
+async def test_two_browsers_see_the_same_run(bench: Bench, stage: Stage) -> None:
+    """What one presses, the other sees, with the name of who pressed it."""
+    seen = await at_tool(bench, stage, who="ann")
+    other = await bench.page(seen.site, seen.path, who="olga", clock=True)
+    badge = other.locator("midrun-controls .badge")
+    await expect(badge).to_contain_text("Running")
+    await seen.button("pause").click()
+    await expect(badge).to_contain_text("Pausing by ann")
+    await seen.says("Pausing by you")
+    stage.gate("work").set()
+    await expect(badge).to_contain_text("Paused by ann")
+    await later(other, SETTLED_MS)
+    await other.locator("midrun-controls #pause").click()
+    await seen.says("Completed")
+
+
+async def test_all_elements_of_a_page_share_one_stream(bench: Bench, stage: Stage) -> None:
+    """A browser has six connections to a host: a page must not take them all."""
+    seen = await at_tool(bench, stage)
+    assert seen.site.app.streams == 1
+    await seen.page.evaluate(
+        """run => {
+            const made = document.createElement('midrun-controls');
+            made.setAttribute('run', run);
+            document.querySelector('main').append(made);
+        }""",
+        str(seen.run.id),
+    )
+    await expect(seen.badge).to_have_count(2)
+    await expect(seen.badge.last).to_contain_text("Running")
+    assert seen.site.app.streams == 1
+    await seen.page.locator("main").evaluate("main => main.replaceChildren()")
+    await expect(seen.badge).to_have_count(0)
+
+
+async def test_a_lost_connection_is_said_and_the_page_comes_back(
+    bench: Bench, stage: Stage
+) -> None:
+    """It says since when it does not know; what happened meanwhile is there afterwards."""
+    seen = await at_tool(bench, stage)
+    profile = seen.page.context
+    await profile.set_offline(offline=True)
+    seen.site.app.close()
+    await seen.says("Connection lost")
+    bar = seen.page.locator("midrun-controls")
+    await expect(bar).to_contain_text("the run may still be working")
+    await expect(seen.button("pause")).to_contain_text("Pause")
+    stage.gate("work").set()
+    await seen.run.until("completed")
+    await seen.says("Connection lost")
+
+
+async def test_whoever_comes_back_misses_nothing(bench: Bench, stage: Stage) -> None:
+    """Every entry is shown once, whatever was cut."""
+    seen = await at_tool(bench, stage)
+    await seen.page.route("**/events*", lambda route: route.abort())
+    seen.site.app.close()
+    await seen.says("Connection lost")
+    seen.site.app._lobby.closing = type(seen.site.app._lobby.closing)()
+    await seen.page.unroute("**/events*")
+    await seen.says("Running")
+    stage.gate("work").set()
+    await seen.says("Completed")
+    numbers = seen.page.locator("midrun-timeline li > span:nth-child(2)")
+    last = (await seen.run.view()).seq
+    await expect(numbers).to_have_count(last)
+    assert await numbers.all_inner_texts() == [f"#{n}" for n in range(last, 0, -1)]
+
+
+async def test_a_run_that_does_not_exist_says_so(bench: Bench, stage: Stage) -> None:
+    """The page is served for any id; what it asks for is not there."""
+    site = await bench.site(stage.play("Hello."))
+    page = await bench.page(site, "/runs/run_nobody")
+    await expect(page.get_by_role("alert")).to_contain_text("run_nobody")
+
+
+async def test_a_session_that_ended_asks_who_is_there(bench: Bench, stage: Stage) -> None:
+    """Signed out elsewhere: the page does not go on showing what it may not see."""
+    seen = await at_tool(bench, stage)
+    await seen.page.evaluate("fetch('/v1/session', {method: 'DELETE'})")
+    await expect(seen.page.get_by_label("Token")).to_be_visible()
+
+
+async def test_a_long_history_is_loaded_when_it_is_wanted(bench: Bench, stage: Stage) -> None:
+    """Three hundred rows at first, then what came before."""
+    turns = [Use("quick", name=f"n{n}") for n in range(90)]
+    seen = await watched(bench, stage, PLAN, *turns, "Done.")
+    await seen.says("Completed")
+    rows = seen.page.locator("midrun-timeline li:has(span)")
+    last = (await seen.run.view()).seq
+    assert last > 300
+    await seen.page.reload()
+    await seen.says("Completed")
+    await expect(rows).to_have_count(300)
+    await seen.action("Load earlier").click()
+    await expect(rows).to_have_count(last)
+    await expect(rows.last).to_contain_text("run.created")

@@ -1,0 +1,105 @@
+"""The task list: what the agent says as it says it, and what it did, folded."""
+
+import pytest
+from playwright.async_api import expect
+
+from tests.web.bench import Bench
+from tests.web.stage import Hold, Stage, Turn, Use
+from tests.web.watching import PLAN, at_tool, watched
+
+pytestmark = pytest.mark.once
+
+
+async def test_words_are_shown_as_they_come_and_kept_where_they_were_cut_off(
+    bench: Bench, stage: Stage
+) -> None:
+    """Pause in mid-sentence, resume: both ends of the cut are marked."""
+    first: Turn = [Hold("before"), "Churn rose, and I am ", Hold("first"), "not sure why."]
+    then: Turn = [Hold("again"), "The reason is ", Hold("second"), "price."]
+    seen = await watched(bench, stage, first, then)
+    steps = seen.page.locator("midrun-steps")
+    await stage.start("before").wait()
+    await expect(steps).to_contain_text("writing …")
+    stage.gate("before").set()
+    await expect(steps).to_contain_text("Churn rose, and I am")
+    await expect(steps).not_to_contain_text("not sure why")
+    await seen.button("pause").click()
+    await seen.says("Paused by you")
+    await expect(steps).to_contain_text("interrupted here; the text above is kept")
+    await seen.press("pause")
+    await stage.start("again").wait()
+    stage.gate("again").set()
+    await expect(steps).to_contain_text("went on here")
+    await expect(steps).to_contain_text("The reason is")
+    stage.gate("second").set()
+    await seen.says("Completed")
+    await expect(seen.page.get_by_role("region", name="Result")).to_contain_text("price.")
+
+
+async def test_a_call_is_folded_and_says_why_with_what_and_what_came_of_it(
+    bench: Bench, stage: Stage
+) -> None:
+    """Arguments and result are there for who wants them."""
+    turn: Turn = [PLAN, Use("quick", name="memo")]
+    seen = await watched(bench, stage, turn, [Hold("end"), "Done."])
+    await stage.start("end").wait()
+    call = seen.page.locator("midrun-steps .call")
+    await expect(call).to_contain_text("Done")
+    await expect(call.get_by_text("memo done")).to_be_hidden()
+    await call.locator("summary").click()
+    await expect(call.get_by_text("memo done")).to_be_visible()
+    await expect(call.locator("dl")).to_contain_text('"name": "memo"')
+
+
+async def test_each_item_of_the_plan_says_where_it_stands(bench: Bench, stage: Stage) -> None:
+    """Running, then needs you, then done: as the agent and the run go on."""
+    onward = [Use("plan", marks={"1": "done", "2": "running"}), Use("mail", name="work")]
+    seen = await watched(bench, stage, [PLAN, Use("slow", name="first")], onward, "Sent.")
+    items = seen.page.locator("midrun-steps ol > li")
+    await expect(items).to_have_count(3)
+    await expect(items.nth(0)).to_contain_text("Running")
+    await expect(items.nth(2)).to_contain_text("Queued")
+    stage.gate("first").set()
+    await expect(items.nth(0)).to_contain_text("Done")
+    await expect(items.nth(1)).to_contain_text("Needs you")
+    await seen.action("Approve").click()
+    await seen.says("Completed")
+    await expect(items.nth(1)).to_contain_text("Left open")
+    await expect(items.nth(2)).to_contain_text("Not started")
+
+
+async def test_a_reload_shows_the_same(bench: Bench, stage: Stage) -> None:
+    """Nothing that is shown lives in the page alone."""
+    seen = await at_tool(bench, stage)
+    await seen.button("pause").click()
+    stage.gate("work").set()
+    await seen.says("Paused by you")
+    steps = seen.page.locator("midrun-steps")
+    await expect(steps.locator(".call")).to_contain_text("Done")
+    before = await steps.inner_text()
+    await seen.page.reload()
+    await seen.says("Paused by you")
+    await expect(steps.locator(".call")).to_contain_text("Done")
+    assert await steps.inner_text() == before
+
+
+async def test_whoever_comes_in_the_middle_is_told_that_something_is_missing(
+    bench: Bench, stage: Stage
+) -> None:
+    """What was said before is not replayed; it comes whole when it is finished."""
+    seen = await watched(
+        bench, stage, ["The first half, ", Hold("mid"), "the second half. ", Hold("end")]
+    )
+    await stage.start("mid").wait()
+    page = await bench.page(seen.site, seen.path, who="vera")
+    steps = page.locator("midrun-steps")
+    await expect(steps).to_contain_text("writing …")
+    channel = seen.site.app._lobby.channels._open[seen.run.id]
+    while len(channel.seats) < 2:  # or what is said next is nobody's
+        await page.wait_for_function("true")
+    stage.gate("mid").set()
+    await stage.start("end").wait()
+    await expect(steps).to_contain_text("the second half.")
+    await expect(steps).to_contain_text("What came before is shown when it is finished.")
+    stage.gate("end").set()
+    await expect(steps).to_contain_text("The first half, the second half.")

@@ -1,0 +1,91 @@
+"""What tests of the run page say over and over."""
+
+import re
+from typing import Final, Literal
+
+from playwright.async_api import Locator, Page, expect
+
+from midrun.embed.run import Run
+from midrun.ports.outside import Outside
+from tests.web.bench import Bench, Site, later
+from tests.web.stage import Stage, Turn, Use
+
+PLAN: Final = Use(
+    "plan", items=["Look around", "Write the memo", "Send it"], marks={"1": "running"}
+)
+SETTLED_MS: Final = 500
+"""A button that has just changed its meaning takes no click for a little less than this."""
+
+
+class Watched:
+    """A run and a page that shows it."""
+
+    def __init__(self, site: Site, run: Run, page: Page) -> None:
+        self.site = site
+        self.run = run
+        self.page = page
+
+    @property
+    def path(self) -> str:
+        """Where its page is."""
+        return f"/runs/{self.run.id}"
+
+    @property
+    def badge(self) -> Locator:
+        """Where the run stands."""
+        return self.page.locator("midrun-controls .badge")
+
+    def button(self, name: Literal["pause", "redirect", "cancel"]) -> Locator:
+        """Return one of the three buttons, whatever it is called now."""
+        return self.page.locator(f"midrun-controls #{name}")
+
+    def action(self, name: str) -> Locator:
+        """Return a button by what it says."""
+        return self.page.get_by_role("button", name=name, exact=True)
+
+    async def press(self, name: Literal["pause", "redirect", "cancel"]) -> None:
+        """Press one of the three buttons, not right after it has changed its meaning."""
+        await later(self.page, SETTLED_MS)
+        await self.button(name).click()
+
+    async def says(self, word: str) -> None:
+        """Wait until the badge says `word`."""
+        await expect(self.badge).to_contain_text(word)
+
+    async def writes(self, text: str) -> None:
+        """Open the composer, and write into it."""
+        await self.button("redirect").click()
+        await self.page.get_by_label("What should happen next?").fill(text)
+
+
+async def watched(
+    bench: Bench,
+    stage: Stage,
+    *turns: Turn,
+    who: str = "olga",
+    task: str = "Write a memo",
+    bare: bool = False,
+    dark: bool = False,
+    outside: Outside | None = None,
+    **options: object,
+) -> Watched:
+    """Start a run that plays `turns`, and open its page."""
+    agent = stage.play(*turns, **options)  # type: ignore[arg-type]  # the agent checks them
+    site = await bench.site(agent, outside=outside)
+    run = await site.start("actor", task, by=who)
+    page = await bench.page(site, f"/runs/{run.id}", who=who, clock=True, bare=bare, dark=dark)
+    await expect(page.locator("midrun-controls .badge")).to_be_visible()
+    return Watched(site, run, page)
+
+
+async def at_tool(bench: Bench, stage: Stage, name: str = "slow", **options: object) -> Watched:
+    """Open the page of a run whose tool is held at the gate "work"."""
+    seen = await watched(bench, stage, [PLAN, Use(name, name="work")], "All done.", **options)  # type: ignore[arg-type]  # as `watched` takes them
+    await stage.start("work").wait()
+    await seen.says("Running")
+    return seen
+
+
+def exactly(text: str) -> re.Pattern[str]:
+    """Return what matches this text and no other, however it is spaced."""
+    return re.compile(r"\s*" + r"\s*".join(map(re.escape, text.split())) + r"\s*")
