@@ -1,4 +1,4 @@
-"""An app for the command: an agent that searches when it may, and asks when it must."""
+"""An app for the command: agents that search when they may, ask when they must, and lie."""
 
 import os
 
@@ -6,6 +6,7 @@ import anyio
 
 from midrun import Agent, Call, ask_human, tool
 from midrun.models import ScriptedModel, Use
+from midrun.stops import MaxSteps
 
 
 @tool
@@ -24,9 +25,10 @@ async def send(to: str) -> str:
     return f"sent to {to}"
 
 
-searcher = Agent(
-    "searcher", model=ScriptedModel([Use("search", q="cats"), "Found cats."]), tools=[search]
-)
+LOOK: list[str | Use] = [Use("search", q="cats"), "Found cats."]
+EVIL = "\x1b]0;owned\x07\x9b2J\u202eevil"
+
+searcher = Agent("searcher", model=ScriptedModel(LOOK), tools=[search])
 asker = Agent(
     "asker",
     model=ScriptedModel(
@@ -38,3 +40,7 @@ asker = Agent(
     tools=[ask_human],
 )
 sender = Agent("sender", model=ScriptedModel([Use("send", to="ada"), "Done."]), tools=[send])
+capped = Agent("capped", model=ScriptedModel(LOOK), tools=[search], stop=MaxSteps(1))
+evil = Agent("evil", model=ScriptedModel([EVIL]))
+
+everyone = [searcher, asker, sender, capped, evil]

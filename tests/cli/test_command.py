@@ -1,46 +1,26 @@
-"""The command, typed into a real process: what it prints, and how it exits."""
+"""The command in processes of its own: signals, exit codes, and what it does not load."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-APP = Path(__file__).with_name("app.py")
+from tests.cli.typist import APP, TOKEN, Shell, Typist, read_until, serving
 
-
-class Shell:
-    """Types commands in a folder of the test's own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.env = {**os.environ, "MIDRUN_STORE": f"sqlite:///{folder}/runs.db", "USER": "ada"}
-
-    def type(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command to its end."""
-        return subprocess.run(  # noqa: S603 - our own command
-            self._command(words), env=self.env, capture_output=True, text=True, check=False
-        )
-
-    def start(self, *words: str, **env: str) -> "subprocess.Popen[str]":
-        """Start a command."""
-        return subprocess.Popen(  # noqa: S603 - our own command
-            self._command(words), env=self.env | env, stdout=subprocess.PIPE, text=True
-        )
-
-    def json(self, *words: str) -> list[dict[str, object]]:
-        """Return what a command says to programs."""
-        said = self.type(*words, "--json").stdout.splitlines()
-        return [cast("dict[str, object]", json.loads(line)) for line in said]
-
-    def _command(self, words: Sequence[str]) -> list[str]:
-        return [sys.executable, "-m", "midrun", *words]
+HEAVY = (
+    "httpx2",
+    "mcp",
+    "openai",
+    "opentelemetry",
+    "prompt_toolkit",
+    "pydantic",
+    "pydantic_ai",
+    "starlette",
+    "uvicorn",
+)
 
 
 @pytest.fixture
@@ -49,105 +29,115 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
-def test_a_run_is_shown_until_it_has_completed(shell: Shell) -> None:
-    """One line per fact, and the exit code says how it ended."""
-    done = shell.type("run", f"{APP}:searcher", "Find cats")
-    assert done.returncode == 0, done.stderr
-    assert "RunCompleted" in done.stdout
-    (row,) = shell.json("ls")
-    assert cast("dict[str, str]", row["head"])["phase"] == "completed"
-    shown = shell.type("show", str(row["run"])[4:12]).stdout  # the beginning of an id will do
-    assert "Found cats." in shown
-    assert "clean" in shell.type("verify", str(row["run"])).stdout
-
-
-def test_a_run_that_asks_exits_as_paused_and_is_answered_from_elsewhere(shell: Shell) -> None:
-    """The answer is given by one command, and another drives the run to its end."""
-    asked = shell.type("run", f"{APP}:asker", "Ask me")
-    assert asked.returncode == 75, asked.stderr
-    assert "resume with: midrun resume run_" in asked.stdout
-    (ask,) = shell.json("asks")
-    name = f"{ask['run']}/{cast('dict[str, str]', ask['ask'])['id']}"
-    assert "in the journal" in shell.type("answer", name, "red").stdout
-    with shell.start("worker", f"{APP}:asker") as worker:
-        follow = shell.type("feed", str(ask["run"]), "--follow")
-        assert "output=red!" in follow.stdout
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait() == 0
-
-
-def test_an_interrupt_pauses_the_run_and_says_how_to_resume(
-    shell: Shell, tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_pauses_the_run_and_says_how_to_resume(
+    shell: Shell, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Ctrl-C is not a kill: the tool finishes, the run is paused, nothing is lost."""
+    """Not a kill: the tool finishes, the run is paused, nothing is lost."""
     gate = tmp_path / "gate"
     with shell.start("run", f"{APP}:searcher", "Find cats", GATE=str(gate)) as running:
-        assert running.stdout
-        for line in running.stdout:
-            if "call_kind=tool" in line:
-                break
-        running.send_signal(signal.SIGINT)
-        for line in running.stdout:
-            if "PauseRequested" in line:
-                break
+        read_until(running, "call_kind=tool")
+        running.send_signal(number)
+        read_until(running, "PauseRequested")
         gate.touch()
-        rest = running.stdout.read()
+        read_until(running, "resume with: midrun resume run_")
         assert running.wait() == 75
-    assert "resume with: midrun resume run_" in rest
-    (row,) = shell.json("ls", "--phase", "paused")
-    assert shell.type("resume", str(row["run"]), "Only black ones").returncode == 0
 
 
-def test_an_approval_is_given_by_name_and_refusals_say_why(shell: Shell) -> None:
-    """Exit code 1, and what is possible instead."""
-    shell.type("run", f"{APP}:sender", "Send it")
-    (ask,) = shell.json("asks")
-    name = f"{ask['run']}/{cast('dict[str, str]', ask['ask'])['id']}"
-    assert shell.type("approve", name).returncode == 0
-    again = shell.type("approve", name)
-    assert again.returncode == 1
-    assert "already_answered" in again.stderr
-    assert "first was ada" in again.stderr
-    cancelled = shell.type("cancel", str(ask["run"]), "--undo-all", "--reason", "enough")
-    assert cancelled.returncode == 0
-    assert "The run is cancelled." in shell.type("report", str(ask["run"])).stdout
-    lines = shell.type("export", str(ask["run"])).stdout.splitlines()
-    assert json.loads(lines[0])["entry"]["kind"] == "RunStarted"
+@pytest.mark.slow
+def test_a_second_signal_leaves_at_once(shell: Shell, tmp_path: Path) -> None:
+    """The tool is stopped in its grace; the pause stays asked for."""
+    gate = str(tmp_path / "gate")
+    with shell.start("run", f"{APP}:searcher", "Find cats", GATE=gate) as running:
+        read_until(running, "call_kind=tool")
+        running.send_signal(signal.SIGINT)
+        read_until(running, "PauseRequested")
+        running.send_signal(signal.SIGINT)
+        read_until(running, "resume with: midrun resume run_")
+        assert running.wait() == 75
 
 
-def test_a_latch_is_set_and_lifted(shell: Shell) -> None:
-    """By an operator, from any terminal."""
-    assert shell.type("halt", "fire drill").returncode == 0
-    assert shell.type("lift").returncode == 0
-    assert shell.type("lift").returncode == 1
+def test_a_paused_run_is_driven_again_by_whoever_attaches_with_its_app(
+    shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that asks exits as paused; it goes on where it was, in another process."""
+    near = Typist(capsys, "--store", shell.env["MIDRUN_STORE"])
+    asked = near("run", f"{APP}:asker", "Ask me")
+    assert asked.code == 75
+    (ask,) = near("asks", "--json").values
+    assert f"decide with: midrun answer {ask['ref']} VALUE" in asked.out
+    assert "a worker takes it" in near("answer", str(ask["ref"]), "red").out
+    done = near("attach", str(ask["run_id"]), "--app", str(APP))
+    assert done.code == 0
+    assert done.out.endswith("completed:\nred!\n")
+
+
+@pytest.mark.slow
+def test_a_worker_stands_down_when_it_is_told_to(shell: Shell, tmp_path: Path) -> None:
+    """Its runs go on elsewhere; nobody paused them."""
+    gate = str(tmp_path / "gate")
+    with (
+        serving(shell, GATE=gate) as url,
+        shell.start(
+            "run", "searcher", "Find cats", "--url", url, "--token", TOKEN, "--json"
+        ) as running,
+    ):
+        run = json.loads(read_until(running, '"RunStarted"'))
+        read_until(running, '"call_kind":"tool"')
+        running.kill()
+    assert run["seq"] == 1
+    (row,) = [json.loads(line) for line in shell.type("ls", "--json").out.splitlines()]
+    assert row["phase"] == "queued"  # the server stood down before it went
+    with shell.start("worker", f"{APP}:everyone") as worker:
+        read_until(worker, "driving the runs of")
+        assert "Found cats." in shell.type("feed", row["run_id"], "--follow").out
+        worker.send_signal(signal.SIGTERM)
+        read_until(worker, "stood down")
+        assert worker.wait() == 0
 
 
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["show", "run_nobody"], 1, "run_nobody"),
         (["run", "nowhere.py", "x"], 1, "there is no such file"),
         (["run", str(APP), "x"], 1, "choose with --agent"),
-        (["answer", "a1", "x"], 1, "RUN/ASK"),
-        (["nonsense"], 2, "invalid choice"),
-        (["ls", "--store", "nonsense://"], 1, "memory:// or sqlite:///"),
+        (["ls", "--store", "nonsense://"], 1, "use memory://, sqlite:///"),
+        (["ls", "--store", "memory://", "--url", "http://x"], 1, "give one of them"),
+        (["puase", "x"], 2, "did you mean pause?"),
+        (["pause", "x", "--nwo"], 2, "did you mean --now?"),
+        (["say", "x", "y", "--urgency", "nxt"], 2, "did you mean next?"),
+        (["pause"], 2, "more: midrun pause --help"),
+        (["feed", "x", "--fol"], 2, "did you mean --follow?"),
     ],
 )
-def test_what_cannot_be_done_says_what_to_do(
-    shell: Shell, words: list[str], code: int, says: str
+def test_a_slip_is_answered_with_what_was_probably_meant(
+    capsys: pytest.CaptureFixture[str], words: list[str], code: int, says: str
 ) -> None:
-    """In one line, without a traceback."""
-    done = shell.type(*words)
-    assert (done.returncode, says in done.stderr) == (code, True), done.stderr
-    assert "Traceback" not in done.stderr
+    """In one line, without a traceback; 2 for what cannot be a command at all."""
+    said = Typist(capsys)(*words)
+    assert (said.code, says in said.err) == (code, True), said.err
+    assert "Traceback" not in said.err
 
 
-def test_buttons_are_pressed_without_loading_what_they_do_not_need(shell: Shell) -> None:
-    """No provider's package, and no model layer of anybody's."""
+def test_every_command_teaches_by_example(capsys: pytest.CaptureFixture[str]) -> None:
+    """And the list of them says what each is for."""
+    midrun = Typist(capsys)
+    listed = midrun("--help").out
+    for name in ("run", "attach", "ls", "pause", "asks", "halt", "serve", "demo"):
+        assert f"  {name} " in listed
+        told = midrun(name, "--help")
+        assert told.code == 0
+        assert f"midrun {name}" in told.out.partition("example")[2]
+
+
+@pytest.mark.parametrize("word", ["ls", "show run_x", "pause run_x", "asks"])
+def test_buttons_are_pressed_without_loading_what_they_do_not_need(
+    shell: Shell, word: str
+) -> None:
+    """No provider's package, no server, no terminal library: they start in a blink."""
     code = (
-        "import sys; from midrun.cli.main import main; main(['ls']);"
-        "print([m for m in sys.modules if m.split('.')[0] in "
-        "('pydantic', 'pydantic_ai', 'openai', 'anthropic', 'mcp', 'starlette')])"
+        f"import sys; from midrun.cli.main import main; main({word.split()});"
+        f"print([m for m in sys.modules if m.split('.')[0] in {HEAVY}])"
     )
     done = subprocess.run(  # noqa: S603 - our own code
         [sys.executable, "-c", code], env=shell.env, capture_output=True, text=True, check=True
@@ -155,18 +145,57 @@ def test_buttons_are_pressed_without_loading_what_they_do_not_need(shell: Shell)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_an_app_is_served_over_http_until_it_is_told_to_stop(shell: Shell) -> None:
-    """Every control is one authenticated request away."""
-    token = "a-token-that-is-long-enough-for-a-test"
-    with shell.start("serve", f"{APP}:searcher", "--port", "0", "--token", token) as serving:
-        assert serving.stdout
-        address = serving.stdout.readline().partition("/#")[0]
-        body = json.dumps({"agent": "searcher", "task": "Find cats"}).encode()
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        asked = urllib.request.Request(f"{address}/v1/runs", body, headers)  # noqa: S310 - our own server
-        with urllib.request.urlopen(asked) as reply:  # noqa: S310 - as above
-            started = json.load(reply)
-        follow = shell.type("feed", started["run_id"], "--follow")
-        assert "RunCompleted" in follow.stdout
-        serving.send_signal(signal.SIGTERM)
-        assert serving.wait() in {0, -signal.SIGTERM}  # it shuts down, then takes the signal
+@pytest.mark.slow
+def test_a_reader_that_has_had_enough_ends_the_command(shell: Shell) -> None:
+    """`midrun feed … | head` is no reason for a traceback."""
+    shell.type("run", f"{APP}:searcher", "Find cats")
+    midrun = f"{sys.executable} -m midrun"
+    done = subprocess.run(  # noqa: S602 - the pipe is the point
+        f"for i in 1 2 3; do {midrun} ls --json; done | head -c 1",
+        shell=True,
+        env=shell.env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+@pytest.mark.slow
+def test_bash_completes_commands_options_and_runs(shell: Shell) -> None:
+    """With words from the parser, and ids from the store."""
+    shell.type("run", f"{APP}:searcher", "Find cats")
+    script = f"""
+        midrun() {{ {sys.executable} -m midrun "$@"; }}
+        eval "$(midrun completion bash)"
+        try() {{
+            COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _midrun; echo "${{COMPREPLY[@]}}"
+        }}
+        try midrun re
+        try midrun pause run_
+        try midrun pause x --n
+    """
+    done = subprocess.run(  # noqa: S603 - our own script
+        ["/bin/bash", "-c", script], env=shell.env, capture_output=True, text=True, check=True
+    )
+    commands, runs, options = done.stdout.splitlines()
+    assert commands.split() == ["report", "resume", "redirect"]
+    assert runs.startswith("run_")
+    assert options == "--now"
+
+
+@pytest.mark.parametrize(
+    ("shell_name", "says"),
+    [
+        ("zsh", "compdef _midrun midrun"),
+        ("fish", "-n '__fish_seen_subcommand_from pause' -l now"),
+    ],
+)
+def test_other_shells_have_their_script_too(
+    capsys: pytest.CaptureFixture[str], shell_name: str, says: str
+) -> None:
+    """With every command in it."""
+    script = Typist(capsys)("completion", shell_name).out
+    assert says in script
+    assert all(word in script for word in ("attach", "redirect", "decline"))

@@ -1,14 +1,10 @@
-"""Finding a run by its id, or by the beginning of it."""
+"""Finding a run by its id, or by the beginning of it; and an ask by its run."""
 
-from midrun.embed.midrun import Midrun
-from midrun.embed.run import Run
 from midrun.errors import Misconfigured, RunNotFound
-from midrun.ports.store import Query
-
-NEWEST = 500
+from midrun.handles.interface import AnyMidrun, AnyRun
 
 
-async def find(midrun: Midrun, given: str) -> Run:
+async def find(midrun: AnyMidrun, given: str) -> AnyRun:
     """Return the run of this id; a beginning will do where it is the only one.
 
     Raises:
@@ -18,13 +14,19 @@ async def find(midrun: Midrun, given: str) -> Run:
     try:
         return await midrun.get(given)
     except RunNotFound:
-        rows = (await midrun.store.runs(Query(limit=NEWEST))).items
-        found = [row.run for row in rows if row.run.removeprefix("run_").startswith(given)]
-        found += [row.run for row in rows if row.run.startswith(given) and row.run not in found]
+        found = await midrun.named(given) if given else ()
         if len(found) == 1:
             return await midrun.get(found[0])
         if not found:
             raise
-        raise Misconfigured(
-            given, f"{len(found)} runs begin like this: {', '.join(found[:4])}"
-        ) from None
+        some = ", ".join(found[:4])
+        problem = f"{len(found)} runs begin like this, type more of it: {some}"
+        raise Misconfigured(given, problem) from None
+
+
+async def find_ask(midrun: AnyMidrun, given: str) -> tuple[AnyRun, str | None]:
+    """Return the run, and the ask of it that is named: `RUN-ASK`, or `RUN` for its only one."""
+    run, dash, ask = given.rpartition("-")
+    if not dash:
+        return await find(midrun, given), None
+    return await find(midrun, run), ask

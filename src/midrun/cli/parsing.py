@@ -1,130 +1,146 @@
-"""What can be typed: commands, their arguments, and help that teaches."""
+"""Parsing what was typed; help that teaches, and a guess at what was meant."""
 
 import argparse
-import os
-from typing import Final
+import difflib
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn, Self
 
-STORE: Final = "sqlite:///midrun.db"
+from midrun.cli.grammar import GROUPS, Command
+
+TOP: Final = """\
+Pause, redirect, resume and cancel agents that are already running.
+
+{commands}
+
+A run is its journal. Every command works on a run of any process that shares the store, or of a
+server: start one here, pause it from another terminal, resume it tomorrow.
+"""
 
 EPILOG: Final = """\
-A run is its journal. Every command works on a run of any process that shares the store:
-start one here (`midrun run app.py "the task"`), pause it from another terminal, and resume it
-tomorrow. Exit codes: 0 completed or done, 1 failed or refused, 2 usage, 3 cancelled, 75 paused.
-Environment: MIDRUN_STORE (the store), MIDRUN_ACTOR (who you are).
+examples:
+  midrun run app.py "Compare the vendors"     p pauses, r redirects, c cancels
+  midrun ls                                   what runs, what waits for you
+  midrun pause 3f2a                           the beginning of an id will do
+  midrun resume 3f2a "Vendor A will do"       go on, with an instruction
+
+where the runs are: --store or --url; else $MIDRUN_URL, $MIDRUN_STORE, sqlite:///midrun.db
+also: MIDRUN_TOKEN (for a server), MIDRUN_ACTOR (who you are), MIDRUN_KEY (signs checkpoints),
+  NO_COLOR
+exit codes: 0 completed or done, 1 failed or refused, 2 usage, 3 cancelled, 75 paused
 """
 
 
-def parser() -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """A parser that says what was probably meant, and learns what it takes when it must."""
+
+    fill: Callable[["Parser"], None] | None = None
+
+    def filled(self) -> Self:
+        """Return it with all that it takes: most commands are not typed, most of the time."""
+        fill, self.fill = self.fill, None
+        if fill is not None:
+            fill(self)
+        return self
+
+    def parse_known_args(  # type: ignore[override]  # argparse overloads it for other namespaces
+        self,
+        args: Sequence[str] | None = None,
+        namespace: argparse.Namespace | None = None,
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse what is meant for this parser."""
+        return argparse.ArgumentParser.parse_known_args(self.filled(), args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and what is close to it, and exit with 2."""
+        found = re.search(r"invalid choice: '([^']*)'|arguments: (--[\w-]+)", message)
+        typed = (found[1] or found[2]) if found is not None else ""
+        if message.startswith("argument COMMAND: invalid choice"):
+            message = f"there is no command {typed!r}"
+        close = difflib.get_close_matches(typed, known_words(self), n=1)
+        hint = f"did you mean {close[0]}?" if close else f"more: {self.prog} --help"
+        self.print_usage(sys.stderr)
+        self.exit(2, f"{self.prog}: {message}; {hint}\n")
+
+
+def parser() -> Parser:
     """Return the parser of the whole command line."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="midrun",
-        description="Pause, redirect, resume and cancel agents that are already running.",
+        usage="midrun COMMAND [--help]",
+        description=TOP.format(commands=_listed()),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _driving(commands)
-    _looking(commands)
-    _steering(commands)
-    _deciding(commands)
-    _operating(commands)
+    top.add_argument("--version", action=_Version, nargs=0, help="print it, and exit")
+    made = top.add_subparsers(
+        prog="midrun",
+        dest="command",
+        required=True,
+        metavar="COMMAND",
+        help=argparse.SUPPRESS,
+        parser_class=Parser,
+    )
+    for commands in GROUPS.values():
+        for name, command in commands.items():
+            one = made.add_parser(
+                name,
+                description=command.text[0].upper() + command.text[1:] + ".",
+                epilog=_examples(command),
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+                allow_abbrev=False,
+            )
+            one.fill = command.options
     return top
 
 
-Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no public name for it
+def subparsers(top: argparse.ArgumentParser) -> dict[str, Parser]:
+    """Return the parsers of the commands, by name."""
+    for action in top._actions:  # noqa: SLF001 - argparse has no public way to look at itself
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - as above
+            return dict(action.choices)
+    return {}
 
 
-def _add(
-    commands: "Commands[argparse.ArgumentParser]", name: str, text: str
-) -> argparse.ArgumentParser:
-    made = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    made.add_argument(
-        "--store",
-        default=os.environ.get("MIDRUN_STORE", STORE),
-        help=f"where the runs are (default: $MIDRUN_STORE or {STORE})",
-    )
-    made.add_argument("--json", action="store_true", help="one JSON value a line, for programs")
-    made.add_argument(
-        "--actor",
-        default=os.environ.get("MIDRUN_ACTOR", os.environ.get("USER", "user")),
-        help="who asks; goes into the journal (default: $MIDRUN_ACTOR or $USER)",
-    )
-    return made
+def options(made: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Return what a parser takes, by position and by name."""
+    return [a for a in made._actions if not isinstance(a, argparse._SubParsersAction)]  # noqa: SLF001 - as above
 
 
-def _run(made: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    made.add_argument("run", metavar="RUN", help="the run's id, or the beginning of it")
-    return made
+def known_words(made: argparse.ArgumentParser) -> list[str]:
+    """Return every word that means something to a parser or to the commands below it."""
+    words = [word for action in options(made) for word in action.option_strings]
+    words += [str(word) for action in options(made) for word in action.choices or ()]
+    for name, below in subparsers(made).items():
+        words += [name, *known_words(below)]
+    return words
 
 
-def _driving(commands: "Commands[argparse.ArgumentParser]") -> None:
-    made = _add(commands, "run", "start a run and show it until it rests")
-    made.add_argument("app", metavar="APP", help="file.py, file.py:agent or module:agent")
-    made.add_argument("task", metavar="TASK", help="what the agent should do")
-    made.add_argument("--agent", help="which agent, if the app has several")
-    made.add_argument("--plain", action="store_true", help="one line per fact, no control bar")
-    made = _add(commands, "serve", "serve the runs of an app over HTTP, and drive them")
-    made.add_argument("app", metavar="APP", help="file.py, file.py:agent or module:agent")
-    made.add_argument(
-        "--host", default="127.0.0.1", help="where to listen (default: here only)"
-    )
-    made.add_argument("--port", type=int, default=8700, help="0 for any that is free")
-    made.add_argument("--token", help="the operator's token; otherwise one is made and kept")
-    made = _add(commands, "worker", "drive the runs of an app until interrupted")
-    made.add_argument("app", metavar="APP", help="file.py, file.py:agent or module:agent")
+def _listed() -> str:
+    lines = []
+    for title, commands in GROUPS.items():
+        lines.append(f"{title}:")
+        lines += [f"  {name:<12}{command.text}" for name, command in commands.items()]
+    return "\n".join(lines)
 
 
-def _looking(commands: "Commands[argparse.ArgumentParser]") -> None:
-    made = _add(commands, "ls", "list runs, newest first")
-    made.add_argument("--phase", help="only runs in this phase")
-    made.add_argument("--agent", help="only runs of this agent")
-    made.add_argument("--label", help="only runs with this label")
-    made.add_argument("--limit", type=int, default=50, help="at most so many (default: 50)")
-    _run(_add(commands, "show", "show where a run stands, and what can be asked of it"))
-    made = _run(_add(commands, "feed", "print what happened to a run"))
-    made.add_argument("--follow", action="store_true", help="go on until the run has ended")
-    made.add_argument("--after", type=int, default=0, help="only what came after this seq")
-    _run(_add(commands, "report", "say what became of everything a run did"))
-    _run(_add(commands, "verify", "check a run's hash chain and every invariant"))
-    _run(_add(commands, "export", "print a run's journal, line by line, as it is stored"))
+def _examples(command: Command) -> str:
+    title = "examples:" if len(command.examples) > 1 else "example:"
+    return "\n".join([title, *(f"  {example}" for example in command.examples)])
 
 
-def _steering(commands: "Commands[argparse.ArgumentParser]") -> None:
-    made = _run(_add(commands, "pause", "stop a run at its next boundary, keeping everything"))
-    made.add_argument("--now", action="store_true", help="stop the tools in flight as well")
-    made = _run(_add(commands, "resume", "let a run go on, with an instruction if you like"))
-    made.add_argument("text", nargs="?", metavar="TEXT", help="what to do from here on")
-    made = _run(_add(commands, "redirect", "change a run's course; finished work stays"))
-    made.add_argument("text", metavar="TEXT", help="what to do instead")
-    made.add_argument("--now", action="store_true", help="at once, not at the next step")
-    made = _run(_add(commands, "say", "speak to a run while it works: it comes back after"))
-    made.add_argument("text", metavar="TEXT", help="the side question")
-    made.add_argument("--urgency", choices=("now", "next", "later"), default="next")
-    made = _run(_add(commands, "cancel", "stop everything, undo, and report"))
-    made.add_argument("--undo-all", action="store_true", help="undo finished work as well")
-    made.add_argument("--reason", help="why; goes into the journal")
+class _Version(argparse.Action):
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Look the version up only now: that takes longer than most commands."""
+        from importlib.metadata import version  # noqa: PLC0415 - as above
 
-
-def _deciding(commands: "Commands[argparse.ArgumentParser]") -> None:
-    _add(commands, "asks", "list what runs wait for somebody to decide")
-    for name, text in (
-        ("answer", "answer a question: the answer is the tool's result"),
-        ("approve", "let a call be made, once"),
-        ("decline", "do not let a call be made"),
-    ):
-        made = _add(commands, name, text)
-        made.add_argument("ask", metavar="ASK", help="RUN/ASK as `midrun asks` prints it")
-        if name == "answer":
-            made.add_argument("value", metavar="VALUE", help="JSON, or plain text")
-        if name == "approve":
-            made.add_argument("--args", metavar="JSON", help="with these arguments instead")
-        if name == "decline":
-            made.add_argument("reason", nargs="?", default="", metavar="REASON")
-
-
-def _operating(commands: "Commands[argparse.ArgumentParser]") -> None:
-    made = _add(commands, "halt", "set a latch: nothing starts until it is lifted")
-    made.add_argument("reason", metavar="REASON", help="why; everybody will read it")
-    made.add_argument("--scope", default="all", help="all, agent:NAME, label:LABEL or run:ID")
-    made = _add(commands, "lift", "take a latch away")
-    made.add_argument("--scope", default="all", help="all, agent:NAME, label:LABEL or run:ID")
+        del namespace, values, option_string
+        parser.exit(0, f"midrun {version('midrun')}\n")

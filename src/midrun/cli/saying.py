@@ -1,92 +1,135 @@
 """Saying: facts about runs as lines for people, or as JSON for programs."""
 
+import os
 import sys
-from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Final, TextIO
+from typing import TextIO
 
 import msgspec
 
 from midrun.core.ids import SECOND, Micros
 from midrun.core.words import line
 from midrun.driver.live import Delta
-from midrun.embed.feed import Happened, Item
-from midrun.embed.receipt import Receipt
-from midrun.embed.view import RunView
-from midrun.ports.store import RunRow
-
-COLOURS: Final = {
-    "running": "34",
-    "queued": "2",
-    "pausing": "33",
-    "paused": "33",
-    "waiting": "35",
-    "cancelling": "31",
-    "cancelled": "31",
-    "failed": "31",
-    "completed": "32",
-    "halted": "31",
-}
+from midrun.handles.item import Happened, Item
+from midrun.handles.receipt import Receipt
+from midrun.handles.view import OpenAsk, RunView
+from midrun.tui.safe import flat, json_line, printable
+from midrun.tui.style import SGR, Line
 
 
 class Sayer:
-    """Writes to a stream: lines with colours on a terminal, or JSON, one value a line."""
+    """Writes to a stream: lines with colours on a terminal, or JSON, one value a line.
 
-    def __init__(self, out: TextIO = sys.stdout, *, as_json: bool = False) -> None:
-        self._out = out
+    Whatever a model or a tool said, a terminal gets it as text: nothing in it acts.
+    """
+
+    def __init__(self, out: TextIO | None = None, *, as_json: bool = False) -> None:
+        self._out = out or sys.stdout
         self.as_json = as_json
-        self._colours = out.isatty() and not as_json
+        self.on_terminal = self._out.isatty()
+        self.colours = self.on_terminal and not as_json and not os.environ.get("NO_COLOR")
 
     def json(self, value: object) -> None:
         """Write a value as one line of JSON."""
-        self.text(msgspec.json.encode(value).decode())
+        self.raw(json_line(msgspec.json.encode(value).decode()) + "\n")
+
+    def line(self, pieces: Line) -> None:
+        """Write a line, with its looks where they can be seen."""
+        self.raw("".join(self._look(look, printable(text)) for look, text in pieces) + "\n")
 
     def text(self, text: str) -> None:
-        """Write a text as it is."""
-        self._out.write(text + "\n")
-        self._out.flush()
+        """Write text."""
+        self.line([("", text)])
 
-    def say(self, value: object, text: str) -> None:
-        """Write `value` for programs, or `text` for people."""
+    def say(self, value: object, *lines: Line | str) -> None:
+        """Write `value` for programs, or `lines` for people."""
         if self.as_json:
             self.json(value)
-        else:
-            self.text(text)
+            return
+        for told in lines:
+            self.line([("", told)] if isinstance(told, str) else told)
 
-    def phase(self, phase: str) -> str:
-        """Return a phase, coloured where that is seen."""
-        return f"\x1b[{COLOURS[phase]}m{phase}\x1b[0m" if self._colours else phase
+    def raw(self, text: str) -> None:
+        """Write what is known to be safe."""
+        self._out.write(text)
+        self._out.flush()
+
+    def _look(self, look: str, text: str) -> str:
+        return f"\x1b[{SGR[look]}m{text}\x1b[0m" if look and self.colours else text
 
 
-def row_line(say: Sayer, row: RunRow, now: Micros) -> str:
+# ── runs ──────────────────────────────────────────────────────────────────────────────────
+
+
+def row_line(view: RunView, now: Micros) -> Line:
     """Return a run as one line of a list."""
-    head = row.head
-    needs = f"  ! {head.attention}" if head.attention else ""
-    phase = say.phase(head.phase) + " " * (11 - len(head.phase))
-    place = f"step {head.step}".ljust(9)
-    return f"{row.run}  {phase}{place}{ago(now, row.changed_at):>9}  {line(head.task)}{needs}"
-
-
-def view_text(say: Sayer, view: RunView, now: Micros) -> str:
-    """Return where a run stands, in full."""
-    lines = [
-        f"{view.run_id}  {say.phase(view.phase)}  {view.place}  at work {spell(view.elapsed)}",
-        f"task     {line(view.task)}",
-        f"agent    {view.agent}",
+    needs = needing(view)
+    place = (view.place if view.step or view.plan else "").ljust(13)
+    return [
+        ("", f"{view.run_id}  "),
+        (view.phase, f"{view.phase:<11}"),
+        ("", place),
+        ("dim", f"{ago(now, view.changed_at):>10}  "),
+        ("", line(view.task)),
+        ("waiting", f"  ! {needs}" if needs else ""),
     ]
-    lines += [f"doing    {call.tool or 'the model'}" for call in view.in_flight]
-    lines += [f"plan     [{item.mark}] {line(item.text)}" for item in view.plan]
-    lines += [f"held     {frame.goal} — {frame.place}" for frame in view.frames]
-    lines += [f"pending  {p.kind} at {p.seq}: {line(p.text)}" for p in view.pending]
-    lines += [f"ask      {ask}" for ask in view.asks]
-    lines += [f"cap      {cap.name}: {cap.used:g} of {cap.cap:g}" for cap in view.caps]
-    lines += [f"error    {line(view.error)}"] if view.error else []
-    lines += [f"output   {line(view.output)}"] if view.output else []
-    lines += [f"changed  {ago(now, view.changed_at)}", ""]
-    for name, offer in view.controls.items():
-        if offer.enabled:
-            lines.append(f"  {offer.label}: {offer.consequence}  ({name})")
-    return "\n".join(lines)
+
+
+def needing(view: RunView) -> str:
+    """Return why a person should look at a run, or nothing."""
+    if view.asks:
+        return f"{len(view.asks)} to decide" if len(view.asks) > 1 else line(str(view.asks[0]))
+    if view.phase == "failed":
+        return "failed"
+    return "at a cap" if view.phase == "paused" and view.reason == "cap" else ""
+
+
+def view_lines(view: RunView, now: Micros) -> list[Line]:
+    """Return where a run stands, in full."""
+    sign = view.sign
+    by = f" by {sign.by}" if sign.by else ""
+    head: Line = [
+        ("bold", f"{view.run_id}  "),
+        (view.phase, f"{sign.word}{by}"),
+        ("", f"  {view.place}  at work {spell(view.elapsed)}"),
+    ]
+    return [
+        head,
+        *([("dim", f"{name:<9}"), ("", text)] for name, text in _facts(view, now)),
+        [],
+    ] + [
+        [("bold", f"  {offer.label}"), ("", f": {offer.consequence}  ({name})")]
+        for name, offer in view.controls.items()
+        if offer.enabled
+    ]
+
+
+def _facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
+    money = f", ${view.usage.cost_usd:.2f}" if view.usage.cost_usd else ""
+    facts = [("task", line(view.task)), ("agent", view.agent)]
+    facts += [("doing", call.tool or "the model") for call in view.in_flight]
+    facts += [("plan", f"[{item.mark}] {line(item.text)}") for item in view.plan]
+    facts += [("held", f"{frame.goal} — {frame.place}") for frame in view.frames]
+    facts += [("pending", f"{p.kind} at {p.seq}: {line(p.text)}") for p in view.pending]
+    facts += [("ask", f"{view.run_id}-{ask.id}  {ask}") for ask in view.asks]
+    facts += [("cap", f"{cap.name}: {cap.used:g} of {cap.cap:g}") for cap in view.caps]
+    facts += (
+        [("used", f"{count(view.usage.tokens)} tokens{money}")] if view.usage.tokens else []
+    )
+    facts += [("error", line(view.error))] if view.error else []
+    facts += [("output", line(view.output))] if view.output else []
+    return [*facts, ("changed", ago(now, view.changed_at))]
+
+
+def ask_line(ask: OpenAsk) -> Line:
+    """Return what somebody has to decide."""
+    args = "" if ask.args is None or ask.kind == "question" else f" {_short(ask.args)}"
+    said = ask.question or f"{ask.kind} of {ask.tool}"
+    about = f"  ({line(ask.task)})"
+    return [("bold", ask.ref), ("waiting", f"  {line(said)}"), ("", flat(args)), ("dim", about)]
+
+
+# ── what happened ─────────────────────────────────────────────────────────────────────────
 
 
 def item_line(item: Item) -> str | None:
@@ -96,15 +139,16 @@ def item_line(item: Item) -> str | None:
     return f"{item.seq:>5}  {clock_time(item.at)}  {item.kind:<18} {_gist(item)}".rstrip()
 
 
-def receipt_line(say: Sayer, name: str, receipt: Receipt) -> str:
+def receipt_line(name: str, receipt: Receipt) -> Line:
     """Return what became of a control."""
+    now: Line = [("", "; the run is "), (receipt.phase, receipt.phase)]
     if receipt.said:
-        return receipt.said
+        return [("", receipt.said)]
     if receipt.already:
         by = f" (by {receipt.by})" if receipt.by else ""
-        return f"{name}: {receipt.already.replace('_', ' ')}{by}; {say.phase(receipt.phase)}"
+        return [("", f"{name}: {receipt.already.replace('_', ' ')}{by}"), *now]
     waits = "" if receipt.applied else ", not applied yet"
-    return f"{name}: in the journal at {receipt.seq}{waits}; {say.phase(receipt.phase)}"
+    return [("", f"{name}: in the journal at {receipt.seq}{waits}"), *now]
 
 
 def _gist(item: Happened) -> str:
@@ -117,6 +161,9 @@ def _gist(item: Happened) -> str:
 
 def _short(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+# ── for people ────────────────────────────────────────────────────────────────────────────
 
 
 def clock_time(at: Micros) -> str:
@@ -137,6 +184,9 @@ def spell(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def joined(lines: Iterable[str]) -> str:
-    """Return lines as one text."""
-    return "\n".join(lines)
+def count(number: int) -> str:
+    """Return a number for people: 940, 12k, 3.4M."""
+    for size, unit in ((1_000_000, "M"), (1_000, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return str(number)

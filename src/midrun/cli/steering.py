@@ -2,74 +2,78 @@
 
 from argparse import Namespace
 
-from midrun.cli.finding import find
+from midrun.cli.finding import find, find_ask
 from midrun.cli.saying import Sayer, receipt_line
 from midrun.codec.strict import parse
 from midrun.core.values import Json, UndoSet, When
-from midrun.embed.midrun import Midrun
-from midrun.embed.receipt import Receipt
-from midrun.errors import Misconfigured, NotJson
+from midrun.errors import Misconfigured
+from midrun.handles.asking import Who
+from midrun.handles.interface import AnyMidrun, AnyRun
+from midrun.handles.receipt import Receipt
+from midrun.tui.typed import value_of
 
 
-async def pause(midrun: Midrun, args: Namespace, say: Sayer) -> int:
+async def pause(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Pause a run."""
     run = await find(midrun, args.run)
-    return _told(say, "pause", await run.pause(now=args.now, actor=args.actor))
+    return _told(say, "pause", run, await run.pause(now=args.now, actor=args.actor))
 
 
-async def resume(midrun: Midrun, args: Namespace, say: Sayer) -> int:
+async def resume(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Resume a run."""
     run = await find(midrun, args.run)
-    return _told(say, "resume", await run.resume(args.text, actor=args.actor))
+    caps = dict(map(_cap, args.cap)) if args.cap else None
+    receipt = await run.resume(args.text, caps=caps, actor=args.actor)
+    return _told(say, "resume", run, receipt)
 
 
-async def redirect(midrun: Midrun, args: Namespace, say: Sayer) -> int:
+async def redirect(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Redirect a run."""
     run = await find(midrun, args.run)
     when: When = "now" if args.now else "next_step"
-    return _told(say, "redirect", await run.redirect(args.text, when=when, actor=args.actor))
+    receipt = await run.redirect(args.text, when=when, actor=args.actor)
+    return _told(say, "redirect", run, receipt)
 
 
-async def say_to(midrun: Midrun, args: Namespace, say: Sayer) -> int:
+async def say_to(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Speak to a run."""
     run = await find(midrun, args.run)
-    return _told(say, "say", await run.say(args.text, urgency=args.urgency, actor=args.actor))
+    receipt = await run.say(args.text, urgency=args.urgency, actor=args.actor)
+    return _told(say, "say", run, receipt)
 
 
-async def cancel(midrun: Midrun, args: Namespace, say: Sayer) -> int:
+async def cancel(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Cancel a run."""
     run = await find(midrun, args.run)
     undo: UndoSet = "all" if args.undo_all else "in_flight"
     receipt = await run.cancel(undo=undo, reason=args.reason, actor=args.actor)
-    return _told(say, "cancel", receipt)
+    return _told(say, "cancel", run, receipt)
 
 
-async def answer(midrun: Midrun, args: Namespace, say: Sayer) -> int:
+async def answer(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Answer a question."""
-    run, ask = _ask(args.ask)
-    handle = await find(midrun, run)
-    receipt = await handle.answer(_value(args.value), ask=ask, actor=args.actor)
-    return _told(say, "answer", receipt)
+    run, ask = await find_ask(midrun, args.ask)
+    receipt = await run.answer(value_of(args.value), ask=ask, actor=args.actor)
+    return _told(say, "answer", run, receipt)
 
 
-async def approve(midrun: Midrun, args: Namespace, say: Sayer) -> int:
+async def approve(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Approve a call."""
-    run, ask = _ask(args.ask)
+    run, ask = await find_ask(midrun, args.ask)
     edited = None if args.args is None else parse(args.args)
-    handle = await find(midrun, run)
-    return _told(say, "approve", await handle.approve(ask=ask, args=edited, actor=args.actor))
+    receipt = await run.approve(ask=ask, args=edited, actor=args.actor)
+    return _told(say, "approve", run, receipt)
 
 
-async def decline(midrun: Midrun, args: Namespace, say: Sayer) -> int:
+async def decline(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Decline a call."""
-    run, ask = _ask(args.ask)
-    handle = await find(midrun, run)
-    return _told(say, "decline", await handle.decline(args.reason, ask=ask, actor=args.actor))
+    run, ask = await find_ask(midrun, args.ask)
+    return _told(say, "decline", run, await run.decline(args.reason, ask=ask, actor=args.actor))
 
 
-async def halt(midrun: Midrun, args: Namespace, say: Sayer) -> int:
+async def halt(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Set a latch."""
-    await midrun.halt(args.reason, scope=args.scope, actor=f"operator:{args.actor}")
+    await midrun.halt(args.reason, scope=args.scope, actor=_operator(args))
     say.say(
         {"halted": args.scope},
         f"halted {args.scope}; lift it with: midrun lift --scope {args.scope}",
@@ -77,29 +81,36 @@ async def halt(midrun: Midrun, args: Namespace, say: Sayer) -> int:
     return 0
 
 
-async def lift(midrun: Midrun, args: Namespace, say: Sayer) -> int:
+async def lift(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Lift a latch."""
-    lifted = await midrun.lift(scope=args.scope, actor=f"operator:{args.actor}")
+    lifted = await midrun.lift(scope=args.scope, actor=_operator(args))
     text = f"lifted {args.scope}" if lifted else f"no latch held {args.scope}"
     say.say({"lifted": lifted}, text)
     return 0 if lifted else 1
 
 
-def _told(say: Sayer, name: str, receipt: Receipt) -> int:
-    say.say(receipt, receipt_line(say, name, receipt))
+def _operator(args: Namespace) -> Who:
+    """Return who is at the store: whoever can open it may do everything. A server decides."""
+    return f"operator:{args.actor}" if args.actor else None
+
+
+def _told(say: Sayer, name: str, run: AnyRun, receipt: Receipt) -> int:
+    shape = {"run_id": run.id, "control": name, **_fields(receipt)}
+    say.say(shape, receipt_line(name, receipt))
+    if receipt.phase == "queued" and not say.as_json:
+        say.line([("dim", "it goes on as soon as a worker takes it: midrun worker APP")])
     return 0
 
 
-def _ask(given: str) -> tuple[str, str]:
-    run, slash, ask = given.rpartition("/")
-    if not slash:
-        raise Misconfigured(given, "name it as `midrun asks` prints it: RUN/ASK")
-    return run, ask
+def _fields(receipt: Receipt) -> dict[str, Json]:
+    """Return every field, also those with nothing in them: programs look for them by name."""
+    return {name: getattr(receipt, name) for name in receipt.__struct_fields__}
 
 
-def _value(text: str) -> Json:
-    """Return JSON where it is JSON, and the plain text where it is not."""
+def _cap(given: str) -> tuple[str, float]:
+    name, equals, amount = given.partition("=")
     try:
-        return parse(text)
-    except NotJson:
-        return text
+        return name, float(amount)
+    except ValueError:
+        what = "an amount" if equals else "NAME=AMOUNT"
+        raise Misconfigured(f"--cap {given}", f"say {what}, as in --cap steps=20") from None

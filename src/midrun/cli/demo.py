@@ -1,0 +1,126 @@
+"""`midrun demo`: an agent at work, to be interrupted. No key, no network."""
+
+import os
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from typing import Final
+
+from midrun.cli.saying import Sayer
+from midrun.demo.cast import choose_model
+from midrun.demo.opening import STORE, Demo, Opened
+from midrun.demo.played import Pace
+from midrun.errors import Misconfigured
+from midrun.handles.view import RunView
+
+CODES: Final = {"completed": 0, "failed": 1, "cancelled": 3}
+PAUSED: Final = 75
+
+TRY: Final = """\
+Try, while it works:
+  Pause it      in the middle of a sentence. Resume: it goes on with the very next word.
+  Redirect it   "Summarise and stop", or "Add a paragraph on salt".
+  Ask it        "How hot did it get?": Redirect, then choose Side question. It answers,
+                and goes back to where it was.
+  Cancel it     during the analysis. The process is killed, the lock released, all reported.
+  Kill it       kill -9 {pid}, and `midrun demo` again. Nothing is lost or done twice.
+"""
+TRY_HERE: Final = """\
+Try: p to pause in the middle of a sentence, and again to go on; r to redirect it ("Summarise
+and stop"); s for a side question ("How hot did it get?"); c to cancel, and see what is undone. d leaves.
+"""
+
+
+def options(made: ArgumentParser) -> None:
+    """Take what the demo takes."""
+    made.add_argument("--store", metavar="URL", default=STORE, help=f"default: {STORE}")
+    made.add_argument("--port", type=int, help="of the page; 0 for any that is free (8700)")
+    made.add_argument("--no-browser", action="store_true", help="only print the link")
+    made.add_argument("--terminal", action="store_true", help="here, instead of on a page")
+    made.add_argument(
+        "--speed", type=_speed, default=1.0, help="2 is twice as fast, inf does not wait (1)"
+    )
+    made.add_argument(
+        "--model",
+        metavar="NAME",
+        help="provider:model, or scripted (default: by the API key in the environment, if any)",
+    )
+    made.add_argument(
+        "--new", action="store_true", help="another run, even if one is under way"
+    )
+    made.add_argument("--json", action="store_true", help="one JSON value a line, for programs")
+    made.add_argument(
+        "--actor",
+        default=os.environ.get("MIDRUN_ACTOR", os.environ.get("USER", "user")),
+        help="who you are, in the journal",
+    )
+
+
+async def demo(args: Namespace, say: Sayer) -> int:
+    """Show the demo on its page or in the terminal, until it is left."""
+    model, told = choose_model(os.environ) if args.model is None else (args.model, args.model)
+    shown = Demo(
+        store=args.store, model=model, pace=Pace(args.speed), actor=args.actor, new=args.new
+    )
+
+    def opened(link: str, found: str, view: RunView) -> None:
+        facts = {"url": link, "run_id": view.run_id, "phase": view.phase, "model": model}
+        say.say(facts, _greeting(shown, link, found, view, told))
+
+    if args.terminal:
+        return await _in_terminal(shown, opened, say)
+    try:
+        from midrun.demo import page  # noqa: PLC0415 - only this needs the server
+    except ImportError as error:
+        raise Misconfigured("midrun demo", f"install midrun[server] ({error})") from error
+    browser = not args.no_browser and not say.as_json and page.has_screen(os.environ)
+    await page.show(shown, opened, port=args.port, browser=browser)
+    if not say.as_json:
+        say.text("\nLeft. `midrun demo` finds everything as it was.")
+    return 0
+
+
+async def _in_terminal(shown: Demo, opened: Opened, say: Sayer) -> int:
+    if say.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Misconfigured("midrun demo --terminal", "this is no terminal; leave it out")
+    try:
+        from midrun.demo import terminal  # noqa: PLC0415 - only this needs the bar
+    except ImportError as error:
+        problem = f"install midrun[tui] ({error})"
+        raise Misconfigured("midrun demo --terminal", problem) from error
+    view = await terminal.show(shown, opened)
+    if view.phase not in CODES:
+        say.text(
+            f"It is {view.phase}, at {view.place}; `midrun demo --terminal` finds it again."
+        )
+    return CODES.get(view.phase, PAUSED)
+
+
+def _greeting(shown: Demo, link: str, found: str, view: RunView, model: str) -> str:
+    """Return what a person reads first."""
+    run = f"found again, {found} at {view.place}" if found else "started"
+    lines = [
+        "An agent reads the notes of a small town and writes a briefing. You hold the handle.",
+        "",
+        *([f"  {link}", ""] if link else []),
+        f"  run     {view.run_id}, {run}",
+        f"  model   {model}",
+        f"  files   {shown.folder}/ (drafts, outbox, runs.db); delete it to begin anew",
+        "",
+    ]
+    if not link:
+        return "\n".join([*lines, TRY_HERE])
+    tips = TRY.format(pid=os.getpid())
+    elsewhere = f"From another terminal: midrun attach {view.run_id} --store {shown.store}"
+    return "\n".join(
+        [*lines, tips, elsewhere, "Ctrl-C leaves; the run goes on when you are back."]
+    )
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not speed > 0:
+        raise ArgumentTypeError(f"{text!r} is no speed; 1 is natural, 2 twice as fast")
+    return speed

@@ -1,0 +1,65 @@
+"""Opening what a command works on: the store itself, or a server that has it."""
+
+import os
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from midrun.agents.agent import Agent
+from midrun.errors import Misconfigured
+from midrun.handles.interface import AnyMidrun
+
+STORE: Final = "sqlite:///midrun.db"
+KEPT_TOKEN: Final = Path(".midrun", "token")
+"""Where `midrun serve` keeps the token that it made; for whoever is in the same folder."""
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+def settle(args: Namespace) -> None:
+    """Fill in what was not typed: first what the environment says, then what is usual.
+
+    Raises:
+        Misconfigured: a store and a server were given.
+    """
+    given = os.environ.get
+    if not hasattr(args, "store"):  # it works on nothing
+        return
+    url = getattr(args, "url", None)
+    if url and args.store:
+        raise Misconfigured("--store and --url", "give one of them: where are the runs?")
+    if hasattr(args, "url") and not args.store:
+        args.url = url or given("MIDRUN_URL")
+    if hasattr(args, "token"):
+        args.token = args.token or given("MIDRUN_TOKEN")
+    args.store = args.store or given("MIDRUN_STORE") or STORE
+    if not getattr(args, "url", None):  # a server knows who asks by the token
+        args.actor = args.actor or given("MIDRUN_ACTOR") or given("USER") or "user"
+
+
+@asynccontextmanager
+async def opened(args: Namespace, agents: tuple[Agent, ...] = ()) -> AsyncIterator[AnyMidrun]:
+    """Open the store, with the agents that are driven here, or a server."""
+    if getattr(args, "url", None):
+        from midrun.client.connect import connect  # noqa: PLC0415 - not needed for a store
+
+        async with connect(args.url, token=args.token or _kept(args.url)) as far:
+            yield far
+        return
+    from midrun.embed.midrun import Midrun  # noqa: PLC0415 - not needed for a server
+
+    key = os.environ.get("MIDRUN_KEY", "").encode() or None
+    async with Midrun(
+        args.store, agents=agents, engine="local" if agents else None, key=key
+    ) as near:
+        yield near
+
+
+def _kept(url: str) -> str | None:
+    """Return the token of a server on this machine that was started in this folder."""
+    if urlsplit(url).hostname not in LOOPBACK or not KEPT_TOKEN.is_file():
+        return None
+    return KEPT_TOKEN.read_text().strip()

@@ -1,0 +1,65 @@
+"""Staffing: the engine that a worker or a server drives with, and who is told of its runs."""
+
+import os
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, Literal
+
+from midrun.agents.agent import Agent
+from midrun.embed.midrun import Midrun
+from midrun.engines.placing import Placing
+from midrun.errors import Misconfigured
+from midrun.followers import Follower, following
+
+SECRET: Final = "MIDRUN_WEBHOOK_SECRET"  # noqa: S105 - the name of the variable that has it
+
+
+def staffed(args: Namespace, agents: tuple[Agent, ...]) -> Midrun:
+    """Return what drives the runs of `agents`; it is not open yet.
+
+    Raises:
+        Misconfigured: the engine's package is missing.
+    """
+    key = os.environ.get("MIDRUN_KEY", "").encode() or None
+    return Midrun(args.store, agents=agents, engine=_engine(args), key=key)
+
+
+def _engine(args: Namespace) -> Literal["local"] | Placing:
+    if args.engine == "local":
+        return "local"
+    try:
+        from midrun.engines.temporal import Temporal  # noqa: PLC0415 - needs its extra
+    except ImportError as error:
+        problem = f"install midrun[temporal] ({error})"
+        raise Misconfigured("--engine temporal", problem) from error
+    return Temporal(args.temporal_address, namespace=args.temporal_namespace)
+
+
+@asynccontextmanager
+async def followed(args: Namespace, midrun: Midrun) -> AsyncIterator[None]:
+    """Open `midrun`, and tell whoever wants to know what happens to its runs.
+
+    Raises:
+        Misconfigured: an address or a secret that will not do, or a missing package.
+    """
+    followers = _followers(args, midrun)
+    async with midrun, following(midrun, *followers):
+        yield
+
+
+def _followers(args: Namespace, midrun: Midrun) -> list[Follower]:
+    made: list[Follower] = []
+    try:
+        if args.webhook:
+            from midrun.followers.webhooks import Webhook  # noqa: PLC0415 - needs its extra
+
+            made += [Webhook(url, secret=os.environ.get(SECRET, "")) for url in args.webhook]
+        if args.spans:
+            from midrun.followers.spans import Spans  # noqa: PLC0415 - needs its extra
+
+            made.append(Spans(midrun))
+    except ImportError as error:
+        problem = f"install midrun[client] for --webhook, midrun[otel] for --spans ({error})"
+        raise Misconfigured("midrun", problem) from error
+    return made

@@ -1,0 +1,178 @@
+"""Watching a run: its control bar on a terminal, or one line per fact."""
+
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from typing import Final
+
+import anyio
+from anyio.abc import TaskStatus
+
+from midrun.agents.outcome import Cancelled, Completed, Failed, Outcome, Paused
+from midrun.cli.saying import Sayer, item_line
+from midrun.driver.live import Delta
+from midrun.errors import ControlRefused, Misconfigured
+from midrun.handles.interface import AnyRun
+from midrun.tui.spill import Spill
+
+PAUSED: Final = 75
+CODES: Final[dict[type[Outcome], int]] = {Completed: 0, Failed: 1, Cancelled: 3}
+
+DECIDING: Final = {
+    "question": "answer {} VALUE",
+    "approval": "approve {} (or decline)",
+    "unsure": "answer {} yes (or no, unknown)",
+    "child": "answer {} VALUE (or approve, decline)",
+}
+"""Kind of an ask → what to type."""
+
+
+def has_bar(args: Namespace, say: Sayer) -> bool:
+    """Tell whether a run is shown with its bar: on a terminal, unless told otherwise."""
+    return say.on_terminal and sys.stdin.isatty() and not (args.plain or say.as_json)
+
+
+@contextmanager
+def spilling(args: Namespace, say: Sayer) -> Iterator[Spill | None]:
+    """Keep what tools write off the bar, if there is to be one; around all that drives."""
+    if not has_bar(args, say):
+        yield None
+        return
+    with Spill() as spill:
+        yield spill
+
+
+async def shown(
+    run: AnyRun, args: Namespace, say: Sayer, *, driven_here: bool, spill: Spill | None = None
+) -> int:
+    """Show a run until it rests, or until somebody leaves; return the exit code."""
+    if not has_bar(args, say):
+        return await _plainly(run, args, say)
+    try:
+        from midrun.tui.attending import attend  # noqa: PLC0415 - needs its extra
+        from midrun.tui.hand import Left  # noqa: PLC0415 - as above
+    except ImportError as error:
+        problem = f"install midrun[tui] for the control bar ({error}), or add --plain"
+        raise Misconfigured("midrun", problem) from error
+    left = await attend(run, actor=args.actor, driven_here=driven_here, spill=spill)
+    if left is Left.ENDED:
+        return _ended(await run.result(), say)
+    if left is Left.QUIT:
+        return _paused(run, args, say, driven_here=driven_here)
+    if not driven_here:
+        say.text(f"detached: the run goes on\ncome back with: midrun attach {run.id}")
+        return 0
+    say.text("detached: the run goes on in this process; Ctrl-C pauses it")
+    return await _plainly(run, args, say, after=(await run.view()).seq)
+
+
+def _ended(outcome: Outcome, say: Sayer) -> int:
+    """Say how it ended, where the lines above the bar have not said it."""
+    if isinstance(outcome, Cancelled):
+        say.text(str(outcome.report))
+    return CODES.get(type(outcome), PAUSED)
+
+
+def _paused(run: AnyRun, args: Namespace, say: Sayer, *, driven_here: bool) -> int:
+    say.text(f"resume with: midrun resume {run.id}")
+    if driven_here:
+        say.text(f"and drive it: midrun attach {run.id} --app {args.app}")
+    return PAUSED
+
+
+# ── without a terminal ────────────────────────────────────────────────────────────────────
+
+
+async def _plainly(run: AnyRun, args: Namespace, say: Sayer, *, after: int = 0) -> int:
+    """Print one line per fact until the run rests; an interrupt pauses it, a second leaves."""
+    outcome: Outcome | None = None
+    async with anyio.create_task_group() as tasks:
+
+        async def leave(*, task_status: TaskStatus[None]) -> None:
+            await _pause_when_interrupted(run, args, task_status)
+            tasks.cancel_scope.cancel()
+
+        await tasks.start(leave)
+        printing = _Printing(run, say, after)
+        tasks.start_soon(printing.go_on)
+        outcome = await run.result()
+        await printing.reached((await run.view()).seq)
+        tasks.cancel_scope.cancel()
+    if outcome is None:
+        return _paused(run, args, say, driven_here=False)
+    say.say(_shape(outcome), *_lines(outcome))
+    if not say.as_json:
+        for line in _next(outcome):
+            say.text(line)
+    return CODES.get(type(outcome), PAUSED)
+
+
+class _Printing:
+    """Prints a feed, and knows how far it is: how a run ends is said after what led there."""
+
+    def __init__(self, run: AnyRun, say: Sayer, after: int) -> None:
+        self._run = run
+        self._say = say
+        self._seq = after
+        self._grew = anyio.Event()
+
+    async def go_on(self) -> None:
+        async with aclosing(self._run.feed(after=self._seq)) as items:
+            async for item in items:
+                text = item_line(item)
+                if text is not None or (self._say.as_json and not isinstance(item, Delta)):
+                    self._say.say(item, text or "")
+                if item.seq is not None:
+                    self._seq = item.seq
+                    self._grew.set()
+
+    async def reached(self, seq: int) -> None:
+        while self._seq < seq:
+            self._grew = anyio.Event()
+            await self._grew.wait()
+
+
+async def _pause_when_interrupted(
+    run: AnyRun, args: Namespace, listening: TaskStatus[None]
+) -> None:
+    """Pause at the first signal; return at the second, or when there is nothing to pause."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        listening.started()
+        async for _ in signals:
+            try:
+                receipt = await run.pause(
+                    actor=args.actor, reason="interrupted at the terminal"
+                )
+            except ControlRefused:
+                return
+            if receipt.already:
+                return
+
+
+def _shape(outcome: Outcome) -> dict[str, object]:
+    """Return an outcome for programs, without its checkpoint, which is long."""
+    made: dict[str, object] = {"run_id": outcome.run_id, "phase": outcome.phase}
+    for name in ("output", "reason", "asks", "report", "error", "code"):
+        if hasattr(outcome, name):
+            made[name] = getattr(outcome, name)
+    return made
+
+
+def _lines(outcome: Outcome) -> list[str]:
+    if isinstance(outcome, Completed) and outcome.output:
+        return [f"run {outcome.run_id} completed:", outcome.output]
+    return [str(outcome)]
+
+
+def _next(outcome: Outcome) -> list[str]:
+    """Return what to type for the run to go on."""
+    run = outcome.run_id
+    if isinstance(outcome, Paused) and outcome.phase == "waiting":
+        return [
+            f"decide with: midrun {DECIDING[ask.kind].format(f'{run}-{ask.id}')}"
+            for ask in outcome.asks
+        ]
+    rests = isinstance(outcome, Paused | Failed)
+    return [f"resume with: midrun resume {run}"] if rests else []

@@ -1,0 +1,179 @@
+"""The bar: where a run stands and what can be pressed, as lines of a width.
+
+The words of the buttons are the run's own (`view.controls`), the same as on the page. Pure: a
+view, a moment and a width in, lines out.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from prompt_toolkit.utils import get_cwidth
+
+from midrun.agents.outcome import AskView
+from midrun.core.ids import SECOND, Micros
+from midrun.core.offers import Offer
+from midrun.handles.view import CallView, RunView
+from midrun.tui.safe import flat
+from midrun.tui.streaming import folded
+from midrun.tui.style import Line, words
+from midrun.tui.telling import shown
+
+WIDE: Final = 150
+"""From here on several buttons share a line, where they fit."""
+
+PATIENCE_S: Final = 5
+"""How long a run may lie in the queue before the bar says what it waits for."""
+
+GAP: Final = "   "
+KEYS: Final = {"pause": "p", "redirect": "r", "cancel": "c"}
+MARKS: Final = {
+    "queued": "○",
+    "running": "▷",
+    "pausing": "‖",
+    "paused": "‖",
+    "waiting": "?",
+    "cancelling": "■",
+    "cancelled": "■",
+    "completed": "✓",
+    "failed": "!",
+    "halted": "⊘",
+    "lost": "⚠",
+}
+AT_WORK: Final = frozenset({"running", "pausing", "cancelling"})
+
+
+def drawn(view: RunView, now: Micros, width: int) -> list[Line]:
+    """Return the whole bar: the headline, the buttons, and what waits."""
+    lines = [clipped(headline(view, now), width)]
+    lines += flowing(
+        [button(KEYS[name], offer) for name, offer in view.controls.items()], width
+    )
+    lines += [clipped(line, width) for line in _waiting(view)]
+    return lines
+
+
+def headline(view: RunView, now: Micros) -> Line:
+    """Return badge, time at work, step, and what is going on."""
+    sign = view.sign
+    by = f" by {flat(sign.by)}" if sign.by else ""
+    badge = f" {MARKS[sign.look]} {flat(sign.word)}{by} "
+    line: Line = [(f"badge.{sign.look}", badge), ("bold", f" {clock(elapsed(view, now))}")]
+    if view.step or view.plan:
+        line.append(("", f"  {view.place}"))
+    for text in (current(view, now), _money(view)):
+        line += [("dim", f"  {flat(text)}")] if text else []
+    return line
+
+
+def elapsed(view: RunView, now: Micros) -> float:
+    """Return the seconds at work, which go on while a driver has the run."""
+    ticking = view.phase in AT_WORK
+    return view.elapsed + (max(0, now - view.changed_at) / SECOND if ticking else 0)
+
+
+def clock(seconds: float) -> str:
+    """Return seconds as 00:01:23."""
+    minutes, second = divmod(int(seconds), 60)
+    hour, minute = divmod(minutes, 60)
+    return f"{hour:02}:{minute:02}:{second:02}"
+
+
+def current(view: RunView, now: Micros) -> str:
+    """Return what the run is at, and for how long; or what it waits for."""
+    if view.phase == "queued" and now - view.changed_at > PATIENCE_S * SECOND:
+        return "nobody drives it: midrun worker APP"
+    if view.phase != "running":
+        return view.sign.note
+    doing = ", ".join(_doing(call, now) for call in view.in_flight)
+    plan = view.sign.note if view.plan else ""
+    return " · ".join(filter(None, (plan, doing)))
+
+
+def _doing(call: CallView, now: Micros) -> str:
+    seconds = max(0, now - call.since) // SECOND
+    verb = {"undo": "undoing ", "release": "releasing "}.get(call.form, "")
+    return f"{verb}{call.tool or 'the model'}" + (f", {seconds} s" if seconds else "")
+
+
+def _money(view: RunView) -> str:
+    cap = next((cap.cap for cap in view.caps if cap.name == "cost"), None)
+    if cap is not None:
+        return f"${view.usage.cost_usd:.2f} of ${cap:.2f}"
+    return f"${view.usage.cost_usd:.2f}" if view.usage.cost_usd else ""
+
+
+def button(key: str, offer: Offer) -> Line:
+    """Return a button: its key, what it says, what pressing it will do."""
+    if not offer.enabled:
+        return [("dim", f" {key}  {offer.label} — {flat(offer.consequence)}")]
+    return [
+        ("key", f" {key} "),
+        ("bold", f" {offer.label}"),
+        ("dim", f" — {flat(offer.consequence)}"),
+    ]
+
+
+def _waiting(view: RunView) -> Iterable[Line]:
+    for pending in view.pending:
+        text = f"↪ {pending.kind} waits for the next step: “{flat(pending.text)}”"
+        yield [("person", text), ("dim", "  w takes it back")]
+    for frame in view.frames[-1:]:
+        more = f" (and {len(view.frames) - 1} more)" if len(view.frames) > 1 else ""
+        yield [("dim", f"⋯ held: {flat(frame.goal)} — {frame.place}{more}")]
+    for ask in view.asks[:1]:
+        more = f"  ({len(view.asks)} open)" if len(view.asks) > 1 else ""
+        yield [("key", " a "), ("waiting", f" {flat(asked(ask))}"), ("dim", more)]
+
+
+def asked(ask: AskView) -> str:
+    """Return what an ask asks, as one line."""
+    verb = {"approval": "Let it call", "unsure": "Did this happen:"}.get(ask.kind, "Decide:")
+    question = ask.question or f"{verb} {ask.tool}"
+    return question if ask.kind == "question" else f"{question} {shown(ask.args)}"
+
+
+# ── widths ────────────────────────────────────────────────────────────────────────────────
+
+
+def flowing(buttons: list[Line], width: int) -> list[Line]:
+    """Return buttons one below the other; on a wide terminal side by side where they fit."""
+    lines: list[Line] = []
+    for made in buttons:
+        size = get_cwidth(words(made))
+        if lines and width >= WIDE and get_cwidth(words(lines[-1])) + len(GAP) + size <= width:
+            lines[-1] += [("", GAP), *made]
+        else:
+            lines += hung(made, width)
+    return lines
+
+
+def hung(line: Line, width: int) -> list[Line]:
+    """Return a button's line, folded with its last piece below where that began."""
+    *head, (look, text) = line
+    indent = 4
+    room = width - get_cwidth(words(head))
+    if get_cwidth(text) <= room or room <= indent:
+        return [line]
+    first, *_ = folded(text, room)
+    rest = folded(text[len(first) :].lstrip(), width - indent)
+    return [[*head, (look, first)], *([(look, " " * indent + row)] for row in rest)]
+
+
+def clipped(line: Line, width: int) -> Line:
+    """Return as much of a line as fits."""
+    left = width
+    made: Line = []
+    for look, text in line:
+        size = get_cwidth(text)
+        if size > left:
+            return [*made, (look, _cut(text, left))] if left > 0 else made
+        made.append((look, text))
+        left -= size
+    return made
+
+
+def _cut(text: str, width: int) -> str:
+    """Return the beginning of `text`, with a sign that there is more."""
+    while text and get_cwidth(text) > width - 1:
+        text = text[:-1]
+    return text + "…"

@@ -1,0 +1,76 @@
+"""Keys: which key does what, while which sheet is open."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, TypeAlias
+
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+from midrun.tui.deciding import decide
+from midrun.tui.hand import Hand, Mode
+
+Actions: TypeAlias = Mapping[str, Callable[[], None]]
+"""Key, or keys one after the other, → what is done."""
+
+DECIDING: Final = "yenut123456789"
+
+
+def bindings(hand: Hand, focus: Callable[[], None]) -> KeyBindings:
+    """Return the keys of the bar, of its sheets, and of the composer.
+
+    `focus` is called after each, before the next key is looked at: what is typed right after
+    the key that opens the composer must reach it.
+    """
+    keys = KeyBindings()
+
+    def pressed(action: Callable[[], None]) -> Callable[[KeyPressEvent], None]:
+        def handle(_: KeyPressEvent) -> None:
+            action()
+            focus()
+
+        return handle
+
+    for mode, actions in _modes(hand).items():
+        live = Condition(partial(_is_in, hand, mode))
+        for key, action in actions.items():
+            keys.add(*key.split(), filter=live)(pressed(action))
+    keys.add("c-c")(pressed(hand.interrupt))
+    return keys
+
+
+def _is_in(hand: Hand, mode: Mode) -> bool:
+    return hand.mode is mode
+
+
+def _modes(hand: Hand) -> dict[Mode, Actions]:
+    return {
+        Mode.BAR: {
+            "p": hand.press,
+            "r": hand.redirect,
+            "s": hand.ask_aside,
+            "c": hand.cancel,
+            "a": hand.look_at_asks,
+            "w": hand.withdraw,
+            "d": hand.detach,
+            "?": hand.help,
+        },
+        Mode.COMPOSE: {
+            "enter": hand.send,
+            "escape enter": partial(hand.send, now=True),
+            "escape": hand.discard,
+            "tab": hand.toggle,
+        },
+        Mode.CONFIRM: {
+            "y": partial(hand.confirmed, "all"),
+            "k": partial(hand.confirmed, "in_flight"),
+            "n": hand.back,
+            "escape": hand.back,
+        },
+        Mode.ASKS: {
+            **{key: partial(decide, hand, key) for key in DECIDING},
+            "tab": hand.next_ask,
+            "escape": hand.back,
+        },
+        Mode.HELP: {"?": hand.back, "escape": hand.back},
+    }

@@ -1,0 +1,147 @@
+"""The screen: the bar at the bottom of the terminal, and everything else scrolling above it.
+
+Inline, never full-screen: what was printed stays in the scrollback. Keys are live only while
+the bar has the focus; while somebody writes, letters are letters.
+"""
+
+from typing import Final
+
+import anyio
+from prompt_toolkit.application import Application, in_terminal
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.layout import ConditionalContainer, HSplit, Layout, Window
+from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
+from prompt_toolkit.layout.processors import BeforeInput
+from prompt_toolkit.renderer import print_formatted_text
+from prompt_toolkit.styles import Style
+
+from midrun.ports.clock import Clock
+from midrun.tui.bar import clipped, drawn, headline
+from midrun.tui.hand import Hand, Left, Mode
+from midrun.tui.keys import bindings
+from midrun.tui.safe import flat, printable
+from midrun.tui.sheets import confirming, deciding, helping
+from midrun.tui.style import Line, rules
+from midrun.tui.watching import Watching
+
+TICK_S: Final = 0.5
+REDRAW_S: Final = 0.02
+"""At most so often: words come faster than anybody reads."""
+
+ESCAPE_S: Final = 0.2
+"""How long an Escape waits for the key that would make an Alt of it."""
+
+
+class Screen:
+    """Draws the bar, and prints above it in order."""
+
+    def __init__(self, hand: Hand, watching: Watching, *, clock: Clock) -> None:
+        self._hand = hand
+        self._watching = watching
+        self._clock = clock
+        self._above: list[Line] = []
+        self._wake = anyio.Event()
+        self._style = Style.from_dict(rules())
+        self._bar = Window(
+            FormattedTextControl(self._drawn, focusable=True, show_cursor=False),
+            dont_extend_height=True,
+        )
+        self._composer = Window(
+            BufferControl(hand.buffer, input_processors=[BeforeInput(self._label)]),
+            height=1,
+            dont_extend_height=True,
+        )
+        composing = Condition(lambda: hand.mode is Mode.COMPOSE)
+        self.app: Application[Left] = Application(
+            Layout(
+                HSplit([self._bar, ConditionalContainer(self._composer, composing)]),
+                focused_element=self._bar,
+            ),
+            key_bindings=bindings(hand, self._focus),
+            style=self._style,
+            full_screen=False,
+            erase_when_done=True,
+            refresh_interval=TICK_S,
+            min_redraw_interval=REDRAW_S,
+            before_render=lambda _: self._focus(),
+        )
+        self.app.timeoutlen = self.app.ttimeoutlen = ESCAPE_S
+        hand.changed = self.refresh
+
+    @property
+    def width(self) -> int:
+        """How many columns there are."""
+        return max(self.app.output.get_size().columns, 20)
+
+    def refresh(self) -> None:
+        """Draw what is true now; a composer that opened by itself gets the keys at once."""
+        self._focus()
+        self.app.invalidate()
+
+    def above(self, lines: list[Line]) -> None:
+        """Print lines above the bar, after those before them; and draw the bar anew."""
+        self._above += lines
+        if lines:
+            self._wake.set()
+        self.refresh()
+
+    async def printing(self) -> None:
+        """Print what is to be printed, for as long as the bar is there."""
+        while True:
+            await self._wake.wait()
+            self._wake = anyio.Event()
+            async with in_terminal():
+                self.flush()
+
+    def flush(self) -> None:
+        """Print what is left; the bar must not be in the way."""
+        lines, self._above = self._above, []
+        for line in lines:
+            safe = [(look, printable(text)) for look, text in line]
+            print_formatted_text(self.app.output, [*_classes(safe), ("", "\n")], self._style)
+        self.app.output.flush()
+
+    def _focus(self) -> None:
+        wanted = self._composer if self._hand.mode is Mode.COMPOSE else self._bar
+        if not self.app.layout.has_focus(wanted):
+            self.app.layout.focus(wanted)
+
+    def _label(self) -> StyleAndTextTuples:
+        label = self._hand.draft.label if self._hand.draft is not None else ""
+        return [("bold", f"{label} ▸ ")]
+
+    def _drawn(self) -> StyleAndTextTuples:
+        made: StyleAndTextTuples = []
+        for number, line in enumerate(self.lines()):
+            made += [("", "\n")] if number else []
+            made += _classes(line)
+        return made
+
+    def lines(self) -> list[Line]:
+        """Return what is drawn now, top to bottom."""
+        hand, width = self._hand, self.width
+        row = self._watching.speech.row
+        lines: list[Line] = [[("", row)]] if row else []
+        lines += self._sheet(width)
+        if hand.notice:
+            lines.append(clipped([("bold", flat(hand.notice))], width))
+        if hand.mode is Mode.COMPOSE and hand.draft is not None:
+            lines.append(clipped([("dim", hand.draft.hint)], width))
+        return lines
+
+    def _sheet(self, width: int) -> list[Line]:
+        hand, now = self._hand, self._clock()
+        top = [clipped(headline(hand.view, now), width)]
+        if hand.mode is Mode.CONFIRM:
+            offer = hand.view.controls["cancel"]
+            return [*top, *confirming(offer, held=hand.held, width=width)]
+        if hand.mode is Mode.ASKS and (ask := hand.ask) is not None:
+            return [*top, *deciding(ask, hand.ask_number, len(hand.view.asks), width)]
+        if hand.mode is Mode.HELP:
+            return [*top, *helping(width)]
+        return drawn(hand.view, now, width)
+
+
+def _classes(line: Line) -> StyleAndTextTuples:
+    return [(f"class:{look}" if look else "", text) for look, text in line]

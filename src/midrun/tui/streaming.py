@@ -1,0 +1,76 @@
+"""Streaming: what a model says, word by word, as rows that fit the terminal.
+
+A row that is full goes up into the scrollback and is never touched again; only the last one,
+which still grows, is drawn with the bar. So nothing tears, however fast words come.
+"""
+
+from prompt_toolkit.utils import get_cwidth
+
+from midrun.core.ids import CallId
+from midrun.tui.safe import printable
+from midrun.tui.style import Line
+
+INTERRUPTED = " ⟨interrupted⟩"
+
+
+class Speech:
+    """What one model call has said so far. `row` is the last row, which may still grow."""
+
+    def __init__(self) -> None:
+        self.row = ""
+        self._call: CallId | None = None
+        self._said = ""
+
+    def heard(self, call: CallId, text: str, width: int) -> list[Line]:
+        """Take in a piece of what `call` says, and return the rows that are complete."""
+        lines = self.stop(interrupted=True) if self._call not in {call, None} else []
+        self._call = call
+        self._said += text
+        return lines + self._grow(text, width)
+
+    def whole(self, call: CallId, text: str, width: int, *, interrupted: bool) -> list[Line]:
+        """Take in all that `call` has said in the end; some of it may have been heard."""
+        heard = self._said if self._call == call else ""
+        if not text.startswith(heard):  # a later attempt said something else
+            return [*self.stop(interrupted=True), *self._whole("", text, width, interrupted)]
+        return self._whole(heard, text, width, interrupted)
+
+    def _whole(self, heard: str, text: str, width: int, cut: bool) -> list[Line]:  # noqa: FBT001 - inside only
+        rows = self._grow(text[len(heard) :], width)
+        return rows + self.stop(interrupted=cut and bool(text))
+
+    def stop(self, *, interrupted: bool = False) -> list[Line]:
+        """Return the last row as it is; `interrupted` marks it."""
+        row, self.row = self.row.rstrip(), ""
+        said, self._said, self._call = self._said, "", None
+        if interrupted and (row or said):
+            return [[("", row), ("dim", INTERRUPTED)]]
+        return [[("", row)]] if row else []
+
+    def _grow(self, text: str, width: int) -> list[Line]:
+        *whole, self.row = printable(self.row + text).split("\n")
+        rows = [row for part in whole for row in folded(part, width)]
+        *more, self.row = folded(self.row, width)
+        return [[("", row)] for row in (*rows, *more)]
+
+
+def folded(text: str, width: int) -> list[str]:
+    """Return `text` as rows of at most `width` columns, broken at blanks if there are any."""
+    rows = []
+    while get_cwidth(text) > width:
+        cut = _fitting(text, width)
+        blank = text.rfind(" ", 0, cut + 1)
+        at = blank if blank > 0 else cut
+        rows.append(text[:at].rstrip(" "))
+        text = text[at:].lstrip(" ") if blank > 0 else text[at:]
+    return [*rows, text]
+
+
+def _fitting(text: str, width: int) -> int:
+    """Return how many characters of `text` fit; at least one, or nothing would ever move."""
+    used = 0
+    for count, char in enumerate(text):
+        used += get_cwidth(char)
+        if used > width:
+            return max(count, 1)
+    return len(text)

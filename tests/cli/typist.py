@@ -1,0 +1,96 @@
+"""Typing commands: into this very process, which is quick, or into one of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import pytest
+
+from midrun.cli.main import main
+
+APP = Path(__file__).with_name("app.py")
+TOKEN = "a-token-that-is-long-enough-for-a-test"
+
+
+class Said(NamedTuple):
+    """What a command printed, and how it exited."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def values(self) -> list[dict[str, object]]:
+        """What it said to programs: one value a line."""
+        return [cast("dict[str, object]", json.loads(line)) for line in self.out.splitlines()]
+
+
+class Typist:
+    """Types commands in this process. `where` says where the runs are: a store, or a server."""
+
+    def __init__(self, capsys: "pytest.CaptureFixture[str]", *where: str) -> None:
+        self._capsys = capsys
+        self.where = where
+
+    def __call__(self, *words: str) -> Said:
+        """Run a command to its end."""
+        self._capsys.readouterr()
+        try:
+            code = main([*words, *self.where])
+        except SystemExit as ended:  # argparse has its own way out
+            code = cast("int", ended.code)
+        return Said(code, *self._capsys.readouterr())
+
+
+class Shell:
+    """Types commands into processes of their own, in a folder of the test's own."""
+
+    def __init__(self, folder: Path, **env: str) -> None:
+        self.folder = folder
+        self.env = {
+            **os.environ,
+            "MIDRUN_STORE": f"sqlite:///{folder}/runs.db",
+            "MIDRUN_ACTOR": "ada",
+            **env,
+        }
+
+    def type(self, *words: str) -> Said:
+        """Run a command to its end."""
+        done = subprocess.run(  # noqa: S603 - our own command
+            self._command(words), env=self.env, capture_output=True, text=True, check=False
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *words: str, **env: str) -> "subprocess.Popen[str]":
+        """Start a command."""
+        return subprocess.Popen(  # noqa: S603 - our own command
+            self._command(words), env=self.env | env, stdout=subprocess.PIPE, text=True
+        )
+
+    def _command(self, words: Sequence[str]) -> list[str]:
+        return [sys.executable, "-m", "midrun", *words]
+
+
+def read_until(process: "subprocess.Popen[str]", text: str) -> str:
+    """Read lines until one has `text` in it, and return that one."""
+    assert process.stdout
+    for line in process.stdout:
+        if text in line:
+            return line
+    raise AssertionError(f"it ended without saying {text}")
+
+
+@contextmanager
+def serving(shell: Shell, **env: str) -> Iterator[str]:
+    """Serve the app in a process of its own, and give its address."""
+    command = ("serve", f"{APP}:everyone", "--port", "0", "--token", TOKEN)
+    with shell.start(*command, **env) as served:
+        try:
+            yield read_until(served, "http://").partition("/#")[0]
+        finally:
+            served.terminate()

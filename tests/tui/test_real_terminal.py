@@ -1,0 +1,113 @@
+"""The bar in a real terminal, with a real process under it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.tui.terminals import APP, terminal
+
+pytestmark = [pytest.mark.slow, pytest.mark.once]
+
+
+async def test_at_80_columns_every_button_has_its_own_line(tmp_path: Path) -> None:
+    """Nothing is cut off, nothing wraps by accident, and what was printed stays above."""
+    async with terminal(tmp_path, 80, "run", f"{APP}:clerk", "Sort the mail") as t:
+        screen = await t.sees("Running", "step 2", "read")
+        lines = [line.rstrip() for line in screen.splitlines()]
+        start = next(n for n, line in enumerate(lines) if "Running" in line)
+        buttons = [
+            line[:8] for line in lines[start:] if line[1:2].strip() and line[2:4] == "  "
+        ]
+        assert buttons == [" p  Paus", " r  Redi", " c  Canc"]
+        assert any('→ write {"title":"Memo"}' in line for line in lines[:start])
+        t.gate.touch()
+        await t.sees("All read.", "✓ completed", "code=0")
+        assert "Running" not in await t.screen(scrollback=True)  # the bar left no trace
+
+
+async def test_words_come_one_by_one_and_a_pause_keeps_them(tmp_path: Path) -> None:
+    """In the middle of a sentence; the half of it that was said is marked, and stays."""
+    async with terminal(tmp_path, 80, "run", f"{APP}:talker", "Talk") as t:
+        await t.sees("word word word", "Running")
+        await t.press("p")
+        screen = await t.sees("⟨interrupted⟩", "Paused by ada", "p  Resume")
+        assert screen.count("Paused by ada") == 1
+        await t.press("r")
+        await t.sees("redirect ▸", "Esc: discard")
+        await t.write("come to the point")
+        await t.sees("redirect ▸ come to the point")
+        await t.press("Enter")
+        await t.sees("+ come to the point", "Done.", "code=0")
+
+
+async def test_on_a_wide_terminal_buttons_share_lines_and_a_resize_redraws(
+    tmp_path: Path,
+) -> None:
+    """Whatever the width, there is one bar, and all of it is there."""
+    async with terminal(tmp_path, 150, "run", f"{APP}:clerk", "Sort the mail") as t:
+        screen = await t.sees("Running", "c  Cancel")
+        shared = [line for line in screen.splitlines() if "r  Redirect" in line]
+        assert any(" p  " in line or " c  " in line for line in shared)
+        await t.resize(80)
+        await t.press("?")
+        await t.sees("take back the redirect")
+        await t.press("?")
+        screen = await t.sees(" c  Cancel")
+        assert screen.count("Running") == 1
+        assert screen.count("r  Redirect") == 1
+        t.gate.touch()
+        await t.sees("code=0")
+
+
+async def test_ctrl_c_three_times_leaves_the_run_paused(tmp_path: Path) -> None:
+    """Exit code 75, and the line that resumes it."""
+    async with terminal(tmp_path, 80, "run", f"{APP}:clerk", "Sort the mail") as t:
+        await t.sees("Running", "read")
+        await t.press("C-c")
+        await t.sees("Pausing by ada", "Keep running")
+        await t.press("C-c")
+        await t.sees("Cancel?", 'will undo: write {"title":"Memo"}', "cancel and undo 1")
+        await t.press("C-c")
+        screen = await t.sees("resume with: midrun resume run_", "code=75")
+        assert "and drive it: midrun attach run_" in screen
+
+
+async def test_a_confirmed_cancel_undoes_and_reports(tmp_path: Path) -> None:
+    """Exit code 3, and what became of everything."""
+    async with terminal(tmp_path, 80, "run", f"{APP}:clerk", "Sort the mail") as t:
+        await t.sees("can undo 1")
+        await t.press("c")
+        await t.sees("Cancel?", "y", "cancel and undo 1")
+        await t.press("y")
+        await t.sees("↩ undone: write", "The run is cancelled.", "## Undone", "code=3")
+
+
+async def test_a_model_cannot_send_an_escape_sequence(tmp_path: Path) -> None:
+    """Neither a title, nor a clean screen to lie on, nor a colour; in no text, in no call."""
+    async with terminal(tmp_path, 80, "run", f"{APP}:evil", "Behave") as t:
+        screen = await t.sees("Running", "␛]0;owned␇␛[2J␛[H\\x9b31mI was \\u202ehere", "→ read")
+        assert "midrun pause run_" in screen  # the screen was not wiped
+        assert "owned" not in await t.title()
+        t.gate.touch()
+        await t.sees("code=0")
+
+
+async def test_what_a_blocking_tool_prints_comes_above_the_bar(tmp_path: Path) -> None:
+    """It prints in a process of its own, past Python; the bar is not torn."""
+    async with terminal(tmp_path, 80, "run", f"{APP}:counter", "Count") as t:
+        screen = await t.sees("counting ␛[2Jcats", "Running", "c  Cancel")
+        lines = screen.splitlines()
+        printed = next(n for n, line in enumerate(lines) if "counting" in line)
+        assert printed < next(n for n, line in enumerate(lines) if "Running" in line)
+        t.gate.touch()
+        await t.sees("Counted.", "code=0")
+
+
+async def test_detaching_leaves_the_run_to_the_process(tmp_path: Path) -> None:
+    """Without its bar it goes on, one line per fact."""
+    async with terminal(tmp_path, 80, "run", f"{APP}:clerk", "Sort the mail") as t:
+        await t.sees("Running", "read")
+        await t.press("d")
+        await t.sees("goes on in this process")
+        t.gate.touch()
+        await t.sees("RunCompleted", "All read.", "code=0")

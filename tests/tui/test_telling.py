@@ -1,0 +1,36 @@
+"""What happened, in words for whoever watches: every kind of entry that people care about."""
+
+from midrun.core import entries as e
+from midrun.tui.telling import ARMS, QUIET, shown
+
+NOBODY_WATCHES = {
+    e.LeaseTaken,
+    e.RunWaiting,
+    e.RunWoken,
+    e.EndReached,
+    e.VerdictGiven,
+    e.UndoRetried,
+    e.ResidueAccepted,
+    e.RequestNoted,
+    e.CallProposed,
+    e.ProgressSaved,
+    e.LateResult,
+    e.UndoUnknown,
+    e.MessageDue,
+    e.MessageTaken,
+    e.ToolUsed,
+}
+
+
+def test_every_kind_of_entry_is_told_or_known_to_be_quiet() -> None:
+    """A new kind must choose: silence by accident hides what a run does."""
+    assert ARMS.keys() | QUIET == set(e.KINDS)
+    assert QUIET == NOBODY_WATCHES
+
+
+def test_long_values_are_cut_and_end_in_a_sign_of_that() -> None:
+    """A result of a megabyte is one line; the journal has the rest."""
+    assert len(shown("x" * 10_000)) == 400
+    assert shown("x" * 10_000).endswith("…")
+    assert shown({"a": [1, 2]}) == '{"a":[1,2]}'
+    assert shown("two\nlines") == "two lines"
