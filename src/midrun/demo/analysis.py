@@ -1,0 +1,146 @@
+"""The analysis: which notes belong together, and how sure that is. It takes seconds.
+
+Notes that share rare words are near each other; the best groups are found by trying them all.
+That is done again and again with a fifth of the words left out: notes that stay together are a
+theme, and those that do not came together by accident.
+
+A plain function at the top of a module runs in a process of its own, so a cancel ends it at
+once. It saves how far it is, so a pause need not wait for it, and a resume goes on from there.
+"""
+
+from collections import Counter
+from itertools import combinations
+from math import log, sqrt
+from random import Random
+from typing import Final, TypeAlias
+
+from midrun.agents.call import Call
+from midrun.agents.tool import tool
+from midrun.core.values import Json
+from midrun.demo.notes import library, words_of
+
+EVERY: Final = 10
+"""So many rounds after each other are lost at most: then it saves."""
+
+KEPT: Final = 0.8
+"""The part of the words that counts in a round."""
+
+COMMON: Final = 0.3
+"""A word that more than this part of the notes has says nothing about any of them."""
+
+Pair: TypeAlias = tuple[str, str]
+Notes: TypeAlias = dict[str, dict[str, float]]  # by name: each word with its weight
+Distances: TypeAlias = dict[str, dict[str, float]]
+
+
+@tool(read_only=True)
+def find_themes(call: Call, groups: int = 5, rounds: int = 150) -> list[dict[str, Json]]:  # noqa: D417 - models do not see the call
+    """Find out which notes of the library belong together. Takes some seconds.
+
+    Args:
+        groups: Into how many themes.
+        rounds: How often to try it, each time with other words left out.
+    """
+    notes = _weighed()
+    together = _saved(call.progress)
+    done = together.pop(_ROUNDS, 0)
+    for number in range(done, rounds):
+        for group in _grouped(_distances(_thinned(notes, number)), groups):
+            together.update(combinations(sorted(group), 2))
+        if (number + 1) % EVERY == 0:
+            _ = call.note(f"{number + 1} of {rounds} rounds")
+            _ = call.save(_to_save(together, number + 1))
+    return _themes(notes, together, groups, rounds)
+
+
+_ROUNDS: Final = ("", "")  # no pair: where the number of rounds is kept among them
+
+
+def _saved(progress: Json) -> Counter[Pair]:
+    """Return how often each pair came together so far, and in how many rounds."""
+    if not isinstance(progress, dict):
+        return Counter()
+    pairs = (key.partition(" ") for key in progress)
+    times = (value for value in progress.values() if isinstance(value, int))
+    return Counter({(one, other): n for (one, _, other), n in zip(pairs, times, strict=True)})
+
+
+def _to_save(together: Counter[Pair], rounds: int) -> Json:
+    return {" ": rounds} | {f"{one} {other}": n for (one, other), n in together.items()}
+
+
+def _weighed() -> Notes:
+    """Return the words of each note that tell it from others, each with its weight."""
+    counts = {
+        note.name: Counter(word for word in words_of(note.body) if not word[0].isdigit())
+        for note in library().values()
+    }
+    known = Counter(word for words in counts.values() for word in words)
+    telling = {
+        w: log(len(counts) / n) for w, n in known.items() if 1 < n < COMMON * len(counts)
+    }
+    return {
+        name: {w: (1 + log(n)) * telling[w] for w, n in words.items() if w in telling}
+        for name, words in counts.items()
+    }
+
+
+def _thinned(notes: Notes, number: int) -> Notes:
+    """Return the notes with the words that count in this round: the same in every process."""
+    chance = Random(number)  # noqa: S311 - nothing is kept secret by it
+    words = sorted({word for weights in notes.values() for word in weights})
+    kept = {word for word in words if chance.random() < KEPT}
+    return {
+        name: {word: weight for word, weight in weights.items() if word in kept}
+        for name, weights in notes.items()
+    }
+
+
+def _distances(notes: Notes) -> Distances:
+    """Return how far the notes are apart: 0 is the same, 1 has nothing in common."""
+    even = {}
+    for name, weights in notes.items():
+        length = sqrt(sum(weight * weight for weight in weights.values())) or 1.0
+        even[name] = {word: weight / length for word, weight in weights.items()}
+    return {
+        one: {
+            other: 1 - sum(weight * theirs.get(word, 0.0) for word, weight in mine.items())
+            for other, theirs in even.items()
+        }
+        for one, mine in even.items()
+    }
+
+
+def _grouped(between: Distances, groups: int) -> list[list[str]]:
+    """Return the notes around those centres that they are nearest to, of all there could be."""
+    rows = list(between.values())
+    centres = min(
+        combinations(between, min(groups, len(between))),
+        key=lambda tried: sum([min([row[centre] for centre in tried]) for row in rows]),
+    )
+    found: dict[str, list[str]] = {centre: [] for centre in centres}
+    for name, row in between.items():
+        found[min(centres, key=row.__getitem__)].append(name)
+    return list(found.values())
+
+
+def _themes(
+    notes: Notes, together: Counter[Pair], groups: int, rounds: int
+) -> list[dict[str, Json]]:
+    """Return the groups, each with the words that it shares, and how often it held."""
+    found: list[dict[str, Json]] = []
+    for group in _grouped(_distances(notes), groups):
+        words: Counter[str] = Counter()
+        for name in group:
+            words.update(notes[name])
+        shared = [word for word, _ in words.most_common() if _sharers(notes, group, word) > 1]
+        held = [together[pair] / rounds for pair in combinations(sorted(group), 2)]
+        sure = round(sum(held) / len(held), 2) if held else 1.0
+        found.append(
+            {"notes": list[Json](group), "words": list[Json](shared[:4]), "sure": sure}
+        )
+    return sorted(found, key=lambda theme: str(theme["sure"]), reverse=True)
+
+
+def _sharers(notes: Notes, group: list[str], word: str) -> int:
+    return sum(word in notes[name] for name in group)
