@@ -28,18 +28,18 @@ PYTEST := $(BIN)/python -m pytest
 # Held to 95 % of lines and branches by `make coverage`.
 COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors/*
 
-.PHONY: help setup check test fix lint types imports tests others examples coverage \
-        simulate mutants bench docs pins clean
+.PHONY: help setup check test fix lint types imports web browser tests others examples coverage \
+        simulate mutants bench demo docs site package screenshots pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with the pinned packages (the other targets do it too)
 
-check: lint types imports ## the fast loop: lint, types, imports, tests that are not slow
+check: lint types imports web ## the fast loop: lint, types, imports, tests that are not slow
 	$(PYTEST) -n $(JOBS) -m "not slow" $(ARGS)
 
-test: lint types imports tests examples others ## everything CI runs, on every Python found here
+test: lint types imports web site tests examples package others ## everything CI runs, on every Python found here
 	@echo "make test: PASSED. Python $(PYTHON_VERSION) with every gate; the others as listed above."
 
 fix: $(READY) ## mend and format what a machine can
@@ -56,12 +56,19 @@ types: $(READY) ## mypy, strict
 imports: $(READY) ## import contracts: who may see whom
 	$(BIN)/lint-imports --no-logo --no-cache
 
-tests: $(READY) ## all tests on Python 3.11, slow ones and gates included
+web: $(READY) ## tsc: the types of the page's scripts
+	$(BIN)/python tools/node.py tsc --project tools/web
+
+browser: $(READY) ## a Chromium for the tests of the page
+	@$(BIN)/python tools/chromium.py
+
+tests: $(READY) browser ## all tests on Python 3.11, slow ones and gates included
 	$(PYTEST) -n $(JOBS) $(ARGS)
 
-# `once` marks the simulator and mutant gates: they test logic, not the interpreter.
+# `once` marks what tests logic, browsers or servers, not the interpreter; `slow` what would
+# take the time of all the rest once more.
 others: $(READY) ## the tests on each other Python that is installed
-	$(BIN)/python tools/other_pythons.py $(OTHER_VERSIONS) -- -n $(JOBS) -m "not once" $(ARGS)
+	$(BIN)/python tools/other_pythons.py $(OTHER_VERSIONS) -- -n $(JOBS) -m "not once and not slow" $(ARGS)
 
 # In page order, so without shuffling. Pages without a Python block have nothing to run, and
 # pytest calls that a failure; hence the look before.
@@ -84,13 +91,26 @@ mutants: $(READY) ## plant every known fault and see that it is found
 bench: $(READY) ## what it costs, against the raw limit
 	$(BIN)/python -m bench
 
+# With the packages of .venv where they are installed already, and otherwise with only its own.
+demo: $(if $(wildcard $(READY)),$(READY),.venv-demo/.ready) ## an agent at work, to be interrupted; no key, no network
+	$(<D)/bin/midrun demo $(ARGS)
+
 docs: $(READY) ## draw docs/concepts/phases.md from the transition table
 	mkdir -p docs/concepts
 	$(BIN)/python tools/draw_table.py
 
+site: $(READY) ## build the documentation; a link that leads nowhere is an error
+	$(BIN)/zensical build --strict
+
+package: $(READY) ## the wheel, alone with each extra in an empty environment
+	$(BIN)/python tools/check_package.py
+
+screenshots: $(READY) browser ## draw docs/images from a real server in a real browser
+	$(BIN)/python -m tools.screenshots
+
 # Keeps what is pinned unless it must move; `make pins UPGRADE=--upgrade` takes the newest.
 UPGRADE ?=
-pins: ## recompile requirements/dev.txt from dev.in
+pins: ## recompile requirements/*.txt from *.in
 	@test -x .venv-pins/bin/uv || { \
 	    python=$$(tools/find-python $(PYTHON_VERSION)) \
 	        || { echo "*** no Python $(PYTHON_VERSION) that runs was found" >&2; exit 1; }; \
@@ -99,15 +119,23 @@ pins: ## recompile requirements/dev.txt from dev.in
 	.venv-pins/bin/uv pip compile --quiet --no-config --universal \
 	    --python-version $(PYTHON_VERSION) --generate-hashes --no-header --no-emit-index-url \
 	    --no-emit-find-links $(UPGRADE) requirements/dev.in --output-file requirements/dev.txt
+	.venv-pins/bin/uv pip compile --quiet --no-config --universal \
+	    --python-version $(PYTHON_VERSION) --generate-hashes --no-header --no-emit-index-url \
+	    --no-emit-find-links --constraint requirements/dev.txt \
+	    requirements/demo.in --output-file requirements/demo.txt
 
 clean: ## remove environments and caches
-	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	rm -rf .venv .venv-* site tools/web/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
 
 # Reinstalled only when the pins or the package's own metadata changed.
 INSTALLED_FROM := requirements/dev.txt pyproject.toml tools/make-venv
 
 $(READY): $(INSTALLED_FROM)
 	@tools/make-venv $(PYTHON_VERSION) .venv
+	@touch $@
+
+.venv-demo/.ready: requirements/demo.txt pyproject.toml tools/make-venv
+	@tools/make-venv $(PYTHON_VERSION) .venv-demo requirements/demo.txt
 	@touch $@
 
 .venv-%/.ready: $(INSTALLED_FROM)

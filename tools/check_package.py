@@ -1,0 +1,111 @@
+"""Build the wheel, install it alone with each extra into an empty environment, and use it.
+
+    .venv/bin/python tools/check_package.py [EXTRA …]
+
+Versions are held to those of requirements/dev.txt. What works only because something else of
+the development environment is there does not work here.
+"""
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+ROOT: Final = Path(__file__).parent.parent
+AT_ONCE: Final = 2
+
+USES: Final = {
+    "": "import midrun; midrun.Midrun; midrun.Agent; import midrun.cli.main",
+    "a2a": "import midrun.server.a2a.routing",
+    "anthropic": "from midrun.models.named import model_of; model_of('anthropic:claude-x')",
+    "client": "from midrun import connect; connect('http://127.0.0.1:1', token='x' * 16)",
+    "mcp": "from midrun.hosts.mcp import mcp_tools",
+    "openai": "from midrun.models.named import model_of; model_of('openai:gpt-x')",
+    "otel": "import midrun.followers.spans",
+    "postgres": "import midrun.stores.postgres",
+    "server": "from midrun.server import app, serve; import midrun.demo",
+    "temporal": "import midrun.engines.temporal",
+    "tui": "import midrun.tui",
+}
+"""What each extra is for, tried where nothing else is installed."""
+
+KEYS: Final = {"OPENAI_API_KEY": "none", "ANTHROPIC_API_KEY": "none"}
+SHIPPED: Final = ("midrun/py.typed", "midrun/server/static/midrun.js")
+
+
+def main(argv: list[str]) -> int:
+    """Check all extras, or those named; return the exit code."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {"", *declared["optional-dependencies"]}
+    if missing := extras ^ set(USES):
+        sys.exit(f"*** say in USES what these extras are for, or drop them: {sorted(missing)}")
+    chosen = argv or sorted(extras)
+    with (
+        TemporaryDirectory(prefix="midrun-package-") as name,
+        ThreadPoolExecutor(AT_ONCE) as pool,
+    ):
+        folder = Path(name)
+        wheel, pins = built(folder), constraints(folder)
+        found = pool.map(lambda extra: problem(folder, wheel, pins, extra), chosen)
+        problems = dict(zip(chosen, found, strict=True))
+    for extra, text in problems.items():
+        print(f"  midrun[{extra}]  {text or 'works'}")
+    return int(any(problems.values()))
+
+
+def built(folder: Path) -> Path:
+    """Build the wheel, and look into it."""
+    _run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
+         "-w", str(folder), str(ROOT))  # fmt: skip
+    (wheel,) = folder.glob("midrun-*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    if lost := [name for name in SHIPPED if name not in names]:
+        sys.exit(f"*** the wheel lacks {lost}")
+    if strays := [name for name in names if not name.startswith(("midrun/", "midrun-"))]:
+        sys.exit(f"*** the wheel has what is not midrun's: {strays}")
+    return wheel
+
+
+def constraints(folder: Path) -> Path:
+    """Return the pins without their hashes, as constraints."""
+    lines = (ROOT / "requirements" / "dev.txt").read_text().splitlines()
+    pins = folder / "pins.txt"
+    pinned = (
+        line.removesuffix("\\").strip() for line in lines if "==" in line and line[0] != " "
+    )
+    pins.write_text("\n".join(pinned))
+    return pins
+
+
+def problem(folder: Path, wheel: Path, pins: Path, extra: str) -> str:
+    """Install the wheel with `extra` alone, use it, and return what went wrong."""
+    home = folder / f"env-{extra or 'alone'}"
+    name = f"{wheel}[{extra}]" if extra else str(wheel)
+    python = home / "bin" / "python"
+    try:
+        _run(sys.executable, "-m", "venv", "--without-pip", str(home))
+        _run(sys.executable, "-m", "pip", "--python", str(python), "install", "-q",
+             "--no-input",
+             "--disable-pip-version-check", "-c", str(pins), name)  # fmt: skip
+        _run(str(python), "-W", "error::SyntaxWarning", "-c", USES[extra])
+        _run(str(python), "-m", "midrun", "--version")
+        _run(str(home / "bin" / "midrun"), "--help")
+    except subprocess.CalledProcessError as error:
+        return f"FAILED: {error.stderr.strip().splitlines()[-1:] or error.cmd}"
+    return ""
+
+
+def _run(*command: str) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=ROOT.anchor, env=env | KEYS
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
