@@ -7,13 +7,16 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from bench import codec, core, stores
+from bench import codec, core, http, page, runtime, stores
 from bench.figures import Figure, table
 
 BENCHES: Final[Sequence[Callable[[], Sequence[Figure]]]] = (
     stores.figures,
     codec.figures,
     core.figures,
+    runtime.figures,
+    http.figures,
+    page.figures,
 )
 
 

@@ -63,8 +63,8 @@ async def main() -> None:
         await run.cancel(undo="all")
         await run.until("cancelled")  # said when every child has undone its work
         print("drafts:", sorted(drafts))
-        for row in (await midrun.runs()).items:
-            print(f"{row.head.agent}: {row.head.phase}")
+        for view in (await midrun.runs()).items:
+            print(f"{view.agent}: {view.phase}")
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def _guards() -> Iterator[str]:
     for kind, names in GUARDS.items():
         yield f"- **{name_of(kind)}**: {', '.join(f'`{name}`' for name in names)}"
     yield (
-        "\nA control may also be refused as `request_id_reused`;"
+        "\nA control may also be refused as `request_id_reused` or `stale_revision`;"
         " what a driver brings, as `fenced` or `lease_lost`."
     )
 

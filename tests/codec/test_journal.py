@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import force_setattr
 
 from midrun.codec.journal import (
     chain,
@@ -39,6 +40,8 @@ from midrun.errors import JournalCorrupt, JournalTooNew, NotJson, TooLarge
 from midrun.testing.store_suite.setting import example
 
 AT = Micros(1_763_251_200_000_000)
+ENDLESS = MaxCost(usd=1.0)
+force_setattr(ENDLESS, "usd", float("inf"))  # no stop can be made like this
 
 
 def put(entry: Entry, seq: int = 7, epoch: int | None = 3) -> bytes:
@@ -103,7 +106,7 @@ def test_an_entry_without_user_data_is_not_copied() -> None:
             CallDone(call=CallId("c"), reply=Reply(uses=(Use(tool="t", args={1: 2}),))),
             "$.reply.uses[0].args",
         ),
-        (RunStarted(agent="a", task="t", stop=MaxCost(usd=float("inf"))), "$.stop.usd"),
+        (RunStarted(agent="a", task="t", stop=ENDLESS), "$.stop.usd"),
         (CapRaised(caps={"steps": INTEGER_MAX + 1}), "$.caps.steps"),
         (PauseRequested(until=Micros(INTEGER_MAX + 1)), "$.until"),
         (PauseRequested(by="\ud800"), "$"),

@@ -25,14 +25,12 @@ def test_a_state_is_thawed_as_it_was_frozen(state: State) -> None:
     assert thaw(freeze(state)) == state
 
 
-def test_a_snapshot_with_one_digit_changed_is_not_believed(state: State) -> None:
-    """It is still JSON, and still a state: of a run that never was."""
+def test_a_snapshot_with_one_byte_changed_is_not_believed(state: State) -> None:
+    """It may still be a state: of a run that never was."""
     frozen = freeze(state)
-    places = [n for n in range(DIGEST, len(frozen)) if chr(frozen[n]).isdigit()]
-    assert len(places) > 10
-    for place in places:
+    for place in range(len(frozen)):
         changed = bytearray(frozen)
-        changed[place] = ord("1") if frozen[place] != ord("1") else ord("2")
+        changed[place] ^= 1
         assert thaw(bytes(changed)) is None
 
 

@@ -26,6 +26,7 @@ from midrun.stores.sqlite.store import SqliteStore
 from tests.crashes.deeds import STORIES, bulky, deeds, waiting
 from tests.crashes.facts import becomes, later
 from tests.crashes.troubled import Watched
+from tests.keeping import kept_at
 
 P = ParamSpec("P")
 
@@ -139,7 +140,7 @@ def kill_one(folder: str, story: str, *ends: tuple[str, int]) -> bool:
         if not child:
             tell_of_appends(sink)
             arrange_the_end(point, number)
-            anyio.run(live, f"sqlite:///{folder}/runs.db", story, case, str(place), hours)
+            anyio.run(live, kept_at(f"{folder}/runs.db"), story, case, str(place), hours)
             os._exit(0)
         os.close(sink)
         _, ending = os.waitpid(child, 0)
@@ -173,7 +174,7 @@ async def drive(folder: str, tool: str, lease_s: str) -> None:
     agent = waiting(tool, Path(folder))
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
         async with Midrun(
-            f"sqlite:///{folder}/runs.db", agents=[agent], outside=outside
+            kept_at(f"{folder}/runs.db"), agents=[agent], outside=outside
         ) as midrun:
             run = await midrun.start(agent, "go", request_id="the run")
             say(run.id)

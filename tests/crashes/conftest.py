@@ -23,11 +23,11 @@ PATIENCE = 60
 
 
 @pytest.fixture
-async def path(tmp_path: Path) -> AsyncIterator[Path]:
-    """Give the file that the test's runs are kept in; afterwards every journal is verified."""
+async def path(kept: Path) -> AsyncIterator[Path]:
+    """Give the path of the test's store; afterwards every journal in it is verified."""
     with anyio.fail_after(PATIENCE):
-        yield tmp_path / "runs.db"
-        await verify_all(tmp_path / "runs.db")
+        yield kept
+        await verify_all(kept)
 
 
 class Process:

@@ -18,6 +18,7 @@ from tests.crashes.conftest import child
 from tests.crashes.deeds import deeds
 from tests.crashes.facts import becomes
 from tests.crashes.troubled import Watched
+from tests.keeping import kept_at
 from tests.runtime.stage import Stage, Use
 
 
@@ -93,7 +94,7 @@ async def test_a_run_that_cannot_be_taken_is_taken_later(path: Path) -> None:
     """A process that comes up while the file is locked drives what there is when it is not."""
     stage = Stage()
     agent = stage.agent(Use("quick", name="a"), "Done.")
-    async with Midrun(f"sqlite:///{path}", agents=[agent], engine=None) as creating:
+    async with Midrun(kept_at(path), agents=[agent], engine=None) as creating:
         run_id = (await creating.start(agent, "go")).id
     store = Watched(path)
     lock = ExitStack()
@@ -145,7 +146,7 @@ async def test_leaving_while_the_lock_is_held_ends_in_time_and_loses_nothing(
         await held.wait()
         stage.gate("a").set()
     await store.close()
-    async with Midrun(f"sqlite:///{path}", agents=[agent]) as midrun:
+    async with Midrun(kept_at(path), agents=[agent]) as midrun:
         await (await midrun.get(run.id)).until("completed")
     assert (stage.began, stage.did) == (["a"], ["a"])
 
@@ -227,7 +228,7 @@ async def test_a_full_disk_holds_a_run_up_until_there_is_room(path: Path) -> Non
         assert await process.hear() == "full"
         assert await process.hear() == "completed"
         assert await process.end() == 0
-    async with Midrun(f"sqlite:///{path}") as midrun:
+    async with Midrun(kept_at(path)) as midrun:
         run = await midrun.get(run_id)
         records = await midrun.store.read(run.id)
     assert [deed.what for deed in deeds(path.parent)] == ["bulk", "charge"]

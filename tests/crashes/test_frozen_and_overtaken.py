@@ -19,6 +19,7 @@ from midrun.ports.outside import Outside
 from tests.crashes.conftest import Process, child
 from tests.crashes.deeds import deeds, waiting
 from tests.crashes.facts import becomes, later
+from tests.keeping import kept_at
 
 LONG = timedelta(seconds=60)
 SHORT = timedelta(seconds=2)
@@ -30,7 +31,7 @@ AN_HOUR_LATER = Outside(lease=timedelta(hours=6), clock=later(hours=1))
 def overtaking(path: Path, tool: str, outside: Outside = AN_HOUR_LATER) -> Midrun:
     """Return another process's worth of the same agent on the same file."""
     agent = waiting(tool, path.parent)
-    return Midrun(f"sqlite:///{path}", agents=[agent], outside=outside)
+    return Midrun(kept_at(path), agents=[agent], outside=outside)
 
 
 class Gates:
@@ -76,7 +77,7 @@ async def until(midrun: Midrun, run: Run, fact: Callable[[Record], bool]) -> Rec
 
 async def completed(path: Path, run_id: str) -> Sequence[Record]:
     """Wait until the run has completed, without driving it, and return its journal."""
-    async with Midrun(f"sqlite:///{path}") as watching:
+    async with Midrun(kept_at(path)) as watching:
         run = await watching.get(run_id)
         await run.until("completed")
         return await watching.store.read(run.id)
@@ -232,7 +233,7 @@ async def test_a_process_frozen_past_its_lease_drops_everything_and_takes_it_ane
     with child("drive", path.parent, "linger", SHORT.total_seconds()) as process:
         run_id = await process.hear()
         await happened(path, "linger-begun")
-        async with Midrun(f"sqlite:///{path}") as watching:
+        async with Midrun(kept_at(path)) as watching:
             run = await watching.get(run_id)
             process.freeze()
             while await watching.store.holders():  # noqa: ASYNC110 - only its clock tells

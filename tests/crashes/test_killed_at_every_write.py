@@ -23,6 +23,7 @@ from tests.crashes.child import LONG, answer_it, cancel_it
 from tests.crashes.conftest import child
 from tests.crashes.deeds import STORIES, Deed, deeds
 from tests.crashes.facts import later
+from tests.keeping import kept_at
 
 POINTS = ("insert", "commit", "reply")
 ONCE = ("charge", "press", "lock", "hold")
@@ -54,7 +55,7 @@ async def go_on_with(cases: list[Case], folder: Path) -> None:
     agents = [STORIES[case.story](case.case, folder / case.case) for case in cases]
     outside = Outside(lease=LONG, clock=later(hours=9))
     async with (
-        Midrun(f"sqlite:///{folder}/runs.db", agents=agents, outside=outside) as midrun,
+        Midrun(kept_at(f"{folder}/runs.db"), agents=agents, outside=outside) as midrun,
         anyio.create_task_group() as tasks,
     ):
         for case in cases:

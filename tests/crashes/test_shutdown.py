@@ -25,6 +25,7 @@ from midrun.stores.sqlite.store import SqliteStore
 from tests.crashes.conftest import child
 from tests.crashes.deeds import deeds, waiting
 from tests.crashes.facts import becomes
+from tests.keeping import kept_at
 from tests.runtime.stage import Stage, Use
 
 
@@ -87,7 +88,7 @@ class Faltering(Unpriced):
 
 def on(path: Path, *agents: Agent) -> Midrun:
     """Return a process's worth of midrun on the test's file."""
-    return Midrun(f"sqlite:///{path}", agents=agents)
+    return Midrun(kept_at(path), agents=agents)
 
 
 async def journal(path: Path, run: str) -> list[Record]:
@@ -296,7 +297,7 @@ async def test_a_run_that_nobody_was_told_of_is_found(path: Path) -> None:
     store = Deaf(path)
     async with (
         Midrun(store, agents=[agent]),
-        Midrun(f"sqlite:///{path}", agents=[agent], engine=None) as creating,
+        Midrun(kept_at(path), agents=[agent], engine=None) as creating,
     ):
         run = await creating.start(agent, "go")
         await run.until("completed")

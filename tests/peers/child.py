@@ -7,9 +7,9 @@ import anyio
 from midrun import Midrun
 
 
-async def main(path: str, run_id: str) -> None:
+async def main(store: str, run_id: str) -> None:
     """Pause the run, wait for the fact, and have it go on with an instruction."""
-    async with Midrun(f"sqlite:///{path}") as midrun:
+    async with Midrun(store) as midrun:
         run = await midrun.get(run_id)
         print((await run.pause(actor="far away")).phase, flush=True)  # noqa: T201 - the test reads it
         print((await run.until("paused")).phase, flush=True)  # noqa: T201

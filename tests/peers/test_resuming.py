@@ -12,6 +12,7 @@ from midrun import CheckpointRefused, Completed, ControlRefused, Failed, Midrun,
 from midrun.core.transcript import Transcript
 from midrun.models.scripted import Line
 from midrun.stops import MaxSteps
+from tests.keeping import kept_at
 from tests.peers.cast import Cast, Use
 from tests.runtime.conftest import Opener
 
@@ -175,7 +176,9 @@ async def test_a_process_that_drives_nothing_can_pause_and_resume_a_run(
     midrun = await opened(cast.agent(Use("slow", name="a"), cast.says("Done.")))
     run = await midrun.start("actor", "go")
     await cast.start("a").wait()
-    async with await anyio.open_process([sys.executable, CHILD, path, run.id]) as child:
+    async with await anyio.open_process(
+        [sys.executable, CHILD, kept_at(path), run.id]
+    ) as child:
         assert child.stdout
         said = TextReceiveStream(child.stdout)
         await run.until("pausing")
@@ -222,13 +225,13 @@ async def test_a_paused_run_is_there_after_the_process_is_gone(path: Path) -> No
     """Pydantic AI: histories are kept in memory; what is to outlive it is yours to store."""
     first, second = Cast(), Cast()
     turns = Use("slow", name="a"), Use("quick", name="b"), "Done."
-    async with Midrun(f"sqlite:///{path}", agents=[first.agent(*turns)]) as midrun:
+    async with Midrun(kept_at(path), agents=[first.agent(*turns)]) as midrun:
         run = await midrun.start("actor", "go")
         await first.start("a").wait()
         await run.pause()
         first.gate("a").set()
         await run.until("paused")
-    async with Midrun(f"sqlite:///{path}", agents=[second.agent(*turns)]) as midrun:
+    async with Midrun(kept_at(path), agents=[second.agent(*turns)]) as midrun:
         again = await midrun.get(run.id)
         assert (await again.view()).phase == "paused"
         await again.resume()
@@ -241,10 +244,10 @@ async def test_a_process_that_leaves_in_the_middle_has_nothing_made_again(path: 
     first, second = Cast(), Cast()
     turns = Use("quick", name="a"), Use("slow", name="b"), second.says("Done.")
     soon = timedelta(milliseconds=20)
-    async with Midrun(f"sqlite:///{path}", agents=[first.agent(*turns, grace=soon)]) as midrun:
+    async with Midrun(kept_at(path), agents=[first.agent(*turns, grace=soon)]) as midrun:
         run = await midrun.start("actor", "go")
         await first.start("b").wait()
-    async with Midrun(f"sqlite:///{path}", agents=[second.agent(*turns)]) as midrun:
+    async with Midrun(kept_at(path), agents=[second.agent(*turns)]) as midrun:
         again = await midrun.get(run.id)
         await again.until("completed")
     assert (first.began, second.began) == (["a", "b"], [])
