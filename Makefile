@@ -11,7 +11,6 @@ MAKEFLAGS += --no-print-directory
 # The oldest supported Python is the one we develop on; the others run the tests only.
 PYTHON_VERSION := 3.11
 OTHER_VERSIONS := 3.12 3.13
-UV_VERSION := 0.13.7
 
 # Test processes; ARGS goes to pytest: make check ARGS="-k cancel -x"
 JOBS ?= 2
@@ -115,7 +114,7 @@ pins: ## recompile requirements/*.txt from *.in
 	    python=$$(tools/find-python $(PYTHON_VERSION)) \
 	        || { echo "*** no Python $(PYTHON_VERSION) that runs was found" >&2; exit 1; }; \
 	    "$$python" -m venv --clear .venv-pins; \
-	    .venv-pins/bin/pip install -qq uv==$(UV_VERSION); }
+	    .venv-pins/bin/pip install -qq --require-hashes -r requirements/uv.txt; }
 	.venv-pins/bin/uv pip compile --quiet --no-config --universal \
 	    --python-version $(PYTHON_VERSION) --generate-hashes --no-header --no-emit-index-url \
 	    --no-emit-find-links $(UPGRADE) requirements/dev.in --output-file requirements/dev.txt
@@ -123,6 +122,9 @@ pins: ## recompile requirements/*.txt from *.in
 	    --python-version $(PYTHON_VERSION) --generate-hashes --no-header --no-emit-index-url \
 	    --no-emit-find-links --constraint requirements/dev.txt \
 	    requirements/demo.in --output-file requirements/demo.txt
+	.venv-pins/bin/uv pip compile --quiet --no-config --universal \
+	    --python-version $(PYTHON_VERSION) --generate-hashes --no-header --no-emit-index-url \
+	    --no-emit-find-links requirements/uv.in --output-file requirements/uv.txt
 
 clean: ## remove environments and caches
 	rm -rf .venv .venv-* site tools/web/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

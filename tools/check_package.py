@@ -89,15 +89,21 @@ def problem(folder: Path, wheel: Path, pins: Path, extra: str) -> str:
     python = home / "bin" / "python"
     try:
         _run(sys.executable, "-m", "venv", "--without-pip", str(home))
-        _run(sys.executable, "-m", "pip", "--python", str(python), "install", "-q",
-             "--no-input",
-             "--disable-pip-version-check", "-c", str(pins), name)  # fmt: skip
+        _run(*_installer(python), "-q", "-c", str(pins), name)
         _run(str(python), "-W", "error::SyntaxWarning", "-c", USES[extra])
         _run(str(python), "-m", "midrun", "--version")
         _run(str(home / "bin" / "midrun"), "--help")
     except subprocess.CalledProcessError as error:
         return f"FAILED: {error.stderr.strip().splitlines()[-1:] or error.cmd}"
     return ""
+
+
+def _installer(python: Path) -> list[str]:
+    """Return the command that installs for `python`: by uv, which set-up brings, or by pip."""
+    uv = ROOT / ".venv-pins" / "bin" / "uv"
+    if uv.exists():
+        return [str(uv), "pip", "install", "--no-config", "--python", str(python)]
+    return [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-input"]
 
 
 def _run(*command: str) -> None:

@@ -1,6 +1,7 @@
 """Every command does the same at a store and at a server, in the same words."""
 
 import json
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -72,6 +73,9 @@ def test_an_approval_is_given_once_and_a_second_hears_who_was_first(
 ) -> None:
     """The name of the run will do while it asks only one thing."""
     run = started(url, "sender", "Send it")
+    assert f'{run}-a1  Let the agent call send? {{"to":"ada"}}' in midrun("asks").out
+    refused = midrun("answer", run, "yes")
+    assert (refused.code, "use approve or decline" in refused.err) == (1, True), refused.err
     assert midrun("approve", run, "--args", '{"to": "bob"}').code == 0
     assert "sent to bob" in midrun("feed", run, "--follow").out
     again = midrun("approve", f"{run}-a1")
@@ -94,7 +98,10 @@ def test_a_run_at_its_cap_is_resumed_with_a_higher_one(midrun: Typist, url: Typi
     refused = midrun("resume", run)
     assert (refused.code, "cap_reached" in refused.err) == (1, True)
     assert "--cap steps=20" in midrun("resume", run, "--cap", "steps").err
-    assert midrun("resume", run, "--cap", "steps=5").code == 0
+    assert "Raise cap, resume: Adds 10 steps" in midrun("show", run).out
+    assert "(resume --cap steps=11)" in midrun("show", run).out
+    resumed = midrun("resume", run, "--cap", "steps=5")
+    assert (resumed.code, "midrun worker" in resumed.out) == (0, "--store" in midrun.where)
     assert "RunCompleted" in midrun("feed", run, "--follow").out
 
 
@@ -180,3 +187,12 @@ def test_a_feed_that_has_nothing_new_ends(midrun: Typist, url: Typist) -> None:
     run = started(url, "asker", "Ask me")
     (view,) = midrun("show", run, "--json").values
     assert midrun("feed", run, "--after", str(view["seq"])) == Said(0, "", "")
+
+
+def test_a_wrong_token_is_answered_in_the_words_of_the_command(
+    served: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever types does not call `connect`."""
+    said = Typist(capsys, "--url", served[1], "--token", "not-the-one-of-the-server")("ls")
+    assert (said.code, "--token or $MIDRUN_TOKEN" in said.err) == (1, True), said.err
+    assert "connect(" not in said.err

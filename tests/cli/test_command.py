@@ -1,6 +1,8 @@
 """The command in processes of its own: signals, exit codes, and what it does not load."""
 
+import importlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from midrun.cli.apps import agents_of
 from tests.cli.typist import APP, TOKEN, Shell, Typist, read_until, serving
 
 HEAVY = (
@@ -101,6 +104,14 @@ def test_a_worker_stands_down_when_it_is_told_to(shell: Shell, tmp_path: Path) -
     [
         (["run", "nowhere.py", "x"], 1, "there is no such file"),
         (["run", str(APP), "x"], 1, "choose with --agent"),
+        (["run", str(APP), "x", "--agent", "seracher"], 1, "it has: searcher, asker, sender"),
+        (["ls", "--store", "sqlite:///typo.db"], 1, "there is no store at typo.db"),
+        (["pause", "x", "--store", "sqlite:///typo.db"], 1, "start a run to make it"),
+        (
+            ["run", f"{APP}:asker", "x", "--store", "sqlite:///no/x.db"],
+            1,
+            "the folder no first",
+        ),
         (["ls", "--store", "nonsense://"], 1, "use memory://, sqlite:///"),
         (["ls", "--store", "memory://", "--url", "http://x"], 1, "give one of them"),
         (["puase", "x"], 2, "did you mean pause?"),
@@ -117,6 +128,46 @@ def test_a_slip_is_answered_with_what_was_probably_meant(
     said = Typist(capsys)(*words)
     assert (said.code, says in said.err) == (code, True), said.err
     assert "Traceback" not in said.err
+    assert not Path("typo.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("import anyio\nanyio.run(anyio.sleep, 0)\n", "it runs something when it is imported"),
+        ("raise SystemExit(0)\n", 'put that under if __name__ == "__main__":'),
+        ("def f():\n    return 1 / 0\n\nf()\n", "ZeroDivisionError: division by zero ("),
+        ("import json\njson.loads('')\n", "broken.py:2)"),
+        ("import nowhere\n", "No module named 'nowhere'"),
+        ("def f(:\n", "SyntaxError: invalid syntax (broken.py, line 1)"),
+    ],
+)
+def test_an_app_that_cannot_be_imported_says_why_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    source: str,
+    says: str,
+) -> None:
+    """With the line of the app, not of the library that it called."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    importlib.invalidate_caches()
+    (tmp_path / "broken.py").write_text(source)
+    said = Typist(capsys)("worker", "broken.py")
+    assert (said.code, said.err.count("\n"), says in said.err) == (1, 1, True), said.err
+
+
+def test_what_the_tutorial_has_its_reader_save_can_be_served(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its last section says so; importing it must run nothing."""
+    page = Path(__file__).parents[2] / "docs" / "tutorial.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "memo.py").write_text("\n".join(blocks))
+    assert [agent.name for agent in agents_of("memo.py")] == ["writer"]
+    assert not (tmp_path / "memo.db").exists()
 
 
 def test_every_command_teaches_by_example(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,6 +186,7 @@ def test_buttons_are_pressed_without_loading_what_they_do_not_need(
     shell: Shell, word: str
 ) -> None:
     """No provider's package, no server, no terminal library: they start in a blink."""
+    Path(shell.folder, "runs.db").touch()
     code = (
         f"import sys; from midrun.cli.main import main; main({word.split()});"
         f"print([m for m in sys.modules if m.split('.')[0] in {HEAVY}])"

@@ -68,6 +68,29 @@ def test_while_a_tool_works_a_pause_says_what_it_waits_for() -> None:
     assert sign(run.when(c.Pause(now=True)).state).note == "stopping draft, mail"
 
 
+def test_a_call_that_saved_its_progress_is_stopped_there_and_goes_on_from_there() -> None:
+    """It is not let finish, so nobody is told that it will; new words drop it."""
+    run = begun.replies(SEARCH).starts("c2")
+    run = run.after(v.SaveProgress(epoch=E1, call=CallId("c2"), progress={"page": 3}))
+    assert pressed(run.state)[0].consequence.startswith(
+        "Stops now; goes on from what it saved."
+    )
+    run = run.when(c.Pause(by=ANN))
+    assert sign(run.state).note == "stopping search"
+    run = run.after(v.Close(epoch=E1, outcome=CallAborted(call=CallId("c2")))).advances()
+    pause, redirect, _ = pressed(run.then(phase=Phase.PAUSED).state)
+    assert pause.consequence == "Goes on with search from what it saved."
+    assert "Drops search, unless the agent wants it again." in redirect.consequence
+
+
+def test_a_call_that_was_stopped_without_a_trace_is_made_again() -> None:
+    """Then "nothing is repeated" would not be true."""
+    run = begun.replies(SEARCH).starts("c2").when(c.Pause(by=ANN, now=True))
+    run = run.after(v.Close(epoch=E1, outcome=CallAborted(call=CallId("c2")))).advances()
+    pause = pressed(run.then(phase=Phase.PAUSED).state)[0]
+    assert pause.consequence == "Makes search again; finished work is not repeated."
+
+
 def test_while_the_model_speaks_a_pause_is_at_once() -> None:
     """A stream is closed; a tool would be let finish."""
     run = begun.starts("c1")
@@ -92,8 +115,8 @@ def test_a_cancel_names_what_it_undoes_releases_and_cannot_undo() -> None:
     assert cancel.undo == ('draft {"title":"Memo"}',)
     assert cancel.never == ('mail {"to":"bo"}',)
     assert cancel.release == ("lock",)
-    said = "Stops now, can undo 1, releases 1, 1 can't be undone. Partial work is saved."
-    assert cancel.consequence == said
+    said = "Stops now, can undo 1 call, releases lock, 1 call can't be undone."
+    assert cancel.consequence == f"{said} Partial work is saved."
 
 
 def test_a_call_in_flight_that_has_an_undo_counts_as_undoable() -> None:
@@ -107,7 +130,7 @@ def test_a_call_nobody_knows_about_is_neither_done_nor_not_done() -> None:
     run = run.after(CallUnknown(call=CallId("c2")))
     cancel = pressed(run.state)[2]
     assert (cancel.never, cancel.unsure) == ((), ('mail {"to":"bo"}',))
-    assert "1 may or may not have happened" in cancel.consequence
+    assert "1 call may or may not have happened" in cancel.consequence
 
 
 def test_a_cancel_in_progress_says_what_it_is_at() -> None:

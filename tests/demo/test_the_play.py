@@ -138,7 +138,7 @@ async def test_a_side_question_is_answered_and_the_thread_kept(
         await stage.run.cancel(actor="ada")
         await stage.run.until("cancelled")
     assert back.words.startswith(f"Back to *{prose.TASK}* — step 2 of 7")
-    (answer,) = (n for n, text in enumerate(said) if "That is from *What a street" in text)
+    (answer,) = (n for n, text in enumerate(said) if "That is from “What a street" in text)
     assert "1,150 crowns" in said[answer]
     assert said[answer - 1] == "Let me look."
     assert said[answer + 1].startswith(back.words)
@@ -239,7 +239,7 @@ async def test_a_cancel_in_the_analysis_kills_it_and_cleans_up(tmp_path: Path) -
         report = await stage.run.report()
     assert [deed.tool for deed in report.undone] == ["write_section"]
     assert [deed.tool for deed in report.stopped] == ["find_themes"]
-    assert [deed.tool for deed in report.done] == ["lock_briefing"]
+    assert [deed.tool for deed in report.released] == ["lock_briefing"]
     assert report.clean
     assert not stage.draft
     assert not stage.locked

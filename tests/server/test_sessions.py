@@ -169,6 +169,12 @@ async def test_who_signed_out_stays_out() -> None:
         assert left.status_code == 204
         assert "max-age=0" in left.headers["set-cookie"].lower()
         assert (await browser.get("/v1/session")).status_code == 401
+    sessions = open_sessions()
+    found = sessions.find(cookie)
+    sessions.end(cookie)
+    assert found is not None
+    assert found.ended.is_set()  # streams wait for it
+    assert sessions.find(cookie) is None
 
 
 async def test_a_session_that_is_too_old_is_none() -> None:

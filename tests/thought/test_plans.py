@@ -127,3 +127,12 @@ async def test_a_plan_survives_a_pause_and_another_process(opened: Opener) -> No
     await run.until("completed")
     (made,) = [use for turn in await turns(run) for use in turn.uses if use.tool == "plan"]
     assert "step 2 of 3" in str(made.result)
+
+
+async def test_two_revisions_in_one_reply_are_both_kept(opened: Opener) -> None:
+    """Both leave with the same plan in view; the second builds on the first all the same."""
+    marks = [Use("plan", marks={"1": "done"}), Use("plan", marks={"2": "done"})]
+    agent = Workshop().agent(Use("plan", items=ITEMS), marks, "Done.")
+    run = await (await opened(agent)).start("actor", "go")
+    view = await run.until("completed")
+    assert [item.mark for item in view.plan] == ["done", "done", "queued"]

@@ -107,7 +107,19 @@ async def test_a_side_question_is_acknowledged_at_once() -> None:
         await stage.printed("» ada: how far are you?")
         stage.gates["read"].set()
         assert await stage.gone() is Left.ENDED
-        assert "Back to *Sort the mail*" in stage.paper.written
+        assert stage.paper.written.count("Back to *Sort the mail*") == 1
+        assert stage.paper.written.count("Done.") == 1
+        assert "interrupted" not in stage.paper.written
+
+
+async def test_hold_on_is_said_until_the_side_question_has_its_turn() -> None:
+    """What the bar says is true now."""
+    async with staged(READ, "Nearly there.", WRITE, "Done.") as stage:
+        await stage.sees("r  Redirect")
+        stage.type(f"show far are you?{ENTER}")
+        await stage.sees("Hold on", "message waits")
+        stage.gates["read"].set()
+        assert "Hold on" not in await stage.sees("Running", "write")
 
 
 async def test_a_text_that_was_refused_comes_back_to_be_sent_again() -> None:

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.once]
 async def test_at_80_columns_every_button_has_its_own_line(tmp_path: Path) -> None:
     """Nothing is cut off, nothing wraps by accident, and what was printed stays above."""
     async with terminal(tmp_path, 80, "run", f"{APP}:clerk", "Sort the mail") as t:
-        screen = await t.sees("Running", "step 2", "read")
+        screen = await t.sees("✓ write wrote Memo", "Running", "step 2", "read")
         lines = [line.rstrip() for line in screen.splitlines()]
         start = next(n for n, line in enumerate(lines) if "Running" in line)
         buttons = [

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from prompt_toolkit.utils import get_cwidth
 
 from midrun.core.ids import CallId
-from midrun.tui.streaming import INTERRUPTED, Speech, folded
+from midrun.tui.folding import folded, wrapped
+from midrun.tui.streaming import INTERRUPTED, Speech
 from midrun.tui.style import Line, words
 
 C1, C2 = CallId("c1"), CallId("c2")
@@ -29,6 +30,18 @@ def test_rows_break_between_words() -> None:
     assert folded("one two three", 8) == ["one two", "three"]
     assert folded("日本語の文字", 6) == ["日本語", "の文字"]
     assert folded("incomprehensible", 6) == ["incomp", "rehens", "ible"]
+
+
+def test_a_line_is_folded_with_its_looks_and_moved_in_below_its_mark() -> None:
+    """No word is cut in two, and none loses its look."""
+    line: Line = [("good", "✓ read"), ("dim", " all of the news of today")]
+    assert wrapped(line, 80) == [line]
+    assert wrapped(line, 16) == [
+        [("good", "✓ read"), ("dim", " all of")],
+        [("", "  "), ("dim", "the news of")],
+        [("", "  "), ("dim", "today")],
+    ]
+    assert rows(wrapped([("", "  ○ incomprehensible")], 12))[0] == "  ○"
 
 
 @given(st.lists(st.text(max_size=12), max_size=20), st.integers(4, 30))
@@ -74,3 +87,13 @@ def test_another_attempt_begins_anew() -> None:
     speech.heard(C1, "Cats are", 40)
     assert rows(speech.heard(C2, "Dogs", 40)) == [f"Cats are{INTERRUPTED}"]
     assert speech.row == "Dogs"
+
+
+def test_a_speech_that_was_heard_from_its_middle_is_told_from_its_beginning() -> None:
+    """Whoever comes late has missed something; nobody was interrupted."""
+    speech = Speech()
+    speech.heard(C1, "the mat", 40)
+    assert rows(speech.whole(C1, "The cat sat on the mat.", 40, interrupted=False)) == [
+        "the mat",
+        "The cat sat on the mat.",
+    ]

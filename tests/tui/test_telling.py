@@ -21,11 +21,13 @@ NOBODY_WATCHES = {
     e.ToolUsed,
 }
 
+THE_NEXT_REPLY_SAYS_IT = {e.FrameResumed, e.FrameReconstructed}
+
 
 def test_every_kind_of_entry_is_told_or_known_to_be_quiet() -> None:
     """A new kind must choose: silence by accident hides what a run does."""
     assert ARMS.keys() | QUIET == set(e.KINDS)
-    assert QUIET == NOBODY_WATCHES
+    assert QUIET == NOBODY_WATCHES | THE_NEXT_REPLY_SAYS_IT
 
 
 def test_long_values_are_cut_and_end_in_a_sign_of_that() -> None:

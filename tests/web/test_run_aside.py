@@ -42,6 +42,32 @@ async def test_what_was_done_to_the_world_is_listed(bench: Bench, stage: Stage) 
     await expect(effects.nth(3)).to_contain_text("in progress")
 
 
+async def test_a_run_that_is_over_says_what_it_kept_and_gave_back(
+    bench: Bench, stage: Stage
+) -> None:
+    """Nothing can be undone any more, and nothing is still to be released."""
+    acts = [Use("draft", name="memo"), Use("lock", name="table")]
+    seen = await watched(bench, stage, acts, "Done.")
+    await seen.says("Completed")
+    effects = seen.page.locator("midrun-effects li")
+    await expect(effects.nth(0)).to_contain_text("kept")
+    await expect(effects.nth(1)).to_contain_text("released")
+    await expect(effects.nth(1)).not_to_contain_text("when the run ends")
+    report = seen.page.locator("midrun-report")
+    await expect(report).to_contain_text('Released: lock {"name":"table"}')
+    await expect(report).not_to_contain_text("No model or tool calls")
+
+
+async def test_the_timeline_names_tools_as_soon_as_they_start(
+    bench: Bench, stage: Stage
+) -> None:
+    """A number is nobody's name for a call."""
+    seen = await at_tool(bench, stage)
+    row = seen.page.locator("midrun-timeline li:has(span)").first
+    await expect(row).to_contain_text("call.started")
+    await expect(row).to_contain_text("slow")
+
+
 async def test_the_timeline_is_filtered(bench: Bench, stage: Stage) -> None:
     """Newest first; what people did says by whom."""
     seen = await at_tool(bench, stage)

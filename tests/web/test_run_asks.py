@@ -3,11 +3,15 @@
 import pytest
 from playwright.async_api import expect
 
-from tests.web.bench import Bench
-from tests.web.stage import Stage, Use
+from midrun import Agent, ask_human
+from tests.web.bench import Bench, freeze, later
+from tests.web.stage import HeldModel, Stage, Use
 from tests.web.watching import Watched, watched
 
 pytestmark = pytest.mark.once
+
+LINGER_MS = 31_000
+"""For a little less than this one reads what was decided."""
 
 
 async def asked(bench: Bench, stage: Stage, who: str = "olga") -> Watched:
@@ -26,7 +30,54 @@ async def test_a_call_is_approved(bench: Bench, stage: Stage) -> None:
     await seen.action("Approve").click()
     await seen.says("Completed")
     assert stage.did == ["bo"]
-    await expect(seen.page.locator("midrun-asks")).to_contain_text("Approved by you")
+
+
+async def test_what_was_decided_is_shown_for_a_while(bench: Bench, stage: Stage) -> None:
+    """With the answer; after that nothing needs anybody."""
+    seen = await watched(bench, stage, Use("ask", question="Which region?"), "All done.")
+    await seen.says("Waiting for you")
+    await freeze(seen.page)
+    await seen.page.get_by_label("Answer to: Which region?").fill("north")
+    await seen.action("Answer").click()
+    asks = seen.page.locator("midrun-asks")
+    await expect(asks).to_contain_text("Which region? — Answered by you: “north”")
+    await expect(asks).not_to_contain_text("Needs your answer")
+    await later(seen.page, LINGER_MS)
+    await expect(asks).to_be_hidden()
+
+
+async def test_a_question_with_options_is_its_buttons(bench: Bench, stage: Stage) -> None:
+    """The same words once more, as JSON, would help nobody."""
+    use = Use("ask_human", question="Which one?", options=["North", "South"])
+    agent = Agent("asker", model=HeldModel(stage, [use, "All done."]), tools=[ask_human])
+    site = await bench.site(agent)
+    run = await site.start("asker")
+    page = await bench.page(site, f"/runs/{run.id}")
+    card = page.locator("midrun-asks .card")
+    await expect(card.get_by_role("button", name="South")).to_be_visible()
+    await expect(card).not_to_contain_text("ask_human")
+    await expect(card).not_to_contain_text("options")
+    await card.get_by_role("button", name="South").click()
+    await expect(page.locator("midrun-controls .badge")).to_contain_text("Completed")
+
+
+async def test_on_a_phone_the_question_comes_first_and_the_bar_leads_to_it(
+    bench: Bench, stage: Stage
+) -> None:
+    """Nobody should have to look for what the run waits for."""
+    seen = await asked(bench, stage)
+    link = seen.action("Answer…")
+    await expect(link).to_be_hidden()
+    await seen.page.set_viewport_size({"width": 390, "height": 760})
+    card = await seen.page.locator("midrun-asks .card").bounding_box()
+    steps = await seen.page.locator("midrun-steps").bounding_box()
+    assert card is not None
+    assert steps is not None
+    assert card["y"] < steps["y"]
+    await expect(seen.button("pause").locator("kbd")).to_be_hidden()
+    await link.click()
+    await expect(seen.action("Approve")).to_be_focused()
+    await expect(seen.action("Approve")).to_be_in_viewport()
 
 
 async def test_a_call_is_approved_with_other_arguments(bench: Bench, stage: Stage) -> None:
@@ -71,8 +122,9 @@ async def test_of_two_people_one_decides_and_the_other_learns_who(
 ) -> None:
     """Also if both press at the same moment: there is no error, and the mail goes out once."""
     seen = await asked(bench, stage, who="ann")
-    other = await bench.page(seen.site, seen.path, who="olga")
+    other = await bench.page(seen.site, seen.path, who="olga", clock=True)
     await expect(other.locator("midrun-asks .card")).to_be_visible()
+    await freeze(other)  # what was decided is shown for a while
     await other.route("**/seen", lambda route: route.abort())  # it has not heard yet
     await seen.action("Approve").click()
     await seen.says("Completed")

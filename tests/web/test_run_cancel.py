@@ -25,7 +25,7 @@ async def with_effects(bench: Bench, stage: Stage) -> Watched:
     seen = await watched(bench, stage, done, now, "All done.")
     await stage.start("work").wait()
     await expect(seen.button("cancel")).to_contain_text(
-        "can undo 2, releases 1, 1 can't be undone"
+        "can undo 2 calls, releases lock, 1 call can't be undone"
     )
     return seen
 
@@ -80,12 +80,14 @@ async def test_a_cancel_undoes_and_reports_in_three_columns(bench: Bench, stage:
     columns = report.locator(".columns > div")
     await expect(columns).to_have_text(
         [
-            exactly('Done and kept quick {"name":"post"} lock {"name":"table"}'),
+            exactly('Done and kept quick {"name":"post"}'),
             exactly('Undone draft {"name":"memo"} slow_draft {"name":"work"}'),
             exactly("Could not be undone Nothing."),
         ]
     )
-    await expect(report).to_contain_text("No model or tool calls were made after")
+    await expect(report).to_contain_text('Released: lock {"name":"table"}')
+    last = report.get_by_text("No model or tool calls were made after")
+    await expect(last).to_contain_text("except undoing and releasing.")
     assert sorted(stage.undone) == ["memo", "work"]
     assert stage.released == ["table"]
     states = seen.page.locator("midrun-steps ol > li")

@@ -78,6 +78,8 @@ async def test_a_side_question_holds_the_thought_and_comes_back(
     await stage.start("work").wait()
     await seen.writes("What was that paper?")
     await seen.page.get_by_label("Side question").check()
+    await expect(seen.page.get_by_label("Now — stop")).to_have_count(0)
+    await expect(seen.page.get_by_label("What do you want to know?")).to_be_visible()
     await seen.action("Ask").click()
     await expect(seen.page.locator("midrun-controls")).to_contain_text("Hold on — finishing")
     stage.gate("work").set()
@@ -90,6 +92,8 @@ async def test_a_side_question_holds_the_thought_and_comes_back(
     await seen.says("Completed")
     await expect(frames).to_be_hidden()
     await expect(seen.page.locator("midrun-timeline")).to_contain_text("Back to *Write a memo*")
+    steps = seen.page.locator("midrun-steps .turn").get_by_text("Back to *Write a memo*")
+    await expect(steps).to_have_count(1)
 
 
 async def test_a_held_thought_can_be_dropped(bench: Bench, stage: Stage) -> None:
@@ -121,6 +125,42 @@ async def test_a_paused_run_resumes_with_what_is_written(bench: Bench, stage: St
     await expect(seen.page.locator("midrun-controls .diff")).to_contain_text(TEXT)
     stage.gate("new").set()
     await seen.says("Completed")
+
+
+async def test_a_change_of_course_is_news_until_the_next_step(
+    bench: Bench, stage: Stage
+) -> None:
+    """Only what is dropped is crossed out: the plan still has its item."""
+    new: Turn = [Hold("new"), Use("quick", name="a")]
+    seen = await watched(
+        bench, stage, [PLAN, Use("slow", name="work")], new, [Hold("next"), "Right."]
+    )
+    await stage.start("work").wait()
+    await seen.writes(TEXT)
+    await seen.page.keyboard.press("Enter")
+    stage.gate("work").set()
+    await stage.start("new").wait()
+    diff = seen.page.locator("midrun-controls .diff")
+    await expect(diff).to_contain_text(TEXT)
+    await expect(diff).not_to_contain_text("Look around")
+    stage.gate("new").set()
+    await stage.start("next").wait()
+    await expect(diff).to_have_count(0)
+
+
+async def test_a_redirect_that_resumes_does_not_say_that_nothing_changed(
+    bench: Bench, stage: Stage
+) -> None:
+    """The words are the change."""
+    seen = await watched(bench, stage, ["I ", Hold("mid"), "think."], [Hold("new"), "Right."])
+    await stage.start("mid").wait()
+    await seen.button("pause").click()
+    await seen.says("Paused by you")
+    await seen.run.redirect(TEXT, actor="olga")
+    await stage.start("new").wait()
+    timeline = seen.page.locator("midrun-timeline")
+    await expect(timeline).to_contain_text("with new words")
+    await expect(timeline).not_to_contain_text("no changes")
 
 
 async def test_a_draft_survives_news_and_a_reload(bench: Bench, stage: Stage) -> None:

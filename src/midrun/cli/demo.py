@@ -26,7 +26,8 @@ Try, while it works:
 """
 TRY_HERE: Final = """\
 Try: p to pause in the middle of a sentence, and again to go on; r to redirect it ("Summarise
-and stop"); s for a side question ("How hot did it get?"); c to cancel, and see what is undone. d leaves.
+and stop"); s for a side question ("How hot did it get?"); c to cancel,
+and see what is undone. d leaves.
 """
 
 

@@ -18,22 +18,25 @@ from midrun.errors import Misconfigured
 async def run(args: Namespace, say: Sayer) -> int:
     """Start a run and show it until it rests, or somebody leaves."""
     agents: tuple[Agent, ...] = () if args.url else agents_of(args.app)
-    name = args.agent or (args.app if args.url else _only(args.app, agents))
+    name = (args.agent or args.app) if args.url else _chosen(args, agents)
     with spilling(args, say) as spill:
         async with opened(args, agents) as midrun:
             started = await midrun.start(
                 name, args.task, thread=args.thread, labels=args.label, actor=args.actor
             )
             if not say.as_json:
-                say.text(f"{started.id}  (pause it from anywhere: midrun pause {started.id})")
+                say.text(f"{started.id}\npause it from anywhere: midrun pause {started.id}")
             return await shown(started, args, say, driven_here=not args.url, spill=spill)
 
 
-def _only(app: str, agents: tuple[Agent, ...]) -> str:
-    if len(agents) > 1:
-        names = ", ".join(agent.name for agent in agents)
-        raise Misconfigured(app, f"has several agents, choose with --agent: {names}")
-    return agents[0].name
+def _chosen(args: Namespace, agents: tuple[Agent, ...]) -> str:
+    names = [agent.name for agent in agents]
+    if args.agent and args.agent not in names:
+        raise Misconfigured(args.app, f"has no agent {args.agent}; it has: {', '.join(names)}")
+    if not args.agent and len(names) > 1:
+        problem = f"has several agents, choose with --agent: {', '.join(names)}"
+        raise Misconfigured(args.app, problem)
+    return args.agent or names[0]
 
 
 async def attach(args: Namespace, say: Sayer) -> int:

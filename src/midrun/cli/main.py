@@ -12,7 +12,7 @@ import anyio
 from midrun.cli.opening import opened, settle
 from midrun.cli.parsing import parser
 from midrun.cli.saying import Sayer
-from midrun.errors import MidrunError
+from midrun.errors import ControlRefused, MidrunError, ServerRefused
 from midrun.handles.interface import AnyMidrun
 from midrun.tui.safe import printable
 
@@ -56,6 +56,14 @@ NEXT: Final = {
 }
 """Code of an error → what to type next, where its text does not say so."""
 
+INSTEAD: Final = {
+    "not_a_question": "it asks for an approval: use approve or decline",
+    "not_an_approval": "it asks a question: use answer",
+}
+"""Reason of a refusal → which command was meant."""
+
+UNAUTHORIZED: Final = 401
+
 INTERRUPTED: Final = 130
 
 
@@ -91,7 +99,17 @@ def _found(place: str) -> object:
 
 def _complain(error: MidrunError, say: Sayer) -> None:
     if say.as_json:
-        say.json({"error": error.code, "text": str(error)})
+        say.json({"error": error.code, "text": _text(error)})
         return
-    hint = f"\nmidrun: {NEXT[error.code]}" if error.code in NEXT else ""
-    sys.stderr.write(f"midrun: {printable(str(error))}{hint}\n")
+    hint = NEXT.get(error.code, "")
+    if isinstance(error, ControlRefused):
+        hint = INSTEAD.get(error.reason, "")
+    next_line = f"\nmidrun: {hint}" if hint else ""
+    sys.stderr.write(f"midrun: {printable(_text(error))}{next_line}\n")
+
+
+def _text(error: MidrunError) -> str:
+    """Return what it says, to somebody who types and does not program."""
+    if isinstance(error, ServerRefused) and error.status == UNAUTHORIZED:
+        return f"server {error.url}: {error.problem}; give its token: --token or $MIDRUN_TOKEN"
+    return str(error)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from midrun.agents.agent import Agent
 from midrun.errors import Misconfigured
@@ -42,7 +42,11 @@ def settle(args: Namespace) -> None:
 
 @asynccontextmanager
 async def opened(args: Namespace, agents: tuple[Agent, ...] = ()) -> AsyncIterator[AnyMidrun]:
-    """Open the store, with the agents that are driven here, or a server."""
+    """Open the store, with the agents that are driven here, or a server.
+
+    Raises:
+        Misconfigured: there is no such store, and nobody who would start a run in it.
+    """
     if getattr(args, "url", None):
         from midrun.client.connect import connect  # noqa: PLC0415 - not needed for a store
 
@@ -51,11 +55,31 @@ async def opened(args: Namespace, agents: tuple[Agent, ...] = ()) -> AsyncIterat
         return
     from midrun.embed.midrun import Midrun  # noqa: PLC0415 - not needed for a server
 
+    check_file(args.store, there=not agents)
     key = os.environ.get("MIDRUN_KEY", "").encode() or None
     async with Midrun(
         args.store, agents=agents, engine="local" if agents else None, key=key
     ) as near:
         yield near
+
+
+def check_file(store: str, *, there: bool) -> None:
+    """See to it that the file of a store can be made; or that it is `there`, to look into.
+
+    A slip in an address must not leave an empty store behind, nor look like one.
+
+    Raises:
+        Misconfigured: it is not; the text says what to do.
+    """
+    parts = urlsplit(store) if store.startswith("sqlite:///") else None
+    if parts is None or parts.path == "/" or ":memory:" in store:  # the store has its own words
+        return
+    path = Path(unquote(parts.path[1:]))
+    if there and not path.exists():
+        problem = f"there is no store at {path}; check --store, or start a run to make it"
+        raise Misconfigured(store, problem)
+    if not path.parent.is_dir():
+        raise Misconfigured(store, f"create the folder {path.parent} first, or check --store")
 
 
 def _kept(url: str) -> str | None:

@@ -8,6 +8,7 @@ from typing import TextIO
 import msgspec
 
 from midrun.core.ids import SECOND, Micros
+from midrun.core.offers import Offer
 from midrun.core.words import line
 from midrun.driver.live import Delta
 from midrun.handles.item import Happened, Item
@@ -98,10 +99,16 @@ def view_lines(view: RunView, now: Micros) -> list[Line]:
         *([("dim", f"{name:<9}"), ("", text)] for name, text in _facts(view, now)),
         [],
     ] + [
-        [("bold", f"  {offer.label}"), ("", f": {offer.consequence}  ({name})")]
-        for name, offer in view.controls.items()
+        [("bold", f"  {offer.label}"), ("", f": {offer.consequence}  ({_typed(offer)})")]
+        for offer in view.controls.values()
         if offer.enabled
     ]
+
+
+def _typed(offer: Offer) -> str:
+    """Return what to type for an offer: what it means now, not where its button is."""
+    caps = (f" --cap {name}={cap:g}" for name, cap in offer.caps.items())
+    return "".join((offer.command, *caps))
 
 
 def _facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
@@ -123,10 +130,10 @@ def _facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
 
 def ask_line(ask: OpenAsk) -> Line:
     """Return what somebody has to decide."""
-    args = "" if ask.args is None or ask.kind == "question" else f" {_short(ask.args)}"
+    args = "" if ask.args is None or ask.kind == "question" else f" {flat(_short(ask.args))}"
     said = ask.question or f"{ask.kind} of {ask.tool}"
     about = f"  ({line(ask.task)})"
-    return [("bold", ask.ref), ("waiting", f"  {line(said)}"), ("", flat(args)), ("dim", about)]
+    return [("bold", ask.ref), ("waiting", f"  {line(said)}"), ("", args), ("dim", about)]
 
 
 # ── what happened ─────────────────────────────────────────────────────────────────────────

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Final, Literal
 
 from midrun.agents.agent import Agent
+from midrun.cli.opening import check_file
 from midrun.embed.midrun import Midrun
 from midrun.engines.placing import Placing
 from midrun.errors import Misconfigured
@@ -19,8 +20,9 @@ def staffed(args: Namespace, agents: tuple[Agent, ...]) -> Midrun:
     """Return what drives the runs of `agents`; it is not open yet.
 
     Raises:
-        Misconfigured: the engine's package is missing.
+        Misconfigured: the engine's package is missing, or the folder of the store.
     """
+    check_file(args.store, there=False)
     key = os.environ.get("MIDRUN_KEY", "").encode() or None
     return Midrun(args.store, agents=agents, engine=_engine(args), key=key)
 

@@ -16,7 +16,7 @@ from midrun.tui.typed import value_of
 async def pause(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Pause a run."""
     run = await find(midrun, args.run)
-    return _told(say, "pause", run, await run.pause(now=args.now, actor=args.actor))
+    return _told(args, say, run, await run.pause(now=args.now, actor=args.actor))
 
 
 async def resume(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -24,7 +24,7 @@ async def resume(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     run = await find(midrun, args.run)
     caps = dict(map(_cap, args.cap)) if args.cap else None
     receipt = await run.resume(args.text, caps=caps, actor=args.actor)
-    return _told(say, "resume", run, receipt)
+    return _told(args, say, run, receipt)
 
 
 async def redirect(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -32,14 +32,14 @@ async def redirect(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     run = await find(midrun, args.run)
     when: When = "now" if args.now else "next_step"
     receipt = await run.redirect(args.text, when=when, actor=args.actor)
-    return _told(say, "redirect", run, receipt)
+    return _told(args, say, run, receipt)
 
 
 async def say_to(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Speak to a run."""
     run = await find(midrun, args.run)
     receipt = await run.say(args.text, urgency=args.urgency, actor=args.actor)
-    return _told(say, "say", run, receipt)
+    return _told(args, say, run, receipt)
 
 
 async def cancel(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -47,14 +47,14 @@ async def cancel(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     run = await find(midrun, args.run)
     undo: UndoSet = "all" if args.undo_all else "in_flight"
     receipt = await run.cancel(undo=undo, reason=args.reason, actor=args.actor)
-    return _told(say, "cancel", run, receipt)
+    return _told(args, say, run, receipt)
 
 
 async def answer(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Answer a question."""
     run, ask = await find_ask(midrun, args.ask)
     receipt = await run.answer(value_of(args.value), ask=ask, actor=args.actor)
-    return _told(say, "answer", run, receipt)
+    return _told(args, say, run, receipt)
 
 
 async def approve(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -62,13 +62,13 @@ async def approve(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     run, ask = await find_ask(midrun, args.ask)
     edited = None if args.args is None else parse(args.args)
     receipt = await run.approve(ask=ask, args=edited, actor=args.actor)
-    return _told(say, "approve", run, receipt)
+    return _told(args, say, run, receipt)
 
 
 async def decline(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Decline a call."""
     run, ask = await find_ask(midrun, args.ask)
-    return _told(say, "decline", run, await run.decline(args.reason, ask=ask, actor=args.actor))
+    return _told(args, say, run, await run.decline(args.reason, ask=ask, actor=args.actor))
 
 
 async def halt(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -94,10 +94,11 @@ def _operator(args: Namespace) -> Who:
     return f"operator:{args.actor}" if args.actor else None
 
 
-def _told(say: Sayer, name: str, run: AnyRun, receipt: Receipt) -> int:
+def _told(args: Namespace, say: Sayer, run: AnyRun, receipt: Receipt) -> int:
+    name = args.command
     shape = {"run_id": run.id, "control": name, **_fields(receipt)}
     say.say(shape, receipt_line(name, receipt))
-    if receipt.phase == "queued" and not say.as_json:
+    if receipt.phase == "queued" and not (args.url or say.as_json):  # a server drives its own
         say.line([("dim", "it goes on as soon as a worker takes it: midrun worker APP")])
     return 0
 

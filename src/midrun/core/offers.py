@@ -39,6 +39,7 @@ SCALES: Final = {"cost": 1e6, "time": 1e6}
 LISTED: Final = 50
 """How many calls a button names."""
 
+_NAMED: Final = 2  # how many of those held are named in a sentence
 _AT_LEAST: Final = {"steps": 10, "tool_calls": 10, "repeats": 2, "tokens": 1000}
 _UNITS: Final = {"tool_calls": "tool calls", "time": "s of work", "repeats": "rounds"}
 _REST: Final = frozenset({Phase.PAUSED, Phase.FAILED})
@@ -80,7 +81,7 @@ def _pause(state: State) -> Offer:
         case Phase.PAUSED if state.hold is not None and state.hold.cap:
             return _raise(state, state.hold.cap)
         case Phase.PAUSED:
-            return _resume("Resume", f"Goes on at {_next(state)}; nothing is repeated.")
+            return _resume("Resume", _goes_on(state))
         case Phase.FAILED:
             text = "Tries again from the last boundary; finished work is not repeated."
             return _resume(f"Retry {place(state.plan, state.meter.steps)}", text)
@@ -124,14 +125,41 @@ def _raise(state: State, name: str) -> Offer:
 
 def _stops_after(state: State) -> str:
     calls = [state.calls[n - 1] for n in state.in_flight]
-    tools = ", ".join(_name(call) for call in calls if call.call_kind != "model")
+    tools = [call for call in calls if call.call_kind != "model"]
+    if finishing := [call for call in tools if not stoppable(call)]:
+        return f"Stops after {_names(finishing)}."
     if tools:
-        return f"Stops after {tools}."
+        return "Stops now; goes on from what it saved."
     return "Stops now, and keeps what is written." if calls else "Stops before the next call."
 
 
+def stoppable(call: Call) -> bool:
+    """Tell whether a pause stops `call` where it is, and does not let it finish."""
+    return call.call_kind == "model" or (call.call_kind == "tool" and call.progress is not None)
+
+
+def _goes_on(state: State) -> str:
+    """Return what resuming means: calls that were stopped midway are not over."""
+    stopped = _stopped(state)
+    if not stopped:
+        return f"Goes on at {_next(state)}; nothing is repeated."
+    saved = [call for call in stopped if call.progress is not None]
+    anew = [call for call in stopped if call.progress is None]
+    said = f"Goes on with {_names(saved)} from what it saved." if saved else ""
+    if anew:
+        said += f" Makes {_names(anew)} again; finished work is not repeated."
+    return said.strip()
+
+
+def _stopped(state: State) -> list[Call]:
+    """Return the tool calls that were stopped midway, and would be made again."""
+    parked = (number for frame in state.frames for number in frame.parked)
+    calls = (state.calls[number - 1] for number in (*state.open, *parked))
+    return [call for call in calls if call.again]
+
+
 def _waits_for(state: State) -> str:
-    names = ", ".join(_name(state.calls[n - 1]) for n in state.in_flight)
+    names = _names([state.calls[n - 1] for n in state.in_flight])
     return f"It waits for {names}." if names else "Nothing is in flight."
 
 
@@ -142,6 +170,10 @@ def _next(state: State) -> str:
 
 def _name(call: Call) -> str:
     return call.use.tool or "the model"
+
+
+def _names(calls: list[Call]) -> str:
+    return ", ".join(_name(call) for call in calls)
 
 
 def _count(number: int, noun: str) -> str:
@@ -158,7 +190,7 @@ def _redirect(state: State) -> Offer:
         return Offer(enabled=False, command="redirect", label="Redirect", consequence=text)
     if state.phase is Phase.PAUSED and hold is not None and hold.cap:
         offer = _raise(state, hold.cap)
-        text = "Raises the cap, and goes on with your instruction."
+        text = f"Raises the cap, and goes on with your instruction.{_gives_up(state)}"
         return replace(offer, label="Redirect", consequence=text)
     texts = {
         Phase.QUEUED: "Starts with your instruction.",
@@ -170,13 +202,19 @@ def _redirect(state: State) -> Offer:
     }
     text = texts.get(state.phase, "The run is over.")
     if state.phase in _REST:
-        text = "Goes on with your instruction; finished work stays."
+        text = f"Goes on with your instruction; finished work stays.{_gives_up(state)}"
     return Offer(
         enabled="redirect" in enabled(state.phase),
         command="redirect",
         label="Redirect",
         consequence=text,
     )
+
+
+def _gives_up(state: State) -> str:
+    """Return what a new course means for calls that were stopped midway, as a sentence."""
+    names = _names(_stopped(state))
+    return f" Drops {names}, unless the agent wants it again." if names else ""
 
 
 # ── cancel ───────────────────────────────────────────────────────────────────
@@ -221,13 +259,14 @@ def _cancelling(state: State, reach: Reach) -> str:
         return "Never starts. Nothing to undo."
     said = ["Is cancelled when the latch is lifted" if _halted(state) else "Stops now"]
     if undo := len(reach["undo"]):
-        said.append(f"can undo {undo}")
-    if release := len(reach["release"]):
-        said.append(f"releases {release}")
+        said.append(f"can undo {_count(undo, 'call')}")
+    if release := reach["release"]:
+        held = _names(release) if len(release) <= _NAMED else _count(len(release), "call")
+        said.append(f"releases {held}")
     if never := len(reach["never"]):
-        said.append(f"{never} can't be undone")
+        said.append(f"{_count(never, 'call')} can't be undone")
     if unsure := len(reach["unsure"]):
-        said.append(f"{unsure} may or may not have happened")
+        said.append(f"{_count(unsure, 'call')} may or may not have happened")
     return ", ".join(said) + ". Partial work is saved."
 
 
@@ -237,8 +276,7 @@ def under_way(state: State) -> str:
         number, action = state.cleaning
         verb = "Undoing" if action == "undo" else "Releasing"
         return f"{verb} {_told(state.calls[number - 1])}."
-    names = ", ".join(_name(state.calls[n - 1]) for n in state.in_flight)
-    if names:
+    if names := _names([state.calls[n - 1] for n in state.in_flight]):
         return f"Stopping {names}."
     left = remaining(state)
     if left and left[0][0].cleanup(left[0][1]).stage == "failed":

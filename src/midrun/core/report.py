@@ -100,8 +100,9 @@ def _belongs(call: Call) -> str | None:
         return "undoing"
     if call.undo.stage == "gave_up":
         return "not_undone"
-    if call.stage is Stage.DONE and call.call_kind == "tool" and call.release.stage == "done":
-        return "released"
+    held_only = call.call_kind == "tool" and not call.traits.undo
+    if call.stage is Stage.DONE and held_only and call.release.stage == "done":
+        return "released"  # with an undo it has an effect besides, which is kept
     if call.stage is Stage.DONE:
         return None if call.traits.effect is Effect.READ else "done"
     if call.call_kind == "child" and call.release.stage == "done":

@@ -3,7 +3,7 @@
 from typing import Final, Literal
 
 from midrun.core.cleanup import to_undo
-from midrun.core.offers import SCALES, under_way
+from midrun.core.offers import SCALES, stoppable, under_way
 from midrun.core.state import State
 from midrun.core.stops import caps
 from midrun.core.values import Phase, Value
@@ -73,15 +73,18 @@ def _at_work(state: State) -> str:
 
 
 def _pausing(state: State) -> Sign:
-    names = ", ".join(state.calls[n - 1].use.tool or "the model" for n in state.in_flight)
+    calls = [state.calls[n - 1] for n in state.in_flight]
     now = state.hold is not None and state.hold.now
-    verb = "stopping" if now else "finishing"
+    finishing = [call for call in calls if not now and not stoppable(call)]
+    named = finishing or calls
+    names = ", ".join(call.use.tool or "the model" for call in named)
+    verb = "finishing" if finishing else "stopping"
     return Sign(
         look="pausing",
         word="Taking over" if state.wheel else "Pausing",
         by=state.wheel or state.since_by,
         note=f"{verb} {names}" if names else "",
-        said="Pausing. Stopping this call." if now else "Pausing after this call.",
+        said="Pausing after this call." if finishing else "Pausing. Stopping this call.",
     )
 
 

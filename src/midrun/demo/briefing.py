@@ -39,6 +39,7 @@ class Briefing:
         self.work.end(WRITE, done=True)
         yield from self._facts()
         yield from self._mail()
+        self.work.leaving = True
         yield Line(self._farewell())
         return ""
 

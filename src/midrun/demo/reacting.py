@@ -95,12 +95,16 @@ class Researcher:
             topics += [clause] if MORE.search(clause) and not said else []
         if understood:
             words = " ".join(understood)
-            if topics:
-                return Course(words, self._topics(topics))
-            return Course(f"Changing course. {words}")
+            return self._led(words, topics) if topics else Course(f"Changing course. {words}")
         if GO_ON.search(text) and len(text.split()) <= GO_ON_WORDS:
             return Course(words="Going on.")
-        return Course(detour=self._topics(topics or [text]))
+        return self._led("", topics or [text])
+
+    def _led(self, words: str, topics: list[str]) -> Course:
+        """Go into topics and come back; where all was said but the last words, say others."""
+        if self._work.leaving:
+            return Course(words, instead=self._late(topics))
+        return Course(words, detour=self._topics(topics))
 
     def _understood(self, text: str) -> list[str]:
         """Take in what was asked for, and say what that changes."""
@@ -163,6 +167,13 @@ class Researcher:
         for text in wanted:
             closing = yield from self._topic(text)
         return closing
+
+    def _late(self, wanted: list[str]) -> Script:
+        yield from self._topics(wanted)
+        work = self._work
+        words = f"The briefing has {len(work.sections)} sections now and is in {work.file}."
+        mailed = f" What went to {work.mailed} is without that." if work.mailed else ""
+        return (yield from _ending(words + mailed))
 
     def _topic(self, text: str) -> Script:
         """Look something up and give it a section of its own, then go on as before."""

@@ -52,6 +52,7 @@ class Work:
     file: str = "the draft"
     checked: str = "nobody has checked the figures"
     mailed: str = ""  # whom to
+    leaving: bool = False  # the last words are chosen
 
     def begin(self, item: int) -> None:
         """Be at an item; what came before it and was never begun is dropped."""

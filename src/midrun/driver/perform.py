@@ -36,7 +36,7 @@ from midrun.core.evidence import Close, CloseUndo, Evidence, Fail, Late, SavePro
 from midrun.core.ids import CallId, Epoch, RunId
 from midrun.core.orders import AbortCall, CheckCall, ControlChild, Judge, Order
 from midrun.core.state import State
-from midrun.core.values import Json
+from midrun.core.values import Item, Json
 from midrun.driver.acting import act, check, clean
 from midrun.driver.bell import Bell
 from midrun.driver.children import attend, pass_on
@@ -81,6 +81,7 @@ class Door:
         self._bell = bell
         self._flights: dict[tuple[str, Form], Flight] = {}
         self._judging: set[str] = set()
+        self._planned: tuple[int, tuple[Item, ...]] = (-1, ())  # since which seq, and what
         self._dropped = False
 
     # ── leaving ───────────────────────────────────────────────────────────────────────────
@@ -145,10 +146,13 @@ class Door:
     def _keep_plan(self, flight: Flight, state: State) -> Close:
         """Bring the agent's plan, and right with it the end of the call that made it."""
         call, epoch = flight.call, self.epoch
+        since, newest = self._planned  # by a sibling that left together with this one
+        before = newest if state.seq <= since else state.plan
         try:
-            items = planned(state.plan, PLAN.parse(call.use.args))
+            items = planned(before, PLAN.parse(call.use.args))
         except (BadArguments, ValueError) as error:
             return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=str(error)))
+        self._planned = (state.seq, items)
         self._bring(hidden(self._means.vault, self._run, SetPlan(epoch=epoch, items=items)))
         return Close(epoch=epoch, outcome=CallDone(call=call.id, result=noted(items)))
 

@@ -13,8 +13,8 @@ from midrun.agents.outcome import AskView
 from midrun.core.ids import SECOND, Micros
 from midrun.core.offers import Offer
 from midrun.handles.view import CallView, RunView
+from midrun.tui.folding import folded
 from midrun.tui.safe import flat
-from midrun.tui.streaming import folded
 from midrun.tui.style import Line, words
 from midrun.tui.telling import shown
 

@@ -80,6 +80,9 @@ class Hand:
         self._leave = leave
         self._ask = 0
         self._warned = False
+        self._promised: Receipt | None = (
+            None  # whose words are true until what was asked is due
+        )
         self._pressed = Micros(0)
         self._wishes: deque[Wish] = deque()
         self._wanted = anyio.Event()
@@ -102,6 +105,7 @@ class Hand:
             self.notice = str(error)
         else:
             self.notice = _told(receipt) if receipt is not None else self.notice
+            self._promised = receipt if receipt is not None and receipt.said else None
 
     def want(self, wish: Wish) -> None:
         """Have `wish` carried out after those before it."""
@@ -112,6 +116,7 @@ class Hand:
     def see(self, view: RunView) -> None:
         """Look at the run as it is now."""
         self.view = view
+        self._keep_promise()
         if self.held and view.hold_until is not None:
             self._holds = True
         elif self._holds and view.phase in GOING:
@@ -120,6 +125,15 @@ class Hand:
                 self.mode, self.notice = Mode.BAR, "The minute is over: the run goes on."
         if self.mode is Mode.ASKS and not view.asks:
             self.mode = Mode.BAR
+
+    def _keep_promise(self) -> None:
+        """Take back "Hold on …" when what was asked has had its turn."""
+        promised, view = self._promised, self.view
+        if promised is None or view.seq < promised.seq:
+            return
+        if all(pending.seq != promised.seq for pending in view.pending):
+            self._promised = None
+            self.notice = "" if self.notice == promised.said else self.notice
 
     # ── the three buttons ─────────────────────────────────────────────────────────────────
 

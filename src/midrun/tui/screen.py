@@ -18,6 +18,7 @@ from prompt_toolkit.styles import Style
 
 from midrun.ports.clock import Clock
 from midrun.tui.bar import clipped, drawn, headline
+from midrun.tui.folding import wrapped
 from midrun.tui.hand import Hand, Left, Mode
 from midrun.tui.keys import bindings
 from midrun.tui.safe import flat, printable
@@ -99,7 +100,9 @@ class Screen:
         lines, self._above = self._above, []
         for line in lines:
             safe = [(look, printable(text)) for look, text in line]
-            print_formatted_text(self.app.output, [*_classes(safe), ("", "\n")], self._style)
+            for row in wrapped(safe, self.width):
+                shown = [*_classes(row), ("", "\n")]
+                print_formatted_text(self.app.output, shown, self._style)
         self.app.output.flush()
 
     def _focus(self) -> None:

@@ -8,8 +8,8 @@ import msgspec
 from midrun.agents.outcome import AskView
 from midrun.core.offers import Offer
 from midrun.tui.bar import asked
+from midrun.tui.folding import folded
 from midrun.tui.safe import flat, printable
-from midrun.tui.streaming import folded
 from midrun.tui.style import Line
 
 ROWS: Final = 8

@@ -4,9 +4,8 @@ A row that is full goes up into the scrollback and is never touched again; only 
 which still grows, is drawn with the bar. So nothing tears, however fast words come.
 """
 
-from prompt_toolkit.utils import get_cwidth
-
 from midrun.core.ids import CallId
+from midrun.tui.folding import folded
 from midrun.tui.safe import printable
 from midrun.tui.style import Line
 
@@ -31,8 +30,9 @@ class Speech:
     def whole(self, call: CallId, text: str, width: int, *, interrupted: bool) -> list[Line]:
         """Take in all that `call` has said in the end; some of it may have been heard."""
         heard = self._said if self._call == call else ""
-        if not text.startswith(heard):  # a later attempt said something else
-            return [*self.stop(interrupted=True), *self._whole("", text, width, interrupted)]
+        if not text.startswith(heard.rstrip()):  # another attempt; or the beginning was missed
+            other = self.stop(interrupted=heard not in text)
+            return [*other, *self._whole("", text, width, interrupted)]
         return self._whole(heard, text, width, interrupted)
 
     def _whole(self, heard: str, text: str, width: int, cut: bool) -> list[Line]:  # noqa: FBT001 - inside only
@@ -52,25 +52,3 @@ class Speech:
         rows = [row for part in whole for row in folded(part, width)]
         *more, self.row = folded(self.row, width)
         return [[("", row)] for row in (*rows, *more)]
-
-
-def folded(text: str, width: int) -> list[str]:
-    """Return `text` as rows of at most `width` columns, broken at blanks if there are any."""
-    rows = []
-    while get_cwidth(text) > width:
-        cut = _fitting(text, width)
-        blank = text.rfind(" ", 0, cut + 1)
-        at = blank if blank > 0 else cut
-        rows.append(text[:at].rstrip(" "))
-        text = text[at:].lstrip(" ") if blank > 0 else text[at:]
-    return [*rows, text]
-
-
-def _fitting(text: str, width: int) -> int:
-    """Return how many characters of `text` fit; at least one, or nothing would ever move."""
-    used = 0
-    for count, char in enumerate(text):
-        used += get_cwidth(char)
-        if used > width:
-            return max(count, 1)
-    return len(text)

@@ -65,8 +65,8 @@ def _completed(_: e.RunCompleted, __: State, ___: State) -> list[Line]:
 
 
 def _pause(entry: e.PauseRequested, _: State, __: State) -> list[Line]:
-    held = " for a moment" if entry.until is not None else ""
-    return _one("paused", "‖", f"pause asked for{held}{_by(entry.by)}")
+    asked = "pause asked for" if entry.until is None else "held for a moment"
+    return _one("paused", "‖", f"{asked}{_by(entry.by)}")
 
 
 def _unpaused(entry: e.PauseWithdrawn, _: State, __: State) -> list[Line]:
@@ -224,7 +224,7 @@ def _frame(entry: e.FramePushed, _: State, __: State) -> list[Line]:
     return _one("dim", "⋯", f"held: {entry.goal}")
 
 
-def _frame_words(entry: "e.FrameResumed | e.FrameAbandoned", _: State, __: State) -> list[Line]:
+def _dropped(entry: e.FrameAbandoned, _: State, __: State) -> list[Line]:
     return _one("dim", "⋯", entry.words) if entry.words else []
 
 
@@ -292,9 +292,7 @@ ARMS: Final[Mapping[type[e.Entry], Arm]] = {
     e.MessageReceived: _message,
     e.MessageClosed: _words_closed,
     e.FramePushed: _frame,
-    e.FrameResumed: _frame_words,
-    e.FrameReconstructed: _frame_words,
-    e.FrameAbandoned: _frame_words,
+    e.FrameAbandoned: _dropped,
     e.PlanMade: _plan,
     e.HistoryCondensed: _condensed,
     e.AnswerGiven: _answer,
@@ -304,4 +302,4 @@ ARMS: Final[Mapping[type[e.Entry], Arm]] = {
 }
 
 QUIET: Final = frozenset(e.KINDS) - ARMS.keys()
-"""What the bar shows, or nobody needs to see go by."""
+"""What the bar shows, or the reply that follows says, or nobody needs to see go by."""

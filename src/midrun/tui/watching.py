@@ -4,7 +4,7 @@ from collections import deque
 from typing import Final
 
 from midrun.core import entries as e
-from midrun.core.ids import RunId
+from midrun.core.ids import CallId, RunId
 from midrun.core.machine import evolve
 from midrun.core.state import State
 from midrun.driver.live import Delta
@@ -35,7 +35,10 @@ class Watching:
             return self._delta(item, width)
         before = self.state
         self.state = evolve(before, item.entry, item.at)
-        lines = [*self._spoken(item.entry, width), *told(item.entry, before, self.state)]
+        lines = [
+            *self._spoken(item.entry, before, width),
+            *told(item.entry, before, self.state),
+        ]
         if item.seq > self._known:
             return lines
         self._recalled.extend(lines)
@@ -56,12 +59,25 @@ class Watching:
             case _:
                 return []
 
-    def _spoken(self, entry: e.Entry, width: int) -> list[Line]:
+    def _spoken(self, entry: e.Entry, before: State, width: int) -> list[Line]:
         """Return what a model has said in the end, if this ends one of its calls."""
         match entry:
             case e.CallDone(call=call, reply=reply) if reply is not None:
-                return self.speech.whole(call, reply.text, width, interrupted=False)
+                text = _led(before, call, reply.text)
+                return self.speech.whole(call, text, width, interrupted=False)
             case e.CallAborted(call=call, text=text) | e.CallFailed(call=call, text=text):
+                text = _led(before, call, text) if text else ""
                 return self.speech.whole(call, text, width, interrupted=True)
             case _:
                 return []
+
+
+def _led(state: State, call: CallId, text: str) -> str:
+    """Return what a model said after what the runtime says first: the way back, in words.
+
+    Whoever hears a reply word by word hears both; the entry has the model's own words only.
+    """
+    made = state.call(call)
+    if not state.prefix or made is None or made.seen < state.prefixed:
+        return text
+    return f"{state.prefix}\n\n{text}".rstrip()

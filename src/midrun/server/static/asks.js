@@ -9,6 +9,10 @@ import { span, whom } from "./words.js";
 /** @typedef {import("./shapes.js").Ask} Ask */
 /** @typedef {{id: string, text: string}} Decided */
 
+/** Milliseconds for which one reads what was decided; the timeline has it for good. */
+const LINGER = 30_000;
+/** It asks, and does nothing else: its arguments are the question and the buttons. */
+const ASKER = "ask_human";
 const TOO_LATE = new Set(["already_answered", "ask_closed"]);
 const CHOICES = /** @type {Record<string, string>} */ ({
   approve: "Approved",
@@ -76,16 +80,28 @@ export class Asks extends StoreElement {
     const ask = this._known.get(data.ask ?? "");
     if (!ask || (type !== "ask.answered" && type !== "ask.closed")) return;
     const who = whom(by, this.view?.you ?? "");
-    const how = type === "ask.closed" ? `Closed: ${data.why}` : CHOICES[data.decision.choice];
-    const text = `${ask.question || ask.tool}: ${how}${who ? ` by ${who}` : ""}`;
-    this.decided = [{ id: ask.id, text }, ...this.decided].slice(0, 3);
+    const how = type === "ask.closed" ? `Closed (${data.why})` : CHOICES[data.decision.choice];
+    const value = type === "ask.answered" ? pretty(data.decision.value) : "";
+    const said = `${how}${who ? ` by ${who}` : ""}${value ? `: “${value}”` : ""}`;
+    const decided = { id: ask.id, text: `${ask.question || ask.tool} — ${said}` };
+    this.decided = [decided, ...this.decided].slice(0, 3);
+    setTimeout(() => {
+      this.decided = this.decided.filter((one) => one !== decided);
+    }, LINGER);
+  }
+
+  /** Bring what waits before the reader's eyes, and under their hands. */
+  reach() {
+    this.scrollIntoView({ block: "start" });
+    const first = this.renderRoot.querySelector(".card button, .card input, .card textarea");
+    /** @type {HTMLElement | null} */ (first)?.focus({ preventScroll: true });
   }
 
   render() {
     const asks = (this.view?.asks ?? []).filter((ask) => ask.kind !== "unsure");
     if (!this.shown(asks.length + this.decided.length > 0)) return nothing;
     return html`<section class=${asks.length ? "panel" : "panel quiet"} aria-labelledby="title">
-      <h2 id="title">Needs your answer${asks.length ? ` (${asks.length})` : ""}</h2>
+      <h2 id="title">${asks.length ? `Needs your answer (${asks.length})` : "Decided just now"}</h2>
       ${repeat(asks, (ask) => ask.id, (ask) => this._card(ask))}
       ${this.error ? html`<p class="error" role="alert">${this.error}</p>` : nothing}
       ${this.decided.map((decided) => html`<p class="dim">${decided.text}</p>`)}
@@ -101,7 +117,9 @@ export class Asks extends StoreElement {
       <span class="question">${ask.question || `Let it use ${ask.tool}?`}</span>
       ${ask.kind === "child" && ask.data?.run
         ? html`<span class="dim">A child run asks: ${ask.data.run}</span>`
-        : html`<pre>${ask.tool} ${pretty(ask.kind === "question" ? ask.data : ask.args)}</pre>`}
+        : ask.tool === ASKER
+          ? nothing
+          : html`<pre>${ask.tool} ${pretty(ask.kind === "question" ? details(ask.data) : ask.args)}</pre>`}
       ${ask.why ? html`<span class="dim">Why: ${ask.why}</span>` : nothing}
       ${left < Infinity
         ? html`<span class="dim">${left > 0 ? `Expires in ${span(left)}` : "Its time is up"}</span>`
@@ -215,6 +233,13 @@ export class Asks extends StoreElement {
     store.refresh();
     return Boolean(done);
   }
+}
+
+/** What a question comes with; its options are the buttons. @param {any} data */
+function details(data) {
+  if (!Array.isArray(data?.options)) return data;
+  const { options: _, ...others } = data;
+  return Object.keys(others).length ? others : null;
 }
 
 /** @param {Ask} ask */

@@ -1,14 +1,13 @@
 // @ts-check
 /** The lines of the control bar above its buttons: where the run stands, and what pends. */
 import { html, nothing } from "./lit.js";
+import { hasNewCourse } from "./happenings.js";
 import { icon } from "./icons.js";
 import { LOOKS, by, capValue, clock, count, money, span, timeOfDay, whom } from "./words.js";
 
 /** @typedef {import("./shapes.js").Run} Run */
 /** @typedef {import("./run-store.js").RunStore} RunStore */
 
-/** For how many events a change of course is news. */
-const LASTING = 60;
 const OVER = new Set(["completed", "cancelled"]);
 const MOVING = new Set(["running", "pausing", "cancelling"]);
 
@@ -128,25 +127,48 @@ export function pendingLines(run, withdraw, hurry) {
 }
 
 /**
- * What the last change of course was: one line out, one line in.
- * @param {RunStore} store
+ * What the last change of course was, until the run has taken its next step: one line in, and
+ * one out where something is.
+ * @param {RunStore} store @param {Run} run
  */
-export function diffLines(store) {
-  const newest = store.events.length - 1;
-  for (let at = newest; at >= 0 && newest - at < LASTING; at--) {
-    const { type, data } = store.events[at];
-    if (type === "run.resumed" && !data.instruction) {
-      return html`<div class="diff"><span data-sign="=">resumed, no changes</span></div>`;
-    }
-    if (type === "redirect.applied") {
-      return html`<div class="diff">
-        <span data-sign="−" data-tone="stop">${data.minus}</span>
-        <span data-sign="+" data-tone="ok">${data.plus}</span>
-      </div>`;
-    }
-    if (/^(run\.pausing|run\.paused|run\.cancelling)$/.test(type)) return nothing;
+export function diffLines({ events }, run) {
+  const at = events.findLastIndex(({ type }) => COURSE.test(type));
+  if (at < 0 || hasMoved(events.slice(at + 1))) return nothing;
+  const { type, data } = events[at];
+  if (type === "run.resumed" && !hasNewCourse(events, events[at])) {
+    return html`<div class="diff"><span data-sign="=">resumed, no changes</span></div>`;
   }
-  return nothing;
+  if (type !== "redirect.applied") return nothing;
+  return html`<div class="diff">
+    ${isPlanned(run, data.minus)
+      ? nothing
+      : html`<span data-sign="−" data-tone="stop">${data.minus}</span>`}
+    <span data-sign="+" data-tone="ok">${data.plus}</span>
+  </div>`;
+}
+
+const COURSE = /^(redirect\.applied|run\.(resumed|pausing|paused|cancelling))$/;
+
+/** Tell whether a step was taken since. @param {import("./shapes.js").Happened[]} events */
+function hasMoved(events) {
+  let first = "";
+  let ended = false;
+  for (const { type, data } of events) {
+    if (type === "plan.made" || type === "ask.opened") return true;
+    if (type === "call.done") ended = true;
+    if (type !== "call.started") continue;
+    if (ended && data.call_kind === first) return true;
+    first ||= data.call_kind;
+  }
+  return false;
+}
+
+/** Tell whether the plan still has it. @param {Run} run @param {string} text cut to a line */
+function isPlanned(run, text) {
+  const begin = text.replace(/…$/, "");
+  return run.rows.some(
+    (row) => row.look !== "not_started" && row.text.split(/\s+/).join(" ").startsWith(begin),
+  );
 }
 
 /**
@@ -188,6 +210,16 @@ export function unsureLines(run, settle) {
           : html`<span class="dim">Somebody else has to say.</span>`}
       </div>`,
     );
+}
+
+/** The way to what waits for an answer. @param {Run} run @param {() => void} go */
+export function askLine(run, go) {
+  const asks = run.asks.filter((ask) => ask.kind !== "unsure" && ask.may_decide);
+  if (!asks.length || isOver(run)) return nothing;
+  return html`<div class="line to-asks" data-tone="wait">
+    ${icon("waiting")}<span>${asks[0].question || `Let it use ${asks[0].tool}?`}</span>
+    <button class="link" @click=${go}>Answer…</button>
+  </div>`;
 }
 
 /** Why an operator has halted it. @param {Run} run */

@@ -52,6 +52,9 @@ export const style = css`
   .line .icon {
     align-self: center;
   }
+  .to-asks {
+    display: var(--to-asks, none); /* only where the run's page is narrow */
+  }
   .diff {
     display: grid;
     font: 12.5px/1.5 var(--mono);
@@ -112,7 +115,15 @@ export const style = css`
     font-weight: 600;
     overflow-wrap: anywhere;
   }
+  @media (pointer: coarse) {
+    kbd {
+      display: none;
+    }
+  }
   @container (max-width: 520px) {
+    kbd {
+      display: none;
+    }
     .buttons {
       grid-template-columns: 1fr;
     }

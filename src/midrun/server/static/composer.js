@@ -16,6 +16,7 @@ export class Composer extends StoreElement {
     ...StoreElement.properties,
     mode: { type: String },
     text: { state: true },
+    aside: { state: true },
     when: { state: true },
     busy: { state: true },
   };
@@ -37,6 +38,21 @@ export class Composer extends StoreElement {
         margin-right: 12px;
         color: var(--dim);
       }
+      .kinds label {
+        padding: 2px 12px 2px 8px;
+        border: 1px solid var(--edge);
+        border-radius: 999px;
+      }
+      .kinds label:has(:checked) {
+        border-color: var(--run);
+        font-weight: 600;
+        color: var(--run);
+      }
+      @media (pointer: coarse), (max-width: 560px) {
+        .keys {
+          display: none;
+        }
+      }
       label.choice {
         display: flex;
         align-items: center;
@@ -54,7 +70,8 @@ export class Composer extends StoreElement {
     super();
     this.mode = "redirect";
     this.text = "";
-    /** @type {"next_step" | "now" | "aside"} */
+    this.aside = false; // a side question: the run answers it, and comes back
+    /** @type {"next_step" | "now"} */
     this.when = "next_step";
     this.busy = false;
   }
@@ -106,7 +123,7 @@ export class Composer extends StoreElement {
     const store = this.store;
     if (!store || this.busy) return;
     if (!text) {
-      this.error = "Say what should happen next.";
+      this.error = this._asks ? "Say what you want to know." : "Say what should happen next.";
       return;
     }
     this.busy = true;
@@ -121,25 +138,27 @@ export class Composer extends StoreElement {
   /** @param {import("./run-store.js").RunStore} store @param {string} text */
   _say(store, text) {
     if (this.mode === "fork") return store.send("fork", { instruction: text });
-    if (this.when === "aside" && this._atWork) {
-      return store.send("messages", { text, urgency: "next" });
-    }
+    if (this._asks) return store.send("messages", { text, urgency: "next" });
     const offer = this.view?.controls.redirect;
     if (offer?.command === "resume") {
       return store.send("resume", { instruction: text, caps: offer.caps }, { seen: true });
     }
-    const when = this.when === "now" ? "now" : "next_step";
-    return store.send("redirect", { instruction: text, when }, { seen: true });
+    return store.send("redirect", { instruction: text, when: this.when }, { seen: true });
   }
 
   get _atWork() {
     return this.mode === "redirect" && AT_WORK.has(this.view?.phase ?? "");
   }
 
+  /** Whether what is written is a side question. */
+  get _asks() {
+    return this.aside && this._atWork;
+  }
+
   get _verb() {
     if (this.mode === "fork") return "Continue with this";
     if (!this._atWork) return "Resume with this";
-    return this.when === "aside" ? "Ask" : "Redirect";
+    return this._asks ? "Ask" : "Redirect";
   }
 
   render() {
@@ -150,7 +169,8 @@ export class Composer extends StoreElement {
       }}
       @keydown=${this._key_down}
     >
-      <label for="text">What should happen next?</label>
+      ${this._atWork ? this._kinds() : nothing}
+      <label for="text">${this._asks ? "What do you want to know?" : "What should happen next?"}</label>
       <textarea
         id="text"
         rows="2"
@@ -159,36 +179,45 @@ export class Composer extends StoreElement {
         @input=${(/** @type {InputEvent} */ event) =>
           this._write(/** @type {HTMLTextAreaElement} */ (event.target).value)}
       ></textarea>
-      ${this._atWork ? this._choices() : nothing}
+      ${this._atWork && !this.aside ? this._times() : nothing}
+      ${this._consequence ? html`<div class="dim">${this._consequence}</div>` : nothing}
       ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
       <div class="row">
         <button class="main" ?disabled=${this.busy}>${this._verb}</button>
         <button type="button" @click=${this._discard}>Discard</button>
-        <span class="dim">Enter sends · Shift+Enter new line · Esc discards</span>
+        <span class="dim keys">Enter sends · Shift+Enter new line · Esc discards</span>
       </div>
     </form>`;
   }
 
-  _choices() {
-    const choices = /** @type {["next_step" | "now" | "aside", string][]} */ ([
-      ["next_step", "After this step finishes"],
-      ["now", "Now — stop the current call"],
-      ["aside", "Side question — answer, then come back"],
-    ]);
+  /** What sending it does; of a run at work the choice of when says it. */
+  get _consequence() {
+    if (this.mode === "fork") return "";
+    if (this._asks) return "Answered at the next step; then the run goes on where it was.";
+    return this._atWork ? "" : (this.view?.controls.redirect.consequence ?? "");
+  }
+
+  _kinds() {
+    return html`<fieldset class="kinds" aria-label="What kind of words">
+      ${this._choice("kind", "New course", !this.aside, () => (this.aside = false))}
+      ${this._choice("kind", "Side question", this.aside, () => (this.aside = true))}
+    </fieldset>`;
+  }
+
+  _times() {
+    const [later, now] = [this.when === "next_step", this.when === "now"];
     return html`<fieldset>
       <legend>When</legend>
-      ${choices.map(
-        ([value, label]) => html`<label class="choice">
-          <input
-            type="radio"
-            name="when"
-            value=${value}
-            .checked=${live(this.when === value)}
-            @change=${() => (this.when = value)}
-          />${label}
-        </label>`,
-      )}
+      ${this._choice("when", "After this step finishes", later, () => (this.when = "next_step"))}
+      ${this._choice("when", "Now — stop the current call", now, () => (this.when = "now"))}
     </fieldset>`;
+  }
+
+  /** @param {string} name @param {string} label @param {boolean} checked @param {() => void} act */
+  _choice(name, label, checked, act) {
+    return html`<label class="choice">
+      <input type="radio" name=${name} .checked=${live(checked)} @change=${act} />${label}
+    </label>`;
   }
 }
 

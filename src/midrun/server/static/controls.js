@@ -8,6 +8,7 @@
  */
 import { html, nothing } from "./lit.js";
 import {
+  askLine,
   diffLines,
   haltLine,
   holdLine,
@@ -186,6 +187,12 @@ export class MidrunControls extends StoreElement {
     store?.refresh();
   }
 
+  _toAsks() {
+    const root = /** @type {Document | ShadowRoot} */ (this.getRootNode());
+    const asks = root.querySelector("midrun-asks");
+    /** @type {import("./asks.js").Asks | null} */ (asks)?.reach();
+  }
+
   /** @param {string} text */
   async _followUp(text) {
     const made = await this._send("fork", { instruction: text });
@@ -212,7 +219,8 @@ export class MidrunControls extends StoreElement {
       ${this.sheet === "cancel" || run.hold_until ? holdLine(store, run) : nothing}
       ${pendingLines(run, (pending) => void this._withdraw(pending), (pending) => void this._hurry(pending))}
       ${unsureLines(run, (ask, value) => void this._settle(ask, value))}
-      ${isOver(run) ? nothing : diffLines(store)}
+      ${askLine(run, () => this._toAsks())}
+      ${isOver(run) ? nothing : diffLines(store, run)}
       ${returnedLines(store, run, (text) => void this._followUp(text))}
       ${this.notice ? html`<div class="line">${this.notice}</div>` : nothing}
       ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}

@@ -65,17 +65,28 @@ export class Effects extends StoreElement {
 
 const RELEASE = /** @type {Record<string, string>} */ ({
   started: "being released",
+  failed: "release failed; it is tried again",
+  unknown: "release cut short; it is tried again",
   done: "released",
   gave_up: "could not be released",
 });
 
 /** @param {Effect} effect @param {boolean} over whether the run is: then what stays, stays */
 function standing(effect, over) {
-  const held = RELEASE[effect.release] ?? "released when the run ends";
-  const end = effect.held ? held : over ? "kept" : "cannot be undone";
-  const can = effect.can_undo && !over ? "can be undone" : end;
-  const undo = UNDO[effect.undo] ?? (effect.stage === "started" ? `in progress; ${can}` : can);
-  return effect.note ? `${undo} — ${effect.note}` : undo;
+  const become = UNDO[effect.undo] ?? RELEASE[effect.release] ?? (over ? left(effect) : can(effect));
+  return [become, effect.note].filter(Boolean).join(" — ");
+}
+
+/** What may still become of it. @param {Effect} effect */
+function can({ stage, can_undo, held }) {
+  const end = held ? "released when the run ends" : "cannot be undone";
+  const may = can_undo ? "can be undone" : end;
+  return stage === "started" ? `in progress; ${may}` : may;
+}
+
+/** What a run that is over has left; of a call that did not end well its note says more. */
+function left(/** @type {Effect} */ { stage, note }) {
+  return stage === "done" || !note ? "kept" : "";
 }
 
 customElements.define("midrun-effects", Effects);

@@ -16,8 +16,33 @@ export function group(event) {
   return GROUPS.find(([pattern]) => pattern.test(event.type))?.[1] ?? "control";
 }
 
-/** Return an event's own words, where it has some. @param {Happened} event @returns {string} */
-export function words({ type, data }) {
+/**
+ * Tell whether words waited for the run when it was resumed: then it does not go on as before.
+ * @param {Happened[]} events @param {Happened} resumed
+ */
+export function hasNewCourse(events, resumed) {
+  if (resumed.data.instruction) return true;
+  const last = events.findLast(({ seq, type }) => seq < resumed.seq && type.startsWith("redirect."));
+  return last?.type === "redirect.requested";
+}
+
+/**
+ * Return an event's own words, where it has some.
+ * @param {Happened} event @param {Happened[]} events all that are known @returns {string}
+ */
+export function words(event, events) {
+  const { type, data } = event;
+  switch (type) {
+    case "run.resumed":
+      if (data.instruction || data.reason) return data.instruction || data.reason;
+      return hasNewCourse(events, event) ? "with new words" : "no changes";
+    default:
+      return own(event);
+  }
+}
+
+/** What is said of an event whatever came before it. @param {Happened} event @returns {string} */
+function own({ type, data }) {
   switch (type) {
     case "run.created":
       return data.task;
@@ -25,8 +50,6 @@ export function words({ type, data }) {
       return data.now ? "now" : data.reason;
     case "run.paused":
       return data.why === "user" ? "" : data.why.replace("_", " ");
-    case "run.resumed":
-      return data.instruction || data.reason || "no changes";
     case "redirect.requested":
     case "message.received":
     case "wheel.wrote":

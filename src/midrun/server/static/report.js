@@ -10,8 +10,10 @@ import { timeOfDay } from "./words.js";
 /** @typedef {import("./shapes.js").Report} Report */
 /** @typedef {import("./shapes.js").Deed} Deed */
 
+const OVER = new Set(["cancelled", "completed"]);
 const BELOW = /** @type {[keyof Report, string][]} */ ([
   ["undoing", "Being undone"],
+  ["released", "Released"],
   ["stopped", "Stopped midway"],
   ["unsure", "Unsure whether it happened"],
   ["failed", "Failed"],
@@ -69,23 +71,25 @@ export class ReportPanel extends StoreElement {
 
   updated() {
     const { store, view: run } = this;
-    if (!store || run?.phase !== "cancelled" || this._at >= run.seq) return;
+    if (!store || !run || !OVER.has(run.phase) || this._at >= run.seq) return;
     this._at = run.seq;
     void this.attempt(async () => (this.report = await store.api.get(`${store.path}/report`)));
   }
 
   render() {
     const { store, view: run, report } = this;
-    if (!this.shown(run?.phase === "cancelled" && report !== null)) return nothing;
+    if (!this.shown(Boolean(run && report && isTold(run, report)))) return nothing;
     if (!store || !run || !report) return nothing;
     const residue = run.controls.pause.command === "retry_undo";
     return html`<section class="panel" aria-labelledby="title">
       <h2 id="title">What happened to the work</h2>
-      <div class="columns">
-        ${column("Done and kept", "completed", "ok", report.done)}
-        ${column("Undone", "undo", "hold", report.undone)}
-        ${column("Could not be undone", "failed", "stop", report.not_undone)}
-      </div>
+      ${run.phase === "completed"
+        ? line("Done and kept", report.done)
+        : html`<div class="columns">
+            ${column("Done and kept", "completed", "ok", report.done)}
+            ${column("Undone", "undo", "hold", report.undone)}
+            ${column("Could not be undone", "failed", "stop", report.not_undone)}
+          </div>`}
       ${BELOW.map(([name, title]) => line(title, /** @type {Deed[]} */ (report[name])))}
       ${report.partial
         ? html`<details>
@@ -106,13 +110,17 @@ export class ReportPanel extends StoreElement {
     </section>`;
   }
 
-  /** From when on nothing was called any more. */
+  /** From when on nothing was called any more, but for what takes things back. */
   _last() {
-    const asked = this.store?.events.findLast((event) => event.type === "run.cancelling");
-    if (!asked) return nothing;
+    const events = this.store?.events ?? [];
+    const at = events.findLastIndex((event) => event.type === "run.cancelling");
+    if (at < 0 || this.view?.phase !== "cancelled") return nothing;
+    const begun = events.slice(at).filter((event) => event.type === "undo.started");
+    const kinds = ["undo", "release"].filter((kind) => begun.some(({ data }) => data.action === kind));
+    const but = kinds.map((kind) => (kind === "undo" ? "undoing" : "releasing")).join(" and ");
     return html`<p class="dim">
-      No model or tool calls were made after <span class="mono">${timeOfDay(asked.ts)}</span> except
-      the undo actions above.
+      No model or tool calls were made after
+      <span class="mono">${timeOfDay(events[at].ts)}</span>${but ? ` except ${but}` : ""}.
     </p>`;
   }
 
@@ -121,6 +129,15 @@ export class ReportPanel extends StoreElement {
     const text = await this.attempt(async () => store?.api.markdown(`${store.path}/report`));
     if (text) this.notice = (await copied(text)) ? "Copied." : "The browser does not let us copy.";
   }
+}
+
+/**
+ * Tell whether there is something to report: of a run that ended by itself, what it gave back.
+ * @param {import("./shapes.js").Run} run @param {Report} report
+ */
+function isTold(run, report) {
+  if (run.phase === "cancelled") return true;
+  return run.phase === "completed" && report.released.length + report.still_held.length > 0;
 }
 
 /** @param {string} title @param {string} shape @param {string} tone @param {Deed[]} deeds */

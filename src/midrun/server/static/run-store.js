@@ -20,6 +20,8 @@ import { Turns } from "./turns.js";
 export const EVENTS = 300;
 /** Milliseconds between two looks at a run that is driven: a lost worker tells nobody. */
 const LOOK = 5_000;
+/** Seconds that a clock may be ahead because the news of a stop was on its way. */
+const AHEAD = 10;
 const DRIVEN = new Set(["queued", "running", "pausing", "cancelling"]);
 
 /** @type {Map<string, RunStore>} */
@@ -65,6 +67,7 @@ export class RunStore extends EventTarget {
   #users = 0;
   #key;
   #seenAt = 0;
+  #shown = 0; // what the clock said last
   #skew = 0;
   #closing = new AbortController();
   #refreshing = false;
@@ -97,7 +100,10 @@ export class RunStore extends EventTarget {
     const run = this.run;
     if (!run) return 0;
     const ticking = run.working && this.link === "live";
-    return run.elapsed + (ticking ? (Date.now() - this.#seenAt) / 1000 : 0);
+    const told = run.elapsed + (ticking ? (Date.now() - this.#seenAt) / 1000 : 0);
+    const ahead = this.#shown - told;
+    if (ahead <= 0 || ahead > AHEAD) this.#shown = told; // else it waits: no clock goes back
+    return this.#shown;
   }
 
   release() {

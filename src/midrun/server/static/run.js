@@ -52,7 +52,7 @@ export class MidrunRun extends StoreElement {
       }
       .page {
         display: grid;
-        grid-template-columns: minmax(0, 1fr) 300px;
+        grid-template: auto auto 1fr / minmax(0, 1fr) 300px;
         gap: 16px 20px;
         max-width: 1080px;
         margin: 0 auto;
@@ -77,6 +77,19 @@ export class MidrunRun extends StoreElement {
         align-content: start;
         min-width: 0;
       }
+      .main {
+        grid-area: 2 / 1 / span 2;
+      }
+      midrun-asks {
+        grid-area: 2 / 2;
+        align-self: start;
+      }
+      .aside {
+        grid-area: 3 / 2;
+      }
+      midrun-asks[hidden] ~ .aside {
+        grid-area: 2 / 2 / span 2;
+      }
       midrun-controls {
         position: sticky;
         bottom: 10px;
@@ -84,7 +97,16 @@ export class MidrunRun extends StoreElement {
       }
       @container (max-width: 860px) {
         .page {
-          grid-template-columns: minmax(0, 1fr);
+          grid-template: none / minmax(0, 1fr);
+        }
+        .main,
+        .aside,
+        midrun-asks,
+        midrun-asks[hidden] ~ .aside {
+          grid-area: auto;
+        }
+        midrun-controls {
+          --to-asks: flex; /* what waits is above, and may be out of sight */
         }
       }
     `,
@@ -123,6 +145,7 @@ export class MidrunRun extends StoreElement {
         <code class="dim">${run.run_id}</code>
         <span class="dim">${run.agent}</span>
       </div>
+      <midrun-asks .store=${store}></midrun-asks>
       <div class="main">
         <midrun-report .store=${store}></midrun-report>
         <midrun-steps .store=${store}></midrun-steps>
@@ -130,7 +153,6 @@ export class MidrunRun extends StoreElement {
         <midrun-timeline .store=${store}></midrun-timeline>
       </div>
       <div class="aside">
-        <midrun-asks .store=${store}></midrun-asks>
         <midrun-frames .store=${store}></midrun-frames>
         <midrun-caps .store=${store}></midrun-caps>
         <midrun-effects .store=${store}></midrun-effects>

@@ -78,8 +78,8 @@
  *
  * @typedef {{call: string, tool: string, args: string, note: string, why: string}} Deed
  * @typedef {{phase: string, task: string, done: Deed[], undoing: Deed[], undone: Deed[],
- *   not_undone: Deed[], stopped: Deed[], unsure: Deed[], failed: Deed[], never_started: Deed[],
- *   still_held: Deed[], partial: string}} Report
+ *   not_undone: Deed[], released: Deed[], stopped: Deed[], unsure: Deed[], failed: Deed[],
+ *   never_started: Deed[], still_held: Deed[], partial: string}} Report
  *
  * @typedef {{seq: number, phase: string, applied: boolean, already: string, by: string,
  *   words?: string}} Receipt

@@ -1,6 +1,7 @@
 // @ts-check
 /** `<midrun-steps>`: the task list, with what was said and done for each item. */
 import { html, nothing, repeat } from "./lit.js";
+import { Following } from "./following.js";
 import { style } from "./steps-style.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
@@ -11,17 +12,39 @@ import { drawn, hasContent, madeCalls, spoken, standing } from "./turn-parts.js"
 /** @typedef {{key: string, title: string, look: string, tool: string, turns: Turn[],
  *   number: string, now: boolean}} Line one without a look is what others said */
 
+/** What the runtime says and then puts before the agent's next reply. */
+const SAID_AGAIN = new Set(["back", "dropped"]);
 const AT_WORK = new Set(["running", "needs_you", "held", "stopped", "failed"]);
 
 export class Steps extends StoreElement {
   static styles = [theme, style];
 
+  constructor() {
+    super();
+    this._following = new Following(this);
+  }
+
+  connectedCallback() {
+    super.connectedCallback();
+    this._following.start();
+  }
+
+  disconnectedCallback() {
+    super.disconnectedCallback();
+    this._following.stop();
+  }
+
+  updated() {
+    const total = this.store?.turns.total ?? 0;
+    this._following.drew(total > 0 && total >= (this.view?.turns ?? 0));
+  }
+
   render() {
     const { store, view: run } = this;
     if (!store || !run) return nothing;
-    const turns = store.turns.items.filter(hasContent);
-    const lines = run.rows.length ? planned(run, turns) : unplanned(run, turns);
     const speaking = saying(store, run);
+    const turns = store.turns.items.filter(hasContent).filter(unsaid(store, speaking));
+    const lines = run.rows.length ? planned(run, turns) : unplanned(run, turns);
     const here = lines.findLast((line) => line.now);
     return html`<h2 id="title">Steps</h2>
       ${store.turns.before && !run.rows.length
@@ -97,6 +120,19 @@ function saying(store, run) {
   if (heard) return heard;
   const speaks = run.in_flight.some((call) => !call.tool && call.form === "call");
   return speaks ? { text: "", thinking: "", tool: "", midway: true } : undefined;
+}
+
+/**
+ * Return what drops the runtime's own "Back to …" where the agent's reply begins with it.
+ * @param {import("./run-store.js").RunStore} store @param {import("./run-store.js").Saying} [speaking]
+ */
+function unsaid(store, speaking) {
+  return (/** @type {Turn} */ turn) => {
+    if (turn.role !== "runtime" || !SAID_AGAIN.has(turn.kind)) return true;
+    if (speaking?.text.includes(turn.text)) return false;
+    const later = store.turns.items.filter(({ number }) => number > turn.number);
+    return !later.some(({ role, text }) => role === "assistant" && text.includes(turn.text));
+  };
 }
 
 /**

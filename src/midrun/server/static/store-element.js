@@ -94,7 +94,8 @@ export class StoreElement extends LitElement {
     const { store } = this;
     if (!store || !(/** @type {typeof StoreElement} */ (this.constructor).quiet)) return true;
     const first = store.events[0]?.seq;
-    const seen = `${store.run?.now} ${store.link} ${first} ${store.events.length}`;
+    const { run, link, turns, events } = store;
+    const seen = `${run?.now} ${link} ${first} ${events.length} ${turns.version}`;
     const isNew = seen !== this._seen;
     this._seen = seen;
     return isNew;

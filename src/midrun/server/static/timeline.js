@@ -104,13 +104,14 @@ export class Timeline extends StoreElement {
     const call = event.data.call ? this.store?.turns.call(event.data.call) : null;
     const who = event.by && whom(event.by, this.view?.you ?? "");
     const model = this.store?.thoughts.has(event.data.call);
-    const text = call?.tool === "plan" ? "" : words(event);
+    const flying = this.view?.in_flight.find((one) => one.id === event.data.call)?.tool;
+    const text = call?.tool === "plan" ? "" : words(event, this.store?.events ?? []);
     return html`<li>
       <span class="dim">${timeOfDay(event.ts)}</span><span>#${event.seq}</span
       ><span>${event.type}</span>${who
         ? html`<span class=${who === "you" ? "you" : ""}>${who}</span>`
         : nothing}${event.data.call
-        ? html`<span>${call?.tool ?? (model ? "model" : event.data.call)}</span>`
+        ? html`<span>${call?.tool ?? (model ? "model" : flying || event.data.call)}</span>`
         : nothing}${text
         ? html`<span class="dim">${text.length > LONG ? `${text.slice(0, LONG)}…` : text}</span>`
         : nothing}${call?.why ? html`<span class="dim">why: ${call.why}</span>` : nothing}

@@ -34,7 +34,7 @@ export function standing(look) {
 export function drawn(turn, about) {
   const person = turn.role === "user" || turn.kind === "person";
   const name = turn.role === "runtime" ? "Midrun" : person ? turn.by || "Somebody" : "Agent";
-  return html`<div class="turn" data-role=${turn.role}>
+  return html`<div class="turn" data-role=${turn.role} data-turn=${turn.number}>
     ${turn.role === "assistant" && !person
       ? nothing
       : html`<span class="who">${name === about.you ? "You" : name}${
@@ -112,7 +112,7 @@ function indented(text) {
 
 /** What the agent is saying now. @param {Saying} saying @param {boolean} goesOn */
 export function spoken(saying, goesOn) {
-  return html`<div class="turn">
+  return html`<div class="turn" data-turn="Infinity">
     ${saying.thinking && !saying.text
       ? html`<p class="text dim">${saying.midway ? "… " : ""}${saying.thinking}</p>`
       : nothing}

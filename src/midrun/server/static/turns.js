@@ -11,6 +11,8 @@ export class Turns {
   /** @type {Turn[]} oldest first, without gaps up to the newest */
   items = [];
   total = 0;
+  /** Grows with everything that is read. */
+  version = 0;
   #all = false;
 
   /** @param {import("./api.js").Api} api @param {string} id */
@@ -50,6 +52,7 @@ export class Turns {
     const after = Math.max(0, this.before - 40);
     const page = await this.api.get(`${this.path}?after=${after}&limit=${this.before - after}`);
     this.items = [...page.items, ...this.items];
+    this.version += 1;
   }
 
   /** Return a call of the turns that are known. @param {string} id @returns {CallLine | null} */
@@ -66,5 +69,6 @@ export class Turns {
     const fresh = page.items[0]?.number ?? Infinity;
     this.items = [...this.items.filter((turn) => turn.number < fresh), ...page.items];
     this.total = page.total;
+    this.version += 1;
   }
 }

@@ -208,10 +208,19 @@ def _reported(scene: Scene) -> None:
     said = report(scene.desk.state)
     sets = {
         name: {deed.call for deed in getattr(said, name)}
-        for name in ("done", "undone", "not_undone", "stopped", "unsure", "failed")
+        for name in (
+            "done",
+            "undone",
+            "not_undone",
+            "released",
+            "stopped",
+            "unsure",
+            "failed",
+        )
     }
     sets["never_started"] = {deed.call for deed in said.never_started}
     maybe = sets["done"] | sets["not_undone"] | sets["stopped"] | sets["unsure"]
+    maybe |= sets["released"]
     held = {scene.key(deed.call) for deed in said.still_held}
     for call in _tools(scene):
         if _remains(scene, call) and call.id not in maybe:
