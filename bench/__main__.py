@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from bench import codec, core, http, page, runtime, stores
+from bench import codec, core, http, page, postgres, runtime, stores
 from bench.figures import Figure, table
 
 BENCHES: Final[Sequence[Callable[[], Sequence[Figure]]]] = (
@@ -15,6 +15,7 @@ BENCHES: Final[Sequence[Callable[[], Sequence[Figure]]]] = (
     codec.figures,
     core.figures,
     runtime.figures,
+    postgres.figures,
     http.figures,
     page.figures,
 )

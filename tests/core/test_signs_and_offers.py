@@ -72,9 +72,8 @@ def test_a_call_that_saved_its_progress_is_stopped_there_and_goes_on_from_there(
     """It is not let finish, so nobody is told that it will; new words drop it."""
     run = begun.replies(SEARCH).starts("c2")
     run = run.after(v.SaveProgress(epoch=E1, call=CallId("c2"), progress={"page": 3}))
-    assert pressed(run.state)[0].consequence.startswith(
-        "Stops now; goes on from what it saved."
-    )
+    said = "Stops now; goes on from what it saved."
+    assert pressed(run.state)[0].consequence.startswith(said)
     run = run.when(c.Pause(by=ANN))
     assert sign(run.state).note == "stopping search"
     run = run.after(v.Close(epoch=E1, outcome=CallAborted(call=CallId("c2")))).advances()

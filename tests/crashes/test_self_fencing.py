@@ -196,3 +196,16 @@ async def test_a_process_that_leaves_lets_go_of_what_it_holds() -> None:
         scene.holder.took()
     assert scene.store.rested == ["p_1"]
     assert not await scene.store.holders()
+
+
+async def test_a_lease_that_is_taken_after_a_rest_is_not_about_to_lapse(scene: Scene) -> None:
+    """While nothing is held nobody beats: the last beat may be nearly over by then."""
+    await scene.holder.ready()
+    beats = len(scene.store.threads)
+    scene.clock.now += SAFE - PERIOD / 2
+    assert scene.holder.alive()
+    await scene.holder.ready()
+    scene.holder.took()
+    scene.clock.now += PERIOD
+    assert scene.holder.alive()
+    assert len(scene.store.threads) > beats

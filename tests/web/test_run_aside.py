@@ -6,7 +6,7 @@ from playwright.async_api import expect
 from midrun.stops import MaxCost, MaxSteps
 from tests.server.conftest import PEOPLE
 from tests.web.bench import Bench
-from tests.web.stage import Stage, Use
+from tests.web.stage import Hold, Stage, Use
 from tests.web.watching import PLAN, at_tool, watched
 
 pytestmark = pytest.mark.once
@@ -62,10 +62,13 @@ async def test_the_timeline_names_tools_as_soon_as_they_start(
     bench: Bench, stage: Stage
 ) -> None:
     """A number is nobody's name for a call."""
-    seen = await at_tool(bench, stage)
-    row = seen.page.locator("midrun-timeline li:has(span)").first
-    await expect(row).to_contain_text("call.started")
-    await expect(row).to_contain_text("slow")
+    seen = await watched(bench, stage, [Hold("mid"), Use("slow", name="work")], "Done.")
+    await stage.start("mid").wait()
+    rows = seen.page.locator("midrun-timeline li:has(span)").filter(has_text="call.started")
+    await expect(rows).to_have_count(1)
+    stage.gate("mid").set()
+    await expect(rows).to_have_count(2)
+    await expect(rows.first).to_contain_text("slow")
 
 
 async def test_the_timeline_is_filtered(bench: Bench, stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""Following: at the end of the steps the end stays in sight; elsewhere the page stands still."""
+"""Following: at the end of the steps the end stays in sight; else the page stands still."""
 
 import pytest
 from playwright.async_api import Page, expect
@@ -12,12 +12,12 @@ pytestmark = pytest.mark.once
 LONG = "One line of many.\n" * 25
 """Long enough that it, twice, does not fit above the bar; once, it does."""
 
-TURN: Turn = [LONG, Hold("first"), LONG, "The last line.", Hold("second"), "Over."]
+TURN: Turn = ["So.", Hold("zero"), LONG, Hold("first"), LONG, "The last line.", Hold("second")]
 
 
 async def spoken(bench: Bench, stage: Stage) -> Watched:
     """Open the page of a run that has said as much as fits."""
-    seen = await watched(bench, stage, ["So.", Hold("zero"), *TURN], "Done.")
+    seen = await watched(bench, stage, TURN, "Done.")
     await stage.start("zero").wait()
     await expect(seen.page.locator("midrun-steps")).to_contain_text("writing …")
     stage.gate("zero").set()

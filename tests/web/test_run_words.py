@@ -84,6 +84,7 @@ async def test_a_side_question_holds_the_thought_and_comes_back(
     await expect(seen.page.locator("midrun-controls")).to_contain_text("Hold on — finishing")
     stage.gate("work").set()
     await stage.start("aside").wait()
+    await expect(seen.page.locator("midrun-controls")).not_to_contain_text("Hold on")
     frames = seen.page.locator("midrun-frames")
     await expect(frames).to_contain_text("Held thoughts (1 of 4)")
     await expect(frames).to_contain_text("Write a memo")

@@ -65,11 +65,17 @@ class Holder:
         return self._clock() < self._until
 
     async def ready(self) -> None:
-        """Be alive in the store's eyes before a lease is taken; what had lapsed is dropped."""
-        if not self.alive():
-            if self._leases:
-                self.on_fence()
-            await self._beat(self._clock())
+        """Be alive in the store's eyes before a lease is taken; what had lapsed is dropped.
+
+        And for a while yet: without leases nobody has beaten, and the last beat may be about to
+        lapse before the next one comes.
+        """
+        now = self._clock()
+        if now < self._until - 2 * self._period:
+            return
+        if self._leases and now >= self._until:
+            self.on_fence()
+        await self._beat(now)
 
     def took(self) -> None:
         """Count a lease: while there is one, the holder beats."""

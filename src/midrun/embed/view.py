@@ -159,4 +159,4 @@ def _effects(state: State, recent: int | None) -> tuple[EffectView, ...]:
 
 
 def _fate(call: Call) -> str:
-    return "" if call.stage in {Stage.DONE, Stage.STARTED} else fate(call)
+    return "" if call.stage in {Stage.DONE, Stage.STARTED, Stage.ASKING} else fate(call)

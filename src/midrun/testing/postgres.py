@@ -14,7 +14,7 @@ import pwd
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
@@ -35,6 +35,10 @@ SETTINGS: Final = {
 }
 
 
+LIFELINE: Final = 'read -r _; "$0" -D "$1/data" -m immediate stop; rm -rf "$1"'
+"""Waits for the end of its input, then stops the server and removes its files."""
+
+
 class PostgresMissing(RuntimeError):
     """There is no Postgres on this machine; the text says what to install."""
 
@@ -51,8 +55,6 @@ class Postgres:
 
     def make(self) -> None:
         """Make the server's files, and start it."""
-        if self.user is not None:
-            shutil.chown(self.folder, self.user)
         self._run(
             "initdb", "--no-sync", "-A", "trust", "-U", USER, "-E", "UTF8", "--locale", "C"
         )
@@ -124,18 +126,29 @@ def running(*, durable: bool = False, **settings: str) -> Iterator[Postgres]:
     """
     programs = _programs()
     folder = Path(mkdtemp(prefix="midrun-pg-", dir="/tmp"))  # the path of a socket is short
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        fsync = {} if durable else {"fsync": "off", "full_page_writes": "off"}
-        server = Postgres(folder, programs, SETTINGS | fsync | settings)
+    fsync = {} if durable else {"fsync": "off", "full_page_writes": "off"}
+    server = Postgres(folder, programs, SETTINGS | fsync | settings)
+    with _lifeline(server, programs):
         server.make()
-        stack.callback(_stopped, server)
         yield server
 
 
-def _stopped(server: Postgres) -> None:
-    with suppress(RuntimeError):  # a test has stopped it already
-        server.stop("immediate")
+@contextmanager
+def _lifeline(server: Postgres, programs: Path) -> Iterator[None]:
+    """Have the server and its files go away with us, even if we are killed."""
+    if server.user is not None:
+        shutil.chown(server.folder, server.user)
+    command = ["sh", "-c", LIFELINE, str(programs / "pg_ctl"), str(server.folder)]
+    with subprocess.Popen(  # noqa: S603 - the words are ours
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        user=server.user,
+        cwd="/",
+        start_new_session=True,  # a Ctrl-C is not for it
+    ):
+        yield  # its end of the pipe is closed with ours, however we end
 
 
 def _programs() -> Path:

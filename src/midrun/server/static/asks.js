@@ -237,8 +237,8 @@ export class Asks extends StoreElement {
 
 /** What a question comes with; its options are the buttons. @param {any} data */
 function details(data) {
-  if (!Array.isArray(data?.options)) return data;
-  const { options: _, ...others } = data;
+  if (typeof data !== "object" || Array.isArray(data)) return data;
+  const { options: _, ...others } = data ?? {};
   return Object.keys(others).length ? others : null;
 }
 

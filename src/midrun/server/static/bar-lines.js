@@ -216,8 +216,8 @@ export function unsureLines(run, settle) {
 export function askLine(run, go) {
   const asks = run.asks.filter((ask) => ask.kind !== "unsure" && ask.may_decide);
   if (!asks.length || isOver(run)) return nothing;
-  return html`<div class="line to-asks" data-tone="wait">
-    ${icon("waiting")}<span>${asks[0].question || `Let it use ${asks[0].tool}?`}</span>
+  return html`<div class="line" data-tone="wait">
+    ${icon("waiting")}<span>Needs your answer${asks.length > 1 ? ` (${asks.length})` : ""}</span>
     <button class="link" @click=${go}>Answer…</button>
   </div>`;
 }

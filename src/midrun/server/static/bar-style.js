@@ -52,9 +52,6 @@ export const style = css`
   .line .icon {
     align-self: center;
   }
-  .to-asks {
-    display: var(--to-asks, none); /* only where the run's page is narrow */
-  }
   .diff {
     display: grid;
     font: 12.5px/1.5 var(--mono);

@@ -35,6 +35,7 @@ import "./composer.js";
 /** Milliseconds for which a button that has just changed its meaning is not pressed. */
 const SETTLE = 400;
 const TICK = 500;
+const TAKEN_UP = /^(message\.(taken|closed)|frame\.)/;
 const TYPING = new Set(["INPUT", "TEXTAREA", "SELECT"]);
 const LOOKS = /** @type {Record<string, [string, string]>} */ ({
   pause: ["hold", "paused"],
@@ -98,6 +99,11 @@ export class MidrunControls extends StoreElement {
     const word = this.store?.link === "lost" ? "Connection lost." : run.sign.said;
     if (word && word !== this._word) this.said = this._word = word;
     if (this.sheet === "redirect" && isOver(run)) this.sheet = "fork";
+  }
+
+  /** What was said to somebody's words is over once the run has taken them up. */
+  happened(/** @type {import("./shapes.js").Happened} */ { type }) {
+    if (TAKEN_UP.test(type)) this.notice = "";
   }
 
   // ── what is pressed ─────────────────────────────────────────────────────────
@@ -187,10 +193,10 @@ export class MidrunControls extends StoreElement {
     store?.refresh();
   }
 
-  _toAsks() {
+  /** What waits for an answer, where we are part of a page that shows it. */
+  get _asks() {
     const root = /** @type {Document | ShadowRoot} */ (this.getRootNode());
-    const asks = root.querySelector("midrun-asks");
-    /** @type {import("./asks.js").Asks | null} */ (asks)?.reach();
+    return /** @type {import("./asks.js").Asks | null} */ (root.querySelector("midrun-asks"));
   }
 
   /** @param {string} text */
@@ -219,7 +225,7 @@ export class MidrunControls extends StoreElement {
       ${this.sheet === "cancel" || run.hold_until ? holdLine(store, run) : nothing}
       ${pendingLines(run, (pending) => void this._withdraw(pending), (pending) => void this._hurry(pending))}
       ${unsureLines(run, (ask, value) => void this._settle(ask, value))}
-      ${askLine(run, () => this._toAsks())}
+      ${this._asks ? askLine(run, () => this._asks?.reach()) : nothing}
       ${isOver(run) ? nothing : diffLines(store, run)}
       ${returnedLines(store, run, (text) => void this._followUp(text))}
       ${this.notice ? html`<div class="line">${this.notice}</div>` : nothing}

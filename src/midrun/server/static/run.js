@@ -105,9 +105,6 @@ export class MidrunRun extends StoreElement {
         midrun-asks[hidden] ~ .aside {
           grid-area: auto;
         }
-        midrun-controls {
-          --to-asks: flex; /* what waits is above, and may be out of sight */
-        }
       }
     `,
   ];

@@ -81,7 +81,10 @@ class Notice:
             self._watchers.tell([(LATCHES, START), *await link.ask(queries.EVERYTHING)])
             self._seen = seen
         else:
-            await self._look(link)
+            # A server that has crashed gives some numbers out again: what was seen of the last
+            # one says nothing about this one.
+            ((self._seen, told),) = await link.ask(queries.RECENT)
+            self._tell(told or ())
         self._seen_at = boottime()
 
     async def _hear(self, link: Link) -> None:

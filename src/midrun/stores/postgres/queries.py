@@ -158,6 +158,9 @@ NEWS: Final = """
     WHERE xid >= pg_snapshot_xmin(%(seen)s::pg_snapshot)
       AND NOT pg_visible_in_snapshot(xid, %(seen)s::pg_snapshot)
 """
+RECENT: Final = (
+    "SELECT pg_current_snapshot()::text, array_agg(told ORDER BY xid) FROM midrun_news"
+)
 EVERYTHING: Final = "SELECT run, seq FROM midrun_runs"
 FORGET: Final = """
     DELETE FROM midrun_news WHERE ctid IN (

@@ -47,14 +47,14 @@ class PostgresRelay:
         self._watched: set[RunId] = set()
         self._elsewhere: dict[RunId, dict[str, float]] = {}  # until when each counts
         self._inbox: deque[bytes] = deque()
-        self._wanted = anyio.Event()
+        self._needed = anyio.Event()  # by somebody who watches here, or has something to tell
+        self._watches = anyio.Event()  # somebody has just begun to
         self._link: Link | None = None
         self._said_at = -SAY_S
 
     def listeners(self, run: RunId) -> Sequence[str]:
         """Return the channels of those who watch `run` elsewhere."""
-        if self._link is None:
-            self._wanted.set()
+        self._needed.set()
         listening = self._elsewhere.get(run)
         if not listening:
             return ()
@@ -71,7 +71,8 @@ class PostgresRelay:
         """Say at the next occasion, which is now, that `run` is watched here."""
         self._watched.add(run)
         self._said_at = -SAY_S
-        self._wanted.set()
+        self._needed.set()
+        self._watches.set()
 
     def leave(self, run: RunId) -> None:
         """Say it no more; others forget it soon."""
@@ -80,7 +81,7 @@ class PostgresRelay:
     async def receive(self) -> bytes:
         """Return the next message, however often the server goes away meanwhile."""
         while not self._inbox:
-            await self._wanted.wait()
+            await self._needed.wait()
             try:
                 if self._link is None:
                     await self._connect()
@@ -109,13 +110,12 @@ class PostgresRelay:
     async def _hear(self) -> None:
         """Say what is watched here if it is time, and wait for what others say."""
         assert self._link is not None
-        self._wanted = anyio.Event()  # rung by whoever begins to watch
+        self._watches = anyio.Event()
         if self._watched and boottime() >= self._said_at + SAY_S:
             self._said_at = boottime()
             for message in self._sayings():
                 await self._link.ask(queries.TELL, {"what": SHARED, "message": message})
         await self._stirs(self._link)
-        self._wanted.set()
         for channel, text in self._link.heard():
             if channel.endswith(SHARED):
                 self._learn(text)
@@ -126,11 +126,11 @@ class PostgresRelay:
         """Wait until something comes in, somebody begins to watch, or it is time to speak."""
         async with anyio.create_task_group() as tasks:
 
-            async def wanted() -> None:
-                await self._wanted.wait()
+            async def watched() -> None:
+                await self._watches.wait()
                 tasks.cancel_scope.cancel()
 
-            tasks.start_soon(wanted)
+            tasks.start_soon(watched)
             with anyio.move_on_after(SAY_S):
                 await link.readable()
             tasks.cancel_scope.cancel()
