@@ -61,13 +61,17 @@ web: $(READY) ## tsc: the types of the page's scripts
 browser: $(READY) ## a Chromium for the tests of the page
 	@$(BIN)/python tools/chromium.py
 
+# The browser lives in an event loop for as long as its tests do; others start loops of their own.
 tests: $(READY) browser ## all tests on Python 3.11, slow ones and gates included
-	$(PYTEST) -n $(JOBS) $(ARGS)
+	$(PYTEST) -n $(JOBS) --ignore=tests/web $(ARGS)
+	$(PYTEST) -n $(JOBS) tests/web
 
-# `once` marks what tests logic, browsers or servers, not the interpreter; `slow` what would
-# take the time of all the rest once more.
+# What an interpreter can change: the library and its processes. Pages, protocols and servers are
+# tested once, and so is what is marked `once`; `slow` would take the time of all the rest again.
+LIBRARY := $(addprefix tests/,agents codec core driver hosts journals models promises runtime \
+                              stores thought verify)
 others: $(READY) ## the tests on each other Python that is installed
-	$(BIN)/python tools/other_pythons.py $(OTHER_VERSIONS) -- -n $(JOBS) -m "not once and not slow" $(ARGS)
+	$(BIN)/python tools/other_pythons.py $(OTHER_VERSIONS) -- $(LIBRARY) -n $(JOBS) -m "not once and not slow" $(ARGS)
 
 # In page order, so without shuffling. Pages without a Python block have nothing to run, and
 # pytest calls that a failure; hence the look before.

@@ -111,7 +111,8 @@ async def check_cancelled(run: Run, place: Path) -> None:
         assert set(last.values()) <= {back}, done
     undone = {call_key(run.id, CallId(deed.call)) for deed in report.undone}
     assert {deed.key for deed in done if deed.what in {"charge", "hold"}} <= undone
-    told = {call_key(run.id, CallId(d.call)) for d in (*report.done, *report.unsure)}
+    left = (*report.done, *report.released, *report.unsure)
+    told = {call_key(run.id, CallId(deed.call)) for deed in left}
     assert {deed.key for deed in done if deed.what in {"put", "lock"}} <= told
 
 

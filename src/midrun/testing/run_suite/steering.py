@@ -150,7 +150,8 @@ class Steering(Setting):
         assert isinstance(outcome, Cancelled)
         assert outcome.report == await run.report()
         assert [deed.args for deed in outcome.report.undone] == ['{"name":"two"}']
-        assert [deed.tool for deed in outcome.report.done] == ["draft", "lock"]
+        assert [deed.tool for deed in outcome.report.done] == ["draft"]
+        assert [deed.tool for deed in outcome.report.released] == ["lock"]
         assert outcome.report.clean
         assert "## Done and kept" in str(outcome.report)
         assert (stage.undone, stage.released) == (["two"], ["l"])
