@@ -27,7 +27,7 @@ PYTEST := $(BIN)/python -m pytest
 # Held to 95 % of lines and branches by `make coverage`.
 COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors/*
 
-.PHONY: help setup check test fix lint types imports web browser tests others examples coverage \
+.PHONY: help setup check test fix lint types imports web programs tests others examples coverage \
         simulate mutants bench demo docs site package screenshots pins clean
 
 help: ## list the targets
@@ -58,11 +58,11 @@ imports: $(READY) ## import contracts: who may see whom
 web: $(READY) ## tsc: the types of the page's scripts
 	$(BIN)/python tools/node.py tsc --project tools/web
 
-browser: $(READY) ## a Chromium for the tests of the page
-	@$(BIN)/python tools/chromium.py
+programs: $(READY) ## what tests drive: Chromium, Postgres, pgbouncer, tmux
+	@$(BIN)/python tools/programs.py
 
 # The browser lives in an event loop for as long as its tests do; others start loops of their own.
-tests: $(READY) browser ## all tests on Python 3.11, slow ones and gates included
+tests: $(READY) programs ## all tests on Python 3.11, slow ones and gates included
 	$(PYTEST) -n $(JOBS) --ignore=tests/web $(ARGS)
 	$(PYTEST) -n $(JOBS) tests/web
 
@@ -108,7 +108,7 @@ site: $(READY) ## build the documentation; a link that leads nowhere is an error
 package: $(READY) ## the wheel, alone with each extra in an empty environment
 	$(BIN)/python tools/check_package.py
 
-screenshots: $(READY) browser ## draw docs/images from a real server in a real browser
+screenshots: $(READY) programs ## draw docs/images from a real server in a real browser
 	$(BIN)/python -m tools.screenshots
 
 # Keeps what is pinned unless it must move; `make pins UPGRADE=--upgrade` takes the newest.

@@ -23,7 +23,7 @@ from midrun.ports.outside import Outside
 from tests.web.bench import FLAGS, PATIENCE_S, Bench, Site
 from tests.web.memo import TASK, memo
 from tests.web.stage import Hold, Stage, Turn, Use
-from tools.chromium import find
+from tools.programs import find
 
 IMAGES: Final = Path(__file__).parents[1] / "docs" / "images"
 WIDTH: Final = 1100

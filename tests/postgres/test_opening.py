@@ -129,7 +129,7 @@ async def test_the_number_of_connections_is_bounded(
 @contextmanager
 def pgbouncer(postgres: Postgres, mode: str) -> Iterator[str]:
     """Give the host of a pooler before the server."""
-    assert PGBOUNCER
+    assert PGBOUNCER, "install pgbouncer: `make programs` does where it may"
     with TemporaryDirectory(prefix="bounce-", dir="/tmp") as folder:
         place = Path(folder)
         place.chmod(0o777)
@@ -150,7 +150,6 @@ def pgbouncer(postgres: Postgres, mode: str) -> Iterator[str]:
                 pooler.kill()
 
 
-@pytest.mark.skipif(not PGBOUNCER, reason="no pgbouncer here; it is not one of our needs")
 @pytest.mark.parametrize("mode", ["session", "transaction", "statement"])
 async def test_a_pooler_must_give_sessions(postgres: Postgres, mode: str, opened: Open) -> None:
     """In transaction mode nothing would fail at once: it would only be deaf."""

@@ -10,7 +10,7 @@ import pytest
 
 from midrun import Agent, Midrun, Run
 from midrun.ports.store import Query
-from midrun.server import Bridges, Tokens, app
+from midrun.server import App, Bridges, Tokens, app
 from tests.runtime.stage import Stage
 from tests.server.conftest import PATIENCE, PEOPLE, listening, token_of
 
@@ -18,9 +18,10 @@ from tests.server.conftest import PATIENCE, PEOPLE, listening, token_of
 class Bridged:
     """A server that runs: where it is, and the runs behind it."""
 
-    def __init__(self, mid: Midrun, url: str) -> None:
+    def __init__(self, mid: Midrun, made: App, url: str) -> None:
         self.mid = mid
         self.url = url
+        self.close = made.close
 
     async def only(self) -> Run:
         """Return the one run there is."""
@@ -52,8 +53,9 @@ def serving(tmp_path: Path) -> Serving:
         auth = Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
         with anyio.fail_after(2 * PATIENCE):
             async with Midrun(address, agents=[agent]) as mid:
-                async with listening(app(mid, auth=auth, bridges=bridges)) as port:
-                    yield Bridged(mid, f"http://127.0.0.1:{port}")
+                made = app(mid, auth=auth, bridges=bridges)
+                async with listening(made) as port:
+                    yield Bridged(mid, made, f"http://127.0.0.1:{port}")
                 for row in (await mid.store.runs(Query(limit=50))).items:
                     verdict = await mid.verify(row.run)
                     assert verdict, str(verdict)

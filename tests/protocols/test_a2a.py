@@ -1,12 +1,13 @@
 """A2A, seen by the client of its own SDK, by JSON-RPC and by REST."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import httpx
 import pytest
 from a2a.client import Client, ClientConfig, ClientFactory
+from a2a.client.errors import A2AClientError
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import TaskNotCancelableError, TaskNotFoundError
 
@@ -200,3 +201,18 @@ async def test_the_card_needs_a_credential_like_everything_else(
         assert card["name"] == "actor"
         assert card["supportedInterfaces"][0]["url"] == f"{server.url}/a2a/actor"
         assert card["capabilities"]["extensions"][0]["uri"] == "urn:midrun:a2a:pause:v1"
+
+
+async def test_a_stream_ends_with_the_server(serving: Serving, stage: Stage) -> None:
+    """An open stream must not hold up whoever stops the server; the run goes on elsewhere."""
+    agent = stage.agent(Use("read", name="x"), "Done.")
+    async with serving(agent) as server, client(server) as theirs:
+        stream = aiter(theirs.send_message(saying("Go.")))
+        assert shown(await anext(stream))[0] == "task"
+        await stage.start("x").wait()
+        server.close()
+        with suppress(A2AClientError):  # cut off, or at its end: whichever, it is over
+            async for _ in stream:
+                pass
+        stage.gate("x").set()
+        assert (await (await server.only()).until("completed")).output == "Done."

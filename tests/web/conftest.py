@@ -14,7 +14,7 @@ from playwright.async_api import Browser, async_playwright, expect
 
 from tests.web.bench import FLAGS, PATIENCE_S, Bench
 from tests.web.stage import Stage
-from tools.chromium import find
+from tools.programs import find
 
 expect.set_options(timeout=PATIENCE_S * 1000)
 

@@ -167,6 +167,8 @@ class _Work:
         Losing Temporal's heartbeat does not stop it: whoever has the lease goes on, and the
         next attempt waits for that.
         """
+        if not self._driving:
+            self._idle = anyio.Event()
         self._driving += 1
         try:
             async with anyio.create_task_group() as tasks:

@@ -4,6 +4,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Final
 
+import anyio
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -83,7 +84,15 @@ class Forwarded(Response):
         lobby, name = self._visit.lobby, self._visit.actor.name
         lobby.allowance.check_stream(name)
         with lobby.allowance.stream(name):
-            await self._to(there, _again(self._text, receive), send)
+            async with anyio.create_task_group() as tasks:
+
+                async def end_with_the_server() -> None:
+                    await lobby.closing.wait()
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(end_with_the_server)
+                await self._to(there, _again(self._text, receive), send)
+                tasks.cancel_scope.cancel()
 
 
 def _again(text: bytes, receive: Receive) -> Receive:
