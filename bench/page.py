@@ -15,7 +15,7 @@ from bench.figures import Figure
 from midrun.embed.run import Run
 from tests.web.bench import FLAGS, PATIENCE_S, Bench
 from tests.web.stage import Stage, Use
-from tools.chromium import find
+from tools.programs import find
 
 EARLY: Final = 300  # as many as are drawn: more are fetched when somebody asks for them
 LATE: Final = 3_000
