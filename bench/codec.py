@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from bench.figures import Figure, micros
-from midrun.codec.journal import chain, decode_lines, encode_entry, genesis, line, verified
+from midrun.codec.chain import PLAIN
+from midrun.codec.journal import chain, decode_lines, encode_entry, genesis, line
 from midrun.core.entries import CallDone, CallStarted, Entry
 from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
 from midrun.core.values import Spend
@@ -30,7 +31,7 @@ def figures() -> Sequence[Figure]:
         link = chain(link, data)
         pairs.append((data, link))
     started = perf_counter()
-    lines = verified(RUN, pairs)
+    lines = PLAIN.verified(RUN, pairs)
     verifying = perf_counter() - started
     started = perf_counter()
     decode_lines(RUN, lines)

@@ -13,7 +13,7 @@ from playwright.async_api import CDPSession, Page, async_playwright, expect
 
 from bench.figures import Figure
 from midrun.embed.run import Run
-from tests.web.bench import FLAGS, PATIENCE_S, Bench
+from tests.web.bench import FLAGS, PATIENCE_S, Bench, Profiles
 from tests.web.stage import Stage, Use
 from tools.programs import find
 
@@ -88,7 +88,7 @@ async def _measure() -> tuple[float, float]:
     async with async_playwright() as driver, AsyncExitStack() as stack:
         browser = await driver.chromium.launch(executable_path=find(), args=FLAGS)
         stack.push_async_callback(browser.close)
-        bench = Bench(browser, stack)
+        bench = Bench(Profiles(browser), stack)
         await measured(bench, EARLY)  # the browser itself warms up
         return await measured(bench, EARLY), await measured(bench, LATE)
 

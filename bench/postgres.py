@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from statistics import median
 from time import perf_counter
 
@@ -290,6 +291,14 @@ async def _parked(raw: Raw, store: PostgresStore, url: str) -> list[Figure]:
         started = perf_counter()
         await store.runs(Query(attention=True, limit=50))
         lists.append(perf_counter() - started)
+    marks, follows = store.marks(), []
+    await marks.attend("bench", holder="bench", ttl=timedelta(minutes=5))
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("ANALYZE midrun_marks")  # as autovacuum would within the minute
+    for _ in range(10):
+        started = perf_counter()
+        await marks.behind("bench", limit=256)
+        follows.append(perf_counter() - started)
     return [
         Figure(
             name=f"append beside {PARKED:,} parked runs, against none",
@@ -304,6 +313,7 @@ async def _parked(raw: Raw, store: PostgresStore, url: str) -> list[Figure]:
             at_most=50,
         ),
         Figure(name="the 50 newest that need a person", value=median(lists) * 1e3, unit="ms"),
+        Figure(name="a follower's look, every ten s", value=median(follows) * 1e3, unit="ms"),
         Figure(name="stored for a parked run's row", value=(full - empty) / PARKED, unit="B"),
     ]
 

@@ -8,12 +8,11 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter
+from time import perf_counter, process_time
 
 import anyio
 import apsw
@@ -31,7 +30,7 @@ STEPS = 3000
 WINDOW = 100
 LOADED = 1000
 CROWD = 1000
-CROWD_STEPS = 4
+CROWD_STEPS = 10
 WAIT_S = 1.0
 CONTROLS = 100
 
@@ -42,10 +41,15 @@ async def look(n: int) -> str:
     return f"{n}" + "y" * 500
 
 
+waited: list[tuple[int, float]] = []
+"""Which step of some run of the crowd was done waiting, and when."""
+
+
 @tool(read_only=True)
 async def wait(n: int) -> str:
     """Wait for as long as a slow service takes."""
     await anyio.sleep(WAIT_S)
+    waited.append((n, perf_counter()))
     return f"{n}" + "y" * 500
 
 
@@ -212,24 +216,31 @@ async def _control(run: Run, n: int, times: list[float]) -> None:
 async def _crowd(folder: Path) -> list[Figure]:
     """Measure a thousand runs whose tool waits a second."""
     agent = Agent("crowd", model=_steps("wait", CROWD_STEPS), tools=[wait])
-    grace = timedelta(seconds=30)
     async with Midrun(f"sqlite:///{folder / 'crowd.db'}", agents=[agent]) as midrun:
-        before = _memory()
+        before, busy = _memory(), process_time()
         started = perf_counter()
         runs = [await midrun.start("crowd", f"task {n}") for n in range(CROWD)]
+        all_live = perf_counter()
         live = (_memory() - before) / CROWD
-        with anyio.fail_after(grace.total_seconds() * 4):
+        with anyio.fail_after(CROWD_STEPS * 30):
             for run in runs:
                 await run.result()
-        took = perf_counter() - started
-    rate = CROWD * CROWD_STEPS / took
+        over, busy = perf_counter(), process_time() - busy
+    steps = CROWD * CROWD_STEPS
+    rate = overall = steps / (over - started)
+    first_end = min(at for n, at in waited if n == CROWD_STEPS - 1)
+    if first_end > all_live:  # between the two, a thousand runs are at it
+        within = sum(all_live <= at < first_end for _, at in waited)
+        rate = within / (first_end - all_live)
     return [
         Figure(
             name=f"steps a second of {CROWD} runs that wait {WAIT_S:g} s, of the ideal 1,000",
             value=rate,
             unit="/s",
             at_least=900,
-            detail=f"{CROWD_STEPS} steps each, synchronous=FULL, {took:.1f} s",
+            detail=f"while all of them live, synchronous=FULL; {busy / steps * 1e3:.2f} ms of "
+            f"processor a step; with starts ({all_live - started:.1f} s) and ends "
+            f"{overall:.0f}/s",
         ),
         Figure(name="memory of a live run", value=live / 1024, unit="KiB", at_most=100),
     ]

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import force_setattr
 
+from midrun.codec.chain import PLAIN
 from midrun.codec.journal import (
     chain,
     checked_entry,
@@ -18,7 +19,6 @@ from midrun.codec.journal import (
     genesis,
     line,
     line_of,
-    verified,
 )
 from midrun.codec.strict import INTEGER_MAX, Limits
 from midrun.codec.upcast import Line
@@ -252,9 +252,11 @@ def test_a_journal_that_was_left_alone_is_verified() -> None:
     """From its start, and from a seq that is trusted already."""
     pairs = journal(RunId("r"))
     lines = [data for data, _ in pairs]
-    assert verified(RunId("r"), pairs) == lines
-    assert verified(RunId("r"), pairs[2:], after=Seq(2), previous=pairs[1][1]) == lines[2:]
-    assert verified(RunId("r"), []) == []
+    assert PLAIN.verified(RunId("r"), pairs) == lines
+    assert (
+        PLAIN.verified(RunId("r"), pairs[2:], after=Seq(2), previous=pairs[1][1]) == lines[2:]
+    )
+    assert PLAIN.verified(RunId("r"), []) == []
 
 
 @pytest.mark.parametrize("at", [*range(6)])
@@ -277,17 +279,17 @@ def test_the_first_entry_that_was_tampered_with_is_named(damage: str, at: int) -
         case _:
             pairs[at] = (data, bytes(32))
     if damage in {"missing", "inserted"} and at >= len(pairs):
-        assert len(verified(RunId("r"), pairs)) == at  # only a kept head shows a cut tail
+        assert len(PLAIN.verified(RunId("r"), pairs)) == at  # only a kept head shows a cut tail
         return
     with pytest.raises(JournalCorrupt) as refused:
-        verified(RunId("r"), pairs)
+        PLAIN.verified(RunId("r"), pairs)
     assert refused.value.seq == at + 1
 
 
 def test_lines_cannot_be_moved_to_another_run() -> None:
     """The id of the run is in the first link."""
     with pytest.raises(JournalCorrupt):
-        verified(RunId("other"), journal(RunId("r")))
+        PLAIN.verified(RunId("other"), journal(RunId("r")))
 
 
 DEEP = 200_000  # deeper than the stack of any Python

@@ -1,6 +1,6 @@
 """Temporal keeps the engine's contract, against its real server."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -15,16 +15,9 @@ from midrun.models import Use
 from midrun.ports.outside import Outside
 from midrun.testing.engine_suite import EngineSuite, Gate, Opener
 from midrun.testing.postgres import Postgres
-from midrun.testing.temporal import TemporalServer, running
+from midrun.testing.temporal import TemporalServer
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
-    """Give the real server, with its history in a file."""
-    with running(tmp_path_factory.mktemp("temporal")) as server:
-        yield server
 
 
 @pytest.fixture

@@ -3,17 +3,19 @@
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from midrun import Midrun, Run
+from midrun.errors import StoreError
 from midrun.ports.store import Query
 from midrun.testing.postgres import Postgres
-from midrun.testing.temporal import TemporalServer, running
+from midrun.testing.temporal import TemporalServer
 from tests.engines.worker import agent_of
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
@@ -22,20 +24,24 @@ PATIENCE = 120
 Worker = subprocess.Popen[str]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
-    """Give the real server."""
-    with running(tmp_path_factory.mktemp("temporal")) as server:
-        yield server
-
-
 class Fleet:
     """The workers of a test, and a `Midrun` that only looks and controls."""
 
-    def __init__(self, midrun: Midrun, folder: Path, start: Callable[[str], Worker]) -> None:
+    def __init__(
+        self,
+        midrun: Midrun,
+        postgres: Postgres,
+        folder: Path,
+        run: Callable[[str, str], Worker],
+    ) -> None:
         self.midrun = midrun
+        self.postgres = postgres
         self.folder = folder
-        self.start = start
+        self._run = run
+
+    def start(self, name: str, *, lease_s: float = 2) -> Worker:
+        """Start a worker, and wait until it is ready."""
+        return self._run(name, str(lease_s))
 
     def book(self) -> list[str]:
         """Return what was entered, and by whom."""
@@ -50,6 +56,12 @@ class Fleet:
                     return line.split()[1]
             await anyio.sleep(0.02)
 
+    async def exists(self, name: str) -> None:
+        """Wait until a worker has left a file of that name."""
+        file = self.folder / name
+        while not file.exists():  # noqa: ASYNC110 - another process makes it
+            await anyio.sleep(0.02)
+
 
 @pytest.fixture
 async def fleet(
@@ -59,12 +71,14 @@ async def fleet(
     address = postgres.url()
     with ExitStack() as stack, anyio.fail_after(PATIENCE):
 
-        def start(name: str) -> Worker:
+        def start(name: str, lease_s: str) -> Worker:
             script = Path(__file__).parent / "worker.py"
-            arguments = [address, server.address, tmp_path.name, str(tmp_path), name]
+            place = [address, server.address, tmp_path.name, str(tmp_path)]
             worker = stack.enter_context(
                 subprocess.Popen(  # noqa: S603 - our own script
-                    [sys.executable, script, *arguments], stdout=subprocess.PIPE, text=True
+                    [sys.executable, script, *place, name, lease_s],
+                    stdout=subprocess.PIPE,
+                    text=True,
                 )
             )
             stack.callback(worker.kill)
@@ -73,7 +87,7 @@ async def fleet(
             return worker
 
         async with Midrun(address) as midrun:
-            yield Fleet(midrun, tmp_path, start)
+            yield Fleet(midrun, postgres, tmp_path, start)
             for row in (await midrun.store.runs(Query())).items:
                 verdict = await midrun.verify(row.run)
                 assert verdict, str(verdict)
@@ -126,3 +140,26 @@ async def test_a_worker_that_is_told_to_leave_hands_its_run_over(fleet: Fleet) -
     assert (await run.until("completed")).output == "Done."
     kinds = [item.kind async for item in run.feed()]
     assert "PauseRequested" not in kinds
+
+
+async def test_an_outage_of_postgres_loses_nothing_and_repeats_nothing(fleet: Fleet) -> None:
+    """A tool that ends meanwhile has ended: its result is kept until it can be written.
+
+    Nothing starts while nobody can journal it. Temporal need not know of any of it.
+    """
+    fleet.start("ada", lease_s=PATIENCE)  # so that the outage ends before the lease does
+    run = await started(fleet)
+    await fleet.begun("b")
+    await anyio.to_thread.run_sync(fleet.postgres.stop, "immediate")
+    try:
+        (fleet.folder / "on").touch()
+        await fleet.exists("b is over")
+        with pytest.raises(StoreError):
+            await run.pause()
+        assert [line[0] for line in fleet.book()] == ["a", "b"]
+    finally:
+        await anyio.to_thread.run_sync(fleet.postgres.start)
+    assert (await run.until("completed")).output == "Done."
+    assert [line[0] for line in fleet.book()] == ["a", "b", "c"]
+    second = await started(fleet)
+    assert (await second.until("completed")).output == "Done."

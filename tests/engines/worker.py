@@ -1,6 +1,6 @@
 """A worker in a process of its own: its one tool writes down who made it, and may wait.
 
-python -m … STORE TEMPORAL QUEUE FOLDER NAME
+python -m … STORE TEMPORAL QUEUE FOLDER NAME LEASE_S
 """
 
 import os
@@ -15,7 +15,6 @@ from midrun.engines.temporal import Temporal
 from midrun.models import ScriptedModel, Use
 from midrun.ports.outside import Outside
 
-LEASE = timedelta(seconds=2)
 SILENCE = timedelta(seconds=3)
 
 
@@ -29,6 +28,7 @@ def agent_of(folder: Path, name: str) -> Agent:
             book.write(f"{word} {name}\n")
         while word == "b" and not (folder / "on").exists():  # noqa: ASYNC110 - a file is shared
             await anyio.sleep(0.02)
+        (folder / f"{word} is over").touch()
         return word
 
     turns = [Use("enter", word=word) for word in "abc"]
@@ -37,9 +37,12 @@ def agent_of(folder: Path, name: str) -> Agent:
 
 async def main() -> None:
     """Work until killed."""
-    store, address, queue, folder, name = sys.argv[1:]
+    store, address, queue, folder, name, lease_s = sys.argv[1:]
     engine = Temporal(address, queue=queue, silence=SILENCE)
-    agents, outside = [agent_of(Path(folder), name)], Outside(lease=LEASE)
+    agents, outside = (
+        [agent_of(Path(folder), name)],
+        Outside(lease=timedelta(seconds=float(lease_s))),
+    )
     async with Midrun(store, agents=agents, engine=engine, outside=outside):
         print("ready", os.getpid(), flush=True)  # noqa: T201 - this is how it talks
         await anyio.sleep_forever()

@@ -12,6 +12,7 @@ import anyio
 
 from midrun import Agent, Call, Midrun, Tool, tool
 from midrun.core.transcript import Transcript
+from midrun.engines.fleet import Fleet
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.ports.outside import Outside
@@ -94,11 +95,16 @@ def agents(folder: Path) -> list[Agent]:
     ]
 
 
+FLEET = Fleet(limits={"agent:busy": 100})
+"""Whatever happens to workers, no run may wait for ever for a place of theirs."""
+
+
 async def main(store: str, folder: str, lease_s: str) -> None:
     """Drive what there is until asked to leave."""
     outside = Outside(lease=timedelta(seconds=float(lease_s)))
+    crew = agents(Path(folder))
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
-        async with Midrun(store, agents=agents(Path(folder)), outside=outside):
+        async with Midrun(store, agents=crew, outside=outside, fleet=FLEET):
             print("ready", flush=True)  # noqa: T201 - this is how it talks
             async for _ in signals:
                 break

@@ -1,4 +1,4 @@
-"""One process after the other, each killed at a write to Postgres; then one that ends it.
+"""One process after the other, each killed at a write to Postgres; then one that ends it all.
 
 python -m tests.fleet.kills STORE FOLDER
 """
@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import LiteralString
@@ -55,19 +56,27 @@ def arrange_the_end(point: str, number: int) -> None:
     setattr(Link, Link.ask.__name__, dying)  # only in this process
 
 
-async def live(store: str, folder: Path, case: str, hours: int) -> None:
-    """Start a run, or find it, and stay until it has ended; settle what is unsure."""
+async def live(store: str, folder: Path, *cases: str, hours: int = 0) -> None:
+    """Start runs, or find them, and stay until they have ended; settle what is unsure."""
     outside, world = Outside(lease=LONG, clock=later(hours=hours)), World(folder)
-    async with Midrun(store, agents=agents(folder), outside=outside) as midrun:
-        run = await midrun.start("busy", case, request_id=case)
-        while isinstance(outcome := await run.result(), Paused):
-            state = await load(midrun.store, run.id)
-            for ask in outcome.asks:
-                call = state.call(ask.call)
-                assert call is not None
-                done = world.settle(call_key(run.id, ask.call), call.attempt)
-                await run.answer("yes" if done else "no", ask=ask.id)
-        assert isinstance(outcome, Completed), str(outcome)
+    async with (
+        Midrun(store, agents=agents(folder), outside=outside) as midrun,
+        anyio.create_task_group() as tasks,
+    ):
+        for case in cases:
+            tasks.start_soon(_see_to, midrun, world, case)
+
+
+async def _see_to(midrun: Midrun, world: World, case: str) -> None:
+    run = await midrun.start("busy", case, request_id=case)
+    while isinstance(outcome := await run.result(), Paused):
+        state = await load(midrun.store, run.id)
+        for ask in outcome.asks:
+            call = state.call(ask.call)
+            assert call is not None
+            done = world.settle(call_key(run.id, ask.call), call.attempt)
+            await run.answer("yes" if done else "no", ask=ask.id)
+    assert isinstance(outcome, Completed), str(outcome)
 
 
 def forked(work: Callable[[], None]) -> bool:
@@ -81,27 +90,29 @@ def forked(work: Callable[[], None]) -> bool:
     return os.WIFSIGNALED(ending)
 
 
-def kill_at(store: str, folder: Path, point: str, number: int) -> bool:
-    """Kill a process at one of its writes, and have another end its run."""
-    case = f"{point}-{number}"
+def kill_at(store: str, folder: Path, case: str) -> bool:
+    """Kill a process at one of its writes, as `case` says; tell whether it came to that."""
+    point, _, number = case.partition("-")
 
     def dies() -> None:
-        arrange_the_end(point, number)
-        anyio.run(live, store, folder, case, 0)
+        arrange_the_end(point, int(number))
+        anyio.run(live, store, folder, case)
 
-    killed = forked(dies)
-    if killed:
-        assert not forked(lambda: anyio.run(live, store, folder, case, 1))
-    print(json.dumps({"case": case, "killed": killed}), flush=True)  # noqa: T201 - so it talks
-    return killed
+    return forked(dies)
 
 
 def main(store: str, folder: str) -> None:
-    """Kill at every write, before it is sent and after it is answered."""
+    """Kill at every write, before it is sent and after it is answered; then end all runs."""
+    left: list[str] = []
     for point in ("before", "after"):
         for number in count(1):
-            if not kill_at(store, Path(folder), point, number):
+            case = f"{point}-{number}"
+            killed = kill_at(store, Path(folder), case)
+            print(json.dumps({"case": case, "killed": killed}), flush=True)  # noqa: T201 - so it talks
+            if not killed:
                 break
+            left.append(case)
+    assert not forked(lambda: anyio.run(partial(live, store, Path(folder), *left, hours=1)))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ from tests.fleet.workers import Worker, workers
 from tests.fleet.world import World
 from tests.postgres.cutting import Cut, Cutter, cutting
 
-SECONDS = float(os.environ.get("MIDRUN_CHAOS_S", "25"))
+SECONDS = float(os.environ.get("MIDRUN_CHAOS_S", "15"))
 SEED = int(os.environ.get("MIDRUN_CHAOS_SEED", "5")) or secrets.randbelow(10**6) + 1
 RUNS = 200
 WORKERS = 3

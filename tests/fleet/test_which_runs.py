@@ -9,6 +9,10 @@ import anyio
 import pytest
 
 from midrun import Agent, Midrun, Misconfigured, Run
+from midrun.cli.parsing import parser
+from midrun.cli.staffing import staffed
+from midrun.core.entries import LeaseTaken
+from midrun.core.ids import RunId
 from midrun.engines import local
 from midrun.engines.fleet import Fleet
 from midrun.models import ScriptedModel
@@ -173,6 +177,35 @@ async def test_another_version_goes_on_with_a_run_where_that_is_allowed(path: Pa
         assert (await (await newer.get(run.id)).until("completed")).output == "New."
 
 
+async def test_that_another_version_took_a_run_over_is_journaled(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From then on it is the new version's, also for those who leave other versions alone."""
+    stage, address, same = Stage(), f"sqlite:///{path}", Fleet(versions="same")
+    old, new = versions(stage)
+    async with Midrun(address, agents=[old], engine=None) as creating:
+        run = await creating.start("actor", "go")
+    async with Midrun(address, agents=[new], fleet=same) as careful:
+        await settled(careful)
+        assert "agent_mismatch" in caplog.text
+        async with Midrun(address, agents=[new], fleet=Fleet(versions="any")) as bold:
+            await stage.start("a").wait()
+            await (await bold.get(run.id)).pause(now=True)
+            await (await bold.get(run.id)).until("paused")
+        stage.gate("a").set()
+        handle = await careful.get(run.id)
+        taken = [r.entry for r in await careful.store.read(RunId(run.id))]
+        prints = [entry.agent_print for entry in taken if isinstance(entry, LeaseTaken)]
+        assert prints == [new.fingerprint]
+        checkpoint = await handle.checkpoint()
+        assert checkpoint.agent_print == new.fingerprint
+        await handle.resume()
+        assert (await handle.until("completed")).output == "New."
+    async with Midrun(address, agents=[old], fleet=same) as older:
+        entries = [r.entry for r in await older.store.read(RunId(run.id))]
+    assert [e.agent_print for e in entries if isinstance(e, LeaseTaken)] == [*prints, ""]
+
+
 @pytest.mark.parametrize(
     "limits", [{"": 1}, {"agent": 1}, {"agent:": 1}, {"run:x": 1}, {"all": 0}]
 )
@@ -186,3 +219,23 @@ def test_versions_are_any_or_the_same() -> None:
     """Nothing in between is understood."""
     with pytest.raises(Misconfigured, match="any or same"):
         Fleet(versions="newest")  # type: ignore[arg-type]  # that is the point
+
+
+@pytest.mark.parametrize("command", ["worker", "serve"])
+def test_a_fleet_can_be_typed(command: str, tmp_path: Path) -> None:
+    """As many limits as one likes, of all processes or of this one."""
+    words = ["--limit", "agent:clerk=10", "--limit", "label:a=b=2", "--here", "all=200"]
+    store = ["--store", f"sqlite:///{tmp_path}/runs.db"]
+    args = parser().parse_args([command, "app.py", *store, *words, "--versions", "same"])
+    assert staffed(args, ())._fleet == Fleet(
+        limits={"agent:clerk": 10, "label:a=b": 2}, here={"all": 200}, versions="same"
+    )
+
+
+@pytest.mark.parametrize("word", ["agent:clerk", "agent:clerk=", "agent:clerk=ten", "clerk=3"])
+def test_a_limit_that_is_typed_wrong_is_refused_by_name(word: str, tmp_path: Path) -> None:
+    """Before anything is opened."""
+    store = ["--store", f"sqlite:///{tmp_path}/runs.db"]
+    args = parser().parse_args(["worker", "app.py", *store, "--limit", word])
+    with pytest.raises(Misconfigured, match="clerk"):
+        staffed(args, ())

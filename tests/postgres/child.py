@@ -11,17 +11,18 @@ from midrun.stores.postgres.link import Link
 from midrun.stores.postgres.store import PostgresStore
 
 
-async def open_it(url: str) -> None:
-    """Open a store when told to."""
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    sys.stdin.readline()
-    store = await PostgresStore.open(url)
-    assert not await store.counts()
-    await store.close()
+async def open_them(*urls: str) -> None:
+    """Open stores, each when told to."""
+    for url in urls:
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        sys.stdin.readline()
+        store = await PostgresStore.open(url)
+        assert not await store.counts()
+        await store.close()
 
 
-async def die_migrating(url: str) -> None:
+async def die_migrating(*urls: str) -> None:
     """Be killed when everything is done but the commit."""
     script = Link.script
 
@@ -31,8 +32,9 @@ async def die_migrating(url: str) -> None:
         await script(link, text)
 
     setattr(Link, Link.script.__name__, dying)  # only in this process
-    await PostgresStore.open(url)
+    await PostgresStore.open(urls[0])
 
 
 if __name__ == "__main__":
-    anyio.run({"open": open_it, "die_migrating": die_migrating}[sys.argv[1]], sys.argv[2])
+    deeds = {"open": open_them, "die_migrating": die_migrating}
+    anyio.run(deeds[sys.argv[1]], *sys.argv[2:])

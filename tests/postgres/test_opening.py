@@ -38,10 +38,10 @@ async def test_processes_that_open_an_empty_schema_at_once_make_it_once(
     postgres: Postgres, opened: Open
 ) -> None:
     """Whoever comes second waits for the first, and finds it done."""
-    for _ in range(3):
-        url = postgres.url()
-        with ExitStack() as stack:
-            others = [stack.enter_context(child("open", url)) for _ in range(4)]
+    urls = [postgres.url() for _ in range(3)]
+    with ExitStack() as stack:
+        others = [stack.enter_context(child("open", *urls)) for _ in range(4)]
+        for _ in urls:
             for other in others:
                 assert other.stdout
                 assert other.stdout.readline() == "ready\n"
@@ -49,9 +49,9 @@ async def test_processes_that_open_an_empty_schema_at_once_make_it_once(
                 assert other.stdin
                 other.stdin.write("\n")
                 other.stdin.flush()
-            assert [other.wait(60) for other in others] == [0] * 4
-        store = await opened(url)
-        await create(store)
+        assert [other.wait(60) for other in others] == [0] * 4
+    for url in urls:
+        await create(await opened(url))
 
 
 async def test_a_migration_that_is_killed_leaves_nothing_behind(

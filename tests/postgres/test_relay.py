@@ -28,7 +28,7 @@ async def known(relay: Relay, run: RunId) -> str:
     """Wait until a relay knows that somebody elsewhere watches `run`."""
     while not (listeners := relay.listeners(run)):  # noqa: ASYNC110 - others have to say so
         await anyio.sleep(0.01)
-    return listeners[0]
+    return listeners[0].name
 
 
 async def test_a_message_reaches_the_one_who_watches(
@@ -66,6 +66,27 @@ async def test_a_message_reaches_the_one_who_watches(
     there.close()
 
 
+async def test_who_left_for_a_moment_is_another_listener(
+    store: PostgresStore, url: str, opened: Open
+) -> None:
+    """It has missed something: who drives has to know, long before it counts as gone."""
+    here, there = store.relay(), (await opened(url)).relay()
+    here.listen(RUN)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(here.receive)
+        tasks.start_soon(there.receive)
+        name = await known(there, RUN)
+        (before,) = there.listeners(RUN)
+        here.leave(RUN)
+        here.listen(RUN)
+        while (after := there.listeners(RUN)) == [before]:  # noqa: ASYNC110 - it has to say so
+            await anyio.sleep(0.01)
+        assert [listener.name for listener in after] == [name]
+        tasks.cancel_scope.cancel()
+    here.close()
+    there.close()
+
+
 async def test_a_relay_outlives_the_server(
     store: PostgresStore, url: str, opened: Open, postgres: Postgres
 ) -> None:
@@ -80,7 +101,7 @@ async def test_a_relay_outlives_the_server(
     async def say() -> None:
         while True:
             for listener in there.listeners(RUN):
-                await there.send(listener, b"again")
+                await there.send(listener.name, b"again")
             await anyio.sleep(0.05)
 
     here.listen(RUN)

@@ -15,3 +15,13 @@ class TestMemoryStore(StoreSuite, MarksSuite):
         store = MemoryStore(clock=clock)
         yield store
         await store.close()
+
+
+class TestMemoryStoreWithAKey(StoreSuite):
+    """A key changes the hashes and nothing else."""
+
+    @pytest.fixture
+    async def store(self, clock: HandClock) -> AsyncIterator[Store]:
+        store = MemoryStore(clock=clock, key=b"kept where the store is not")
+        yield store
+        await store.close()

@@ -1,5 +1,7 @@
 """Stores by their addresses."""
 
+import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,24 @@ async def test_a_path_after_three_slashes_is_relative_and_after_four_absolute(
         assert isinstance(store, SqliteStore)
         assert store.path == tmp_path / name
         await store.close()
+
+
+def _open_files() -> str:
+    links = (link for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+    return "\n".join(str(link.readlink()) for link in links)
+
+
+async def test_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> None:
+    """By asyncio itself, as its timeouts and Ctrl-C do, wherever it had come to."""
+    file = tmp_path / "runs.db"
+    for moments in range(20):
+        opening = asyncio.ensure_future(open_store(f"sqlite:///{file}"))  # noqa: TID251 - no scope of ours cancels it
+        for _ in range(moments):
+            await asyncio.sleep(0)
+        opening.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await opening).close()
+    assert str(file) not in _open_files()
 
 
 async def test_memory_is_a_store_too() -> None:

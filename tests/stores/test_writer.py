@@ -11,10 +11,10 @@ from types import ModuleType
 import anyio
 import pytest
 
+from midrun.codec.chain import Chain
 from midrun.errors import RunNotFound, StoreClosed, StoreError, StoreUnreachable
 from midrun.ports.store import Store
 from midrun.stores import rules
-from midrun.stores.sqlite import reads
 from midrun.stores.sqlite.connect import open_file
 from midrun.stores.sqlite.standings import Standings
 from midrun.stores.sqlite.store import SqliteStore
@@ -223,21 +223,21 @@ async def test_what_is_large_is_written_and_read_in_a_thread(
     threads: dict[str, list[bool]] = {"stamp": [], "verified": [], "encode": []}
     loop = get_ident()
 
-    def noting(module: ModuleType, name: str, what: str) -> None:
-        original = getattr(module, name)
+    def noting(owner: ModuleType | type, name: str, what: str) -> None:
+        original = getattr(owner, name)
 
         def note(*given: object, **named: object) -> object:
             threads[what].append(get_ident() == loop)
             return original(*given, **named)
 
-        monkeypatch.setattr(module, name, note)
+        monkeypatch.setattr(owner, name, note)
 
     store = SqliteStore(tmp_path / "runs.db")
     store._writer._timer = lambda: 0.0  # no commit is slow
     await create(store)
     noting(rules, "stamp", "stamp")
     noting(rules, "encode_entry", "encode")
-    noting(reads, "verified", "verified")
+    noting(Chain, "verified", "verified")
     await say(store, RUN, 1, "x" * 1000)
     await store.read(RUN)
     assert threads == {"stamp": [True], "verified": [True], "encode": [True]}

@@ -23,7 +23,7 @@ what is read and written again gives the same bytes.
 `hash[n] = sha256(hash[n-1] + line[n])`. The run's id is in the first link, so lines cannot be
 moved from one run to another. Stored bytes are what was hashed; nothing is ever re-serialised
 to be verified. A chain alone cannot show that its tail was cut off: compare with any head hash
-that was handed out.
+that was handed out. A store may have a key for it, see `chain`.
 
 **Reading is strict.** A field that is not known, a wrong type, a missing field:
 `JournalCorrupt`. A kind or version that is not known: `JournalTooNew`, and this process must
@@ -174,31 +174,6 @@ def decode_lines(run: RunId, lines: Iterable[bytes], *, after: Seq = START) -> l
     ]
 
 
-def verified(
-    run: RunId,
-    pairs: Iterable[tuple[bytes, bytes]],
-    *,
-    after: Seq = START,
-    previous: bytes | None = None,
-) -> list[bytes]:
-    """Return the lines of `pairs`, which are stored lines with their stored hashes.
-
-    `previous` is the hash of the entry at `after`, from where the caller trusts the journal; it
-    may be left out at the very start.
-
-    Raises:
-        JournalCorrupt: with the first seq whose line or hash is not what was written.
-    """
-    link = genesis(run) if previous is None else previous
-    lines: list[bytes] = []
-    for data, stored in pairs:
-        link = sha256(link + data).digest()
-        if link != stored:
-            raise JournalCorrupt(run, after + len(lines) + 1, "the chain of hashes is broken")
-        lines.append(data)
-    return lines
-
-
 def _decode_slowly(data: bytes, run: str, seq: Seq, upcasts: Upcasts) -> _Line:
     """Read an older line, or find out what is wrong with this one."""
     try:
@@ -228,9 +203,9 @@ def _decode_slowly(data: bytes, run: str, seq: Seq, upcasts: Upcasts) -> _Line:
 def _checked_struct(value: _Checked, limits: Limits) -> _Checked:
     """Return `value` with every field walked; rebuilt only where the walk changed something."""
     changes: dict[str, object] = {}
-    for name, free in _fields(type(value)):
+    for name, usual, free in _fields(type(value)):
         held = getattr(value, name)
-        if held is None:
+        if held is usual or held is None:
             continue
         try:
             sound = checked(held, limits=limits) if free else _checked_value(held, limits)
@@ -266,16 +241,17 @@ def _checked_items(value: tuple[object, ...], limits: Limits) -> tuple[object, .
 
 
 @cache
-def _fields(kind: type[Struct]) -> tuple[tuple[str, bool], ...]:
-    """Return the fields of `kind` that must be walked, and for each whether it is user data.
+def _fields(kind: type[Struct]) -> tuple[tuple[str, object, bool], ...]:
+    """Return the fields of `kind` that must be walked, unless they have their default value.
 
-    Fields that are nothing but text are left out: the encoder refuses lone surrogates itself.
+    For each its name, that value, and whether it is user data. Fields that are nothing but text
+    are left out: the encoder refuses lone surrogates itself.
     """
     hints = get_type_hints(kind)
     return tuple(
-        (name, hints[name] is _FREE)
-        for name in kind.__struct_fields__
-        if not _is_text(hints[name])
+        (field.name, field.default, hints[field.name] is _FREE)
+        for field in structs.fields(kind)
+        if not _is_text(hints[field.name])
     )
 
 

@@ -123,6 +123,8 @@ class Redaction:
 
         With `prose`, the texts in it are what somebody has said.
         """
+        if not value:
+            return value
         try:
             return self._walked(value, name, prose=prose)
         except RecursionError:  # nobody could store it either
@@ -133,7 +135,7 @@ class Redaction:
 
         In prose a word after *password* is mostly just a word, so names are no sign here.
         """
-        return self._cover.known(self._found("", text))
+        return self._cover.known(self._found("", text)) if text else text
 
     def _walked(self, value: Json, name: str, *, prose: bool) -> Json:
         match value:

@@ -39,6 +39,7 @@ from midrun.errors import (
     JournalCorrupt,
     JournalTooNew,
     MidrunError,
+    NoRoom,
     RunNotFound,
     StoreError,
 )
@@ -134,6 +135,7 @@ class Local:
                     news=self._news,
                     vault=self._vault,
                     hear=self.hear,
+                    limits_on=self._room.limits_on,
                     clock=self._outside.clock,
                     chance=self._outside.chance,
                     tasks=tasks,
@@ -161,7 +163,7 @@ class Local:
         if self._place is not None:
             self._place(run)
             return
-        if self._room.has(head):
+        if self._room.has(run, head):
             self._room.enter(run, head)
             self.take_up(run, state)
 
@@ -195,6 +197,9 @@ class Local:
         except (JournalCorrupt, JournalTooNew) as error:
             self._broken[run] = FAR_SEQ
             log.error("run %s is not driven: %s", run, error)  # noqa: TRY400 - the text says it all
+        except NoRoom as refused:
+            if self._room.fill(refused):
+                self._look.ring()
         except StoreError as error:
             self._left.add(run)
             log.warning("run %s is left for now: %s", run, error)
@@ -236,6 +241,7 @@ class Local:
         """Tell a drive what others appended; see to what has become drivable."""
         if self._broken.get(change.run, FAR_SEQ) < change.seq:
             del self._broken[change.run]
+        self._room.hears(change.run, change.seq)
         if (drive := self._drives.get(change.run)) is not None:
             drive.grew(change.seq)
         elif self._leaving:
@@ -257,6 +263,8 @@ class Local:
             self._left.add(run)
             return
         head = row.head
+        if head.phase not in DRIVABLE and self._room.rested(head):
+            self._look.ring()
         if head.parent and head.phase not in DRIVABLE:
             await self._tell_parent(run)
         # ours: from an epoch that was dropped
@@ -286,7 +294,11 @@ class Local:
 
     async def _sweep(self) -> None:
         """Look for what nobody told us of: runs that are left, and runs whose time has come."""
+        looked = -math.inf
         while True:
+            if everywhere := anyio.current_time() - looked >= SWEEP_S:
+                looked = anyio.current_time()
+            self._room.looks(everywhere=everywhere)
             try:
                 for run in await self._store.due(limit=MANY):
                     await self._looked_at(run, self._wake)
@@ -311,7 +323,7 @@ class Local:
             found = [await self._store.drivable(limit=limit, agents=[n]) for n in names]
         for turn in zip_longest(*found):
             for run in turn:
-                if run is not None:
+                if run is not None and not self._room.waits(run):
                     await self._consider(run, left=True)
 
     async def _lift_forgotten(self) -> None:

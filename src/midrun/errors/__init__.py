@@ -20,6 +20,7 @@
         ├── SeqConflict        somebody appended first: read and decide again
         ├── StaleEpoch         a newer lease holder exists: drop everything
         ├── LeaseHeld
+        ├── NoRoom             a limit of the fleet is reached: the run waits
         ├── HaltInForce
         ├── KindRefused        this writer may not append that kind of entry
         ├── CursorRefused      (also a ValueError)
@@ -28,6 +29,7 @@
         ├── StoreUnreachable   cannot be opened, or does not answer
         ├── StoreDamaged
         ├── StoreForeign       not ours, or of a newer version
+        ├── StoreKeyRefused    its chains are made with another key, or with none
         └── StoreClosed
 
 `code` is stable and unique; branch on it or on the class, never on the text. All fields are in
@@ -56,6 +58,7 @@ from midrun.errors.stores import (
     HaltInForce,
     KindRefused,
     LeaseHeld,
+    NoRoom,
     RunExists,
     RunNotFound,
     SeqConflict,
@@ -66,6 +69,7 @@ from midrun.errors.stores import (
     StoreError,
     StoreForeign,
     StoreFull,
+    StoreKeyRefused,
     StoreUnreachable,
 )
 
@@ -81,6 +85,7 @@ __all__ = [
     "MidrunError",
     "Misconfigured",
     "ModelFailed",
+    "NoRoom",
     "NotJson",
     "OutcomeUnknown",
     "RunExists",
@@ -96,6 +101,7 @@ __all__ = [
     "StoreError",
     "StoreForeign",
     "StoreFull",
+    "StoreKeyRefused",
     "StoreUnreachable",
     "TooLarge",
     "ToolsUnreachable",

@@ -90,6 +90,24 @@ class LeaseHeld(StoreError):
         return f"run {self.run}: {self.holder} holds the lease; leave the run to it"
 
 
+class NoRoom(StoreError):
+    """As many runs are driven as a limit of the fleet allows: this one waits."""
+
+    code = "no_room"
+
+    def __init__(self, run: str, scope: str, most: int) -> None:
+        super().__init__(run, scope, most)
+        self.run = run
+        self.scope = scope
+        self.most = most
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run}: not taken up, {self.most} of {self.scope} are driven already;"
+            " it waits until one of them rests, or the limit is raised"
+        )
+
+
 class HaltInForce(StoreError):
     """An operator's latch covers the run: nothing starts until it is lifted."""
 
@@ -208,6 +226,33 @@ class StoreForeign(StoreError):
 
     def __str__(self) -> str:
         return f"store {self.path}: {self.problem}; choose another path, or upgrade midrun"
+
+
+class StoreKeyRefused(StoreError):
+    """The chain of the store is made with another key than this process was given, or none.
+
+    It was not touched: what is written without the store's key looks forged to all who have it.
+    """
+
+    code = "store_key_refused"
+
+    def __init__(self, path: str, kept: str, given: str) -> None:
+        super().__init__(path, kept, given)
+        self.path = path
+        self.kept = kept
+        self.given = given
+
+    def __str__(self) -> str:
+        if not self.kept:
+            return (
+                f"store {self.path}: its journals are chained without a key, and one cannot be"
+                f" added ({self.given}); leave chain_key out, or begin a new store with it"
+            )
+        given = f"key {self.given}" if self.given else "no key"
+        return (
+            f"store {self.path}: its journals are chained with key {self.kept}, and {given} was"
+            " given; give the one it was made with, as chain_key or in MIDRUN_CHAIN_KEY"
+        )
 
 
 class StoreClosed(StoreError):

@@ -4,9 +4,19 @@ Nothing depends on it. What it loses is in the journal a moment later.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from midrun.core.ids import RunId
+
+
+class Listener(NamedTuple):
+    """A process that wants to hear of a run. `since` is another number when it left meanwhile.
+
+    `name` is the relay's own for the process; `since` says nothing but that.
+    """
+
+    name: str
+    since: int
 
 
 class Relay(Protocol):
@@ -21,16 +31,16 @@ class Relay(Protocol):
         """How many bytes one message may have."""
         ...
 
-    def listeners(self, run: RunId) -> Sequence[str]:
-        """Return who elsewhere wants to hear of `run`, each by a name of the relay's own.
+    def listeners(self, run: RunId) -> Sequence[Listener]:
+        """Return who elsewhere wants to hear of `run`.
 
         Cheap enough to be asked for every word that a model says. It may be behind by a
         fraction of a second.
         """
         ...
 
-    async def send(self, listener: str, message: bytes) -> bool:
-        """Send, without waiting for the listener; False if it has no room for more just now.
+    async def send(self, name: str, message: bytes) -> bool:
+        """Send to the listener of that name, without waiting for it; False if it has no room.
 
         A listener that is gone has taken everything: there is no room to wait for.
         """

@@ -83,6 +83,16 @@ class Halt(Struct, frozen=True, kw_only=True):
                 return kind == "run" and name == run
 
 
+def covering(limits: Mapping[str, int] | None, head: Head) -> dict[str, int]:
+    """Return those of `limits` that a run with this head counts for, by scope.
+
+    A limit is how many runs may be held at once by those who are alive; its scope is `all`,
+    `agent:NAME` or `label:LABEL`.
+    """
+    scopes = ("all", f"agent:{head.agent}", *(f"label:{label}" for label in head.labels))
+    return {scope: limits[scope] for scope in scopes if scope in limits} if limits else {}
+
+
 class Change(Struct, frozen=True, kw_only=True):
     """A run has grown to `seq`, at least. An empty `run` says that the latches changed.
 
@@ -188,7 +198,14 @@ class Store(Protocol):
         ...
 
     async def take(
-        self, run: RunId, entries: Sequence[Entry], *, after: Seq, holder: str, head: Head
+        self,
+        run: RunId,
+        entries: Sequence[Entry],
+        *,
+        after: Seq,
+        holder: str,
+        head: Head,
+        limits: Mapping[str, int] | None = None,
     ) -> tuple[Lease, Appended]:
         """Take the lease and append `entries` under it, in one transaction.
 
@@ -197,9 +214,13 @@ class Store(Protocol):
         it is the caller's own, whose older epoch is fenced off then like any other. Let the
         holder `beat` first, or its new lease is as good as free.
 
+        `limits` are counted in the same transaction, see `covering`: however many take at once,
+        no more are held. What is the caller's own already has its place.
+
         Raises:
             RunNotFound: no such run.
             LeaseHeld: somebody else holds it and is alive.
+            NoRoom: a limit is reached.
             SeqConflict: the journal does not end at `after`.
             HaltInForce: something would start, and a latch covers the run.
             KindRefused, NotJson, TooLarge: as with `append`.

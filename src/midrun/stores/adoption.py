@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from midrun.codec.journal import chain, decode_line, genesis, line_of
+from midrun.codec.chain import Chain
+from midrun.codec.journal import decode_line, line_of
 from midrun.core.entries import LeaseTaken, Record
 from midrun.core.evolve import fold
 from midrun.core.ids import Epoch, Micros, RunId, Seq
@@ -22,15 +23,15 @@ class Adopted(Struct, frozen=True, kw_only=True):
     started_at: Micros
 
 
-def adopted(run: RunId, lines: Sequence[bytes]) -> Adopted:
-    """Return `lines` with the hashes that they have in a journal of `run`.
+def adopted(run: RunId, lines: Sequence[bytes], chain: Chain) -> Adopted:
+    """Return `lines` with the hashes that they have in a journal of `run` here.
 
     Raises:
         JournalCorrupt: with the first seq that no midrun could have written so.
         JournalTooNew: with the first seq that a newer one did.
     """
     check_new_id(run)
-    state, link, epoch = State(run=run), genesis(run), Epoch(0)
+    state, link, epoch = State(run=run), chain.first(run), Epoch(0)
     records: list[Record] = []
     hashed: list[tuple[bytes, bytes]] = []
     for seq, data in enumerate(lines, start=1):
@@ -41,7 +42,7 @@ def adopted(run: RunId, lines: Sequence[bytes]) -> Adopted:
         if isinstance(record.entry, LeaseTaken):
             epoch = max(epoch, record.entry.epoch)
         state = _followed(state, record)
-        link = chain(link, sound)
+        link = chain.next(link, sound)
         records.append(record)
         hashed.append((sound, link))
     if not records:

@@ -21,15 +21,20 @@ def new_waiter() -> Waiter:
     return asyncio.get_running_loop().create_future()
 
 
+def running_loop() -> Loop | None:
+    """Return the loop that the caller runs in, if it runs in one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 def wake(waiters: Iterable[Waiter]) -> None:
     """Wake those who await `waiters`, with one hop for each loop that is not the caller's.
 
     A second time does nothing, nor does it once the loop is gone.
     """
-    try:
-        here = asyncio.get_running_loop()
-    except RuntimeError:
-        here = None
+    here = running_loop()
     elsewhere: dict[Loop, list[Waiter]] = {}
     for waiter in waiters:
         loop = waiter.get_loop()

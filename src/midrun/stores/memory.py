@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 
 from anyio.lowlevel import checkpoint
 from msgspec import Struct
 from msgspec.structs import replace
 
-from midrun.codec.journal import decode_lines, verified
+from midrun.codec.chain import Chain
+from midrun.codec.journal import decode_lines
 from midrun.core.entries import Entry, Record
 from midrun.core.head import Head
 from midrun.core.ids import START, Epoch, Micros, RunId, Seq
@@ -22,7 +24,17 @@ from midrun.core.values import DRIVABLE, Phase
 from midrun.errors import RunExists, RunNotFound, StoreClosed
 from midrun.ports.clock import Clock, wall
 from midrun.ports.marks import Marks
-from midrun.ports.store import Appended, Change, Halt, Lease, Page, Query, RunRow, Snapshot
+from midrun.ports.store import (
+    Appended,
+    Change,
+    Halt,
+    Lease,
+    Page,
+    Query,
+    RunRow,
+    Snapshot,
+    covering,
+)
 from midrun.stores import rules
 from midrun.stores.adoption import adopted
 from midrun.stores.heads import stored
@@ -63,7 +75,8 @@ class _Beat(Struct, frozen=True, kw_only=True):
 class MemoryStore:
     """Keeps everything in dictionaries; atomic because nothing awaits in the middle."""
 
-    def __init__(self, *, clock: Clock = wall) -> None:
+    def __init__(self, *, clock: Clock = wall, key: bytes | None = None) -> None:
+        self.chain = Chain(key)
         self._clock = clock
         self._runs: dict[RunId, _Kept] = {}
         self._numbers = itertools.count(1)
@@ -78,12 +91,12 @@ class MemoryStore:
         bodies, head = rules.encoded_start(run, entries), stored(head).head
         if run in self._runs:
             raise RunExists(run)
-        stamped = rules.stamp(rules.nothing_yet(run), bodies, now=self._clock(), epoch=None)
+        stamped = self._stamp(rules.nothing_yet(run, self.chain), bodies, self._clock(), None)
         return self._begin(run, stamped, head, Epoch(0), stamped.appended.at)
 
     async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
         await self._turn()
-        sound, head = adopted(run, lines), stored(head).head
+        sound, head = adopted(run, lines, self.chain), stored(head).head
         if run in self._runs:
             raise RunExists(run)
         return self._begin(run, sound.stamped, head, sound.epoch, sound.started_at)
@@ -110,23 +123,31 @@ class MemoryStore:
             rules.check_halts(run, kept.row.head, self._halts.values())
         epoch = lease.epoch if lease else None
         now = self._clock() if at is None else at
-        stamped = rules.stamp(kept.standing, bodies, now=now, epoch=epoch)
+        stamped = self._stamp(kept.standing, bodies, now, epoch)
         holder = kept.row.holder if head is None or head.leased else ""
         return self._grow(kept, stamped, head or kept.row.head, kept.row.epoch, holder)
 
     async def take(
-        self, run: RunId, entries: Sequence[Entry], *, after: Seq, holder: str, head: Head
+        self,
+        run: RunId,
+        entries: Sequence[Entry],
+        *,
+        after: Seq,
+        holder: str,
+        head: Head,
+        limits: Mapping[str, int] | None = None,
     ) -> tuple[Lease, Appended]:
         await self._turn()
         epoch = rules.taken_epoch(run, entries, holder)
         bodies = rules.encoded_taking(run, entries, holder)
-        head = stored(head).head
+        head, counted = stored(head).head, rules.limits_on(head, limits)
         kept = self._find(run)
         alive = self._is_alive(kept.row.holder)
         rules.check_take(kept.standing, after=after, holder=holder, epoch=epoch, alive=alive)
         if rules.has_starts(entries):
             rules.check_halts(run, kept.row.head, self._halts.values())
-        stamped = rules.stamp(kept.standing, bodies, now=self._clock(), epoch=epoch)
+        rules.check_room(kept.standing, holder, counted, partial(self._held, run))
+        stamped = self._stamp(kept.standing, bodies, self._clock(), epoch)
         appended = self._grow(kept, stamped, head, epoch, holder if head.leased else "")
         return Lease(run=run, holder=holder, epoch=epoch), appended
 
@@ -135,7 +156,7 @@ class MemoryStore:
     ) -> Sequence[Record]:
         pairs = await self.lines(run, after=after, limit=limit)
         previous = self._runs[run].lines[after - 1][1] if after and pairs else None
-        lines = verified(run, pairs, after=after, previous=previous)
+        lines = self.chain.verified(run, pairs, after=after, previous=previous)
         return decode_lines(run, lines, after=after)
 
     async def lines(
@@ -271,9 +292,20 @@ class MemoryStore:
         except KeyError:
             raise RunNotFound(run) from None
 
+    def _held(self, but: RunId, scope: str) -> int:
+        rows = (kept.row for kept in self._runs.values() if kept.row.run != but)
+        return sum(
+            bool(covering({scope: 1}, row.head)) and self._is_alive(row.holder) for row in rows
+        )
+
     def _is_alive(self, holder: str) -> bool:
         beat = self._beats.get(holder)
         return beat is not None and rules.is_fresh(self._clock(), beat.at, beat.ttl)
+
+    def _stamp(
+        self, standing: Standing, bodies: Sequence[bytes], now: Micros, epoch: Epoch | None
+    ) -> Stamped:
+        return rules.stamp(standing, bodies, chain=self.chain, now=now, epoch=epoch)
 
     def _begin(
         self, run: RunId, stamped: Stamped, head: Head, epoch: Epoch, started_at: Micros

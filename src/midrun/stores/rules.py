@@ -9,14 +9,15 @@ it, and in a crowd the collector would look at hundreds of them again and again.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from math import isfinite
 from typing import Final
 
 from msgspec import Struct
 
-from midrun.codec.journal import chain, encode_entry, genesis, line
+from midrun.codec.chain import Chain
+from midrun.codec.journal import encode_entry, line
 from midrun.codec.strict import DEFAULT, INTEGER_MAX, Limits
 from midrun.core import follows
 from midrun.core.entries import Entry, LeaseTaken, RunStarted
@@ -27,11 +28,12 @@ from midrun.errors import (
     HaltInForce,
     KindRefused,
     LeaseHeld,
+    NoRoom,
     RunNotFound,
     SeqConflict,
     StaleEpoch,
 )
-from midrun.ports.store import Appended, Halt, Lease, Query, Snapshot
+from midrun.ports.store import Appended, Halt, Lease, Query, Snapshot, covering
 from midrun.ports.writers import CLOSINGS, PERSONAL, UNLEASED
 
 STARTS: Final = frozenset(follows.STARTS)
@@ -58,10 +60,10 @@ class Stamped(Struct, frozen=True, kw_only=True, gc=False):
     appended: Appended
 
 
-def nothing_yet(run: RunId) -> Standing:
+def nothing_yet(run: RunId, chain: Chain) -> Standing:
     """Return where a run stands that does not exist."""
     return Standing(
-        run=run, seq=START, hash=genesis(run), at=Micros(0), epoch=Epoch(0), holder=""
+        run=run, seq=START, hash=chain.first(run), at=Micros(0), epoch=Epoch(0), holder=""
     )
 
 
@@ -172,6 +174,27 @@ def check_halts(run: RunId, head: Head, halts: Iterable[Halt]) -> None:
             raise HaltInForce(run, halt.scope, halt.reason, halt.by)
 
 
+def limits_on(head: Head, limits: Mapping[str, int] | None) -> dict[str, int]:
+    """Return the limits that a run with this head counts for, if they are any."""
+    found = covering(limits, head)
+    for scope, most in found.items():
+        bounded(most, at_least=1)
+        check_text("scope", scope)
+    return found
+
+
+def check_room(
+    standing: Standing, holder: str, limits: Mapping[str, int], held: Callable[[str], int]
+) -> None:
+    """Refuse one more where there are enough; `held` counts the other runs of a scope.
+
+    Only those count whose holder is alive. What is the holder's own has its place.
+    """
+    for scope, most in limits.items():
+        if standing.holder != holder and held(scope) >= most:
+            raise NoRoom(standing.run, scope, most)
+
+
 def check_scope(scope: str) -> None:
     """Refuse a latch that would hold nothing."""
     kind, _, name = scope.partition(":")
@@ -180,7 +203,12 @@ def check_scope(scope: str) -> None:
 
 
 def stamp(
-    standing: Standing, bodies: Iterable[bytes], *, now: Micros, epoch: Epoch | None
+    standing: Standing,
+    bodies: Iterable[bytes],
+    *,
+    chain: Chain,
+    now: Micros,
+    epoch: Epoch | None,
 ) -> Stamped:
     """Give each body its place, its time and its hash. Time never runs backwards in a run."""
     at = max(now, standing.at)
@@ -189,7 +217,7 @@ def stamp(
     for body in bodies:
         seq = Seq(seq + 1)
         data = line(body, seq=seq, at=at, epoch=epoch)
-        link = chain(link, data)
+        link = chain.next(link, data)
         lines.append((data, link))
     return Stamped(lines=tuple(lines), appended=Appended(seq=seq, at=at, hash=link))
 
@@ -220,6 +248,12 @@ def check_snapshot(snapshot: Snapshot) -> None:
     """Refuse a snapshot of what cannot be an entry."""
     if not START < snapshot.seq <= INTEGER_MAX:
         raise ValueError(f"snapshot: seq {snapshot.seq} is no entry's")
+
+
+def opened(chain: Chain, snapshot: Snapshot) -> Snapshot | None:
+    """Return a stored snapshot as it was saved, unless somebody without the key made it."""
+    body = chain.opened(snapshot.hash, snapshot.body)
+    return None if body is None else Snapshot(seq=snapshot.seq, hash=snapshot.hash, body=body)
 
 
 def check_stretch(after: Seq, limit: int | None) -> None:

@@ -10,13 +10,16 @@ from anyio.lowlevel import checkpoint
 
 from midrun.core.ids import START, RunId, Seq
 from midrun.ports.store import Change
-from midrun.stores.hop import new_waiter, wake
+from midrun.stores.hop import new_waiter, running_loop, wake
 
 REMEMBERED: Final = 4096
 """How many runs' newest seqs are remembered so as not to tell the same thing twice."""
 
 IN_A_ROW: Final = 64
 """How many changes a watcher is handed before others have their turn of the event loop."""
+
+LATER_S: Final = 0.002
+"""How long what this process wrote itself is gathered: whoever it matters to knows already."""
 
 LATCHES: Final = RunId("")
 """Stands in a change for the latches, which belong to no run."""
@@ -34,11 +37,16 @@ class Watchers:
         return len(self._open)
 
     def tell(
-        self, changes: Iterable[tuple[RunId, Seq]], *, held: Collection[RunId] = ()
+        self,
+        changes: Iterable[tuple[RunId, Seq]],
+        *,
+        held: Collection[RunId] = (),
+        later: bool = False,
     ) -> None:
         """Tell every watch, without waiting for any; what was told already is left out.
 
-        Somebody has the lease of the runs that are `held`.
+        Somebody has the lease of the runs that are `held`. What can be told `later` waits a
+        moment for more of the same.
         """
         if not self._open:
             return
@@ -47,7 +55,7 @@ class Watchers:
             watches = tuple(self._open)
         if news:
             for watch in watches:
-                watch.tell(news, held)
+                watch.tell(news, held, later=later and LATCHES not in news)
 
     def end(self) -> None:
         """End every watch; the store is closing."""
@@ -89,15 +97,27 @@ class Watch(AsyncIterator[Change]):
         self._held: set[RunId] = set()  # of those in the news
         self._waiter = new_waiter()
         self._in_a_row = 0
+        self._due = False  # to be woken in a moment
         self._ended = False
 
-    def tell(self, news: dict[RunId, Seq], held: Collection[RunId] = ()) -> None:
+    def tell(
+        self, news: dict[RunId, Seq], held: Collection[RunId] = (), *, later: bool = False
+    ) -> None:
         """Add `news`; the newest seq of a run stands for the older ones."""
         with self._lock:
             for run, seq in news.items():
                 if seq >= self._news.get(run, START):
                     self._news[run] = seq
                     (self._held.add if run in held else self._held.discard)(run)
+        loop = self._waiter.get_loop()
+        if not later or running_loop() is not loop:
+            wake([self._waiter])
+        elif not (self._due or self._waiter.done()):
+            self._due = True
+            loop.call_later(LATER_S, self._come_due)
+
+    def _come_due(self) -> None:
+        self._due = False
         wake([self._waiter])
 
     def end(self) -> None:

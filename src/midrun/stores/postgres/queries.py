@@ -45,6 +45,10 @@ MAKE_SCHEMA: Final = """
 """
 VERSION: Final = "SELECT coalesce(max(version), 0) FROM midrun_schema"
 MIGRATED: Final = "INSERT INTO midrun_schema (version) VALUES (%(version)s)"
+SET_KEY: Final = """
+    INSERT INTO midrun_chains (kid) VALUES (%(kid)s) ON CONFLICT DO NOTHING RETURNING kid
+"""
+KEY: Final = "SELECT kid FROM midrun_chains"
 SERVER: Final = """
     SELECT current_setting('server_version_num')::integer, pg_is_in_recovery(),
            coalesce(current_schema(), ''), current_setting('server_encoding')

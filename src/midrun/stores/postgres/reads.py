@@ -5,7 +5,8 @@ from typing import Final
 
 import msgspec
 
-from midrun.codec.journal import decode_lines, verified
+from midrun.codec.chain import Chain
+from midrun.codec.journal import decode_lines
 from midrun.codec.strict import INTEGER_MAX
 from midrun.core.entries import Record
 from midrun.core.ids import Epoch, Micros, RunId, Seq
@@ -48,14 +49,14 @@ class Stretch:
         """How long the lines are together."""
         return sum(len(line) for line, _ in self.pairs)
 
-    def records(self) -> list[Record]:
+    def records(self, chain: Chain) -> list[Record]:
         """Return the entries, checked against the chain and the head."""
         run, after, pairs = self._run, self._after, self.pairs
         if self._end <= after:
             return []
         if after and self._link is None:
             raise JournalCorrupt(run, after, "the entry is missing")
-        lines = verified(run, pairs, after=after, previous=self._link)
+        lines = chain.verified(run, pairs, after=after, previous=self._link)
         if len(pairs) != self._end - after:
             raise JournalCorrupt(run, after + len(pairs) + 1, "the entry is missing")
         found = self._found

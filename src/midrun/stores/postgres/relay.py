@@ -1,8 +1,9 @@
 """The relay: what is live, carried to other processes by `NOTIFY`.
 
 Each process hears two channels: its own, for what is sent to it, and one that all share, on
-which it says every second which runs are watched there. So who drives a run knows whether
-anybody elsewhere would hear its words, and sends nothing where nobody does.
+which it says every second which runs are watched there, and which of its watches that is. So
+who drives a run knows whether anybody elsewhere would hear its words, and sends nothing where
+nobody does.
 """
 
 from collections import deque
@@ -15,6 +16,7 @@ import anyio
 from midrun.core.ids import RunId
 from midrun.errors import StoreError
 from midrun.ports.clock import boottime
+from midrun.ports.relay import Listener
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.link import Address, Link, Lost
 from midrun.stores.postgres.links import PAUSE_MAX_S, Links
@@ -44,39 +46,43 @@ class PostgresRelay:
         self._address = address
         self._links = links
         self._name = ""  # our channel's; empty while there is no link
-        self._watched: set[RunId] = set()
-        self._elsewhere: dict[RunId, dict[str, float]] = {}  # until when each counts
+        self._watched: dict[RunId, int] = {}  # since the how manieth watch
+        self._watches = 0
+        self._elsewhere: dict[RunId, dict[str, tuple[int, float]]] = {}  # since, until
         self._inbox: deque[bytes] = deque()
         self._needed = anyio.Event()  # by somebody who watches here, or has something to tell
-        self._watches = anyio.Event()  # somebody has just begun to
+        self._begun = anyio.Event()  # somebody has just begun to
         self._link: Link | None = None
         self._said_at = -SAY_S
 
-    def listeners(self, run: RunId) -> Sequence[str]:
+    def listeners(self, run: RunId) -> Sequence[Listener]:
         """Return the channels of those who watch `run` elsewhere."""
         self._needed.set()
         listening = self._elsewhere.get(run)
         if not listening:
             return ()
         now = boottime()
-        return [name for name, until in listening.items() if until > now]
+        return [
+            Listener(name, since) for name, (since, until) in listening.items() if until > now
+        ]
 
-    async def send(self, listener: str, message: bytes) -> bool:
+    async def send(self, name: str, message: bytes) -> bool:
         """Send a message; one that does not arrive is nobody's loss."""
         with suppress(StoreError):
-            await self._links.ask(queries.TELL, {"what": listener, "message": message.decode()})
+            await self._links.ask(queries.TELL, {"what": name, "message": message.decode()})
         return True
 
     def listen(self, run: RunId) -> None:
         """Say at the next occasion, which is now, that `run` is watched here."""
-        self._watched.add(run)
+        self._watches += 1
+        self._watched[run] = self._watches
         self._said_at = -SAY_S
         self._needed.set()
-        self._watches.set()
+        self._begun.set()
 
     def leave(self, run: RunId) -> None:
         """Say it no more; others forget it soon."""
-        self._watched.discard(run)
+        self._watched.pop(run, None)
 
     async def receive(self) -> bytes:
         """Return the next message, however often the server goes away meanwhile."""
@@ -110,7 +116,7 @@ class PostgresRelay:
     async def _hear(self) -> None:
         """Say what is watched here if it is time, and wait for what others say."""
         assert self._link is not None
-        self._watches = anyio.Event()
+        self._begun = anyio.Event()
         if self._watched and boottime() >= self._said_at + SAY_S:
             self._said_at = boottime()
             for message in self._sayings():
@@ -127,7 +133,7 @@ class PostgresRelay:
         async with anyio.create_task_group() as tasks:
 
             async def watched() -> None:
-                await self._watches.wait()
+                await self._begun.wait()
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(watched)
@@ -136,7 +142,7 @@ class PostgresRelay:
             tasks.cancel_scope.cancel()
 
     def _sayings(self) -> Iterator[str]:
-        runs = sorted(self._watched)
+        runs = [f"{run}/{since}" for run, since in sorted(self._watched.items())]
         for start in range(0, len(runs), RUNS_MAX):
             yield " ".join([self._name, *runs[start : start + RUNS_MAX]])
 
@@ -148,7 +154,11 @@ class PostgresRelay:
         if name == self._name:
             return
         now = boottime()
-        for run in runs:
-            self._elsewhere.setdefault(RunId(run), {})[name] = now + GONE_S
-        for run in [r for r, who in self._elsewhere.items() if max(who.values()) < now]:
+        for saying in runs:
+            run, _, since = saying.rpartition("/")
+            told = (int(since), now + GONE_S)
+            self._elsewhere.setdefault(RunId(run), {})[name] = told
+        for run in [
+            r for r, w in self._elsewhere.items() if all(u < now for _, u in w.values())
+        ]:
             del self._elsewhere[run]

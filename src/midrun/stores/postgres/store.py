@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
+from midrun.codec.chain import Chain
 from midrun.codec.strict import DEFAULT, Limits
 from midrun.core.entries import Entry, Record
 from midrun.core.head import Head
@@ -83,11 +84,15 @@ class PostgresStore:
 
     Time is the server's unless a `clock` is given, which only tests should do: all processes
     that share a store must agree on the time. With `durability="relaxed"` the newest entries
-    may be lost when the server crashes, never when a client does.
+    may be lost when the server crashes, never when a client does. With a `key` the chain of
+    every journal is made with it; the store is opened with the same one ever after.
     """
 
-    def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, address: Address, *, clock: Clock | None = None, key: bytes | None = None
+    ) -> None:
         self.address = address
+        self.chain = Chain(key)
         self.time = StoreTime(clock)
         self.standings = Standings()
         self.watchers = Watchers()
@@ -103,6 +108,7 @@ class PostgresStore:
         durability: Durability = "full",
         clock: Clock | None = None,
         patience: timedelta = PATIENCE,
+        key: bytes | None = None,
     ) -> Self:
         """Connect, and bring the schema up to date; a server that is starting is waited for.
 
@@ -111,17 +117,19 @@ class PostgresStore:
         Raises:
             StoreUnreachable: nobody answers, or nobody who can keep a store.
             StoreForeign: a newer midrun's.
+            StoreKeyRefused: its chains are made with another key, or with none.
         """
+        kid = Chain(key).kid
         address = Address(url, durability=durability, patience=patience)
         until, pause_s = boottime() + BACK_S, PAUSE_S
         while True:
             try:
-                now = await prepare(address)
+                now = await prepare(address, kid)
             except Lost as lost:
                 if boottime() + pause_s > until:
                     raise unreachable(address, lost) from lost
             else:
-                store = cls(address, clock=clock)
+                store = cls(address, clock=clock, key=key)
                 store.time.said(now)
                 return store
             await anyio.sleep(pause_s)
@@ -134,12 +142,14 @@ class PostgresStore:
 
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
         bodies = await _bodies(partial(rules.encoded_start, run, entries), entries)
-        return await self._at.writer.write(Create(run=run, top=storable(head), bodies=bodies))
+        wanted = Create(run=run, top=storable(head), bodies=bodies, chain=self.chain)
+        return await self._at.writer.write(wanted)
 
     async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
         top = storable(head)
-        sound = await anyio.to_thread.run_sync(adopted, run, lines)
-        return await self._at.writer.write(Create(run=run, top=top, adopted=sound))
+        sound = await anyio.to_thread.run_sync(adopted, run, lines, self.chain)
+        wanted = Create(run=run, top=top, adopted=sound, chain=self.chain)
+        return await self._at.writer.write(wanted)
 
     async def append(
         self,
@@ -163,12 +173,20 @@ class PostgresStore:
             lease=lease,
             top=None if head is None else storable(head),
             starts=starts or rules.has_starts(entries),
+            chain=self.chain,
             at=at,
         )
         return await self._at.writer.write(wanted)
 
     async def take(
-        self, run: RunId, entries: Sequence[Entry], *, after: Seq, holder: str, head: Head
+        self,
+        run: RunId,
+        entries: Sequence[Entry],
+        *,
+        after: Seq,
+        holder: str,
+        head: Head,
+        limits: Mapping[str, int] | None = None,
     ) -> tuple[Lease, Appended]:
         epoch = rules.taken_epoch(run, entries, holder)
         check_nul("holder", holder)
@@ -182,6 +200,8 @@ class PostgresStore:
             epoch=epoch,
             top=storable(head),
             starts=rules.has_starts(entries),
+            limits=rules.limits_on(head, limits),
+            chain=self.chain,
         )
         appended = await self._at.writer.write(wanted)
         return Lease(run=run, holder=holder, epoch=epoch), appended
@@ -189,7 +209,8 @@ class PostgresStore:
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
         rules.check_snapshot(snapshot)
         rules.check_id(run)
-        values = {"run": run, "seq": snapshot.seq, "hash": snapshot.hash, "body": snapshot.body}
+        body = self.chain.sealed(snapshot.hash, snapshot.body)
+        values = {"run": run, "seq": snapshot.seq, "hash": snapshot.hash, "body": body}
         if not await self._at.links.ask(queries.SAVE_SNAPSHOT, values):
             raise RunNotFound(run)
 
@@ -237,8 +258,8 @@ class PostgresStore:
     ) -> Sequence[Record]:
         stretch = await self._stretch(run, after, limit)
         if len(stretch) <= QUICK_MAX and stretch.weight <= QUICK_BYTES:
-            return stretch.records()
-        return await anyio.to_thread.run_sync(stretch.records)
+            return stretch.records(self.chain)
+        return await anyio.to_thread.run_sync(stretch.records, self.chain)
 
     async def lines(
         self, run: RunId, *, after: Seq = START, limit: int | None = None
@@ -256,7 +277,8 @@ class PostgresStore:
         return await reads.row(self._at.links, run)
 
     async def load_snapshot(self, run: RunId) -> Snapshot | None:
-        return await reads.snapshot(self._at.links, run)
+        found = await reads.snapshot(self._at.links, run)
+        return None if found is None else rules.opened(self.chain, found)
 
     async def holders(self) -> Mapping[str, float]:
         rows = await self._at.links.ask(queries.HOLDERS, {"now": self.time.by_hand()})

@@ -30,6 +30,7 @@ from msgspec import Struct
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.errors import (
     HaltInForce,
+    NoRoom,
     StoreBusy,
     StoreClosed,
     StoreDamaged,
@@ -40,7 +41,16 @@ from midrun.ports.store import Appended
 from midrun.stores.heads import StoredHead, read_head
 from midrun.stores.hop import Waiter, new_waiter, wake
 from midrun.stores.postgres import queries
-from midrun.stores.postgres.bids import Answer, Answers, Bid, Create, Found, Write, Written
+from midrun.stores.postgres.bids import (
+    Answer,
+    Answers,
+    Bid,
+    Create,
+    Found,
+    Take,
+    Write,
+    Written,
+)
 from midrun.stores.postgres.link import Link, Rows
 from midrun.stores.postgres.links import Links
 from midrun.stores.postgres.time import StoreTime
@@ -296,6 +306,8 @@ def _refusal(wanted: Write, answer: Answer, now: Micros) -> Exception | None:
         return refusal
     if answer.scope:
         return HaltInForce(wanted.run, answer.scope, answer.reason, answer.by)
+    if answer.full and isinstance(wanted, Take):
+        return NoRoom(wanted.run, answer.full, wanted.limits[answer.full])
     return None
 
 

@@ -22,8 +22,10 @@ from midrun.errors import (
     StoreError,
     StoreForeign,
     StoreFull,
+    StoreKeyRefused,
     StoreUnreachable,
 )
+from midrun.stores.sqlite import queries
 
 Durability = Literal["full", "relaxed"]
 
@@ -43,11 +45,14 @@ _RETRY_SECONDS: Final = 0.001
 _FULL: Final = frozenset({ENOSPC, EDQUOT, EFBIG})
 
 
-def open_file(path: Path, *, durability: Durability, busy_ms: int) -> apsw.Connection:
+def open_file(
+    path: Path, *, durability: Durability, busy_ms: int, kid: str = ""
+) -> apsw.Connection:
     """Open the database for writing; make it if there is none, with mode 0600.
 
     Raises:
         StoreForeign: the file is something else, or a newer midrun's.
+        StoreKeyRefused: its chains are made with another key than the one called `kid`.
         StoreDamaged, StoreBusy, StoreFull, StoreUnreachable: what they say.
     """
     if library_version() < NO_RESET_BUG:
@@ -63,6 +68,7 @@ def open_file(path: Path, *, durability: Durability, busy_ms: int) -> apsw.Conne
             db.execute(full if durability == "full" else "PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA foreign_keys = ON")
             _ensure_schema(db)
+            _check_key(db, path, kid)
         except BaseException:
             db.close()
             raise
@@ -170,9 +176,8 @@ def _check_ours(db: apsw.Connection, path: Path) -> None:
 def _ensure_schema(db: apsw.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")  # another process may be doing the same right now
     try:
-        names = (
-            ("schema.sql", "marks.sql") if db.pragma("user_version") == 0 else ("marks.sql",)
-        )
+        added = ("marks.sql", "chains.sql")
+        names = ("schema.sql", *added) if db.pragma("user_version") == 0 else added
         for name in names:
             for _ in db.execute(Path(__file__).with_name(name).read_text("utf-8")):
                 pass
@@ -181,3 +186,13 @@ def _ensure_schema(db: apsw.Connection) -> None:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+def _check_key(db: apsw.Connection, path: Path, kid: str) -> None:
+    """See to it that the chains are made with this key; in a new file they are from now on."""
+    kept = db.execute(queries.KEY).get
+    if kept is None:
+        db.execute(queries.SET_KEY, (kid,))
+        kept = db.execute(queries.KEY).get  # another process may have been quicker
+    if kept != kid:
+        raise StoreKeyRefused(str(path), kept, kid)

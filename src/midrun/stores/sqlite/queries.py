@@ -37,10 +37,20 @@ BEAT: Final = """
                                        lag = excluded.lag
 """
 REST: Final = "DELETE FROM holders WHERE holder = ?"
+SET_KEY: Final = "INSERT INTO chains SELECT ? WHERE NOT EXISTS (SELECT 1 FROM chains)"
 FORGET_HOLDERS: Final = """
     DELETE FROM holders WHERE beat_at + ttl < ?1 - ?2 OR beat_at - ttl >= ?1
 """
 FRESH: Final = "SELECT 1 FROM holders WHERE holder = ? AND abs(? - beat_at) < ttl"
+HELD: Final = """
+    SELECT count(*) FROM runs AS r INDEXED BY runs_by_holder
+    WHERE phase IN ('queued', 'running', 'pausing', 'cancelling')
+      AND holder IN (SELECT holder FROM holders WHERE abs(?1 - beat_at) < ttl)
+      AND run <> ?2
+      AND (?3 = 'all' OR 'agent:' || agent = ?3 OR ?3 IN (
+          SELECT 'label:' || label FROM labels WHERE no = r.no
+      ))
+"""
 HALT: Final = "INSERT OR IGNORE INTO halts (scope, by, reason, at) VALUES (?, ?, ?, ?)"
 LIFT: Final = "DELETE FROM halts WHERE scope = ?"
 TURN_LATCH: Final = "UPDATE latches SET turns = turns + 1"
@@ -57,6 +67,9 @@ WEIGHT: Final = """
     SELECT coalesce(sum(length(line)), 0) FROM entries WHERE no = ? AND seq > ? AND seq <= ?
 """
 LINK: Final = "SELECT hash FROM entries WHERE no = ? AND seq = ?"
+SNAPSHOT_WEIGHT: Final = """
+    SELECT length(s.body) FROM runs AS r JOIN snapshots AS s USING (no) WHERE r.run = ?
+"""
 SNAPSHOT: Final = """
     SELECT s.seq, s.hash, s.body
     FROM runs AS r JOIN snapshots AS s USING (no)
@@ -117,6 +130,7 @@ DRIVABLE: Final = """
 DUE: Final = """
     SELECT run FROM runs WHERE wake_at IS NOT NULL AND wake_at <= ? ORDER BY wake_at, no LIMIT ?
 """
+KEY: Final = "SELECT kid FROM chains"
 HALTS: Final = "SELECT scope, by, reason, at FROM halts ORDER BY at, rowid"
 HOLDERS: Final = "SELECT holder, lag FROM holders WHERE abs(? - beat_at) < ttl ORDER BY holder"
 

@@ -14,7 +14,8 @@ import anyio.to_thread
 import apsw
 import msgspec
 
-from midrun.codec.journal import decode_lines, verified
+from midrun.codec.chain import Chain
+from midrun.codec.journal import decode_lines
 from midrun.codec.strict import INTEGER_MAX
 from midrun.core.entries import Record
 from midrun.core.ids import Epoch, Micros, RunId, Seq
@@ -123,7 +124,7 @@ class Tail:
         bounds = (self._number, self._after, self._end)
         return [(data, link) for data, link in db.execute(queries.LINES, bounds)]
 
-    def records(self, db: apsw.Connection) -> list[Record]:
+    def records(self, db: apsw.Connection, chain: Chain) -> list[Record]:
         """Return the entries, checked against the chain and the head."""
         if not len(self):
             return []
@@ -134,12 +135,18 @@ class Tail:
                 raise JournalCorrupt(self._run, self._after, "the entry is missing")
         pairs = self.pairs(db)
         after = Seq(self._after)
-        lines = verified(self._run, pairs, after=after, previous=previous)
+        lines = chain.verified(self._run, pairs, after=after, previous=previous)
         if len(pairs) != len(self):
             raise JournalCorrupt(self._run, after + len(pairs) + 1, "the entry is missing")
         if self._link is not None and pairs[-1][1] != self._link:
             raise JournalCorrupt(self._run, self._end, "the run's head has another hash")
         return decode_lines(self._run, lines, after=after)
+
+
+def snapshot_weight(db: apsw.Connection, run: RunId) -> int:
+    """Return how long the snapshot of `run` is, without reading it; 0 if there is none."""
+    size: int | None = db.execute(queries.SNAPSHOT_WEIGHT, (run,)).get
+    return size or 0
 
 
 def snapshot(db: apsw.Connection, run: RunId) -> Snapshot | None:

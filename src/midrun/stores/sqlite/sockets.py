@@ -1,8 +1,9 @@
 """Sockets: how processes that share a file tell one another what is live.
 
 Who listens has a datagram socket in a folder beside the database, `runs.db-live`, and for each
-run that somebody watches a link to it that is named for the run. Who has something to tell
-looks there, so nobody has to be announced to anybody. Folder and sockets are the owner's alone.
+run that somebody watches a link to it that is named for the run, and numbered. Who has
+something to tell looks there, so nobody has to be announced to anybody. Folder and sockets are
+the owner's alone.
 
 A name whose process is gone is removed by whoever comes across it, the folder by whoever leaves
 it last. Where there can be no sockets nothing is live across processes, and nothing else is
@@ -26,6 +27,7 @@ from typing import Final
 import anyio
 
 from midrun.core.ids import RunId
+from midrun.ports.relay import Listener
 
 LIMIT: Final = 60_000
 """Bytes in one datagram: well within what every kernel takes."""
@@ -50,27 +52,38 @@ class Sockets:
         self._name = token_hex(4)
         self._listening: socket.socket | None = None
         self._bound = anyio.Event()
-        self._sending: socket.socket | None = None
+        self._sending: dict[str, socket.socket] = {}  # each has its own room in the kernel
         self._looked_at = -LOOK_S
-        self._seen: Mapping[str, Sequence[str]] = {}
+        self._seen: Mapping[str, Sequence[Listener]] = {}
+        self._links: dict[RunId, Path] = {}
+        self._linked = 0  # how many there were; so one that is made again is another one
         self._warned = False
 
     # ── telling ───────────────────────────────────────────────────────────────────────────
 
-    def listeners(self, run: RunId) -> Sequence[str]:
-        """Return the names of the sockets that are linked to `run`, without our own."""
+    def listeners(self, run: RunId) -> Sequence[Listener]:
+        """Return whose sockets are linked to `run`, without our own."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_S:
             self._looked_at, self._seen = now, self._look()
         return self._seen.get(_sign(run), ()) if self._seen else ()
 
-    def _look(self) -> Mapping[str, Sequence[str]]:
-        found: dict[str, list[str]] = {}
-        for name in self._names():
-            run, _, listener = name.partition(".")
-            if listener not in {"sock", self._name}:
-                found.setdefault(run, []).append(listener)
+    def _look(self) -> Mapping[str, Sequence[Listener]]:
+        found: dict[str, list[Listener]] = {}
+        for link in self._names():
+            run, _, rest = link.partition(".")
+            name, _, since = rest.partition(".")
+            if since.isdecimal() and name != self._name:
+                found.setdefault(run, []).append(Listener(name, int(since)))
+        there = {listener.name for listeners in found.values() for listener in listeners}
+        for name in self._sending.keys() - there:
+            self._let_go(name)
         return found
+
+    def _let_go(self, name: str) -> None:
+        sending = self._sending.pop(name, None)
+        if sending is not None:
+            sending.close()
 
     def _names(self) -> Sequence[str]:
         try:
@@ -82,24 +95,26 @@ class Sockets:
         except OSError:
             return ()
 
-    async def send(self, listener: str, message: bytes) -> bool:
+    async def send(self, name: str, message: bytes) -> bool:
         """Send a datagram; the kernel holds a few of them for each listener, and no more."""
         try:
-            if self._sending is None:
-                self._sending = _socket()
-            self._sending.sendto(message, self._address(listener))
+            sending = self._sending.get(name)
+            if sending is None:
+                sending = self._sending[name] = _socket()
+            sending.sendto(message, self._address(name))
         except BlockingIOError:
             return False
         except (ConnectionRefusedError, FileNotFoundError):
-            self._bury(listener)
+            self._bury(name)
         except OSError as error:  # a folder without sockets, a message that is too long
             self._warn(error)
         return True
 
     def _bury(self, listener: str) -> None:
         """Remove the names of a process that is gone."""
+        self._let_go(listener)
         for name in self._names():
-            if name == listener + ENDING or name.endswith("." + listener):
+            if name == listener + ENDING or f".{listener}." in name:
                 with suppress(OSError):
                     (self._folder / name).unlink()
         self._looked_at = -LOOK_S
@@ -111,16 +126,19 @@ class Sockets:
         try:
             if self._listening is None:
                 self._bind()
-            self._link(run).symlink_to(self._name + ENDING)
-        except FileExistsError:
-            return
+            self._linked += 1
+            link = self._folder / f"{_sign(run)}.{self._name}.{self._linked}"
+            link.symlink_to(self._name + ENDING)
+            self._links[run] = link
         except OSError as error:
             self._warn(error)
 
     def leave(self, run: RunId) -> None:
         """Take the link away."""
-        with suppress(OSError):
-            self._link(run).unlink()
+        link = self._links.pop(run, None)
+        if link is not None:
+            with suppress(OSError):
+                link.unlink()
 
     async def receive(self) -> bytes:
         """Return the next datagram."""
@@ -134,13 +152,14 @@ class Sockets:
 
     def close(self) -> None:
         """Remove our names, and the folder if nobody else has one there."""
-        for end in filter(None, (self._listening, self._sending)):
-            end.close()
+        for name in tuple(self._sending):
+            self._let_go(name)
         if self._listening is not None:
+            self._listening.close()
             self._bury(self._name)
             with suppress(OSError):
                 self._folder.rmdir()
-        self._listening = self._sending = None
+        self._listening = None
 
     def _bind(self) -> None:
         for attempt in (1, 2, 3):
@@ -183,9 +202,6 @@ class Sockets:
                         self._bury(listener)
                     except OSError:
                         continue
-
-    def _link(self, run: RunId) -> Path:
-        return self._folder / f"{_sign(run)}.{self._name}"
 
     def _address(self, name: str) -> str:
         return f"{self._folder}/{name}{ENDING}"

@@ -10,7 +10,7 @@ from typing import Final
 
 import apsw
 
-from midrun.core.ids import START, Epoch, RunId, Seq
+from midrun.core.ids import START, Epoch, Micros, RunId, Seq
 from midrun.errors import RunNotFound
 from midrun.ports.store import Appended, Halt
 from midrun.stores import rules
@@ -124,6 +124,10 @@ class Standings:
             number=found.number,
             top=top,
         )
+
+    def held(self, scope: str, but: RunId, now: Micros) -> int:
+        """Return how many other runs of `scope` somebody holds who is alive."""
+        return int(self.db.execute(queries.HELD, (now, but, scope)).get)
 
     def halts(self) -> tuple[Halt, ...]:
         """Return the latches that hold in this transaction, oldest first."""

@@ -9,7 +9,9 @@ from typing import Final
 
 import anyio.to_thread
 from anyio.lowlevel import checkpoint
+from msgspec.structs import replace
 
+from midrun.codec.chain import Chain
 from midrun.codec.strict import DEFAULT, Limits
 from midrun.core.entries import Entry, Record
 from midrun.core.head import Head
@@ -44,7 +46,8 @@ class SqliteStore:
 
     Making one opens the file, or creates it with mode 0600. With `durability="relaxed"` the
     newest entries may be lost when the power fails, never when a process does. `busy` is how
-    long a write waits for other processes before it is `StoreBusy`.
+    long a write waits for other processes before it is `StoreBusy`. With a `key` the chain of
+    every journal is made with it; the file is opened with the same one ever after.
     """
 
     def __init__(
@@ -54,12 +57,14 @@ class SqliteStore:
         durability: Durability = "full",
         clock: Clock = wall,
         busy: timedelta = BUSY,
+        key: bytes | None = None,
     ) -> None:
+        self.chain = Chain(key)
         self.path = Path(path).absolute()  # a later chdir must not lead to another file
         self._clock = clock
         busy_ms = busy // timedelta(milliseconds=1)
         self._watchers = Watchers()
-        db = open_file(self.path, durability=durability, busy_ms=busy_ms)
+        db = open_file(self.path, durability=durability, busy_ms=busy_ms, kid=self.chain.kid)
         self._writer = Writer(db, self.path, busy_ms=busy_ms, watchers=self._watchers)
         self._quick = Reader(self.path, busy_ms=busy_ms)
         self._long = Reader(self.path, busy_ms=busy_ms)
@@ -69,13 +74,17 @@ class SqliteStore:
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
         encode = partial(rules.encoded_start, run, entries)
         bodies, quick = _quickly(encode, entries) or await _aside(encode)
-        request = writes.Create(run=run, top=stored(head), bodies=bodies, clock=self._clock)
+        request = writes.Create(
+            run=run, top=stored(head), bodies=bodies, chain=self.chain, clock=self._clock
+        )
         return await self._writer.write(request, quick=quick)
 
     async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
         top = stored(head)
-        sound = await anyio.to_thread.run_sync(adopted, run, lines)
-        request = writes.Create(run=run, top=top, adopted=sound, clock=self._clock)
+        sound = await anyio.to_thread.run_sync(adopted, run, lines, self.chain)
+        request = writes.Create(
+            run=run, top=top, adopted=sound, chain=self.chain, clock=self._clock
+        )
         return await self._writer.write(request, quick=False)
 
     async def append(
@@ -100,12 +109,20 @@ class SqliteStore:
             lease=lease,
             top=None if head is None else stored(head),
             starts=starts or rules.has_starts(entries),
+            chain=self.chain,
             now=self._clock() if at is None else at,
         )
         return await self._writer.write(request, quick=quick)
 
     async def take(
-        self, run: RunId, entries: Sequence[Entry], *, after: Seq, holder: str, head: Head
+        self,
+        run: RunId,
+        entries: Sequence[Entry],
+        *,
+        after: Seq,
+        holder: str,
+        head: Head,
+        limits: Mapping[str, int] | None = None,
     ) -> tuple[Lease, Appended]:
         epoch = rules.taken_epoch(run, entries, holder)
         encode = partial(rules.encoded_taking, run, entries, holder)
@@ -118,6 +135,8 @@ class SqliteStore:
             epoch=epoch,
             top=stored(head),
             starts=rules.has_starts(entries),
+            limits=rules.limits_on(head, limits),
+            chain=self.chain,
             clock=self._clock,
         )
         appended = await self._writer.write(request, quick=quick)
@@ -129,8 +148,8 @@ class SqliteStore:
         await checkpoint()
         tail = self._quick.now(lambda db: reads.tail(db, run, after, limit))
         if self._quick.now(lambda db: reads.is_quick(db, tail)):
-            return self._quick.now(tail.records)
-        return await self._long.aside(tail.records)
+            return self._quick.now(lambda db: tail.records(db, self.chain))
+        return await self._long.aside(lambda db: tail.records(db, self.chain))
 
     async def lines(
         self, run: RunId, *, after: Seq = START, limit: int | None = None
@@ -145,11 +164,16 @@ class SqliteStore:
 
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
         rules.check_snapshot(snapshot)
-        request = writes.SaveSnapshot(run=run, snapshot=snapshot)
-        await self._writer.write(request, quick=len(snapshot.body) <= QUICK_BYTES)
+        body = self.chain.sealed(snapshot.hash, snapshot.body)
+        request = writes.SaveSnapshot(run=run, snapshot=replace(snapshot, body=body))
+        await self._writer.write(request, quick=len(body) <= QUICK_BYTES)
 
     async def load_snapshot(self, run: RunId) -> Snapshot | None:
-        return await self._long.aside(lambda db: reads.snapshot(db, run))
+        await checkpoint()
+        read = partial(reads.snapshot, run=run)
+        quick = self._quick.now(partial(reads.snapshot_weight, run=run)) <= QUICK_BYTES
+        found = self._quick.now(read) if quick else await self._long.aside(read)
+        return None if found is None else rules.opened(self.chain, found)
 
     async def drop_snapshots(self, run: RunId) -> None:
         await self._writer.write(writes.DropSnapshots(run=run))

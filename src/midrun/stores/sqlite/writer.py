@@ -280,7 +280,7 @@ class Writer:
             raise
         if not wait:
             self._judge(self._timer() - started)
-        self._watchers.tell(at.news)
+        self._watchers.tell(at.news, later=True)
         self._count()
         return True
 

@@ -5,11 +5,12 @@ checked and encoded before it was handed in. So one refused request cannot spoil
 its group, and each can be carried out again alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
+from midrun.codec.chain import Chain
 from midrun.core.ids import SECOND, Epoch, Micros, RunId, Seq
 from midrun.errors import RunExists
 from midrun.ports.clock import Clock
@@ -31,6 +32,7 @@ class Create(Struct, frozen=True, kw_only=True):
     top: StoredHead
     bodies: Sequence[bytes] = ()
     adopted: Adopted | None = None
+    chain: Chain
     clock: Clock
 
     def __call__(self, at: Standings) -> Appended:
@@ -65,8 +67,8 @@ class Create(Struct, frozen=True, kw_only=True):
     def _first(self) -> tuple[Stamped, Epoch, Micros]:
         if self.adopted is not None:
             return self.adopted.stamped, self.adopted.epoch, self.adopted.started_at
-        nothing = rules.nothing_yet(self.run)
-        stamped = rules.stamp(nothing, self.bodies, now=self.clock(), epoch=None)
+        nothing, now = rules.nothing_yet(self.run, self.chain), self.clock()
+        stamped = rules.stamp(nothing, self.bodies, chain=self.chain, now=now, epoch=None)
         return stamped, nothing.epoch, stamped.appended.at
 
 
@@ -79,6 +81,7 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
     lease: Lease | None
     top: StoredHead | None
     starts: bool
+    chain: Chain
     now: Micros
 
     def __call__(self, at: Standings) -> Appended:
@@ -88,7 +91,7 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
         if self.starts and (halts := at.halts()):
             rules.check_halts(self.run, found.top.head, halts)
         epoch = self.lease.epoch if self.lease else None
-        stamped = rules.stamp(found, self.bodies, now=self.now, epoch=epoch)
+        stamped = rules.stamp(found, self.bodies, chain=self.chain, now=self.now, epoch=epoch)
         at.add(self.run, found.number, stamped)
         top = found.top if self.top is None else self.top
         holder = found.holder if self.top is None or top.head.leased else ""
@@ -106,10 +109,12 @@ class Take(Struct, frozen=True, kw_only=True):
     epoch: Epoch
     top: StoredHead
     starts: bool
+    limits: Mapping[str, int]
+    chain: Chain
     clock: Clock
 
     def __call__(self, at: Standings) -> Appended:
-        """Raises: RunNotFound, LeaseHeld, SeqConflict, HaltInForce."""
+        """Raises: RunNotFound, LeaseHeld, SeqConflict, HaltInForce, NoRoom."""
         found, now = at.find(self.run), self.clock()
         alive = at.db.execute(queries.FRESH, (found.holder, now)).get is not None
         rules.check_take(
@@ -117,7 +122,8 @@ class Take(Struct, frozen=True, kw_only=True):
         )
         if self.starts and (halts := at.halts()):
             rules.check_halts(self.run, found.top.head, halts)
-        stamped = rules.stamp(found, self.bodies, now=now, epoch=self.epoch)
+        rules.check_room(found, self.holder, self.limits, lambda s: at.held(s, self.run, now))
+        stamped = rules.stamp(found, self.bodies, chain=self.chain, now=now, epoch=self.epoch)
         at.add(self.run, found.number, stamped)
         holder = self.holder if self.top.head.leased else ""
         at.move(found, stamped.appended, self.top, self.epoch, holder)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from midrun.codec.journal import chain, checked_entry, decode_line, genesis
+from midrun.codec.chain import chain_of
+from midrun.codec.journal import checked_entry, decode_line
 from midrun.core.entries import KINDS, Entry, LeaseTaken, PauseRequested, RunStarted
 from midrun.core.ids import RunId, Seq
 from midrun.core.values import Phase
@@ -147,9 +148,10 @@ class Journals(Setting):
     async def test_the_chain_ties_every_line_to_all_before_it(self, store: Store) -> None:
         await create(store)
         appended = await say(store, RUN, 1)
-        link = genesis(RUN)
+        chain = chain_of(store)
+        link = chain.first(RUN)
         for data, stored in await store.lines(RUN):
-            link = chain(link, data)
+            link = chain.next(link, data)
             assert stored == link
         assert link == appended.hash == (await store.row(RUN)).hash
 
@@ -219,7 +221,8 @@ class Journals(Setting):
         adopted = await store.adopt(OTHER, lines, head=head(Phase.PAUSED))
         pairs = await store.lines(OTHER)
         assert [data for data, _ in pairs] == lines
-        assert pairs[0][1] == chain(genesis(OTHER), lines[0])  # a chain of its own
+        chain = chain_of(store)
+        assert pairs[0][1] == chain.next(chain.first(OTHER), lines[0])  # a chain of its own
         row = await store.row(OTHER)
         assert (row.seq, row.epoch, row.holder, row.hash) == (3, 1, "", adopted.hash)
         again = await take(store, OTHER, 3, "b", epoch=2)

@@ -3,9 +3,10 @@
 from midrun.testing.store_suite.crowds import Crowds
 from midrun.testing.store_suite.journals import Journals
 from midrun.testing.store_suite.leases import Halts, Leases
+from midrun.testing.store_suite.limits import Limits
 from midrun.testing.store_suite.lists import Lists
 from midrun.testing.store_suite.refusals import Refusals
 
 
-class StoreSuite(Journals, Refusals, Leases, Halts, Lists, Crowds):
+class StoreSuite(Journals, Refusals, Leases, Limits, Halts, Lists, Crowds):
     """Everything a store promises. Give a `store` fixture that uses the `clock` fixture."""

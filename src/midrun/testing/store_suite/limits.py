@@ -1,0 +1,147 @@
+"""Limits: however many take leases at once, no more are held than there may be."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+import anyio
+import pytest
+
+from midrun.core.entries import Entry, LeaseTaken
+from midrun.core.head import Head
+from midrun.core.ids import Epoch, RunId, Seq
+from midrun.core.values import Phase
+from midrun.errors import HaltInForce, LeaseHeld, NoRoom
+from midrun.ports.store import Halt, Lease, Store
+from midrun.testing.store_suite.setting import HandClock, Setting, create, starts
+
+TTL = timedelta(seconds=10)
+ONE = {"agent:clerk": 1}
+
+
+def _head(agent: str = "clerk", *labels: str, leased: bool = True) -> Head:
+    phase = Phase.RUNNING if leased else Phase.QUEUED
+    return Head(phase=phase, agent=agent, labels=labels, leased=leased)
+
+
+async def _made(store: Store, name: str, agent: str = "clerk", *labels: str) -> None:
+    await create(store, RunId(name), head=_head(agent, *labels, leased=False))
+
+
+async def _take(
+    store: Store,
+    name: str,
+    limits: Mapping[str, int],
+    *,
+    holder: str = "a",
+    starting: bool = False,
+) -> Lease:
+    """Take a run where it stands."""
+    row = await store.row(RunId(name))
+    taken = LeaseTaken(epoch=Epoch(row.epoch + 1), holder=holder)
+    entries: list[Entry] = [taken, starts()] if starting else [taken]
+    head = _head(row.head.agent, *row.head.labels)
+    lease, _ = await store.take(
+        row.run, entries, after=row.seq, holder=holder, head=head, limits=limits
+    )
+    return lease
+
+
+class Limits(Setting):
+    """What is counted are leases, in the transaction that takes one more."""
+
+    async def test_a_lease_beyond_the_limit_is_refused_and_nothing_is_changed(
+        self, store: Store
+    ) -> None:
+        await store.beat("a", ttl=TTL)
+        await store.beat("b", ttl=TTL)
+        for name in ("r1", "r2"):
+            await _made(store, name)
+        await _take(store, "r1", ONE)
+        with pytest.raises(NoRoom) as refused:
+            await _take(store, "r2", ONE, holder="b")
+        assert (refused.value.scope, refused.value.most) == ("agent:clerk", 1)
+        row = await store.row(RunId("r2"))
+        assert (row.seq, row.epoch, row.holder) == (1, 0, "")
+        await _take(store, "r2", {"agent:clerk": 2}, holder="b")
+
+    async def test_only_runs_of_the_same_scope_are_counted(self, store: Store) -> None:
+        await store.beat("a", ttl=TTL)
+        await _made(store, "r1", "clerk", "gpu", "night")
+        await _made(store, "r2", "other", "gpu")
+        await _made(store, "r3", "other", "agent:clerk", "all")
+        await _take(store, "r1", {"all": 1})
+        with pytest.raises(NoRoom, match="label:gpu"):
+            await _take(store, "r2", {"agent:clerk": 1, "label:gpu": 1, "label:night": 1})
+        with pytest.raises(NoRoom, match="all"):
+            await _take(store, "r3", {"all": 1})
+        await _take(store, "r3", {"agent:clerk": 1, "label:gpu": 1, "agent:other": 1})
+
+    async def test_a_lease_that_is_given_back_makes_room(self, store: Store) -> None:
+        await store.beat("a", ttl=TTL)
+        for name in ("r1", "r2"):
+            await _made(store, name)
+        lease = await _take(store, "r1", ONE)
+        rests = Head(phase=Phase.COMPLETED, agent="clerk")
+        await store.append(RunId("r1"), [starts()], after=Seq(2), lease=lease, head=rests)
+        await _take(store, "r2", ONE)
+
+    async def test_a_holder_that_fell_silent_takes_up_no_room(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        await store.beat("a", ttl=TTL)
+        for name in ("r1", "r2", "r3"):
+            await _made(store, name)
+        await _take(store, "r1", ONE)
+        clock.move(10.1)
+        await store.beat("b", ttl=TTL)
+        await _take(store, "r2", ONE, holder="b")
+        with pytest.raises(NoRoom):
+            await _take(store, "r3", ONE, holder="b")
+
+    async def test_what_is_the_holders_own_has_its_place(self, store: Store) -> None:
+        """Else processes that were cut off together would wait for each other for ever."""
+        await store.beat("a", ttl=TTL)
+        for name in ("r1", "r2"):
+            await _made(store, name)
+            await _take(store, name, {})
+        await _take(store, "r1", ONE)
+        with pytest.raises(LeaseHeld):
+            await _take(store, "r2", ONE, holder="b")
+
+    async def test_a_latch_is_met_before_a_limit(self, store: Store) -> None:
+        """What is halted is said to be halted, not to wait."""
+        await store.beat("a", ttl=TTL)
+        for name in ("r1", "r2"):
+            await _made(store, name)
+        await _take(store, "r1", ONE)
+        await store.halt(Halt(scope="agent:clerk", by="olga"))
+        with pytest.raises(HaltInForce):
+            await _take(store, "r2", ONE, starting=True)
+
+    async def test_a_limit_of_nothing_is_refused(self, store: Store) -> None:
+        await _made(store, "r1")
+        with pytest.raises(ValueError, match="1 or more"):
+            await _take(store, "r1", {"agent:clerk": 0})
+
+    async def test_however_many_take_at_once_no_more_are_held(self, store: Store) -> None:
+        """In two scopes that overlap, by several holders."""
+        holders = ("a", "b", "c")
+        for holder in holders:
+            await store.beat(holder, ttl=TTL)
+        for n in range(24):
+            await _made(store, f"r{n}", "clerk" if n % 2 else "other", "gpu")
+        limits = {"agent:clerk": 3, "label:gpu": 5}
+        taken: list[str] = []
+
+        async def one(name: str, holder: str) -> None:
+            try:
+                await _take(store, name, limits, holder=holder)
+            except NoRoom:
+                return
+            taken.append(name)
+
+        async with anyio.create_task_group() as tasks:
+            for n in range(24):
+                tasks.start_soon(one, f"r{n}", holders[n % 3])
+        assert len(taken) == 5
+        assert sum(int(name[1:]) % 2 for name in taken) <= 3
