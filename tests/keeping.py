@@ -1,31 +1,21 @@
-"""Where tests keep their runs: in a file, or, for some tests as well, in a real Postgres.
+"""Where tests keep their runs: in a file, or all of them in a real Postgres.
 
 A test is given a path. If there is an address beside it (`runs.url` beside `runs.db`), that is
 where its runs are; so processes that a test starts find the same store.
 
-`MIDRUN_TEST_STORE=postgres` has every test that can keep its runs there.
+`MIDRUN_TEST_STORE=postgres` has every test that is given a path keep its runs there, and runs
+no other: they do not care. What is about the file itself says so, and why, and is skipped:
+`@pytest.mark.about_sqlite("what it does to the file; where Postgres has the same")`.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 EVERYWHERE: Final = os.environ.get("MIDRUN_TEST_STORE", "")
-
-ON_BOTH: Final = frozenset(
-    {
-        "test_1_pause_is_not_stop",
-        "test_4_cancel_really_cancels",
-        "test_5_cancel_cleans_up",
-        "test_6_nothing_is_redone",
-        "test_9_a_person_costs_no_process",
-        "test_12_an_operator_can_halt_everything",
-        "test_14_races_have_one_winner",
-    }
-)
-"""The modules whose tests are run on both, always."""
 
 
 def kept_at(path: Path | str) -> str:
@@ -34,17 +24,26 @@ def kept_at(path: Path | str) -> str:
     return beside.read_text() if beside.exists() else f"sqlite:///{path}"
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Have the tests of some modules run on both stores."""
-    both = metafunc.module.__name__.rpartition(".")[2] in ON_BOTH
-    if both and not EVERYWHERE and "kept" in metafunc.fixturenames:
-        postgres = pytest.param("postgres", marks=pytest.mark.once)
-        metafunc.parametrize("kept", ["sqlite", postgres], indirect=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what does not keep its runs where all are to be kept."""
+    for item in items:
+        mark = item.get_closest_marker("about_sqlite")
+        if mark is not None and not (mark.args and isinstance(mark.args[0], str)):
+            raise pytest.UsageError(f"{item.nodeid}: about_sqlite needs a reason")
+        if mark is not None and EVERYWHERE:
+            item.add_marker(pytest.mark.skip(reason=f"about SQLite: {mark.args[0]}"))
+    if EVERYWHERE:
+        others = [i for i in items if "kept" not in getattr(i, "fixturenames", ())]
+        items[:] = [item for item in items if item not in others]
+        config.hook.pytest_deselected(items=others)
 
 
 @pytest.fixture
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """Give the path of a new store, on what the test is run for."""
-    if getattr(request, "param", EVERYWHERE) == "postgres":
-        (tmp_path / "runs.url").write_text(request.getfixturevalue("postgres").url())
-    return tmp_path / "runs.db"
+    path = tmp_path / "runs.db"
+    there = getattr(request, "param", EVERYWHERE) == "postgres"
+    if there:
+        path.with_suffix(".url").write_text(request.getfixturevalue("postgres").url())
+    yield path
+    assert not (there and path.exists()), "it kept its runs in a file; open `kept_at(path)`"

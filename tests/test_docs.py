@@ -4,13 +4,15 @@ import re
 from pathlib import Path
 
 from midrun import errors
-from tools.draw_table import PAGE
+from tools.draw_phases import picture
+from tools.draw_table import PAGE, PICTURE
 from tools.draw_table import page as drawn
 
 
 def test_the_page_of_phases_is_drawn_from_the_table_as_it_is_now() -> None:
     """A picture that disagrees with the machine is worse than none."""
     assert PAGE.read_text() == drawn(), "run `make docs`"
+    assert PICTURE.read_text() == picture(), "run `make docs`"
 
 
 def test_every_error_has_its_heading() -> None:

@@ -224,6 +224,23 @@ def test_what_could_not_be_undone_can_be_tried_again() -> None:
     assert pressed(run.when(c.AcceptResidue()).state)[0].enabled is False
 
 
+def test_what_could_not_be_released_is_not_called_an_undo() -> None:
+    """Nothing was to be undone: something is still held."""
+    run = begun.replies(LOCK).starts("c2").after(closed("c2")).when(c.Cancel())
+    failed = UndoFailed(call=CallId("c2"), action="release", error="refused")
+    for _ in range(run.state.started.undo_attempts):
+        start = v.StartUndo(epoch=E1, call=CallId("c2"), action="release")
+        run = run.later(3600).after(start)
+        run = run.after(v.CloseUndo(epoch=E1, outcome=failed))
+    run = run.advances()
+    shown = sign(run.state)
+    assert (shown.word, shown.said) == (
+        "Cancelled — 1 release failed",
+        "Cancelled. 1 could not be released.",
+    )
+    assert pressed(run.state)[0].consequence == "Tries again to release 1 call."
+
+
 def test_while_nobody_hears_from_the_worker_buttons_take_effect_later() -> None:
     """The journal takes the wish; the worker that would carry it out is silent."""
     made = unheard(offers(begun.state))

@@ -21,6 +21,10 @@ from tests.crashes.troubled import Watched
 from tests.keeping import kept_at
 from tests.runtime.stage import Stage, Use
 
+pytestmark = pytest.mark.about_sqlite(
+    "locks and fills the file; tests/postgres/test_lost_answers.py, tests/fleet/test_chaos.py"
+)
+
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:

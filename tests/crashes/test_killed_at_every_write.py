@@ -25,6 +25,10 @@ from tests.crashes.deeds import STORIES, Deed, deeds
 from tests.crashes.facts import later
 from tests.keeping import kept_at
 
+pytestmark = pytest.mark.about_sqlite(
+    "dies at statements of SQLite; tests/fleet/test_killed_at_every_write.py does in Postgres"
+)
+
 POINTS = ("insert", "commit", "reply")
 ONCE = ("charge", "press", "lock", "hold")
 TAKEN_BACK = {"charge": "uncharge", "hold": "unhold", "lock": "unlock"}

@@ -1,7 +1,7 @@
 """Leaving: a process stands down from its runs, which is nobody's pause, and others go on."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,10 +18,11 @@ from midrun.core.entries import (
     Record,
     StoodDown,
 )
+from midrun.core.ids import START, RunId
 from midrun.core.values import Reply
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
-from midrun.ports.store import Change
-from midrun.stores.sqlite.store import SqliteStore
+from midrun.ports.store import Change, Store
+from midrun.stores.urls import open_store
 from tests.crashes.conftest import child
 from tests.crashes.deeds import deeds, waiting
 from tests.crashes.facts import becomes
@@ -276,41 +277,47 @@ async def test_an_interrupt_from_the_keyboard_hands_the_run_over(path: Path) -> 
 # ── what nobody was told of ──────────────────────────────────────────────────
 
 
-class Deaf(SqliteStore):
-    """A store whose watchers are told nothing, as if every notification were lost."""
+@asynccontextmanager
+async def deaf(path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    """Open a store whose watchers are told nothing, as if every notification were lost."""
 
-    @asynccontextmanager
-    async def watch(self) -> AsyncIterator[AsyncIterator[Change]]:
-        """Watch in vain."""
+    async def nothing() -> AsyncIterator[Change]:
+        await anyio.sleep_forever()
+        yield Change(run=RunId(""), seq=START)  # never
 
-        async def nothing() -> AsyncIterator[Change]:
-            await anyio.sleep_forever()
-            yield Change(run="", seq=0)  # type: ignore[arg-type]  # never
+    store = await open_store(kept_at(path))
+    monkeypatch.setattr(store, "watch", lambda: nullcontext(nothing()))
+    yield store
+    await store.close()
 
-        yield nothing()
 
-
-async def test_a_run_that_nobody_was_told_of_is_found(path: Path) -> None:
+async def test_a_run_that_nobody_was_told_of_is_found(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Created where nothing is driven, with every notification lost: the sweep finds it."""
     stage = Stage()
     agent = stage.agent(Use("quick", name="a"), "Done.")
-    store = Deaf(path)
     async with (
+        deaf(path, monkeypatch) as store,
         Midrun(store, agents=[agent]),
         Midrun(kept_at(path), agents=[agent], engine=None) as creating,
     ):
         run = await creating.start(agent, "go")
         await run.until("completed")
-    await store.close()
     assert stage.did == ["a"]
 
 
-async def test_a_control_that_the_driver_was_not_told_of_still_wins(path: Path) -> None:
+async def test_a_control_that_the_driver_was_not_told_of_still_wins(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The journal decides: the driver's next append conflicts, and it reads on."""
     stage = Stage()
     agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
-    store = Deaf(path)
-    async with Midrun(store, agents=[agent]) as driving, on(path) as controlling:
+    async with (
+        deaf(path, monkeypatch) as store,
+        Midrun(store, agents=[agent]) as driving,
+        on(path) as controlling,
+    ):
         run = await driving.start(agent, "go")
         await stage.start("a").wait()
         handle = await controlling.get(run.id)
@@ -318,7 +325,6 @@ async def test_a_control_that_the_driver_was_not_told_of_still_wins(path: Path) 
         stage.gate("a").set()
         await handle.until("paused")
         assert stage.did == ["a"]
-    await store.close()
 
 
 async def test_a_held_pause_lets_go_by_itself_on_another_process(path: Path) -> None:

@@ -1,6 +1,6 @@
 """A store on a real file that counts how often it had to say no."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -64,10 +64,19 @@ class Watched(SqliteStore):
         await super().save_snapshot(run, snapshot)
 
     async def take(
-        self, run: RunId, entries: Sequence[Entry], *, after: Seq, holder: str, head: Head
+        self,
+        run: RunId,
+        entries: Sequence[Entry],
+        *,
+        after: Seq,
+        holder: str,
+        head: Head,
+        limits: Mapping[str, int] | None = None,
     ) -> tuple[Lease, Appended]:
         """Take the lease, if need be without an answer."""
-        taken = await super().take(run, entries, after=after, holder=holder, head=head)
+        taken = await super().take(
+            run, entries, after=after, holder=holder, head=head, limits=limits
+        )
         self._lose_answer()
         return taken
 

@@ -1,5 +1,7 @@
 """What waits for a listener in another process: joined, bounded, in order."""
 
+from msgspec.structs import replace
+
 from midrun.core.ids import CallId, RunId
 from midrun.driver.live import Delta, Live
 from midrun.driver.outbox import CHARS_MAX, DELTAS_MAX, Outbox, unpacked
@@ -92,15 +94,35 @@ def test_what_was_not_taken_is_offered_again_and_nothing_is_lost_behind_it() -> 
 
 
 def test_a_listener_that_takes_nothing_has_little_waiting() -> None:
-    """It loses all of it then, and is told of what comes next."""
+    """It loses all of it then, and whoever tells it knows that it has to begin again."""
     outbox = Outbox(60_000)
     for _ in range(1000):
-        outbox.add(delta("x" * 1000))
+        assert outbox.add(delta("x" * 1000)) == bool(outbox)
         assert outbox._chars <= CHARS_MAX + 1000
     for n in range(1000):
-        outbox.add(delta(str(n), kind="note"))
+        assert outbox.add(delta(str(n), kind="note")) == bool(outbox)
         assert len(outbox._waiting) <= DELTAS_MAX
     assert emptied(outbox)[-1].text == "999"
+
+
+def test_a_long_opening_does_not_count_against_what_comes_after_it() -> None:
+    """Else who comes late to a long reply would lose it and be told all of it, each time."""
+    outbox = Outbox(60_000)
+    opening = replace(delta("x" * 2 * CHARS_MAX), opening=True)
+    assert outbox.add(opening)
+    assert outbox.add(delta("y"))
+    first, *rest = emptied(outbox)
+    assert first.opening
+    assert not any(part.opening for part in rest), "they go on from the first"
+    assert "".join(part.text for part in (first, *rest)) == opening.text + "y"
+
+
+def test_an_opening_replaces_what_was_said_before_it() -> None:
+    """So it is not joined to it; what follows is joined to the opening."""
+    outbox = Outbox(60_000)
+    for one in (delta("b"), replace(delta("ab"), opening=True), delta("c")):
+        assert outbox.add(one)
+    assert emptied(outbox) == [delta("b"), replace(delta("abc"), opening=True)]
 
 
 def test_half_a_character_does_not_stop_the_rest() -> None:

@@ -47,9 +47,34 @@ async def test_a_message_reaches_who_listens_for_its_run(tmp_path: Path) -> None
         here._looked_at = -1  # the look before is too young to be repeated
         (listener,) = here.listeners(RUN)
         assert not there.listeners(RUN), "nobody hears what they sent themselves"
-        assert await here.send(listener, b"hello")
+        assert await here.send(listener.name, b"hello")
         assert await there.receive() == b"hello"
         assert not here.listeners(OTHER)
+
+
+async def test_who_left_for_a_moment_is_another_listener(tmp_path: Path) -> None:
+    """It has missed something, and who drives the run has to know."""
+    with ends(tmp_path / "runs.db") as (here, there):
+        there.listen(RUN)
+        (before,) = here.listeners(RUN)
+        there.leave(RUN)
+        there.listen(RUN)
+        here._looked_at = -1
+        (after,) = here.listeners(RUN)
+        assert (after.name, after != before) == (before.name, True)
+
+
+async def test_who_takes_nothing_takes_no_room_from_others(tmp_path: Path) -> None:
+    """The kernel counts what nobody has taken against the socket that it was sent from."""
+    third = Sockets(tmp_path / "runs.db")
+    with ends(tmp_path / "runs.db") as (here, frozen):
+        for end in (frozen, third):
+            end.listen(RUN)
+        while await here.send(frozen._name, b"x" * LIMIT):
+            pass
+        assert await here.send(third._name, b"hello")
+        assert await third.receive() == b"hello"
+        third.close()
 
 
 async def test_any_id_of_a_run_makes_a_good_name(tmp_path: Path) -> None:
@@ -67,7 +92,7 @@ async def test_the_longest_message_fits(tmp_path: Path) -> None:
     with ends(tmp_path / "runs.db") as (here, there):
         there.listen(RUN)
         (listener,) = here.listeners(RUN)
-        assert await here.send(listener, b"x" * LIMIT)
+        assert await here.send(listener.name, b"x" * LIMIT)
         assert len(await there.receive()) == LIMIT
 
 
@@ -77,11 +102,11 @@ async def test_who_takes_nothing_has_no_room_after_a_while(tmp_path: Path) -> No
         there.listen(RUN)
         (listener,) = here.listeners(RUN)
         sent = 0
-        while await here.send(listener, b"x" * 1000):
+        while await here.send(listener.name, b"x" * 1000):
             sent += 1
             assert sent < 10_000
         assert await there.receive()
-        assert await here.send(listener, b"there is room again")
+        assert await here.send(listener.name, b"there is room again")
 
 
 async def test_only_the_owner_can_reach_them(tmp_path: Path) -> None:
@@ -108,7 +133,7 @@ async def test_a_folder_that_others_could_write_to_or_read_is_not_used(
     folder_of(path).chmod(mode)
     with ends(path) as (here, there):
         there.listen(RUN)
-        (folder_of(path) / f"{'0' * 16}.evil").symlink_to("evil.sock")
+        (folder_of(path) / f"{'0' * 16}.evil.1").symlink_to("evil.sock")
         assert not here.listeners(RUN)
     assert "not ours alone" in caplog.text
 
@@ -123,7 +148,7 @@ async def test_a_database_whose_path_is_long_has_them_among_the_temporary_files(
     with ends(path) as (here, there):
         there.listen(RUN)
         (listener,) = here.listeners(RUN)
-        assert await here.send(listener, b"hello")
+        assert await here.send(listener.name, b"hello")
         assert await there.receive() == b"hello"
         assert folder_of(path).parent == Path("/tmp")  # noqa: S108 - as above
         assert S_IMODE(folder_of(path).stat().st_mode) == 0o700

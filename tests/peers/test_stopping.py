@@ -10,6 +10,7 @@ import pytest
 
 from midrun import Agent, Cancelled, ControlRefused
 from midrun.models import ScriptedModel
+from midrun.models.scripted import Line
 from tests.driver.blocking.deeds import hold_with_family
 from tests.driver.blocking.scene import Middle, Watch, is_there
 from tests.peers.cast import Cast, Use, entry, journal
@@ -141,6 +142,20 @@ async def test_an_async_tool_is_stopped_without_looking_for_a_signal(opened: Ope
     await run.cancel()
     await run.until("cancelled")
     assert (cast.stopped, cast.did) == (["a"], [])
+
+
+async def test_an_agent_that_is_a_tool_of_another_is_stopped_with_it(opened: Opener) -> None:
+    """ADK: the signal does not reach an agent that works as a tool; it works on."""
+    cast = Cast()
+    aide = cast.agent(Use("slow", name="a"), "never", name="aide")
+    turns: list[Line] = [Use("aide", task="go"), "never"]
+    midrun = await opened(Agent("actor", model=ScriptedModel(turns), tools=[aide.as_tool()]))
+    run = await midrun.start("actor", "go")
+    await cast.start("a").wait()
+    await run.cancel()
+    await run.until("cancelled")
+    assert (cast.stopped, cast.did) == (["a"], [])
+    assert {view.phase for view in (await midrun.runs()).items} == {"cancelled"}
 
 
 async def test_cancelled_is_not_said_before_the_tool_has_stopped(opened: Opener) -> None:

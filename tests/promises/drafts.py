@@ -64,10 +64,10 @@ class Drafts:
 
         return [write, dictate]
 
-    def agent(self, *turns: Use | list[str | Use] | str) -> Agent:
+    def agent(self, *turns: Use | list[str | Use] | str, name: str = "actor") -> Agent:
         """Return an agent that plays `turns`."""
         tools = [*self.stage.tools(), *self.tools()]
-        return Agent("actor", model=ScriptedModel(list(turns)), tools=tools)
+        return Agent(name, model=ScriptedModel(list(turns)), tools=tools)
 
 
 def names(deeds: Sequence[Deed]) -> list[str]:

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 
-import apsw
 import pytest
 
 from midrun import Agent, Completed, ControlRefused, Midrun, Run
@@ -30,6 +29,7 @@ from midrun.errors import JournalCorrupt
 from midrun.models import Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.stops import MaxSteps
+from tests.hands import UNDONE, by_hand, replaced
 from tests.keeping import kept_at
 from tests.promises.office import office, script
 from tests.promises.seen import entries, journal, kinds
@@ -194,25 +194,12 @@ async def told(path: Path) -> tuple[Path, str, int]:
         return path, run.id, (await run.view()).seq
 
 
-def by_hand(path: Path, *statements: str) -> None:
-    """Change the file behind everybody's back: whoever can write it can drop its triggers."""
-    connection = apsw.Connection(str(path))
-    connection.set_busy_timeout(10_000)  # others use the file as well
-    connection.execute("DROP TRIGGER IF EXISTS entries_do_not_change")
-    connection.execute("DROP TRIGGER IF EXISTS entries_do_not_go")
-    for statement in statements:
-        connection.execute(statement)
-    connection.close()
-
-
 def line_of(path: Path, seq: int) -> bytes:
     """Return a stored line of the first run."""
-    connection = apsw.Connection(str(path))
-    connection.set_busy_timeout(10_000)  # others use the file as well
-    (found,) = connection.execute("SELECT line FROM entries WHERE no = 1 AND seq = ?", (seq,))
-    connection.close()
-    line = found[0]
-    return line.encode() if isinstance(line, str) else bytes(line)
+    wanted = f"SELECT line FROM midrun_entries WHERE no = 1 AND seq = {seq}"  # noqa: S608 - a number
+    ((line,),) = by_hand(path, wanted)
+    assert isinstance(line, bytes)
+    return line
 
 
 async def verdict(path: Path, run_id: str) -> tuple[bool, list[int]]:
@@ -225,14 +212,11 @@ async def verdict(path: Path, run_id: str) -> tuple[bool, list[int]]:
 async def test_an_entry_can_neither_be_changed_nor_removed_by_mistake(
     told: tuple[Path, str, int],
 ) -> None:
-    """The file itself refuses, also to somebody with a database tool."""
+    """The store itself refuses, also to somebody with a database tool."""
     path, run_id, _ = told
-    connection = apsw.Connection(str(path))
-    connection.set_busy_timeout(10_000)  # others use the file as well
-    for statement in ("UPDATE entries SET line = line", "DELETE FROM entries"):
-        with pytest.raises(apsw.ConstraintError, match="never"):
-            connection.execute(statement)
-    connection.close()
+    for statement in ("UPDATE midrun_entries SET line = line", "DELETE FROM midrun_entries"):
+        with pytest.raises(UNDONE, match="never"):
+            by_hand(path, statement, guarded=True)
     assert await verdict(path, run_id) == (True, [])
 
 
@@ -254,19 +238,17 @@ async def test_one_changed_byte_is_found_wherever_it_is(told: tuple[Path, str, i
 
 
 def _put(seq: int, line: bytes) -> str:
-    return f"UPDATE entries SET line = x'{line.hex()}' WHERE no = 1 AND seq = {seq}"  # noqa: S608 - a number and hex
+    where = f"no = 1 AND seq = {seq}"
+    return f"UPDATE midrun_entries SET line = decode('{line.hex()}', 'hex') WHERE {where}"  # noqa: S608 - a number and hex
 
 
-AMOUNT = """
-    UPDATE entries SET line = CAST(replace(CAST(line AS TEXT), '100', '900') AS BLOB)
-    WHERE no = 1
-"""
-NAME = AMOUNT.replace("100", "bob").replace("900", "eve")
+AMOUNT = replaced("100", "900", where="no = 1")
+NAME = replaced("bob", "eve", where="no = 1")
 SPOILING = {
     "a fact": AMOUNT,
     "a name": NAME,
-    "one removed": "DELETE FROM entries WHERE no = 1 AND seq = 5",
-    "the end cut off": "DELETE FROM entries WHERE no = 1 AND seq > 9",
+    "one removed": "DELETE FROM midrun_entries WHERE no = 1 AND seq = 5",
+    "the end cut off": "DELETE FROM midrun_entries WHERE no = 1 AND seq > 9",
 }
 
 
@@ -285,9 +267,9 @@ async def test_entries_that_changed_places_are_found(told: tuple[Path, str, int]
     path, run_id, _ = told
     by_hand(
         path,
-        "UPDATE entries SET seq = -4 WHERE no = 1 AND seq = 4",
-        "UPDATE entries SET seq = 4 WHERE no = 1 AND seq = 5",
-        "UPDATE entries SET seq = 5 WHERE no = 1 AND seq = -4",
+        "UPDATE midrun_entries SET seq = -4 WHERE no = 1 AND seq = 4",
+        "UPDATE midrun_entries SET seq = 4 WHERE no = 1 AND seq = 5",
+        "UPDATE midrun_entries SET seq = 5 WHERE no = 1 AND seq = -4",
     )
     assert await verdict(path, run_id) == (False, [4])
 
@@ -297,9 +279,9 @@ async def test_an_entry_of_another_run_is_found(told: tuple[Path, str, int]) -> 
     path, run_id, _ = told
     by_hand(
         path,
-        "DELETE FROM entries WHERE no = 1 AND seq = 1",
-        "INSERT INTO entries (no, seq, line, hash) "
-        "SELECT 1, seq, line, hash FROM entries WHERE no = 2 AND seq = 1",
+        "DELETE FROM midrun_entries WHERE no = 1 AND seq = 1",
+        "INSERT INTO midrun_entries (no, seq, line, hash) "
+        "SELECT 1, seq, line, hash FROM midrun_entries WHERE no = 2 AND seq = 1",
     )
     assert await verdict(path, run_id) == (False, [1])
 

@@ -360,7 +360,7 @@ async def test_an_id_that_is_reused_for_something_else_is_refused(
 
 
 async def test_a_run_is_started_once_however_often_it_is_asked_for(opened: Opener) -> None:
-    """By its request id; the same id for another task, agent or person is refused."""
+    """By its request id; the same id for anything else is refused."""
     stage = Stage()
     one = await opened(stage.agent(Use("quick", name="a"), "Done."))
     two = await opened(stage.agent(Use("quick", name="a"), "Done."))
@@ -377,7 +377,12 @@ async def test_a_run_is_started_once_however_often_it_is_asked_for(opened: Opene
     assert isinstance(await run.result(), Completed)
     assert stage.did == ["a"]
     assert len((await one.runs()).items) == 1
-    with pytest.raises(ControlRefused) as refused:
-        await two.start("actor", "something else", request_id="r1", actor="ada")
-    assert refused.value.reason == "request_id_reused"
+    for otherwise in (
+        two.start("actor", "something else", request_id="r1", actor="ada"),
+        two.start("actor", "go", request_id="r1", actor="ada", labels=["urgent"]),
+        two.start("actor", "go", request_id="r1", actor="ada", thread="t1"),
+    ):
+        with pytest.raises(ControlRefused) as refused:
+            await otherwise
+        assert refused.value.reason == "request_id_reused"
     assert len(await journal(run)) == len(await journal(await two.get(run.id)))

@@ -125,6 +125,20 @@ async def test_whoever_gives_up_on_a_run_stops_it() -> None:
     assert (stage.stopped, stage.did) == (["a"], [])
 
 
+async def test_whoever_gives_up_on_a_run_has_it_cleaned_up() -> None:
+    """Nobody can take it up later: what was in flight is undone now, what it holds released."""
+    stage = Stage()
+    agent = stage.agent(
+        Use("lock", name="a"), Use("draft", name="b"), Use("slow_draft", name="c")
+    )
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(agent.run, "go")
+            await stage.start("c").wait()
+            tasks.cancel_scope.cancel()
+    assert (stage.undone, stage.released) == (["c"], ["a"])
+
+
 # ── going on ──────────────────────────────────────────────────────────────────────────────
 
 

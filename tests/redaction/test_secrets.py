@@ -2,8 +2,11 @@
 
 import re
 from collections.abc import Iterable
+from itertools import cycle, zip_longest
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from midrun.codec.redaction import PLACEHOLDER, is_secret_name
 from midrun.core.controls import Approve, Say
@@ -14,7 +17,7 @@ from midrun.core.state import State
 from midrun.core.values import Json, Reply, Use
 from midrun.driver.delta import Delta
 from midrun.driver.hiding import Screen, asked, hidden
-from midrun.driver.vault import EACH, RUNS, Secrets, Vault
+from midrun.driver.vault import EACH, RUNS, SHORT, Secrets, Vault
 
 RUN = RunId("run_1")
 SECRET = "hunter2-correct-horse"
@@ -121,6 +124,15 @@ def test_a_secret_that_is_known_is_hidden_wherever_it_appears_next() -> None:
     assert SECRET not in repr(hidden(vault(), RUN, done))
 
 
+def test_a_secret_that_begins_with_another_is_hidden_whole() -> None:
+    """Its end would be left otherwise, and whoever knows the other has it all."""
+    at = vault().of(RUN)
+    at.cover("hunter2")
+    at.cover("hunter2-and-more")
+    shown = at.known("hunter2-and-more, hunter2")
+    assert shown == f"{placeholder('hunter2-and-more')}, {placeholder('hunter2')}"
+
+
 def test_what_has_no_secret_is_the_very_same_object() -> None:
     """It costs a look, and no copy."""
     reply = Reply(text="I log in", uses=(Use(tool="login", args={"user": "ann"}),))
@@ -132,8 +144,8 @@ def test_errors_of_every_kind_are_covered() -> None:
     """Also those of evidence that has an error and nothing else."""
     error = f"KeyError: password={SECRET}"
     failed = CallFailed(call=CallId("c1"), error=error)
-    for given in (Close(epoch=Epoch(1), outcome=failed), Fail(epoch=Epoch(1), error=error)):
-        assert SECRET not in repr(hidden(vault(), RUN, given))
+    for one in (Close(epoch=Epoch(1), outcome=failed), Fail(epoch=Epoch(1), error=error)):
+        assert SECRET not in repr(hidden(vault(), RUN, one))
 
 
 def test_a_function_of_ones_own_finds_more() -> None:
@@ -285,6 +297,28 @@ def test_a_known_secret_is_hidden_in_text_that_comes_in_pieces() -> None:
             shown(Screen(at), "text", *pieces, "er!")
             == f"use {placeholder()} or hunter2-not, hunter!"
         )
+
+
+@given(
+    secrets=st.lists(st.text("ab1", min_size=SHORT, max_size=9), min_size=1, max_size=3),
+    words=st.lists(st.text("ab1 ", max_size=9), max_size=4),
+    cuts=st.lists(st.integers(1, 5), min_size=1, max_size=5),
+)
+def test_no_known_secret_is_ever_shown_however_the_text_is_cut(
+    secrets: list[str], words: list[str], cuts: list[int]
+) -> None:
+    """Also where one is part of another, or begins where another ends."""
+    at = vault()
+    for secret in secrets:
+        at.of(RUN).cover(secret)
+    text = "".join(part for pair in zip_longest(words, secrets, fillvalue="") for part in pair)
+    pieces, sizes = [], cycle(cuts)
+    while text:
+        size = next(sizes)
+        pieces.append(text[:size])
+        text = text[size:]
+    seen = shown(Screen(at), "text", *pieces)
+    assert not [secret for secret in secrets if secret in PLACEHOLDER.sub("|", seen)]
 
 
 def test_with_a_function_of_ones_own_no_words_are_live() -> None:

@@ -14,7 +14,7 @@ from midrun.ports.outside import Outside
 from midrun.ports.store import Query
 from tests.keeping import kept_at
 
-PATIENCE = 20
+PATIENCE = 60
 """Seconds after which something that should have happened counts as never happening."""
 
 LEASE = timedelta(seconds=30)

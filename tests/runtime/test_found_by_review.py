@@ -5,9 +5,9 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import anyio
-import apsw
 import pytest
 
 from midrun import (
@@ -22,19 +22,17 @@ from midrun import (
     pause_here,
     tool,
 )
-from midrun.core.entries import CallDone
+from midrun.core.entries import CallDone, CallSettled, RunStarted
 from midrun.core.values import Reply, Spend
-from midrun.errors import StoreClosed
+from midrun.errors import OutcomeUnknown, StoreClosed
 from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.stops import Custom, MaxTokens
+from tests.hands import by_hand, replaced
+from tests.keeping import kept_at
 from tests.promises.seen import entries
 from tests.runtime.conftest import Opener
 from tests.runtime.stage import Stage
-
-CHANGE = """
-    UPDATE entries SET line = CAST(replace(CAST(line AS TEXT), ?, ?) AS BLOB) WHERE seq = 1
-"""
 
 
 class Said(Unpriced):
@@ -74,6 +72,25 @@ async def test_a_result_that_is_too_long_is_done_and_said_in_words(opened: Opene
     assert isinstance(await run.result(), Completed)
     done = [entry for entry in await entries(run, CallDone) if entry.encoding_error]
     assert len(done) == 1
+
+
+async def test_what_a_check_found_out_that_is_too_long_is_said_in_words(opened: Opener) -> None:
+    """The call happened, and the run goes on: it is not stuck with what cannot be stored."""
+
+    async def look(_: Call, __: object) -> str:
+        return "\n" * 5_000_000
+
+    @tool(check=look)
+    async def act() -> str:
+        """Act, and lose the answer."""
+        raise OutcomeUnknown("the line was cut")
+
+    midrun = await opened(Agent("a", model=ScriptedModel([Use("act"), "Done."]), tools=[act]))
+    run = await midrun.start("a", "go")
+    assert isinstance(await run.result(), Completed)
+    (settled,) = await entries(run, CallSettled)
+    assert settled.happened
+    assert len(str(settled.result)) < 10_000
 
 
 async def test_what_a_model_says_that_cannot_be_kept_fails_the_run_resumably(
@@ -141,7 +158,7 @@ async def test_a_condition_that_raises_fails_its_run_and_no_other(
 
 
 async def test_whatever_a_tool_raises_ends_its_call_and_nothing_else(opened: Opener) -> None:
-    """Also what is no Exception, and an approval that asks in the wrong place."""
+    """Also what is no Exception, what looks like Ctrl-C and cannot be, and a misplaced ask."""
 
     @tool
     async def odd() -> None:
@@ -152,8 +169,13 @@ async def test_whatever_a_tool_raises_ends_its_call_and_nothing_else(opened: Ope
     async def gated() -> None:
         """Be judged by a function that asks."""
 
-    model = ScriptedModel([[Use("odd"), Use("gated")], "Told so."])
-    midrun = await opened(Agent("actor", model=model, tools=[odd, gated]))
+    @tool(in_process=True)
+    def pressed() -> None:
+        """Raise, in a thread, what Ctrl-C raises in the main one."""
+        raise KeyboardInterrupt
+
+    model = ScriptedModel([[Use("odd"), Use("gated"), Use("pressed")], "Told so."])
+    midrun = await opened(Agent("actor", model=model, tools=[odd, gated, pressed]))
     run = await midrun.start("actor", "go")
     assert isinstance(await run.result(), Completed)
 
@@ -215,7 +237,7 @@ async def test_many_blocked_threads_hold_up_nobody_else(opened: Opener) -> None:
 
 
 async def test_one_journal_that_cannot_be_read_is_nobody_elses_problem(
-    opened: Opener, path: object
+    opened: Opener, path: Path
 ) -> None:
     """Its run is left alone; the others are driven."""
     stage = Stage()
@@ -223,15 +245,37 @@ async def test_one_journal_that_cannot_be_read_is_nobody_elses_problem(
     bad = await midrun.start("actor", "bad")
     await stage.start("a").wait()
     await bad.pause(now=True, hold=timedelta(milliseconds=1))
-    db = apsw.Connection(str(path))
-    db.set_busy_timeout(10_000)  # others use the file as well
-    db.execute("DROP TRIGGER entries_do_not_change")
-    db.execute(CHANGE, ("bad", "sad"))
+    by_hand(path, replaced("bad", "sad", where="seq = 1"))
     other = await opened(Stage().agent("Fine.", name="other"))
     run = await other.start("other", "go")
     assert isinstance(await run.result(), Completed)
-    db.execute(CHANGE, ("sad", "bad"))
-    db.close()
+    by_hand(path, replaced("sad", "bad", where="seq = 1"))
+
+
+async def test_a_run_that_cannot_be_read_is_listed_as_that_among_the_others(
+    path: Path,
+) -> None:
+    """F7: others go on, and so do those who look at them, decide for them, and halt them."""
+    agent = Agent("a", model=ScriptedModel([Use("ask_human", question="?")]), tools=[ask_human])
+    async with Midrun(kept_at(path), agents=[agent]) as midrun:
+        broken = await midrun.start(agent, "first", thread="t")
+        await broken.until("waiting")
+        sound = await midrun.start(agent, "second")
+        await sound.until("waiting")
+        await midrun.halt("a look", actor="olga")
+    by_hand(path, replaced("first", "wurst", where="seq = 1"))
+    async with Midrun(kept_at(path), agents=[agent]) as midrun:
+        views = {view.run_id: view for view in (await midrun.runs()).items}
+        assert views.keys() == {broken.id, sound.id}
+        assert (views[broken.id].sign.word, views[sound.id].error) == ("Cannot be read", "")
+        assert "corrupt" in views[broken.id].error
+        assert [ask.run_id for ask in await midrun.asks()] == [sound.id]
+        assert await midrun.lift(actor="olga")
+        assert (await (await midrun.get(sound.id)).view()).phase == "waiting"
+        told = await midrun.start(agent, "third", thread="t")
+        (started,) = await entries(told, RunStarted)
+        assert broken.id in started.history[0].text
+    by_hand(path, replaced("wurst", "first", where="seq = 1"))
 
 
 async def test_a_resume_that_is_refused_in_part_is_refused_as_a_whole(opened: Opener) -> None:

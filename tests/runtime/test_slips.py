@@ -76,7 +76,7 @@ async def test_a_request_id_that_was_used_names_the_run_it_belongs_to() -> None:
     async with Midrun("memory://", agents=[agent]) as midrun:
         run = await midrun.start(agent, "Go.", request_id="r1")
         await run.until("completed")
-        with pytest.raises(ControlRefused, match="another task") as caught:
+        with pytest.raises(ControlRefused, match="started otherwise") as caught:
             await midrun.start(agent, "Else.", request_id="r1")
         assert (caught.value.run, caught.value.phase) == (run.id, "completed")
 

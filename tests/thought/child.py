@@ -11,7 +11,7 @@ import anyio
 from midrun import Midrun
 from midrun.ports.outside import Outside
 from tests.crashes.child import LONG, arrange_the_end, say, tell_of_appends
-from tests.crashes.facts import later
+from tests.crashes.facts import at_once, later
 from tests.keeping import kept_at
 from tests.thought.stories import STORIES
 
@@ -20,7 +20,7 @@ async def live(folder: str, story: str, case: str, hours: int) -> None:
     """Start the run, or find it, and be its people until it has ended."""
     told, place = STORIES[story], Path(folder) / case
     agent = told.agent(case, place)
-    outside = Outside(lease=LONG, clock=later(hours=hours))
+    outside = Outside(lease=LONG, clock=later(hours=hours), chance=at_once)
     async with Midrun(kept_at(f"{folder}/runs.db"), agents=[agent], outside=outside) as midrun:
         run = await midrun.start(agent, "go", request_id=case)
         await told.people(midrun, run, place, again=hours > 0)

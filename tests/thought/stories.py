@@ -32,6 +32,7 @@ from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from tests.crashes.deeds import Deed, charge, deeds, hold, look, mark, put
 from tests.crashes.facts import becomes
 from tests.promises.seen import entries, turns
+from tests.thought.mending import check_mended, mend, stained
 
 TAKEN_BACK = {"charge": "uncharge", "hold": "unhold"}
 LONG_STEPS = 12
@@ -350,6 +351,7 @@ STORIES = {
     "family": Story(family, raise_family, check_family),
     "cut_off": Story(cut_off, cut_it_off, check_cut_off),
     "regretted": Story(regretted, cut_it_off, check_cut_off),
+    "mended": Story(stained, mend, check_mended),
     "review": Story(review, raise_family, check_review),
     "aside": Story(aside, ask_aside, check_aside),
     "wheel": Story(wheel, take_the_wheel, check_wheel),

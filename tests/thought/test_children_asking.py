@@ -280,7 +280,7 @@ async def test_a_childs_queued_review_is_decided_on_the_parent(opened: Opener) -
 
 
 async def test_a_childs_ask_expires_on_both(path: Path) -> None:
-    """The child hears that nobody decided, and the parent is not left waiting."""
+    """The child hears that nobody decided, and goes on; the parent is not left waiting."""
     shop, clock = Workshop(), Hand()
     pay = tool(shop._quick, name="hasty", approve=True, expires=HOUR)
     model = ScriptedModel([Use("hasty", name="x"), told])
@@ -292,7 +292,10 @@ async def test_a_childs_ask_expires_on_both(path: Path) -> None:
             run = await midrun.start("parent", "go")
             await run.until("waiting")
             clock.move(timedelta(hours=2))
-            assert "nobody decided in time" in (await run.until("completed")).output
+            output = (await run.until("completed")).output
+            assert output == "aide: hasty: not executed: nobody decided in time"
+            assert (await (await child_of(midrun, run)).view()).phase == "completed"
+            assert [closed.why for closed in await entries(run, AskClosed)] == ["elsewhere"]
             assert await midrun.verify(run.id)
     assert shop.began == []
 

@@ -296,7 +296,7 @@ async def test_a_parent_can_be_stopped_while_its_child_is_halted(
             await run.until("paused")
         elif control == "halt":
             await midrun.halt("stop", scope="agent:parent", actor=OPERATOR)
-            await run.until("halted")
+            await run.until("halted", "waiting")  # it may have come to rest before
             while (await run.view()).in_flight:
                 await anyio.lowlevel.checkpoint()
         else:

@@ -331,13 +331,15 @@ async def test_a_decision_and_a_redirect_at_once_leave_one_truth(
         except ControlRefused as error:
             assert error.reason == "ask_closed"  # noqa: PT017 - the other order raises nothing
 
+    async def redirect() -> None:
+        try:
+            await run.redirect("New")
+        except ControlRefused as error:
+            assert error.reason == "is_completed"  # noqa: PT017 - approved, and over already
+
     async with anyio.create_task_group() as tasks:
-        if first == "approve":
-            tasks.start_soon(approve)
-            tasks.start_soon(run.redirect, "New")
-        else:
-            tasks.start_soon(run.redirect, "New")
-            tasks.start_soon(approve)
+        for ask_for in (approve, redirect) if first == "approve" else (redirect, approve):
+            tasks.start_soon(ask_for)
     await run.until("completed")
     said = await journal(run)
     made = [e for e in said if isinstance(e, CallStarted) and e.approval is not None]

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace as replace_fields
 from datetime import timedelta
 from hashlib import sha256
@@ -119,7 +118,7 @@ class Agent:
             return replace(use, refused=f"the arguments do not fit: {problem}")
         assert isinstance(use.args, dict)  # or it would not have fitted
         try:
-            traits = tool.traits_for(deepcopy(use.args))
+            traits = tool.traits_for(use.args)
         except (Exception, PauseHere) as error:  # noqa: BLE001 - the user's code; a call nobody judged must not be made
             words = f"{type(error).__name__}: {safe_str(error)}"
             return replace(
@@ -143,8 +142,10 @@ class Agent:
     async def run(self, task: str, *, stop: Stop | None = None) -> Outcome:
         """Run the agent on `task`, in memory, until it has ended, failed, or needs somebody.
 
-        A paused or failed outcome carries a checkpoint; nothing else is kept. To control a run
-        while it works, or to have it survive this process, start it with `Midrun`.
+        A paused or failed outcome carries a checkpoint; nothing else is kept. Cancelling this,
+        by a timeout say, cancels the run: what was in flight is undone, what it held released.
+        To control a run while it works, or to have it survive this process, start it with
+        `Midrun`.
         """
         # The one import that points up: a convenience for scripts, and late, so that whoever
         # only declares an agent does not load what drives it.

@@ -2,7 +2,8 @@ r"""Checkpoints: a parked run as portable JSON, to be resumed elsewhere.
 
 A checkpoint is the run's journal, line by line as it was stored, in an envelope that says what
 it is of. There is no second representation: to resume is to fold the lines. It holds data and
-nothing else; reading one makes no object that a journal could not hold.
+nothing else; reading one makes no object that a journal could not hold. A run that has begun
+child runs takes theirs along, and their children's, or what they did would be done again.
 
     {"agent":"clerk","agent_print":"5f2c","head_hash":"9e1b…","head_seq":7,
      "issued_at":1763251200000000,"kid":"77ab…","lines":["{\"at\":…}",…],"mac":"04cd…",
@@ -32,9 +33,11 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from midrun.codec.brief import safe_repr, safe_str
-from midrun.codec.journal import chain, decode_line, genesis, line_of, verified
+from midrun.codec.chain import KEY_MIN, PLAIN, Chain
+from midrun.codec.journal import decode_line, line_of
 from midrun.codec.strict import Limits, parse
 from midrun.core.evolve import fold
+from midrun.core.family import children_of
 from midrun.core.ids import SECOND, Micros, RunId, Seq
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE, TERMINAL, Phase
@@ -48,17 +51,43 @@ from midrun.errors import (
 )
 
 VERSION: Final = 1
-LIMITS: Final = Limits(depth=2, size=64 * 1024 * 1024)
-"""An envelope holds one list of texts and nothing deeper."""
-
-KEY_MIN: Final = 16
-"""An empty key, say from an unset variable, would sign everything and prove nothing."""
+LIMITS: Final = Limits(depth=4, size=64 * 1024 * 1024)
+"""An envelope holds a list of texts, and one for each child run; nothing is deeper."""
 
 PARKED: Final = frozenset(Phase) - DRIVABLE - TERMINAL
 
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 _Id = Annotated[RunId, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+
+
+class ChildJournal(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """A child run in the checkpoint of the run that began it, or of that one's parent.
+
+    One without lines was about to be begun, and never was.
+    """
+
+    run: _Id
+    head_hash: str = ""
+    lines: tuple[str, ...] = ()
+
+    @property
+    def journal(self) -> tuple[bytes, ...]:
+        """The stored lines, byte for byte, as `Store.adopt` takes them."""
+        return tuple(line.encode() for line in self.lines)
+
+    def state(self) -> State:
+        """Return what the child's journal means.
+
+        Raises:
+            CheckpointRefused: `checkpoint_invalid`, the lines are no such journal.
+        """
+        lines = self.journal
+        if PLAIN.head(self.run, lines).hex() != self.head_hash:
+            raise _invalid(f"the lines of child run {self.run} do not fit their head")
+        return _folded(self.run, lines)
 
 
 class Checkpoint(
@@ -79,13 +108,14 @@ class Checkpoint(
     issued_at: Micros
     expires_at: Micros | None = None
     lines: tuple[str, ...]
+    children: tuple[ChildJournal, ...] = ()  # all that it has begun, and theirs
     signed: bool
     kid: str = ""  # which key signed it; tells keys apart, and gives nothing away
     mac: str = ""
     v: int
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913 - what a checkpoint says, one by one
         cls,
         run: RunId,
         pairs: Iterable[tuple[bytes, bytes]],
@@ -96,28 +126,33 @@ class Checkpoint(
         now: Micros,
         expires: Micros | None = None,
         key: bytes | None = None,
+        chain: Chain = PLAIN,
+        children: Iterable[tuple[RunId, Iterable[tuple[bytes, bytes]]]] = (),
     ) -> "Checkpoint":
         """Return the checkpoint of a run in `phase`; with `key` it is signed.
 
-        `pairs` is the run's whole journal as `Store.lines` gives it. It is held against its
-        hashes: signing a journal that was changed would make it look right for ever.
+        `pairs` is the run's whole journal as `Store.lines` gives it, and `chain` how that store
+        makes its hashes, against which it is held: signing a journal that was changed would
+        make it look right for ever. The checkpoint names its head as it is without a key.
+        `children` are the journals of all its child runs, and of theirs, in the same way.
 
         Raises:
             CheckpointRefused: `checkpoint_invalid`, the run is not parked.
             JournalCorrupt: the stored lines are not what was written.
             Misconfigured: the key is too short.
         """
-        stored = verified(run, pairs)
+        stored = chain.verified(run, pairs)
         unsigned = cls(
             run=run,
             agent=agent,
             agent_print=agent_print,
             phase=_parked(phase),
             head_seq=Seq(len(stored)),
-            head_hash=_head(run, stored).hex(),
+            head_hash=PLAIN.head(run, stored).hex(),
             issued_at=now,
             expires_at=expires,
             lines=tuple(line.decode() for line in stored),
+            children=tuple(_child(run_, chain.verified(run_, of)) for run_, of in children),
             signed=key is not None,
             kid="" if key is None else key_id(key),
             v=VERSION,
@@ -150,7 +185,7 @@ class Checkpoint(
         envelope = _parsed(text)
         _check_signature(envelope, key)
         checkpoint = _shaped(envelope)
-        checkpoint.state()
+        checkpoint.family()
         return checkpoint
 
     @property
@@ -165,13 +200,39 @@ class Checkpoint(
             CheckpointRefused: `checkpoint_invalid`, the lines are no such journal.
         """
         lines = self.journal
-        if (len(lines), _head(self.run, lines).hex()) != (self.head_seq, self.head_hash):
+        if (len(lines), PLAIN.head(self.run, lines).hex()) != (self.head_seq, self.head_hash):
             raise _invalid("the lines are not the journal whose head it names")
         state = _folded(self.run, lines)
         if (state.phase, state.started.agent) != (self.phase, self.agent):
             found = f"run of {state.started.agent!r} that is {state.phase}"
             raise _invalid(f"the journal is that of a {found}")
         return state
+
+    def family(self) -> tuple[tuple[ChildJournal, State], ...]:
+        """Return the child runs that were begun, with what their journals mean.
+
+        Raises:
+            CheckpointRefused: `checkpoint_invalid`: one is missing, at work, or none of its.
+        """
+        brought = {child.run: child for child in self.children}
+        if len(brought) < len(self.children):
+            raise _invalid("a child run is in it twice")
+        found: list[tuple[ChildJournal, State]] = []
+        wanted = list(children_of(self.state()))
+        while wanted:
+            run = wanted.pop(0)
+            if (child := brought.pop(run, None)) is None:
+                raise _invalid(f"child run {run} is not in it")
+            if not child.lines:
+                continue
+            state = child.state()
+            if state.phase in DRIVABLE:
+                raise _invalid(f"child run {run} is {state.phase}; all of a family is parked")
+            wanted += children_of(state)
+            found.append((child, state))
+        if brought:
+            raise _invalid(f"run {min(brought)} is none of its children")
+        return tuple(found)
 
     def check_signed(self, key: bytes) -> None:
         """Refuse unless this very checkpoint was signed with `key`, however it was read.
@@ -289,11 +350,9 @@ def _parked(phase: Phase) -> Phase:
     return phase
 
 
-def _head(run: RunId, lines: Iterable[bytes]) -> bytes:
-    link = genesis(run)
-    for line in lines:
-        link = chain(link, line)
-    return link
+def _child(run: RunId, stored: list[bytes]) -> ChildJournal:
+    head = PLAIN.head(run, stored).hex() if stored else ""
+    return ChildJournal(run=run, head_hash=head, lines=tuple(map(bytes.decode, stored)))
 
 
 def _folded(run: RunId, lines: Iterable[bytes]) -> State:

@@ -26,7 +26,7 @@ _REASONS: Final[dict[AskKind, Reason]] = {
     "question": "question",
     "approval": "approval",
     "unsure": "unsure",
-    "child": "question",  # what its own ask is, only the child's journal says
+    "child": "question",
 }
 
 
@@ -35,6 +35,7 @@ class AskView(Value, kw_only=True):
 
     id: AskId
     kind: AskKind
+    of: AskKind | None = None  # of a child's: what kind of ask it is there
     question: str = ""
     data: Json = None
     call: CallId
@@ -181,7 +182,7 @@ def paused_reason(state: State) -> Reason:
     if state.phase is Phase.WAITING and state.open_asks:
         # With nothing that blocks, a finished run waits for its queued approvals.
         first = next(iter(state.waited_for), state.asks[state.open_asks[0] - 1])
-        return _REASONS[first.ask_kind]
+        return _REASONS[first.kind]
     raise ValueError(f"run {state.run} is {state.phase}: it has not come to rest")
 
 
@@ -196,6 +197,7 @@ def _view(state: State, ask: Ask) -> AskView:
     return AskView(
         id=ask.id,
         kind=ask.ask_kind,
+        of=ask.of,
         question=ask.question,
         data=ask.data,
         call=ask.call,

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -130,7 +131,7 @@ class Tool:
         """It wants a `Call` before its arguments."""
         return self.arguments.takes_call
 
-    @property
+    @cached_property
     def is_async(self) -> bool:
         """Calling it makes a coroutine; otherwise it blocks."""
         return iscoroutinefunction(self.fn)
@@ -166,7 +167,7 @@ class Tool:
             traits = replace(traits, unstoppable=True)
         if not callable(self.approve):
             return traits
-        answer = self.approve(args)
+        answer = self.approve(deepcopy(args))  # it may do with them what it likes
         if not (isinstance(answer, bool) or answer == "queue"):
             problem = f'approve returned {answer!r}; return True, False or "queue"'
             raise Misconfigured(f"tool {self.name}", problem)

@@ -40,11 +40,11 @@ def crossing(state: State, now: Micros) -> tuple[Entry, ...]:
         return tuple(_asks(state, now))
     if state.redirects:
         return () if state.in_flight else tuple(_redirected(state))
-    if asks := tuple(_asks(state, now)):
+    if state.open and (asks := tuple(_asks(state, now))):
         return asks
     if state.in_flight or _startable(state):
         return ()
-    if taken := _message(state, now):
+    if state.pending and (taken := _message(state, now)):
         return (taken,)
     if state.open:
         return ()
@@ -79,8 +79,6 @@ def close_asks(state: State, why: str, by: str = "") -> Iterator[AskClosed]:
 
 def _asks(state: State, now: Micros) -> Iterator[AskOpened]:
     """Open the asks that calls need before they may go on: approvals, and unsure outcomes."""
-    if not state.open:
-        return
     count = len(state.asks)
     asked = {state.asks[n - 1].call for n in state.open_asks}
     for number in state.at_hand:
@@ -172,6 +170,8 @@ def _stopped(state: State) -> tuple[Entry, ...]:
     """Pause at a cap, or end, when the stop condition is met before a new step."""
     if state.answer is not None:
         return tuple(_given_up(state))
+    if state.stop is None:
+        return ()
     hit = met(state.stop, state.metered)
     return () if hit is None else (stopped_by(hit),)
 

@@ -38,6 +38,7 @@ class TakeLease(Finding, kw_only=True):
 
     holder: str = ""
     held: bool = False
+    agent_print: str = ""
 
 
 class Late(Finding, kw_only=True):

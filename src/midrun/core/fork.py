@@ -4,7 +4,7 @@ A fork starts a new run from a boundary of another. It inherits what was said an
 what was done: the effects of the first run stay the first run's, to keep or to undo.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -14,25 +14,29 @@ from midrun.core.entries import RunStarted
 from midrun.core.ids import CallId, call_key
 from midrun.core.state import Call, Stage, State
 from midrun.core.transcript import ended
-from midrun.core.values import TERMINAL, Actor, Made, Message, Origin
+from midrun.core.values import TERMINAL, Actor, Json, Made, Message, Origin
 from midrun.core.verdicts import Refused
 from midrun.core.words import fate
 
 ID: Final = 24
 """Characters of a call's key that name it in another run: providers bound the length of ids."""
 
+ROOM: Final = 4 * 1024 * 1024
+"""Bytes of history that a run is given: half of what one entry holds."""
+
+LONG: Final = 16 * 1024
+"""Characters of one text or result that are kept of a history for which there is no room."""
+
 
 def fork(state: State, *, by: Actor, instruction: str = "") -> RunStarted | Refused:
     """Return the first entry of a run that continues from `state`, if that is a boundary."""
-    mid_step = any(not state.waits(state.calls[n - 1]) for n in state.open)
-    if state.in_flight or state.cleaning or mid_step or state.spec is None:
+    if state.spec is None or not is_boundary(state):
         return Refused(reason="not_a_boundary", seq=state.seq)
     spec = state.spec
-    said = tuple(history(state))
     return replace(
         spec,
         task=instruction or spec.task,
-        history=said,
+        history=bounded(tuple(history(state))),
         plan=state.plan,
         stop=state.stop,
         by=by.name,
@@ -42,6 +46,12 @@ def fork(state: State, *, by: Actor, instruction: str = "") -> RunStarted | Refu
         parent=None,
         forked=Origin(run=state.run, seq=state.seq),
     )
+
+
+def is_boundary(state: State) -> bool:
+    """Tell whether nothing is under way, and nothing has been asked for that could start."""
+    mid_step = any(not state.waits(state.calls[n - 1]) for n in state.open)
+    return not (state.in_flight or state.cleaning or mid_step)
 
 
 def history(state: State, *, inherited: int = 0) -> Iterator[Message]:
@@ -65,6 +75,49 @@ def history(state: State, *, inherited: int = 0) -> Iterator[Message]:
             yield _result(state, call)
     if state.phase in TERMINAL and state.cancel is not None:
         yield Message(role="runtime", text="That run was cancelled; its work is partial.")
+
+
+def bounded(said: Sequence[Message]) -> tuple[Message, ...]:
+    """Return a history that fits into the first entry of a run.
+
+    One that does not is told with its long texts cut short, and if need be without what is
+    oldest; each says so. The journals that it comes from keep everything.
+    """
+    if _size(said) <= ROOM:
+        return tuple(said)
+    short = [_shortened(message) for message in said]
+    room, first = ROOM, len(short)
+    while first and (room := room - _size(short[first - 1 : first])) >= 0:
+        first -= 1
+    if not first:
+        return tuple(short)
+    left_out = f"{first} earlier messages are left out here: they are too long together."
+    return (Message(role="runtime", text=left_out), *short[first:])
+
+
+def _size(said: Sequence[Message]) -> int:
+    return sum(len(msgspec.json.encode(message)) for message in said)
+
+
+def _shortened(message: Message) -> Message:
+    made = tuple(
+        replace(
+            one, args=_brief(one.args), result=_brief(one.result), problem=_cut(one.problem)
+        )
+        for one in message.made
+    )
+    return replace(message, text=_cut(message.text), thinking=_cut(message.thinking), made=made)
+
+
+def _brief(value: Json) -> Json:
+    if isinstance(value, dict):  # arguments have to stay some
+        return {name: _brief(inner) for name, inner in value.items()}
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return value if len(text) <= LONG else _cut(text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONG else f"{text[:LONG]}… ({len(text)} characters)"
 
 
 def _made(state: State, call_: CallId) -> Made:

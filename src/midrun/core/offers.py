@@ -53,11 +53,15 @@ def offers(state: State) -> dict[str, Offer]:
 
 def unheard(made: dict[str, Offer]) -> dict[str, Offer]:
     """Return offers as they are while nobody hears from the run's driver."""
-    later = "Takes effect when the worker returns, or another takes the run."
-    return {
+    then = "when the worker returns, or another takes the run"
+    later, on = f"Takes effect {then}.", f"Nothing new starts. Goes on {then}."
+    heard = {
         name: replace(offer, consequence=later) if offer.enabled else offer
         for name, offer in made.items()
     }
+    cancel = heard["cancel"]
+    # One that is under way says what it is at; now nobody is at it.
+    return heard if cancel.enabled else heard | {"cancel": replace(cancel, consequence=on)}
 
 
 def raised_cap(name: str, cap: float) -> float:
@@ -86,7 +90,7 @@ def _pause(state: State) -> Offer:
             text = "Tries again from the last boundary; finished work is not repeated."
             return _resume(f"Retry {place(state.plan, state.meter.steps)}", text)
         case Phase.CANCELLED if state.residue and not state.residue_accepted:
-            text = f"Tries again to undo {_count(len(state.residue), 'call')}."
+            text = f"Tries again to {_left(state)}."
             return Offer(
                 enabled=True, command="retry_undo", label="Retry undo", consequence=text
             )
@@ -103,6 +107,15 @@ def _pause(state: State) -> Offer:
         label="Pause",
         consequence=texts.get(state.phase, "The run is over."),
     )
+
+
+def _left(state: State) -> str:
+    """Return what is to be tried again."""
+    counts = {"undo": 0, "release": 0}
+    for left in state.residue:
+        counts[left.action] += 1
+    said = (f"{action} {_count(number, 'call')}" for action, number in counts.items() if number)
+    return " and ".join(said)
 
 
 def _resume(label: str, consequence: str) -> Offer:

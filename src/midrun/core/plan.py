@@ -65,12 +65,15 @@ def wake_at(state: State) -> Micros | None:
     """Return when the run must be looked at although nothing happens, if ever."""
     if state.phase is Phase.HALTED or state.phase in TERMINAL:
         return None
-    times = [ask.expires for n in state.open_asks if (ask := state.asks[n - 1]).expires]
+    hold, stop = state.hold, state.stop
+    if not (state.open_asks or state.pending or hold or stop):  # nearly every look
+        return None
+    asks = (state.asks[n - 1] for n in state.open_asks)
+    times = [ask.expires for ask in asks if ask.expires and ask.ask_kind != "child"]
     times += [p.due for p in state.pending if p.due is not None]
-    hold = state.hold
     if hold and hold.until and hold.why == "user" and state.phase in HELD:
         times.append(hold.until)
-    if state.phase is Phase.RUNNING and state.leased and (limit := deadline(state.stop)):
+    if state.phase is Phase.RUNNING and state.leased and (limit := deadline(stop)):
         times.append(later(state.at, max(0, limit - state.worked)))
     return min(times, default=None)
 
@@ -79,11 +82,12 @@ def wake_at(state: State) -> Micros | None:
 
 
 def _running(state: State) -> Iterator[Order]:
-    yield from _cuts(state)
+    if state.in_flight:
+        yield from _cuts(state)
     if crossing(state, state.at):
         yield Advance()
         return
-    if (state.wheel or not state.redirects) and state.error is None:
+    if state.open and (state.wheel or not state.redirects) and state.error is None:
         yield from _starts(state)
     if state.in_flight or state.cleaning or _startable(state):
         if (wake := wake_at(state)) is not None:
@@ -94,8 +98,6 @@ def _running(state: State) -> Iterator[Order]:
 
 def _cuts(state: State) -> Iterator[Order]:
     """Close model calls that have not heard of a new course; tools only if it says *now*."""
-    if not state.in_flight:
-        return
     now = not state.wheel and any(p.when == "now" for p in state.redirects)
     for number in state.in_flight:
         call = state.calls[number - 1]
@@ -125,8 +127,9 @@ def _start(state: State, call: Call) -> Order:
 
 
 def _startable(state: State) -> bool:
-    calls = (state.calls[n - 1] for n in state.at_hand)
-    return state.error is None and any(not state.waits(call) for call in calls)
+    if not state.open or state.error is not None:
+        return False
+    return any(not state.waits(state.calls[n - 1]) for n in state.at_hand)
 
 
 def _at_boundary(state: State) -> Order:

@@ -20,6 +20,7 @@ Look = Literal[
     "completed",
     "failed",
     "halted",
+    "halting",
     "lost",
 ]
 
@@ -49,6 +50,18 @@ UNHEARD: Final = "No word from the worker"
 def sign(state: State) -> Sign:
     """Return where the run in `state` stands."""
     return _SIGNS[state.phase](state)
+
+
+def halting(before: Sign, by: str) -> Sign:
+    """Return where a run stands that is under a halt, and whose driver has not met it yet."""
+    note = f"it was {before.word}" + (f", {before.note}" if before.note else "")
+    return Sign(look="halting", word="Halting", by=by, note=note, said="Halting.")
+
+
+def unheard_of(before: Sign) -> Sign:
+    """Return where a run stands whose driver is not heard of."""
+    note = f"it was {before.word}"
+    return Sign(look="lost", word=UNHEARD, note=note, said=f"{UNHEARD}.")
 
 
 def _queued(state: State) -> Sign:
@@ -135,11 +148,20 @@ def _cancelling(state: State) -> Sign:
 
 
 def _cancelled(state: State) -> Sign:
-    failed = 0 if state.residue_accepted else len(state.residue)
-    if failed:
-        word = f"Cancelled — {failed} undo{'' if failed == 1 else 's'} failed"
-        said = f"Cancelled. {failed} could not be undone."
-        return Sign(look="cancelled", word=word, by=state.since_by, said=said)
+    if state.residue and not state.residue_accepted:
+        undos = sum(left.action == "undo" for left in state.residue)
+        failed = (
+            (undos, "undo", "undone"),
+            (len(state.residue) - undos, "release", "released"),
+        )
+        what = [f"{n} {noun}{'' if n == 1 else 's'}" for n, noun, _ in failed if n]
+        could = [f"{n} could not be {verb}" for n, _, verb in failed if n]
+        return Sign(
+            look="cancelled",
+            word=f"Cancelled — {' and '.join(what)} failed",
+            by=state.since_by,
+            said=f"Cancelled. {', '.join(could)}.",
+        )
     return Sign(
         look="cancelled",
         word="Cancelled",

@@ -238,6 +238,7 @@ class State(Value, kw_only=True):
     since: Seq = START  # the entry that led into this phase ...
     since_by: str = ""  # ... and who asked for it
     spec: RunStarted | None = None
+    agent_print: str = ""  # of the agent that drove it last
 
     epoch: Epoch = Epoch(0)
     leased: bool = False
@@ -262,6 +263,7 @@ class State(Value, kw_only=True):
     ended: bool = False  # completed or cancelled, once; an undo may still be tried again
     residue: tuple[Residue, ...] = ()
     residue_accepted: bool = False  # somebody has seen it and takes it as it is
+    retried: Seq = START  # where somebody last wanted what was given up tried again
     error: RunFailed | None = None
     wheel: str = ""  # the person at the wheel, if anyone
 
@@ -297,7 +299,10 @@ class State(Value, kw_only=True):
     def call(self, call: str) -> Call | None:
         """Return the call of that id, if there is one."""
         number = number_of(call)
-        return self.calls[number - 1] if 0 < number <= len(self.calls) else None
+        try:
+            return self.calls[number - 1] if number else None
+        except IndexError:
+            return None
 
     def ask(self, ask: str) -> Ask | None:
         """Return the ask of that id, if there is one."""

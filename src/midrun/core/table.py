@@ -75,7 +75,7 @@ _DECIDING = _row(
     {**_stays(_LIVE), WAITING: _to(QUEUED, WAITING), PAUSED: _to(PAUSED, QUEUED)}, _CLOSED
 )
 _NOT_HALTED = dict.fromkeys(set(Phase) - {HALTED}, "not_halted")
-_NO_RESIDUE = dict.fromkeys(set(Phase) - {CANCELLED}, "no_residue")
+_NO_RESIDUE = dict.fromkeys(set(Phase) - {CANCELLED, COMPLETED}, "no_residue")
 
 ACCEPTS: Final[Mapping[type[Input], Row]] = {
     # what people ask

@@ -17,7 +17,7 @@ _MASK = _WIDTH - 1
 class Vector(Generic[T]):
     """An immutable sequence with cheap `append` and `replace`."""
 
-    __slots__ = ("_root", "_shift", "_size", "_tail")
+    __slots__ = ("_root", "_shift", "_size", "_tail", "_tail_at")
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         """Build from `items` leaf by leaf: this is also how a snapshot is loaded."""
@@ -25,6 +25,7 @@ class Vector(Generic[T]):
         tail = (len(flat) - 1) >> _BITS << _BITS if flat else 0
         self._size = len(flat)
         self._tail: tuple[T, ...] = flat[tail:]
+        self._tail_at = tail
         self._shift = _BITS
         nodes: tuple[object, ...] = tuple(
             flat[at : at + _WIDTH] for at in range(0, tail, _WIDTH)
@@ -42,12 +43,13 @@ class Vector(Generic[T]):
             yield from self._leaf(start)
 
     def __getitem__(self, index: int) -> T:
+        newest = index - self._tail_at
+        if newest >= 0:  # nearly every look is at the newest items
+            return self._tail[newest]
         if index < 0:
             index += self._size
-        if not 0 <= index < self._size:
-            raise IndexError(index)
-        if index >= self._size - len(self._tail):  # nearly every look is at the newest items
-            return self._tail[index & _MASK]
+            if index < 0:
+                raise IndexError(index)
         return self._leaf(index)[index & _MASK]
 
     def __eq__(self, other: object) -> bool:
@@ -73,7 +75,7 @@ class Vector(Generic[T]):
 
     def replace(self, index: int, item: T) -> "Vector[T]":
         """Return a vector in which `index` holds `item`."""
-        if index >= self._size - len(self._tail):
+        if index >= self._tail_at:
             at = index & _MASK
             tail = (*self._tail[:at], item, *self._tail[at + 1 :])
             return self._with(self._size, self._shift, self._root, tail)
@@ -81,7 +83,7 @@ class Vector(Generic[T]):
         return self._with(self._size, self._shift, root, self._tail)
 
     def _leaf(self, index: int) -> tuple[T, ...]:
-        if index >= self._size - len(self._tail):
+        if index >= self._tail_at:
             return self._tail
         node = self._root
         for level in range(self._shift, 0, -_BITS):
@@ -94,6 +96,7 @@ class Vector(Generic[T]):
         made: Vector[T] = Vector.__new__(Vector)
         made._size, made._shift = size, shift
         made._root, made._tail = root, tail
+        made._tail_at = size - len(tail)
         return made
 
 

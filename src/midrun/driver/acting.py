@@ -115,9 +115,8 @@ async def clean(
     """Take the effect of a call back, or release what it holds."""
     call, action = flight.call, flight.action
     if call.call_kind == "child":
-        undo = state.cancel.undo if state.cancel else "in_flight"
         with flight.scope:
-            left = await children.end(means, state.run, child_id(state.run, call.id), undo)
+            left = await children.end(means, state, child_id(state.run, call.id))
             if left:
                 again = retry_at(means.clock(), flight.attempt, chance=means.chance())
                 return UndoFailed(call=call.id, action=action, error=left, retry_at=again)

@@ -25,7 +25,14 @@ from midrun.driver.control import Given, bring
 from midrun.driver.flight import Flight
 from midrun.driver.journal import load
 from midrun.driver.means import Means
-from midrun.errors import RunExists, RunNotFound, StoreError
+from midrun.errors import (
+    RunExists,
+    RunNotFound,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+)
 from midrun.ports.store import Halt
 
 RESTS: Final = frozenset(Phase) - {
@@ -39,6 +46,9 @@ AGAIN_S: Final = 0.25
 
 HELD: Final = frozenset({Phase.PAUSING, Phase.PAUSED, Phase.HALTED})
 
+TROUBLE: Final = (StoreBusy, StoreFull, StoreUnreachable)
+"""What a store is in for a while. Nothing is known of a child then, least of all its end."""
+
 
 async def attend(means: Means, agent: Agent, flight: Flight, state: State) -> Close | AskPerson:
     """Have the child of a call work, and wait for what becomes of it."""
@@ -50,11 +60,24 @@ async def attend(means: Means, agent: Agent, flight: Flight, state: State) -> Cl
     child = child_id(state.run, call.id)
     if flight.stop:
         return Close(epoch=epoch, outcome=CallAborted(call=call.id))
-    await _begin(means, tool.agent, flight, state, child)
+    with flight.scope:
+        while True:
+            try:
+                return await _attended(means, tool.agent, flight, state, child)
+            except TROUBLE:
+                await anyio.sleep(AGAIN_S)
+    # This process is being left: whoever drives the run next attends to the same child.
+    return Close(epoch=epoch, outcome=CallAborted(call=call.id))
+
+
+async def _attended(
+    means: Means, agent: Delegate, flight: Flight, state: State, child: RunId
+) -> Close | AskPerson:
+    await _begin(means, agent, flight, state, child)
     await pass_on(means, state.run, flight)  # what was asked before the child was there
-    await _pass_decisions(means, state, call.id, child)
+    await _pass_decisions(means, state, flight.call.id, child)
     await _resume(means, state.run, child)
-    with flight.scope, means.news.of(child) as bell:
+    with means.news.of(child) as bell:
         while True:
             row = await means.store.row(child)
             if row.head.phase is Phase.PAUSED and not flight.stop:
@@ -67,8 +90,6 @@ async def attend(means: Means, agent: Agent, flight: Flight, state: State) -> Cl
                 if end_ is not None:
                     return end_
             await bell.wait()
-    # This process is being left: whoever drives the run next attends to the same child.
-    return Close(epoch=epoch, outcome=CallAborted(call=call.id))
 
 
 def _end(flight: Flight, state: State, child: State) -> Close | AskPerson | None:
@@ -258,7 +279,7 @@ async def pass_on(means: Means, parent: RunId, flight: Flight) -> None:
         control = c.Pause(now=order.now, by=by)
     elif order.control == "cancel":
         control = c.Cancel(undo=order.undo, by=by)
-    while not flight.ended.is_set():
+    while not flight.over:
         try:
             await _bring(means, order.child, control)
         except RunNotFound:
@@ -270,21 +291,36 @@ async def pass_on(means: Means, parent: RunId, flight: Flight) -> None:
             return
 
 
-async def end(means: Means, parent: RunId, child: RunId, undo: UndoSet) -> str:
+async def end(means: Means, parent: State, child: RunId) -> str:
     """End a child that its parent leaves behind or takes back, and wait until it has undone.
 
     Returns what it could not undo, in words; nothing if it left nothing.
     """
-    try:
-        await _bring(means, child, c.Cancel(undo=undo, by=_parent(parent)))
-        if undo == "all":  # also what it had done when it ended, before anybody told it
-            await _rested(means, child, TERMINAL)
-            await _bring(means, child, TakeBack(parent=parent))
+    while True:
+        try:
+            left = len((await _ended(means, parent, child)).residue)
+        except RunNotFound:
+            return ""  # it was never begun
+        except TROUBLE:
+            await anyio.sleep(AGAIN_S)
+        else:
+            return f"run {child} could not undo or release {left} of its calls" if left else ""
+
+
+async def _ended(means: Means, parent: State, child: RunId) -> State:
+    undo: UndoSet = parent.cancel.undo if parent.cancel else "in_flight"
+    by = _parent(parent.run)
+    await _bring(means, child, c.Cancel(undo=undo, by=by))
+    ended = await _rested(means, child, TERMINAL)
+    if undo == "all":  # also what it had done when it ended, before anybody told it
+        await _bring(means, child, TakeBack(parent=parent.run))
         ended = await _rested(means, child, TERMINAL)
-    except RunNotFound:
-        return ""  # it was never begun
-    left = len(ended.residue)
-    return f"run {child} could not undo or release {left} of its calls" if left else ""
+    if ended.residue and parent.retried:
+        # Once for each time that somebody wants the parent's undo retried, by whatever driver.
+        request = f"{parent.run}/undo/{parent.retried}"
+        await _bring(means, child, c.RetryUndo(by=by, request=request))
+        ended = await _rested(means, child, TERMINAL)
+    return ended
 
 
 async def _bring(means: Means, child: RunId, given: Given) -> None:

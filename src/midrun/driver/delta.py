@@ -1,10 +1,15 @@
-"""Deltas: what is said or shown between two entries."""
+"""Deltas: what is said or shown between two entries, and what was said so far."""
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from midrun.core.ids import CallId, RunId
+
+SPOKEN: Final = frozenset({"text", "thinking", "args"})
+"""Kinds that go on where the last one ended."""
 
 
 class Delta(Struct, frozen=True, kw_only=True):
@@ -13,6 +18,10 @@ class Delta(Struct, frozen=True, kw_only=True):
     `kind` is text, thinking or args for a model that speaks (args are those of the call that it
     is about to ask for, and `tool` is its name), note for a tool's own line, and not_responding
     for a call that should have stopped by now.
+
+    `text` goes on where the last delta of the same call and kind ended. With `opening` it is
+    everything so far instead: whoever begins to watch in the middle is given that first, and
+    whoever could not be told everything is given it again.
     """
 
     run: RunId
@@ -20,4 +29,33 @@ class Delta(Struct, frozen=True, kw_only=True):
     kind: Literal["text", "thinking", "args", "note", "not_responding"]
     text: str = ""
     tool: str = ""
+    opening: bool = False
     seq: None = None  # an entry has one; this is none
+
+
+class Saying:
+    """What one call has said and shown so far, for whoever comes in the middle of it."""
+
+    __slots__ = ("_begun", "_texts")
+
+    def __init__(self) -> None:
+        self._begun: dict[str, Delta] = {}
+        self._texts: dict[str, list[str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._begun)
+
+    def add(self, delta: Delta) -> None:
+        """Add what was said or shown last."""
+        begun = self._begun.get(delta.kind)
+        goes_on = begun is not None and begun.tool == delta.tool and delta.kind in SPOKEN
+        if goes_on and not delta.opening:
+            self._texts[delta.kind].append(delta.text)
+        else:
+            self._begun[delta.kind] = delta
+            self._texts[delta.kind] = [delta.text]
+
+    def openings(self) -> Iterator[Delta]:
+        """Give all of it, one delta for each kind."""
+        for kind, begun in self._begun.items():
+            yield replace(begun, text="".join(self._texts[kind]), opening=True)

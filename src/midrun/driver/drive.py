@@ -123,7 +123,11 @@ class Drive:
     # ── the loop ──────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Take the lease if it can be had, and drive until there is nothing to drive."""
+        """Take the lease if it can be had, and drive until there is nothing to drive.
+
+        Raises:
+            NoRoom: the fleet drives as many such runs as it may; this one waits.
+        """
         await self._means.holder.ready()
         self._means.holder.took()
         try:
@@ -147,7 +151,8 @@ class Drive:
         """Take the lease, with whatever can start at once; False if it cannot be had."""
         await self._read()
         batch = self._batch()
-        if not isinstance(batch.add(TakeLease(holder=self._means.holder.name)), Accepted):
+        wanted = TakeLease(holder=self._means.holder.name, agent_print=self._agent.fingerprint)
+        if not isinstance(batch.add(wanted), Accepted):
             return False
         self._follow(batch)
         try:
@@ -277,7 +282,7 @@ class Drive:
         times = [
             order.after
             for order in orders
-            if isinstance(order, CallModel | Undo | Release) and order.after is not None
+            if isinstance(order, (CallModel, Undo, Release)) and order.after is not None
         ]
         self._alarm = min((o.at for o in orders if isinstance(o, WakeAt)), default=None)
         if self._alarm is not None:
@@ -324,6 +329,7 @@ class Drive:
         if [record.entry for record in ours] != batch.entries:
             return False
         self.state = fold(self.state.run, ours, batch.base)
+        self._means.news.tell(self.state.run)
         self._door.leave(batch.entries, self.state)
         return True
 
@@ -335,7 +341,12 @@ class Drive:
                 run, batch.entries, after=after, lease=self._lease, head=head, at=batch.now
             )
         self._lease, appended = await store.take(
-            run, batch.entries, after=after, holder=self._means.holder.name, head=head
+            run,
+            batch.entries,
+            after=after,
+            holder=self._means.holder.name,
+            head=head,
+            limits=self._means.limits_on(batch.base),
         )
         self._door.epoch = self._lease.epoch
         return appended

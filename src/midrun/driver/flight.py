@@ -18,13 +18,13 @@ FENCED: Final = "fenced"
 class Flight:
     """Something that left the process. Told to stop, it has its grace, and then no say.
 
-    `stop` is why it must end, or "". `given_up` says that the journal has its end without it:
-    it may still be running, and whatever it brings is late.
+    `stop` is why it must end, or "", and `over` that it has. `given_up` says that the journal
+    has its end without it: it may still be running, and whatever it brings is late.
     """
 
     __slots__ = (
-        "attempt", "call", "ended", "form", "given_up", "passed_on", "save", "scope", "stop",
-        "winding",
+        "_ended", "attempt", "call", "form", "given_up", "over", "passed_on", "save", "scope",
+        "stop", "winding",
     )  # fmt: skip
 
     def __init__(
@@ -39,7 +39,8 @@ class Flight:
         self.form = form
         self.attempt = attempt or call.attempt
         self.scope = anyio.CancelScope()
-        self.ended = anyio.Event()
+        self.over = False
+        self._ended: anyio.Event | None = None  # made for the first who waits: mostly nobody
         self.stop = ""
         self.passed_on: ControlChild | None = None  # what its child has to be told
         self.winding = False  # told that the process is being left, with time to finish
@@ -50,6 +51,18 @@ class Flight:
         """Which cleanup this is, if it is one."""
         return "release" if self.form == "release" else "undo"
 
+    def end(self) -> None:
+        """Say that nothing of it is under way any more."""
+        self.over = True
+        if self._ended is not None:
+            self._ended.set()
+
+    async def ended(self) -> None:
+        """Wait for that."""
+        if not self.over:
+            self._ended = self._ended or anyio.Event()
+            await self._ended.wait()
+
     def abort(self, because: str) -> bool:
         """Tell it to stop; False if it was told so before, for the same reason."""
         if self.stop == because:
@@ -57,3 +70,8 @@ class Flight:
         self.stop = because
         self.scope.cancel()
         return True
+
+    def let_go(self) -> None:
+        """Forget a pause that was passed on to its child: it was withdrawn meanwhile."""
+        if self.passed_on is not None and self.stop == self.passed_on.control == "pause":
+            self.stop, self.passed_on = "", None

@@ -37,7 +37,7 @@ from midrun.driver.blocking.errands import (
 from midrun.driver.flight import Flight
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
-from midrun.driver.mishaps import FOR_US, end_of, must_go_on
+from midrun.driver.mishaps import end_of, must_go_on
 from midrun.errors import NotJson, TooLarge
 
 End: TypeAlias = Outcome | None
@@ -98,8 +98,8 @@ class Performance:
         form: Literal["tool", "hook"],
         args: Json,
     ) -> End:
-        function = what.fn if isinstance(what, Tool) else what
-        if iscoroutinefunction(function):
+        in_loop = what.is_async if isinstance(what, Tool) else iscoroutinefunction(what)
+        if in_loop:
             return await self._in_loop(cast("Callable[[], Awaitable[object]]", work))
         place = None if self._tool.in_process else place_of(what)
         if place is None:
@@ -161,12 +161,10 @@ async def _ended(work: Callable[[], Awaitable[object]]) -> Outcome:
 
 
 def _end(work: Callable[[], object]) -> Outcome:
-    """Do `work`, in a thread, and return what came of it."""
+    """Do `work`, in a thread, and return what came of it: no Ctrl-C is ever raised there."""
     try:
         return _returned(work())
-    except BaseException as error:
-        if isinstance(error, FOR_US):
-            raise
+    except BaseException as error:  # noqa: BLE001 - somebody's code: all that it raises is its own
         return end_of(error)
 
 

@@ -6,7 +6,8 @@ say only for secrets that are found otherwise.
 """
 
 from collections import OrderedDict
-from typing import Final, TypeVar, cast
+from functools import cache
+from typing import Final, TypeVar, cast, get_args, get_type_hints
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -50,12 +51,23 @@ def hidden(vault: Vault, run: RunId, given: S) -> S:
 
 def _hidden(secrets: Secrets, given: S) -> S:
     changed: dict[str, object] = {}
-    for name in given.__struct_fields__:
+    for name in _searched(type(given)):
         before: object = getattr(given, name)
         after = _field(secrets, name, before)
         if after is not before:
             changed[name] = after
     return replace(given, **changed) if changed else given
+
+
+@cache
+def _searched(kind: type[Struct]) -> tuple[str, ...]:
+    """Return the fields of `kind` that may have a secret in them."""
+    named, hints = DATA | WORDS | PARTS | MANY, get_type_hints(kind)
+    return tuple(
+        name
+        for name in kind.__struct_fields__
+        if name in named or {Reply, Use} & {hints[name], *get_args(hints[name])}
+    )
 
 
 def _field(secrets: Secrets, name: str, value: object) -> object:
@@ -100,9 +112,14 @@ class Screen:
         self._held: OrderedDict[tuple[RunId, CallId, str], str | None] = OrderedDict()
 
     def passed(self, delta: Delta) -> Delta | None:
-        """Return what may be shown of `delta` now; None if nothing."""
+        """Return what may be shown of `delta` now; None if nothing.
+
+        An opening is judged from its beginning again, and those that follow go on from there.
+        """
         if not self._vault.hides or not delta.text:
             return delta
+        if delta.opening:
+            self._held.pop((delta.run, delta.call, delta.kind), None)
         secrets = self._vault.of(delta.run)
         if delta.kind == "note":
             shown = secrets.redaction.value(delta.text)

@@ -4,10 +4,19 @@ A call has happened by the time its outcome turns out to be too long, or no text
 stored. Then what can be kept of it is kept, and the rest is said in words.
 """
 
+from msgspec.structs import replace
+
 from midrun.codec.brief import safe_repr, safe_str
 from midrun.codec.journal import encode_entry
-from midrun.core.entries import AskOpened, CallAborted, CallDone, CallFailed, Entry
-from midrun.core.evidence import AskPerson, Close, Evidence, Fail
+from midrun.core.entries import (
+    AskOpened,
+    CallAborted,
+    CallDone,
+    CallFailed,
+    CallSettled,
+    Entry,
+)
+from midrun.core.evidence import AskPerson, Close, Evidence, Fail, SettleCall
 from midrun.core.ids import AskId
 from midrun.errors import NotJson, TooLarge
 
@@ -29,6 +38,10 @@ def kept(given: Evidence) -> Evidence:
             error = f"its question cannot be kept: {problem}"
             failed = CallFailed(call=given.call, error=error)
             return Close(epoch=given.epoch, outcome=failed)
+        case SettleCall(call=call, happened=happened, result=result):
+            if problem_of(CallSettled(call=call, happened=happened, result=result)) is None:
+                return given
+            return replace(given, result=safe_repr(result))
         case Fail(error=error, code=code):
             return Fail(epoch=given.epoch, error=safe_str(error), code=safe_str(code))
         case _:

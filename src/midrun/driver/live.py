@@ -1,12 +1,13 @@
 """Live: what happens between two entries, for whoever watches. Nothing depends on it.
 
-Tokens, notes and signs of life are not stored: a watcher that is slow or late loses them, and
-finds what counts in the journal. Those who watch in this process are told at once; for those in
-others, on the same store, deltas are gathered and sent through its relay, if it has one.
+Tokens, notes and signs of life are not stored: what counts of them is in the journal soon.
+Those who watch in this process are told at once; for those in others, on the same store, deltas
+are gathered and sent through its relay, if it has one. Whoever comes while a call is under way,
+or was too slow for what was said, is given all of it so far.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -14,20 +15,23 @@ import anyio
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
-from midrun.core.ids import RunId
+from midrun.core.ids import CallId, RunId
 from midrun.driver.bell import Bell
-from midrun.driver.delta import Delta
+from midrun.driver.delta import Delta, Saying
 from midrun.driver.hiding import Screen
 from midrun.driver.outbox import Outbox, unpacked
 from midrun.ports.relay import Relay
 
-__all__ = ["BACKLOG", "Delta", "Live"]
+__all__ = ["BACKLOG", "Delta", "Live", "append"]
 
 BACKLOG: Final = 1024
-"""How many deltas a watcher may be behind before it loses the oldest."""
+"""How many deltas a watcher may be behind before it is told everything again, at once."""
 
 GAP_S: Final = 0.02
 """How long deltas are gathered before they are sent; the first of a burst leaves at once."""
+
+LOOK_S: Final = 0.25
+"""How often somebody is looked for who has just begun to listen elsewhere, in a silence."""
 
 
 class Live:
@@ -37,23 +41,42 @@ class Live:
         self._relay = relay
         self._screen = screen
         self._watching: dict[RunId, list[tuple[deque[Delta], Bell]]] = {}
+        self._said: dict[RunId, dict[CallId, Saying]] = {}  # by calls that are under way here
+        self._heard: dict[RunId, dict[CallId, Saying]] = {}  # from elsewhere, as it was shown
+        self._greeted: dict[RunId, dict[str, int]] = {}  # who listens elsewhere, since when
         self._outboxes: dict[str, Outbox] = {}
         self._bell = Bell()
 
+    # ── telling ───────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def under_way(self, run: RunId, call: CallId) -> Iterator[None]:
+        """Keep what is told of `call`, for those who begin to watch while this is open."""
+        saying, calls = Saying(), self._said.setdefault(run, {})
+        calls[call] = saying
+        try:
+            yield
+        finally:
+            if calls.get(call) is saying:  # not another attempt's, under a newer lease
+                del calls[call]
+            if not calls and self._said.get(run) is calls:
+                del self._said[run]
+                self._greeted.pop(run, None)
+
     def tell(self, delta: Delta) -> None:
         """Tell everybody who watches, without secrets; nobody is waited for."""
+        run = delta.run
+        saying = self._said.get(run, {}).get(delta.call)
+        if saying is not None:
+            if self._relay is not None and not saying:
+                self._bell.ring()  # from now on somebody may come for it
+            saying.add(delta)
+        if not self.watched(run):
+            return
         shown = delta if self._screen is None else self._screen.passed(delta)
-        if shown is None:
-            return
-        self._hand_on(shown)
-        if self._relay is None:
-            return
-        for listener in self._relay.listeners(delta.run):
-            outbox = self._outboxes.get(listener)
-            if outbox is None:
-                outbox = self._outboxes[listener] = Outbox(self._relay.limit)
-            outbox.add(shown)
-            self._bell.ring()
+        if shown is not None:
+            self._hand_on(shown)
+        self._tell_elsewhere(run, shown)
 
     def watched(self, run: RunId) -> bool:
         """Tell whether anybody watches `run`, so that it is worth telling."""
@@ -61,12 +84,49 @@ class Live:
             return True
         return self._relay is not None and bool(self._relay.listeners(run))
 
+    def _tell_elsewhere(self, run: RunId, shown: Delta | None) -> None:
+        """Tell those who have heard the rest, and those who have not, everything so far."""
+        if self._relay is None:
+            return
+        greeted, heard = self._greeted.get(run, {}), dict(self._relay.listeners(run))
+        for name, since in tuple(heard.items()):
+            begins = run in self._said and greeted.get(name) != since
+            told = self._openings(run) if begins else () if shown is None else (shown,)
+            if not self._put(self._relay, name, told):
+                del heard[name]
+        if run in self._said:
+            self._greeted[run] = heard
+
+    def _put(self, relay: Relay, name: str, deltas: Iterable[Delta]) -> bool:
+        """Have `deltas` sent; False if whoever listens there is too slow, and needs it all."""
+        for delta in deltas:
+            outbox = self._outboxes.get(name)
+            if outbox is None:
+                outbox = self._outboxes[name] = Outbox(relay.limit)
+            self._bell.ring()
+            if not outbox.add(delta):
+                for greeted in self._greeted.values():
+                    greeted.pop(name, None)
+                return False
+        return True
+
+    def _openings(self, run: RunId) -> Iterator[Delta]:
+        for saying in self._said.get(run, {}).values():
+            for delta in saying.openings():
+                shown = delta if self._screen is None else self._screen.passed(delta)
+                if shown is not None:
+                    yield shown
+        for saying in self._heard.get(run, {}).values():
+            yield from saying.openings()
+
+    # ── watching ──────────────────────────────────────────────────────────────────────────
+
     @contextmanager
     def watch(self, run: RunId, bell: Bell) -> Iterator[deque[Delta]]:
-        """Give the deltas of `run` from now on, and ring `bell` for each."""
-        watching = (deque[Delta](maxlen=BACKLOG), bell)
+        """Give what was said so far and the deltas of `run` from now on; ring for each."""
         if self._relay is not None and run not in self._watching:
             self._relay.listen(run)
+        watching = (deque(self._openings(run), maxlen=BACKLOG), bell)
         self._watching.setdefault(run, []).append(watching)
         try:
             yield watching[0]
@@ -75,8 +135,20 @@ class Live:
             left.remove(watching)
             if not left:
                 del self._watching[run]
+                self._heard.pop(run, None)
                 if self._relay is not None:
                     self._relay.leave(run)
+
+    def over(self, run: RunId, call: CallId) -> None:
+        """Forget what `call` said elsewhere: a watcher has found its end in the journal."""
+        self._heard.get(run, {}).pop(call, None)
+
+    def _hand_on(self, delta: Delta) -> None:
+        for deltas, bell in self._watching.get(delta.run, ()):
+            append(deltas, delta, self._openings(delta.run))
+            bell.ring()
+
+    # ── the relay ─────────────────────────────────────────────────────────────────────────
 
     async def carry(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Carry deltas to other processes, and from them, until cancelled."""
@@ -92,22 +164,36 @@ class Live:
 
     async def _send(self, relay: Relay) -> None:
         while True:
-            # Without a bell only if somebody has no room: it is tried again after the gap.
-            await self._bell.wait(GAP_S if self._outboxes else None)
-            for listener, outbox in tuple(self._outboxes.items()):
-                while outbox and await relay.send(listener, outbox.message()):
+            # Without a bell if somebody has no room: it is tried again after the gap; and if
+            # something is said, and somebody may have come for it.
+            heard = [run for run, calls in self._said.items() if any(calls.values())]
+            await self._bell.wait(GAP_S if self._outboxes else LOOK_S if heard else None)
+            for run in heard:
+                self._tell_elsewhere(run, None)
+            for name, outbox in tuple(self._outboxes.items()):
+                while outbox and await relay.send(name, outbox.message()):
                     outbox.taken()
                 if not outbox:
-                    del self._outboxes[listener]
+                    del self._outboxes[name]
             await anyio.sleep(GAP_S)
 
     async def _receive(self, relay: Relay) -> None:
         while True:
             for delta in unpacked(await relay.receive()):
-                self._hand_on(delta)
+                if delta.run in self._watching:
+                    calls = self._heard.setdefault(delta.run, {})
+                    calls.setdefault(delta.call, Saying()).add(delta)
+                    self._hand_on(delta)
             await checkpoint()  # a flood of them is nobody else's problem
 
-    def _hand_on(self, delta: Delta) -> None:
-        for deltas, bell in self._watching.get(delta.run, ()):
-            deltas.append(delta)
-            bell.ring()
+
+def append(deltas: deque[Delta], delta: Delta, openings: Iterable[Delta]) -> None:
+    """Append to what a watcher has not taken yet; if that is too much, begin again.
+
+    `openings` is everything so far, `delta` included.
+    """
+    if len(deltas) < BACKLOG:
+        deltas.append(delta)
+    else:
+        deltas.clear()
+        deltas.extend(openings)

@@ -33,6 +33,7 @@ class Means:
     news: News
     vault: Vault  # of secrets, which the journal must not have
     hear: Callable[[RunId, State], None]  # of what was just appended to a run, here
+    limits_on: Callable[[State], Mapping[str, int]]  # of the fleet, on taking a run up
     clock: Clock
     chance: Callable[[], float]
     tasks: TaskGroup  # where calls run: one that ignores its abort must not hold up its run

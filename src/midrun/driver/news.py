@@ -16,7 +16,7 @@ class News:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._bells: dict[RunId, list[Bell]] = {}
+        self._bells: dict[RunId, list[tuple[Bell, Callable[[], bool]]]] = {}
         self._hears: list[Callable[[Change], None]] = []
         self.over = False
 
@@ -25,22 +25,23 @@ class News:
         self._hears.append(hear)
 
     @contextmanager
-    def of(self, run: RunId) -> Iterator[Bell]:
-        """Give a bell that rings whenever `run` has grown."""
-        bell = Bell()
-        self._bells.setdefault(run, []).append(bell)
+    def of(self, run: RunId, worth: Callable[[], bool] = lambda: True) -> Iterator[Bell]:
+        """Give a bell that rings whenever `run` has grown and `worth` says that it matters."""
+        waiting = (Bell(), worth)
+        self._bells.setdefault(run, []).append(waiting)
         try:
-            yield bell
+            yield waiting[0]
         finally:
             left = self._bells[run]
-            left.remove(bell)
+            left.remove(waiting)
             if not left:
                 del self._bells[run]
 
     def tell(self, run: RunId) -> None:
         """Have whoever waits for `run` look again."""
-        for bell in self._bells.get(run, ()):
-            bell.ring()
+        for bell, worth in self._bells.get(run, ()):
+            if self.over or worth():
+                bell.ring()
 
     async def watch(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Watch the store until cancelled, or until it is closed."""

@@ -12,16 +12,13 @@ import msgspec
 from msgspec.structs import replace
 
 from midrun.core.ids import RunId
-from midrun.driver.delta import Delta
+from midrun.driver.delta import SPOKEN, Delta
 
 CHARS_MAX: Final = 100_000
-"""How much text may wait for a listener that takes nothing."""
+"""How much text may wait for a listener that takes nothing, beyond what was said before."""
 
 DELTAS_MAX: Final = 256
 """How many deltas, of those that could not be joined to the one before."""
-
-SPOKEN: Final = frozenset({"text", "thinking", "args"})
-"""Kinds that go on where the last one ended."""
 
 BYTES_PER_CHAR: Final = 6
 """In JSON, at worst: a control character that is escaped."""
@@ -37,15 +34,20 @@ class Outbox:
         self._waiting: deque[_Joined] = deque()
         self._newest: dict[RunId, _Joined] = {}
         self._chars = 0
+        self._opened = 0  # of these: in openings, which are as long as they are
         self._message = b""
 
     def __bool__(self) -> bool:
         return bool(self._waiting or self._message)
 
-    def add(self, delta: Delta) -> None:
-        """Add a delta; one that goes on where the last of its run ended is joined to it."""
-        if self._chars > CHARS_MAX or len(self._waiting) >= DELTAS_MAX:
+    def add(self, delta: Delta) -> bool:
+        """Add a delta; one that goes on where the last of its run ended is joined to it.
+
+        False if too much waits already: then all of it is lost, and this, too.
+        """
+        if self._chars > CHARS_MAX + self._opened or len(self._waiting) >= DELTAS_MAX:
             self.clear()
+            return False
         last = self._newest.get(delta.run)
         if last is not None and last.goes_on_with(delta):
             last.texts.append(delta.text)
@@ -53,12 +55,14 @@ class Outbox:
             last = self._newest[delta.run] = _Joined(delta)
             self._waiting.append(last)
         self._chars += len(delta.text)
+        self._opened += len(delta.text) if delta.opening else 0
+        return True
 
     def clear(self) -> None:
         """Forget everything."""
         self._waiting.clear()
         self._newest.clear()
-        self._chars, self._message = 0, b""
+        self._chars, self._opened, self._message = 0, 0, b""
 
     def message(self) -> bytes:
         """Return what is to be sent next: the same until it is `taken`."""
@@ -89,8 +93,10 @@ class Outbox:
         self._chars -= len(joined.part)
         if joined.rest:
             joined.texts[:] = [joined.rest]
+            joined.delta = replace(joined.delta, opening=False)  # the rest goes on from it
             return
         self._waiting.popleft()
+        self._opened = self._opened if self._waiting else 0
         if self._newest.get(joined.delta.run) is joined:
             del self._newest[joined.delta.run]
 
@@ -111,6 +117,7 @@ class _Joined:
         mine = self.delta
         return (
             delta.kind in SPOKEN
+            and not delta.opening
             and (delta.call, delta.kind, delta.tool) == (mine.call, mine.kind, mine.tool)
         )  # fmt: skip
 

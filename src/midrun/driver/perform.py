@@ -105,16 +105,17 @@ class Door:
     async def _fly(self, flight: Flight, state: State) -> None:
         """Make the call, and bring what came of it."""
         if self._dropped or not self._means.holder.alive():
-            flight.ended.set()
+            flight.end()
             return  # the right to act is gone: the next driver finds the call as an orphan
         try:
-            given = await self._perform(flight, state)
+            with self._means.live.under_way(self._run, flight.call.id):
+                given = await self._perform(flight, state)
         except BaseException as error:
             if must_go_on(error):
                 raise
             # A fault of ours: it must not end anything but this call.
             given = _failed(self.epoch, flight, words(error))
-        flight.ended.set()
+        flight.end()
         if self._flights.get((flight.call.id, flight.form)) is flight:
             del self._flights[flight.call.id, flight.form]
         if given is None:
@@ -178,6 +179,10 @@ class Door:
 
     def pass_on(self, orders: Sequence[Order], state: State) -> None:
         """Pass on what needs no entry: aborts, checks, and conditions to be judged."""
+        told = {order.call for order in orders if isinstance(order, ControlChild)}
+        for under_way in self._flights.values():
+            if under_way.call.id not in told:
+                under_way.let_go()
         for order in orders:
             match order:
                 case AbortCall(call=call, because=because):
@@ -211,11 +216,11 @@ class Door:
         """See to it that a call that must stop does; say so in time if it does not."""
         half, call = self._agent.grace.total_seconds() / 2, flight.call.id
         with anyio.move_on_after(half):
-            await flight.ended.wait()
+            await flight.ended()
             return
         self._means.live.tell(Delta(run=self._run, call=call, kind="not_responding"))
         with anyio.move_on_after(half):
-            await flight.ended.wait()
+            await flight.ended()
             return
         if because not in UNWAITED or flight.given_up or self._dropped:
             return
@@ -226,7 +231,7 @@ class Door:
     def wind_up(self) -> None:
         """Stop what can stop without harm at once, and the rest within its grace."""
         for flight in tuple(self._flights.values()):
-            if flight.stop:
+            if flight.stop in UNWAITED:
                 continue
             if flight.call.harmless or flight.form != "call":
                 self._stop(flight, SHUTDOWN)
@@ -236,7 +241,7 @@ class Door:
 
     async def _let_finish(self, flight: Flight) -> None:
         with anyio.move_on_after(self._agent.grace.total_seconds()):
-            await flight.ended.wait()
+            await flight.ended()
             return
         self._stop(flight, SHUTDOWN)
 

@@ -88,9 +88,8 @@ async def _listen(
             if isinstance(piece, Piece):
                 if piece.kind != "args":
                     (said.text if piece.kind == "text" else said.thinking).append(piece.text)
-                if live.watched(run):
-                    text, tool = piece.text, piece.tool
-                    live.tell(Delta(run=run, call=call, kind=piece.kind, text=text, tool=tool))
+                text, tool = piece.text, piece.tool
+                live.tell(Delta(run=run, call=call, kind=piece.kind, text=text, tool=tool))
             else:
                 said.finished = piece
 

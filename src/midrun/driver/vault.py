@@ -103,9 +103,9 @@ class Secrets:
 
     def known(self, text: str) -> str:
         """Return `text` without any secret that was found before."""
-        for placeholder, secret in self._values.items():
-            if len(secret) >= SHORT and secret in text:
-                text = text.replace(secret, placeholder)
+        found = [(s, p) for p, s in self._values.items() if len(s) >= SHORT and s in text]
+        for secret, placeholder in sorted(found, key=lambda one: len(one[0]), reverse=True):
+            text = text.replace(secret, placeholder)  # the longest first: it may hold another
         return text
 
     def beginning(self, text: str) -> int:

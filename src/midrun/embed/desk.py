@@ -9,14 +9,15 @@ from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
+from midrun.codec.chain import chain_of
 from midrun.core.controls import Approve, Control
 from midrun.core.entries import RunStarted
-from midrun.core.fork import fork
+from midrun.core.fork import fork, is_boundary
 from midrun.core.head import head_of
 from midrun.core.ids import AskId, Micros, RunId
 from midrun.core.machine import apply, fold
+from midrun.core.possible import possible
 from midrun.core.state import State
-from midrun.core.table import enabled
 from midrun.core.values import Actor, Phase, Use
 from midrun.core.verdicts import Refused
 from midrun.driver.batch import Batch
@@ -27,6 +28,7 @@ from midrun.driver.journal import load, read_on
 from midrun.driver.live import Live
 from midrun.driver.news import News
 from midrun.driver.vault import Vault
+from midrun.embed.families import members
 from midrun.embed.receipt import receipt
 from midrun.errors import ControlRefused, RunExists, StoreClosed
 from midrun.handles.receipt import Receipt
@@ -120,7 +122,7 @@ class Desk:
         if edited.refused:
             phase, detail = state.phase, edited.refused
             raise ControlRefused(
-                state.run, "approve", "bad_arguments", phase, enabled(phase), detail=detail
+                state.run, "approve", "bad_arguments", phase, possible(state), detail=detail
             )
 
     async def state_of(self, run: RunId) -> State:
@@ -138,7 +140,7 @@ class Desk:
         """Begin the journal of `run`, and have it driven; one that is there must be the same.
 
         Raises:
-            ControlRefused: `request_id_reused`, there is one with another task.
+            ControlRefused: `request_id_reused`, there is one that was started otherwise.
         """
         empty, started = State(run=run), hidden(self._vault, run, started)
         head = head_of(apply(empty, [started], self.now()))
@@ -147,7 +149,7 @@ class Desk:
         except RunExists:
             state = await load(self.store, run)
             if _same(state.started) != _same(started):
-                detail = "the request id belongs to this run, which has another task"
+                detail = "the request id belongs to this run, which was started otherwise"
                 wish = "start" if started.forked is None else "fork"
                 raise ControlRefused(
                     run, wish, "request_id_reused", state.phase, (wish,), detail=detail
@@ -168,7 +170,7 @@ class Desk:
         Raises:
             ControlRefused: `not_a_boundary`, something was under way there.
         """
-        state, found = State(run=run), None
+        state, found = State(run=run), None  # the newest boundary up to there
         if seq is not None and seq < 1:
             raise ControlRefused(
                 run,
@@ -180,10 +182,10 @@ class Desk:
             )
         for record in await self.store.read(run, limit=seq):
             state = fold(run, [record], state)
-            if seq is None or record.seq == seq:
-                forked = fork(state, by=by, instruction=instruction)
-                found = found if isinstance(forked, Refused) else forked
-        if found is None:
+            if (seq is None or record.seq == seq) and is_boundary(state):
+                found = state
+        forked = None if found is None else fork(found, by=by, instruction=instruction)
+        if forked is None or isinstance(forked, Refused):
             detail = (
                 f"at {seq or 'any seq'} something was under way, or the journal ends before"
             )
@@ -191,15 +193,19 @@ class Desk:
                 run, "fork", "not_a_boundary", state.phase, ("fork",), detail=detail
             )
         new = self.id_for(request)
-        await self.create(new, replace(found, request=request))
+        await self.create(new, replace(forked, request=request))
         return new
 
     async def reached(self, run: RunId, phases: Collection[Phase]) -> State:
         """Wait until the run is in one of `phases`, and return its state then."""
-        with self.news.of(run) as bell:
+
+        def worth() -> bool:
+            driven = self.known(run)  # while a drive here has it, what it knows will do
+            return driven is None or driven.phase in phases
+
+        with self.news.of(run, worth) as bell:
             while True:
-                driven = self.known(run)  # while a drive here has it, what it knows will do
-                if driven is None or driven.phase in phases:
+                if worth():
                     state = await self.state_of(run)
                     if state.phase in phases:
                         return state
@@ -220,17 +226,19 @@ class Desk:
         """Return a parked run as portable JSON, signed where there is a key.
 
         Raises:
-            CheckpointRefused: the run is not at rest.
+            CheckpointRefused: the run is not at rest, or one of its children is not.
         """
         return Checkpoint.of(
             state.run,
             (await self.store.lines(state.run))[: state.seq],
             agent=state.started.agent,
-            agent_print=state.started.agent_print,
+            agent_print=state.agent_print,
             phase=state.phase,
             now=self.now(),
             expires=expires,
             key=self._key,
+            chain=chain_of(self.store),
+            children=await members(self.store, state),
         )
 
     def offered(self, state: State, use: Use) -> Use:
@@ -247,15 +255,16 @@ class Desk:
             reason, detail = "bad_arguments", use.refused
         if detail:
             raise ControlRefused(
-                state.run, "use_tool", reason, phase, enabled(phase), detail=detail
+                state.run, "use_tool", reason, phase, possible(state), detail=detail
             )
         return use
 
 
-def _same(started: RunStarted) -> tuple[str, str, str]:
+def _same(started: RunStarted) -> tuple[object, ...]:
     """Return what a repeated request must agree on; a newer boundary of the run will do."""
-    origin = started.forked
-    return started.agent, started.task, origin.run if origin is not None else ""
+    origin = started.forked.run if started.forked is not None else ""
+    asked = (started.agent, started.task, started.thread, started.labels, started.by)
+    return (*asked, origin)
 
 
 def _nothing(_: RunId) -> None:

@@ -13,8 +13,7 @@ from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
 from midrun.codec.redaction import Find
 from midrun.core.entries import RunStarted
-from midrun.core.head import head_of
-from midrun.core.ids import RunId
+from midrun.core.ids import Micros, RunId
 from midrun.core.stops import MaxCost, Stop, leaves
 from midrun.core.values import Json
 from midrun.driver.hiding import Screen
@@ -23,13 +22,13 @@ from midrun.driver.live import Live
 from midrun.driver.news import News
 from midrun.driver.vault import Vault
 from midrun.embed.desk import Desk
+from midrun.embed.families import check_agents, take_in
 from midrun.embed.latches import let_go
-from midrun.embed.listing import views
+from midrun.embed.listing import asked, views
 from midrun.embed.resuming import answers
 from midrun.embed.run import Run
 from midrun.embed.threads import said_before
-from midrun.embed.verdict import verdict_on
-from midrun.embed.view import open_asks
+from midrun.embed.verdict import bare_head, verdict_on
 from midrun.engines.fleet import Fleet
 from midrun.engines.local import Local
 from midrun.engines.placing import Placing
@@ -57,21 +56,24 @@ class Midrun:
     `agents` are the ones whose runs this process drives; without any it only looks and
     controls. `engine` is who decides where runs are driven: "local" is whoever is there first,
     None is nobody here, and `midrun.engines.temporal.Temporal(…)` is Temporal. `key` signs
-    checkpoints. Secrets are redacted before anything is journaled or shown: those in fields
-    that are named for one, with `redact` as a function also what it finds, with False none.
+    checkpoints; with `chain_key` nobody who does not have it can write a journal that passes,
+    and a store has it from its beginning, or never. Secrets are redacted before anything is
+    journaled or shown: those in fields that are named for one, with `redact` as a function also
+    what it finds, with False none.
     `fleet` says which runs this process takes, and how many, where others share the store.
 
     Use it as an async context manager; leaving it stands down from every run, which is not a
     pause: they go on wherever a driver takes them next.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a process brings, one by one
         self,
         store: str | Store = "sqlite:///midrun.db",
         *,
         agents: Iterable[Agent] = (),
         engine: Literal["local"] | Placing | None = "local",
         key: bytes | None = None,
+        chain_key: bytes | None = None,
         durability: Durability = "full",
         redact: bool | Find = True,
         fleet: Fleet | None = None,
@@ -81,6 +83,7 @@ class Midrun:
         self._address = store
         self._engine = engine
         self._key = key
+        self._chain_key = chain_key
         self._durability = durability
         self._redact = redact
         self._fleet = fleet
@@ -101,9 +104,14 @@ class Midrun:
                 store = self._address
                 if isinstance(store, str):
                     store = await open_store(
-                        store, durability=self._durability, clock=self._clock
+                        store,
+                        durability=self._durability,
+                        clock=self._clock,
+                        key=self._chain_key,
                     )
                     stack.push_async_callback(store.close)
+                elif self._chain_key is not None:
+                    raise Misconfigured("chain_key", "open the store with it, as its key")
                 await self._run(stack, store)
                 self._open = stack.pop_all()
         finally:
@@ -168,6 +176,10 @@ class Midrun:
         """The store that is open."""
         return self._desk.store
 
+    def now(self) -> Micros:
+        """Return what time it is for the runs: by the store's clock, where it has one."""
+        return self._clock()
+
     @property
     def _desk(self) -> Desk:
         if self._at is None:
@@ -196,7 +208,7 @@ class Midrun:
 
         Raises:
             Misconfigured: no such agent, or a cap on money for a model without a price.
-            ControlRefused: `request_id_reused`, with another task.
+            ControlRefused: `request_id_reused`, with another task, thread, label or actor.
         """
         if isinstance(labels, str):
             raise Misconfigured("labels", f"they are a list: labels=[{labels!r}]")
@@ -261,16 +273,7 @@ class Midrun:
 
     async def asks(self) -> tuple[OpenAsk, ...]:
         """Return everything that runs wait for somebody to decide."""
-        found: tuple[OpenAsk, ...] = ()
-        cursor = ""
-        while True:
-            page = await self.store.runs(Query(attention=True, limit=200, cursor=cursor))
-            for row in page.items:
-                if row.head.asks:
-                    found += open_asks(await load(self.store, row.run))
-            cursor = page.cursor
-            if not cursor:
-                return found
+        return await asked(self.store)
 
     async def resume(
         self,
@@ -299,18 +302,20 @@ class Midrun:
         if row is not None:
             if request_id and request_id in (await load(self.store, row.run)).heard:
                 return Run(row.run, self._desk)
-            checkpoint.check_head(row.seq, row.hash)
+            checkpoint.check_head(row.seq, await bare_head(self.store, row))
         agent = self.agents.get(checkpoint.agent)
         name = ", ".join(self.agents) if agent is None else agent.name
         print_ = "" if agent is None else agent.fingerprint
         checkpoint.check_for(name, print_, self._clock())
+        family = checkpoint.family()
+        check_agents(family, self.agents)
         state = checkpoint.state()
         wishes = answers(state, answer, instruction, caps=caps or {}, by=actor_of(actor))
         *before, last = wishes
         wishes = (*before, replace(last, request=given.text("request_id", request_id or "")))
         self._desk.check_all(state, wishes)  # before anything is taken in
         if row is None:
-            await self.store.adopt(checkpoint.run, checkpoint.journal, head=head_of(state))
+            await take_in(self.store, checkpoint, family)
         await self._desk.ask_all(checkpoint.run, wishes)
         return Run(checkpoint.run, self._desk)
 

@@ -1,7 +1,8 @@
 """Receipts: what somebody who asked something of a run gets back, or why not."""
 
 from midrun.core import controls as c
-from midrun.core.table import enabled, name_of
+from midrun.core.possible import possible
+from midrun.core.table import name_of
 from midrun.core.values import Phase
 from midrun.core.verdicts import Already, Refused
 from midrun.driver.control import Ruled
@@ -22,7 +23,7 @@ def receipt(control: c.Control, ruled: Ruled) -> Receipt:
             name_of(type(control)),
             verdict.reason,
             after.phase,
-            enabled(after.phase),
+            possible(after),
             verdict.by,
             verdict.seq,
         )

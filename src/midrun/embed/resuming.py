@@ -2,8 +2,8 @@
 
 from midrun.codec.strict import checked
 from midrun.core import controls as c
+from midrun.core.possible import possible
 from midrun.core.state import Ask, State
-from midrun.core.table import enabled
 from midrun.core.values import Actor, Json, Phase
 from midrun.errors import ControlRefused
 from midrun.handles.given import counted, text
@@ -42,13 +42,13 @@ def _only(state: State) -> Ask:
     if len(state.open_asks) == 1:
         return state.asks[state.open_asks[0] - 1]
     reason = "several_asks_open" if state.open_asks else "no_such_ask"
-    raise ControlRefused(state.run, "answer", reason, state.phase, enabled(state.phase))
+    raise ControlRefused(state.run, "answer", reason, state.phase, possible(state))
 
 
 def _decision(ask: Ask, answer: Json, by: Actor) -> c.Control:
-    if ask.ask_kind == "unsure" and isinstance(answer, bool):
+    if ask.kind == "unsure" and isinstance(answer, bool):
         return c.Answer(ask=ask.id, value="yes" if answer else "no", by=by)
-    if ask.ask_kind != "approval":
+    if ask.kind != "approval":
         return c.Answer(ask=ask.id, value=answer, by=by)
     said = answer if isinstance(answer, dict) else {"approved": answer}
     if said.get("approved") is True:

@@ -9,9 +9,9 @@ from midrun.agents.outcome import Outcome, outcome_of
 from midrun.codec.strict import checked
 from midrun.core import controls as c
 from midrun.core.ids import AskId, FrameId, RunId, Seq, later
+from midrun.core.possible import possible
 from midrun.core.report import Report, report
 from midrun.core.state import State
-from midrun.core.table import enabled
 from midrun.core.values import (
     DRIVABLE,
     TERMINAL,
@@ -24,9 +24,10 @@ from midrun.core.values import (
     When,
 )
 from midrun.embed.desk import Desk
+from midrun.embed.families import at_work
 from midrun.embed.feed import feed
 from midrun.embed.view import view_of
-from midrun.errors import ControlRefused, Misconfigured, RunOver
+from midrun.errors import CheckpointRefused, ControlRefused, Misconfigured, RunOver
 from midrun.handles import given
 from midrun.handles.asking import Asking, Who, actor_of, one_of, phase_of
 from midrun.handles.given import Moment, counted
@@ -259,16 +260,22 @@ class Run:
         return await self._seen(state)
 
     async def result(self) -> Outcome:
-        """Wait until the run rests or has ended, and return how."""
-        state = await self._desk.reached(self.id, SETTLED)
-        return outcome_of(state, await self._checkpoint(state))
+        """Wait until the run rests or has ended, its children with it, and return how."""
+        while True:
+            state = await self._desk.reached(self.id, SETTLED)
+            try:
+                return outcome_of(state, await self._checkpoint(state))
+            except CheckpointRefused:  # somebody has just let a child go on
+                child = await at_work(self._desk.store, state)
+            if child is not None:
+                await self._desk.reached(child, SETTLED)
 
     async def report(self) -> Report:
         """Return what became of everything the run did, so far or in the end."""
         return report(await self._state())
 
     async def checkpoint(self, *, expires: timedelta | None = None) -> Checkpoint:
-        """Return the run as portable JSON; it must be at rest.
+        """Return the run as portable JSON, with its children; all must be at rest.
 
         With `expires`, it cannot be resumed once that time has passed.
 
@@ -322,4 +329,4 @@ class Run:
         if len(state.open_asks) == 1:
             return state.asks[state.open_asks[0] - 1].id
         reason = "no_such_ask" if not state.open_asks else "several_asks_open"
-        raise ControlRefused(self.id, control, reason, state.phase, enabled(state.phase))
+        raise ControlRefused(self.id, control, reason, state.phase, possible(state))

@@ -2,9 +2,10 @@
 
 from typing import Final
 
-from midrun.core.fork import history
+from midrun.core.fork import bounded, history
 from midrun.core.values import Message
 from midrun.driver.journal import load
+from midrun.errors import JournalCorrupt, JournalTooNew
 from midrun.ports.store import Query, Store
 
 REMEMBERED: Final = 50
@@ -19,6 +20,11 @@ async def said_before(store: Store, thread: str) -> tuple[Message, ...]:
     page = await store.runs(Query(thread=thread, limit=REMEMBERED))
     said: list[Message] = []
     for row in reversed(page.items):
-        state = await load(store, row.run)
+        try:
+            state = await load(store, row.run)
+        except (JournalCorrupt, JournalTooNew):
+            lost = f"What was said in run {row.run} cannot be read any more."
+            said.append(Message(role="runtime", text=lost))
+            continue
         said += history(state, inherited=len(state.started.history))
-    return tuple(said)
+    return bounded(said)

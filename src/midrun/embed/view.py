@@ -5,10 +5,10 @@ from msgspec import structs
 from midrun.agents.outcome import ask_views
 from midrun.core.ids import Micros
 from midrun.core.offers import SCALES, acts, offers, raised_cap
+from midrun.core.possible import possible
 from midrun.core.signs import sign
 from midrun.core.state import Call, Stage, State
 from midrun.core.stops import caps
-from midrun.core.table import enabled
 from midrun.core.words import fate, goal, line, place
 from midrun.embed.turns import count, rows, text_of
 from midrun.handles.view import (
@@ -64,7 +64,7 @@ def view_of(state: State, *, started_at: Micros, recent: int | None = None) -> R
         in_flight=_in_flight(state),
         effects=_effects(state, recent),
         controls=offers(state),
-        allowed=enabled(state.phase),
+        allowed=possible(state),
         output=state.output,
         error=state.error.error if state.error is not None else "",
         labels=spec.labels,

@@ -33,6 +33,7 @@ class LeaseTaken(Fact, kw_only=True):
 
     epoch: Epoch
     holder: str = ""
+    agent_print: str = ""  # of the agent that drives from here on, where it is another version
 
 
 class StoodDown(Fact, kw_only=True):

@@ -19,13 +19,15 @@ def run_started(state: State, entry: RunStarted) -> State:
     """The run exists: it knows its task and whatever earlier runs of its thread left it."""
     task = Message(role="user", text=entry.task, by=entry.by, kind="task")
     state = replace(state, spec=entry, stop=entry.stop, plan=entry.plan, goal=entry.task)
+    state = replace(state, agent_print=entry.agent_print)
     known = entry.forked is not None and any(m.text == entry.task for m in entry.history)
     return state.saying(*entry.history, *(() if known else (task,)))
 
 
 def lease_taken(state: State, entry: LeaseTaken) -> State:
     """A driver holds the run."""
-    return replace(state, epoch=entry.epoch, leased=True)
+    its = entry.agent_print or state.agent_print
+    return replace(state, epoch=entry.epoch, leased=True, agent_print=its)
 
 
 def stood_down(state: State, _: StoodDown) -> State:

@@ -171,7 +171,7 @@ def undo_retried(state: State, _: UndoRetried) -> State:
             if getattr(call, action).stage == "gave_up":
                 call = replace(call, **{action: Cleanup()})
         state = state.with_call(call)
-    return replace(state, residue=(), residue_accepted=False)
+    return replace(state, residue=(), residue_accepted=False, retried=state.seq)
 
 
 def run_halted(state: State, entry: RunHalted) -> State:

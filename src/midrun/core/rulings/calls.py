@@ -47,9 +47,13 @@ def take_lease(state: State, evidence: TakeLease, _: Micros) -> Verdict:
     """Take the run. Whatever the last holder had in flight, nobody knows what became of it."""
     if evidence.held:
         return Refused(reason="leased")
-    return accept(
-        LeaseTaken(epoch=Epoch(state.epoch + 1), holder=evidence.holder), *orphans(state)
+    same = evidence.agent_print == state.agent_print
+    taken = LeaseTaken(
+        epoch=Epoch(state.epoch + 1),
+        holder=evidence.holder,
+        agent_print="" if same else evidence.agent_print,
     )
+    return accept(taken, *orphans(state))
 
 
 def orphans(state: State) -> tuple[Entry, ...]:
@@ -63,14 +67,7 @@ def orphans(state: State) -> tuple[Entry, ...]:
 
 def start(state: State, evidence: Start, now: Micros) -> Verdict:
     """The gate. A call leaves only if the plan says so, from what is known now, within caps."""
-    order = next(
-        (
-            order
-            for order in orders(state)
-            if isinstance(order, CallModel | CallTool) and order.call == evidence.call
-        ),
-        None,
-    )
+    order = _ordered(state, evidence.call)
     if order is None:
         return Refused(reason=_why_not(state, evidence.call, now))
     if not state.controls <= evidence.seen <= state.seq:
@@ -96,6 +93,13 @@ def start(state: State, evidence: Start, now: Micros) -> Verdict:
             approval=None if call is None else call.approval,
         )
     )
+
+
+def _ordered(state: State, call: str) -> CallModel | CallTool | None:
+    for order in orders(state):
+        if isinstance(order, (CallModel, CallTool)) and order.call == call:
+            return order
+    return None
 
 
 def _why_not(state: State, call_: str, now: Micros) -> str:

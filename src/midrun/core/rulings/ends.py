@@ -124,7 +124,9 @@ def wake(state: State, _: Wake, now: Micros) -> Verdict:
         *(
             AskClosed(ask=ask.id, why="expired", by=CLOCK)
             for n in state.open_asks
-            if (ask := state.asks[n - 1]).expires is not None and ask.expires <= now
+            if (ask := state.asks[n - 1]).expires is not None
+            and ask.expires <= now
+            and ask.ask_kind != "child"  # that expires on the child, which hears of it
         ),
         *(
             MessageDue(message=p.seq, by=CLOCK)

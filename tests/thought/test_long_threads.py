@@ -1,0 +1,58 @@
+"""Threads and forks with more to tell than one entry holds."""
+
+from midrun import Agent, tool
+from midrun.core.entries import RunStarted
+from midrun.core.transcript import Transcript
+from midrun.models import ScriptedModel, Use
+from midrun.models.scripted import Line
+from tests.promises.seen import entries
+from tests.runtime.conftest import Opener
+
+THREAD = "t1"
+
+
+def talkative(results: int, size: int) -> Agent:
+    """Return an agent that reads much, and says what it is given when it is asked again."""
+
+    @tool(read_only=True)
+    async def read(number: int) -> str:
+        """Read a long text."""
+        return f"{number} " + "x" * size
+
+    def cue(messages: Transcript) -> Line:
+        if messages.spoken < results:
+            return Use("read", number=messages.spoken)
+        return "Read."
+
+    return Agent("actor", model=ScriptedModel(cue), tools=[read])
+
+
+async def test_a_thread_goes_on_however_much_was_said_in_it(opened: Opener) -> None:
+    """What is too long is cut short and says so: a thread never becomes a dead end."""
+    midrun = await opened(talkative(3, 3_000_000))
+    first = await midrun.start("actor", "first", thread=THREAD)
+    await first.until("completed")
+    second = await midrun.start("actor", "second", thread=THREAD)
+    forked = await first.fork(instruction="Again")
+    for run in (second, forked):
+        await run.until("completed")
+        (started,) = await entries(run, RunStarted)
+        made = [made for message in started.history for made in message.made]
+        assert [str(one.result)[:2] for one in made] == ["0 ", "1 ", "2 "]
+        assert all(str(one.result).endswith("… (3000002 characters)") for one in made)
+        assert started.history[0].text == "first"
+
+
+async def test_of_a_history_that_is_too_long_in_all_the_oldest_is_left_out(
+    opened: Opener,
+) -> None:
+    """How much that is, is said in its place."""
+    midrun = await opened(talkative(300, 15_000))
+    first = await midrun.start("actor", "first", thread=THREAD)
+    await first.until("completed")
+    second = await midrun.start("actor", "second", thread=THREAD)
+    (started,) = await entries(second, RunStarted)
+    left_out, *kept = started.history
+    assert left_out.text.startswith(f"{302 - len(kept)} earlier messages are left out")
+    assert kept[-1].text == "Read."
+    assert len(kept) > 200
