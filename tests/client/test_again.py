@@ -39,10 +39,11 @@ AGAIN = (
 
 OTHERWISE = {
     "test_an_id_that_is_reused_for_something_else_is_refused": "each caller has their own ids",
+    "test_a_run_is_started_once_however_often_it_is_asked_for": "as above",
     "test_a_refusal_is_repeated_as_it_was_told": "a client has an id for every request",
     "test_only_the_audience_may_decide": "here everybody is an operator",
-    "test_others_are_refused_by_name_until_it_is_handed_back": "as above",
-    "test_a_tool_used_by_hand_needs_its_approval_too": "as above",
+    "test_others_are_refused_by_name_until_it_is_handed_back": "so, too",
+    "test_a_tool_used_by_hand_needs_its_approval_too": "so, too",
     "test_a_call_that_ignores_its_pause_keeps_the_run_pausing_and_is_named": (
         "it hopes for a delta of a moment before the feed was asked for"
     ),

@@ -1,5 +1,6 @@
 """Crowds: many who watch, and many who press, from several processes and servers."""
 
+import socket
 import subprocess
 import sys
 from collections import defaultdict
@@ -14,10 +15,13 @@ from midrun.core.facts.fact import Asked
 from midrun.server import Limits
 from tests.client.conftest import Connected, Serve
 from tests.runtime.stage import Stage, Use
-from tests.server.conftest import token_of
+from tests.server.conftest import listening, token_of
 from tests.server.listening import heard
 
 ROOT = Path(__file__).parents[2]
+SLOW = 200
+ROOM = 4096
+"""Bytes that the system keeps for somebody who does not read."""
 
 
 @pytest.mark.slow
@@ -64,39 +68,54 @@ async def test_requests_from_several_processes_in_any_order_are_each_applied_onc
 async def test_two_hundred_who_are_slow_cost_nobody_anything(
     serve: Serve, connected: Connected, stage: Stage
 ) -> None:
-    """They hold still until the run is over, then hear all of it; the quick hear it live."""
+    """They hold still until the run is over, then hear all of it; the quick hear it live.
+
+    The system keeps next to nothing for them, so that the server itself has to wait for each.
+    """
     turns = [
         Use("slow", name="a"),
         *(Use("quick", name="x" * 20_000) for _ in range(6)),
         "Done.",
     ]
-    served = await serve(stage.agent(*turns))
-    client, mid = await served.client(), await connected(served)
+    served = await serve(stage.agent(*turns), limits=Limits(patience=300))
+    mid = await connected(served)
     run = await mid.start("actor", "go")
     await stage.start("a").wait()
     path, over = f"/v1/runs/{run.id}/events", anyio.Event()
     slow: list[list[str | None]] = []
     began = 0
 
-    async def dawdle() -> None:
+    async def dawdle(client: httpx2.AsyncClient) -> None:
         nonlocal began
         async with heard(client, path) as events:
             found = [(await anext(events)).id]
             began += 1
-            if began == 200:
+            if began == SLOW:
                 stage.gate("a").set()
             await over.wait()
             found += [event.id async for event in events if event.id is not None]
         slow.append(found)
 
-    limits = httpx2.Limits(max_connections=None)
-    wide = httpx2.AsyncClient(
-        base_url=served.url, headers=client.headers, limits=limits, timeout=60
-    )
-    async with wide as client, anyio.create_task_group() as tasks:
-        for _ in range(200):
-            tasks.start_soon(dawdle)
+    async with (
+        listening(served.app, room=ROOM) as port,
+        _narrow(port) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        for _ in range(SLOW):
+            tasks.start_soon(dawdle, client)
         quick = [str(item.seq) async for item in run.feed() if item.seq is not None]
+        assert served.app.streams >= SLOW, "the server waits for every one of them"
         over.set()
     assert quick == [str(n) for n in range(1, len(quick) + 1)]
-    assert slow == [quick] * 200
+    assert slow == [quick] * SLOW
+
+
+def _narrow(port: int) -> httpx2.AsyncClient:
+    """Return a client of many connections, none of which takes more than is read."""
+    transport = httpx2.AsyncHTTPTransport(
+        limits=httpx2.Limits(max_connections=None),
+        socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, ROOM)],
+    )
+    headers = {"Authorization": f"Bearer {token_of('olga')}"}
+    url = f"http://127.0.0.1:{port}"
+    return httpx2.AsyncClient(base_url=url, headers=headers, transport=transport, timeout=60)

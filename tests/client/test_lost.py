@@ -7,11 +7,13 @@ import anyio
 import pytest
 
 from midrun import Agent, ask_human
+from midrun.client.link import Away
 from midrun.errors import ServerUnreachable
 from midrun.handles.interface import AnyMidrun, AnyRun
 from midrun.handles.item import Happened
 from midrun.handles.receipt import Receipt
 from midrun.models import ScriptedModel, Use
+from midrun.ports.outside import Outside
 from midrun.ports.store import Query
 from midrun.server import Limits
 from tests.client.conftest import Connected, Serve, Served
@@ -171,6 +173,16 @@ async def test_whoever_waits_or_watches_outlives_a_server_that_is_away(
         proxy.up = True
         await ended.wait()
     assert seqs == list(range(1, len(seqs) + 1))
+
+
+async def test_patience_begins_when_the_server_goes_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run may be silent for an hour before its server is started again."""
+    away, began = Away(30.0, Outside()), anyio.current_time()
+    for now, waits in ((3600, True), (3620, True), (3631, False)):
+        monkeypatch.setattr("anyio.current_time", lambda now=now: began + now)
+        assert await away.waited() is waits
 
 
 async def test_a_server_that_stays_away_is_named_and_what_was_asked_can_be_repeated(

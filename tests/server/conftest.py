@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from socket import SO_SNDBUF, SOL_SOCKET
 from typing import Protocol
 
 import anyio
@@ -11,13 +12,14 @@ import httpx2
 import pytest
 
 from midrun import Actor, Agent, Midrun
+from midrun.client.link import NO_TLS
 from midrun.ports.outside import Outside
 from midrun.ports.store import Query
 from midrun.server import App, Limits, Tokens, app
 from midrun.server.binding import Server, bound
 from tests.runtime.stage import Stage
 
-PATIENCE = 30
+PATIENCE = 90
 """Seconds after which something that should have happened counts as never happening."""
 
 LIMITS = Limits()
@@ -48,7 +50,9 @@ class Served:
     async def client(self, name: str | None = "olga") -> httpx2.AsyncClient:
         """Return a client that shows the token of one of the people, or none."""
         headers = {} if name is None else {"Authorization": f"Bearer {token_of(name)}"}
-        made = httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=PATIENCE)
+        made = httpx2.AsyncClient(
+            base_url=self.url, headers=headers, timeout=PATIENCE, verify=NO_TLS
+        )
         return await self._stack.enter_async_context(made)
 
 
@@ -59,9 +63,14 @@ class Serve(Protocol):
 
 
 @asynccontextmanager
-async def listening(made: App) -> AsyncIterator[int]:
-    """Let `made` listen on a free port of loopback."""
+async def listening(made: App, *, room: int = 0) -> AsyncIterator[int]:
+    """Let `made` listen on a free port of loopback.
+
+    With `room`, that is how many bytes the system keeps for whoever does not read.
+    """
     with bound("127.0.0.1", 0) as sock:
+        if room:
+            sock.setsockopt(SOL_SOCKET, SO_SNDBUF, room)
         server = Server(made)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [sock])

@@ -33,12 +33,14 @@ async def heard(
 
 async def _events(reply: httpx2.Response) -> AsyncGenerator[Heard]:
     buffer = b""
-    async for data in reply.aiter_raw():
-        buffer += data
-        *blocks, buffer = buffer.split(b"\n\n")
-        for block in blocks:
-            if (found := _parsed(block)) is not None:
-                yield found
+    # Closed here, in this task: left to the collector it would be closed in some other.
+    async with aclosing(reply.aiter_raw()) as pieces:
+        async for data in pieces:
+            buffer += data
+            *blocks, buffer = buffer.split(b"\n\n")
+            for block in blocks:
+                if (found := _parsed(block)) is not None:
+                    yield found
     assert not buffer, "the stream broke off within an event"
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from midrun import Agent, tool
 from midrun.models import ScriptedModel
-from midrun.server.routes import ENDPOINTS, Endpoint
+from midrun.server.routes import ENDPOINTS
 from tests.runtime.stage import Stage, Use
 from tests.server.conftest import Serve, token_of
 from tests.server.defences import JSON, entries_of, is_guarded, name_of, path_of
@@ -71,32 +71,6 @@ async def test_a_role_comes_from_the_credential(serve: Serve, stage: Stage) -> N
     assert made.json()["started_by"] == "ann"
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=name_of)
-async def test_a_role_may_take_its_routes_and_no_more(
-    serve: Serve, stage: Stage, endpoint: Endpoint
-) -> None:
-    """Viewers look, users act on what is theirs, operators on all."""
-    served = await serve(stage.agent(Use("slow", name="x"), "."))
-    run = await served.mid.start("actor", "Go.", actor="olga")
-    await stage.start("x").wait()
-    before = await entries_of(served)
-    weaker = {"viewer": [], "user": ["vera"], "operator": ["vera", "ann"]}[endpoint.role]
-    for name in weaker:
-        client = await served.client(name)
-        reply = await client.request(endpoint.method, path_of(endpoint, run.id), headers=JSON)
-        assert reply.status_code == 403, reply.text
-    if "{run}" in endpoint.path or "{ask}" in endpoint.path:
-        bob = await served.client("bob")
-        reply = await bob.request(endpoint.method, path_of(endpoint, run.id), headers=JSON)
-        hidden = 403 if endpoint.role == "operator" else 404
-        assert reply.status_code == hidden, reply.text
-        assert "run" not in reply.json()
-        gone = await bob.request(endpoint.method, path_of(endpoint, "run_none"), headers=JSON)
-        assert gone.json()["type"] == reply.json()["type"], "nobody learns which runs exist"
-    assert await entries_of(served) == before
-    assert not await served.mid.store.halts()
-
-
 async def test_users_see_their_own_runs_in_every_list(serve: Serve, stage: Stage) -> None:
     """Over pages too: runs of others take no place in them, and are not counted."""
     served = await serve(stage.agent("Done."))
@@ -157,3 +131,19 @@ async def test_who_is_asked_may_answer_and_sees_no_more(serve: Serve) -> None:
     decided = await bob.post(path, json=yes)
     assert (decided.status_code, set(decided.json())) == (202, {"receipt"})
     assert (await run.until("terminal")).phase == "completed"
+
+
+async def test_a_latch_on_one_run_is_told_to_those_who_see_it(
+    serve: Serve, stage: Stage
+) -> None:
+    """Its scope names the run, and its reason may say what that is about."""
+    served = await serve(stage.agent("Done."))
+    run = await served.mid.start("actor", "Hers.", actor="ann")
+    await served.mid.halt("about hers", scope=f"run:{run.id}", actor="operator:olga")
+    await served.mid.halt("for all", scope="agent:other", actor="operator:olga")
+    told: dict[str, list[str]] = {}
+    for name in ("ann", "bob", "vera", "olga"):
+        shown = (await (await served.client(name)).get("/v1/halts")).json()["items"]
+        told[name] = [latch["reason"] for latch in shown]
+    everything = ["about hers", "for all"]
+    assert told == dict.fromkeys(("ann", "vera", "olga"), everything) | {"bob": ["for all"]}

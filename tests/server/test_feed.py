@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from contextlib import AsyncExitStack, aclosing
 
 import anyio
 import httpx2
@@ -88,6 +89,7 @@ async def test_nothing_is_lost_or_repeated_over_a_reconnection_at_every_event(
         if event.event == "stream.end":
             break
         collected.append(event)
+        assert int(event.id or 0) == (last or 0) + 1, "lost, or repeated"
         last = int(event.id or 0)
         if event.event == "run.completed":
             break
@@ -225,10 +227,11 @@ async def test_a_quiet_stream_shows_signs_of_life(serve: Serve, stage: Stage) ->
     async with client.stream("GET", path, headers=headers) as reply:
         assert is_guarded(reply)
         heard_so_far = b""
-        async for data in reply.aiter_raw():
-            heard_so_far += data
-            if b"\n\n: ping\n\n" in heard_so_far:
-                break
+        async with aclosing(reply.aiter_raw()) as pieces:
+            async for data in pieces:
+                heard_so_far += data
+                if b"\n\n: ping\n\n" in heard_so_far:
+                    break
     assert heard_so_far.startswith(b"retry: 1000\n\n")
 
 
@@ -270,6 +273,20 @@ async def test_streams_of_one_caller_are_bounded(serve: Serve, stage: Stage) -> 
         await anext(events)
         refused = await client.get(path, headers=headers)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+
+
+async def test_a_list_begins_with_own_runs_however_many_others_have_started(
+    serve: Serve, stage: Stage
+) -> None:
+    """Or somebody's list would be empty whenever others are busy."""
+    served = await serve(stage.agent("Done."))
+    mine = await served.mid.start("actor", "Mine.", actor="ann")
+    for _ in range(51):
+        await served.mid.start("actor", "Other.", actor="bob")
+    async with heard(await served.client("ann"), "/v1/events") as events:
+        snapshot = await anext(events)
+    assert isinstance(snapshot.data, list)
+    assert [row["run_id"] for row in snapshot.data] == [mine.id]
 
 
 async def test_the_list_tells_of_every_change_and_of_own_runs_only(
@@ -334,11 +351,15 @@ async def test_those_who_stay_hear_everything_when_the_first_watcher_leaves(
     run = await served.mid.start("actor", "Go.", actor="olga")
     await stage.start("a").wait()
     path = f"/v1/runs/{run.id}/events"
-    async with heard(client, path) as first:
+    async with AsyncExitStack() as leaving:
+        first = await leaving.enter_async_context(heard(client, path))
         await anext(first)
         async with heard(client, path) as second:
             found = [await anext(second)]
-            await first.aclose()
+            assert served.app.streams == 2
+            await leaving.aclose()
+            while served.app.streams > 1:  # until the server has noticed that it is gone
+                await checkpoint()
             stage.gate("a").set()
             await stage.start("b").wait()
             stage.gate("b").set()

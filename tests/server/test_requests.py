@@ -78,6 +78,50 @@ async def test_a_fork_under_one_key_is_one_run(serve: Serve, stage: Stage) -> No
     assert expect(other, 422).json()["reason"] == "request_id_reused"
 
 
+async def test_every_boundary_that_is_listed_can_be_continued_from_and_no_other_seq(
+    serve: Serve, stage: Stage
+) -> None:
+    """The last entry of each stretch; what was told of it is where the fork says it is from."""
+    served = await serve(stage.agent(Use("draft", name="x"), Use("draft", name="y"), "Done."))
+    client = await served.client()
+    where = await start_run(client)
+    ended = (await reached(client, where, "terminal")).json()
+    listed = expect(await client.get(f"{where}/boundaries"), 200).json()["items"]
+    assert [item["step"] for item in listed] == [0, 1, 2, 3]
+    assert (listed[-1]["seq"], listed[-1]["phase"]) == (ended["seq"], "completed")
+    could = set()
+    for seq in range(1, ended["seq"] + 1):
+        made = await client.post(f"{where}/fork", json={"seq": seq})
+        if made.status_code == 201:
+            could.add(seq)
+        else:
+            assert expect(made, 409).json()["reason"] == "not_a_boundary"
+    assert {item["seq"] for item in listed} <= could
+    assert {seq for seq in could if seq + 1 not in could} == {item["seq"] for item in listed}
+
+
+async def test_a_whole_number_may_be_written_with_a_point(serve: Serve, stage: Stage) -> None:
+    """To JSON Schema 5.0 is an integer, and some languages have no other numbers.
+
+    What is somebody's data stays as it was said.
+    """
+    served = await serve(stage.agent("Done."))
+    client = await served.client()
+    told = {"agent": "actor", "input": "Go."}
+    either = [{"stop": "MaxSteps", "n": 5.0}, {"stop": "MaxTime", "seconds": 1.5}]
+    for more in ({"caps": {"steps": 5.0}}, {"stop": {"stop": "AnyOf", "parts": either}}):
+        made = expect(await client.post("/v1/runs", json=told | more), 201)
+        assert made.json()["caps"][0]["cap"] == 5
+    where = await start_run(client)
+    expect(await client.post(f"{where}/fork", json={"seq": 1.0}), 201)
+    for wrong in (
+        {"caps": {"steps": 5.5}},
+        {"caps": {"steps": 1e300}},
+        {"caps": {"steps": "5"}},
+    ):
+        expect(await client.post("/v1/runs", json=told | wrong), 422)
+
+
 async def test_a_checkpoint_is_brought_by_an_operator(serve: Serve) -> None:
     """It says who did what, and is believed: that is not for everybody to bring."""
     model = ScriptedModel([Use("ask_human", question="Which?"), "Done."])

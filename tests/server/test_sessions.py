@@ -16,7 +16,14 @@ from midrun.core.ids import SECOND, Micros
 from midrun.ports.clock import boottime, wall
 from midrun.server import App, Auth, Limits, Tokens, app, token_in
 from midrun.server import serve as serve_forever
-from midrun.server.sessions import ENDED_MAX, SECRET_MAX, SESSION_S, Sessions, key_of
+from midrun.server.sessions import (
+    ENDED_MAX,
+    SECRET_MAX,
+    SESSION_S,
+    SESSIONS_MAX,
+    Sessions,
+    key_of,
+)
 from tests.runtime.stage import Stage, Use
 from tests.server.conftest import Serve, listening, token_of
 from tests.server.listening import heard
@@ -40,6 +47,16 @@ async def test_a_link_signs_one_browser_in_once(serve: Serve, stage: Stage) -> N
     assert (await browser.get("/v1/session")).json()["name"] == "ann"
     assert (await other.post("/v1/session", json={}, headers=shown)).status_code == 401
     assert (await browser.get("/v1/session", headers={"Cookie": "x"})).status_code == 401
+
+
+async def test_nobody_signs_others_out_by_signing_in_too_often() -> None:
+    """There is room for so many sessions; whoever has the most gives one up."""
+    sessions = Sessions(boottime, wall, key=b"k" * 32)
+    olga, ann = Actor(name="olga", role="operator"), Actor(name="ann", role="user")
+    hers = sessions.open(olga)
+    secrets = [sessions.open(ann) for _ in range(2 * SESSIONS_MAX)]
+    assert sessions.find(hers) is not None
+    assert [sessions.find(secrets[n]) is not None for n in (0, -1)] == [False, True]
 
 
 async def test_a_session_ends_and_its_streams_with_it(serve: Serve, stage: Stage) -> None:
@@ -254,6 +271,15 @@ def test_a_session_key_that_would_not_do_is_refused() -> None:
         app(mid, auth=Tokens({TOKEN: Actor()}), session_key=b"short")
     with pytest.raises(Misconfigured, match="session_key"):
         app(mid, token=TOKEN, session_key=b"k" * 32)
+
+
+async def test_a_server_that_serves_itself_takes_the_key_too(tmp_path: Path) -> None:
+    """`serve` hands it to the app, which says what it thinks of it."""
+    mid, auth = Midrun("memory://"), Tokens({TOKEN: Actor()})
+    with pytest.raises(Misconfigured, match="session_key"):
+        await serve_forever(mid, folder=tmp_path, auth=auth, session_key=b"short")
+    with pytest.raises(Misconfigured, match="session_key"):
+        await serve_forever(mid, folder=tmp_path, token=TOKEN, session_key=b"k" * 32)
 
 
 async def test_a_code_is_for_a_name_or_an_actor_and_nothing_else() -> None:

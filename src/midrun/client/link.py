@@ -8,8 +8,11 @@ once. After `patience` seconds the caller is told.
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
+from math import inf
 from re import fullmatch
+from ssl import PROTOCOL_TLS_CLIENT, SSLContext
 from typing import Final
+from urllib.parse import urlsplit
 
 import anyio
 import httpx2
@@ -26,6 +29,9 @@ READ_S: Final = 45.0
 
 FIRST_S: Final = 0.05
 LONGEST_S: Final = 2.0
+
+NO_TLS: Final = SSLContext(PROTOCOL_TLS_CLIENT)
+"""For servers without TLS: it trusts nobody, and need not read every authority there is."""
 
 _KEY: Final = r"[!#-~]{1,200}"
 _AWAY: Final = frozenset({502, 503, 504})
@@ -45,7 +51,11 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Away:
-    """How long to wait for a server that is away, and when to give up."""
+    """How long to wait for a server that is away, and when to give up.
+
+    Patience begins with the first attempt that fails: who had nothing to tell for an hour, on a
+    stream or to a request that waits, was not away.
+    """
 
     def __init__(self, patience: float, outside: Outside) -> None:
         self._patience = patience
@@ -54,11 +64,12 @@ class Away:
 
     def back(self) -> None:
         """Note that it answers."""
-        self._until = anyio.current_time() + self._patience
+        self._until = inf
         self._tries = 0
 
     async def waited(self, asked: float = 0.0) -> bool:
         """Wait before the next attempt; False if that is not worth it any more."""
+        self._until = min(self._until, anyio.current_time() + self._patience)
         self._tries += 1
         wait = min(LONGEST_S, FIRST_S * 2 ** min(self._tries - 1, 16))
         wait = max(wait * (0.5 + self._chance() / 2), asked)
@@ -93,7 +104,11 @@ class Link:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=32)
         try:
             made = httpx2.AsyncClient(
-                base_url=self.url, headers=self._headers, timeout=timeout, limits=limits
+                base_url=self.url,
+                headers=self._headers,
+                timeout=timeout,
+                limits=limits,
+                verify=NO_TLS if urlsplit(self.url).scheme == "http" else True,
             )
         except (httpx2.InvalidURL, ValueError) as error:
             raise Misconfigured(f"url {self.url!r}", str(error)) from None

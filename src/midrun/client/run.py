@@ -17,7 +17,6 @@ from midrun.codec.strict import checked
 from midrun.core.ids import SECOND, RunId
 from midrun.core.report import Report
 from midrun.core.stops import CAPS
-from midrun.core.table import enabled
 from midrun.core.values import DRIVABLE, TERMINAL, Json, Phase, UndoSet, Urgency, When
 from midrun.errors import CheckpointRefused, ControlRefused, Misconfigured, RunOver
 from midrun.handles import given
@@ -247,8 +246,9 @@ class RemoteRun:
                 return Cancelled(run_id=self.id, report=await self.report())
             try:
                 checkpoint = await self.checkpoint()
-            except CheckpointRefused:
-                continue  # it has gone on meanwhile
+            except CheckpointRefused:  # it has gone on meanwhile, or a child of it has
+                await anyio.sleep(EARLY_S)
+                continue
             return outcome_of(checkpoint.state(), checkpoint)
 
     async def report(self) -> Report:
@@ -338,8 +338,8 @@ class RemoteRun:
         """
         given.counted(dict(caps))
         if caps.keys() - CAPS.keys():
-            phase = (await self.view()).phase
-            raise ControlRefused(self.id, control, "no_such_cap", phase, enabled(phase))
+            view = await self.view()
+            raise ControlRefused(self.id, control, "no_such_cap", view.phase, view.allowed)
         return {n: round(cap) if n in _COUNTED else cap for n, cap in caps.items()}
 
     async def _which(self, ask: str | None, control: str) -> str:
@@ -350,4 +350,4 @@ class RemoteRun:
         if len(view.asks) == 1:
             return view.asks[0].id
         reason = "no_such_ask" if not view.asks else "several_asks_open"
-        raise ControlRefused(self.id, control, reason, view.phase, enabled(view.phase))
+        raise ControlRefused(self.id, control, reason, view.phase, view.allowed)

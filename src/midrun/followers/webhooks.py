@@ -32,6 +32,8 @@ TIMEOUT: Final = timedelta(seconds=10)
 
 log = logging.getLogger("midrun.followers")
 
+_HTTP_LOG: Final = logging.getLogger("httpx2")
+
 
 class Webhook:
     """Posts to `url` what happens to runs; a `Follower`.
@@ -57,13 +59,16 @@ class Webhook:
         timeout: timedelta = TIMEOUT,
         outside: Outside | None = None,
     ) -> None:
-        parts = urlsplit(url)
+        try:
+            parts, sent_to = urlsplit(url), httpx2.URL(url)
+        except (ValueError, httpx2.InvalidURL) as error:
+            raise Misconfigured("webhook", f"its address is none: {error}") from None
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise Misconfigured("webhook", "its address begins with https:// and names a host")
         digest = sha256(url.encode()).hexdigest()[:12]
         self.name = name or f"webhook {parts.hostname} {digest}"
         self.attempts = attempts
-        self._url = url
+        self._url = str(sent_to)
         self._key = key_of(secret)
         self._timeout = timeout.total_seconds()
         self._clock = (outside or Outside()).clock
@@ -75,9 +80,18 @@ class Webhook:
         made = httpx2.AsyncClient(
             timeout=self._timeout, follow_redirects=False, headers={"User-Agent": "midrun"}
         )
-        async with made as self._client:
-            yield
-        self._client = None
+        async with made:
+            self._client = made
+            _HTTP_LOG.addFilter(self._may_be_logged)
+            try:
+                yield
+            finally:
+                _HTTP_LOG.removeFilter(self._may_be_logged)
+                self._client = None
+
+    def _may_be_logged(self, record: logging.LogRecord) -> bool:
+        """Keep the address out of logs: with many far ends it is all that one must know."""
+        return not isinstance(record.args, tuple) or self._url not in map(str, record.args)
 
     async def tell(self, followed: Followed) -> Mark:
         """Send the first delivery that there is, and return how far that was."""

@@ -34,11 +34,14 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 OWNER: Final = Actor(name="user", role="operator")
 """Whoever has the one token of a server: the person whose machine it is."""
 
+DESCRIBED: Final = ("/v1/openapi.json", "/openapi.json")
+"""Where the description is; the second is where people look who know the protocol only."""
+
 _TABLE: Final = tuple(
     (endpoint, endpoint.route())
     for endpoint in (
         *ENDPOINTS,
-        Endpoint(method="GET", path="/v1/openapi.json", handler=described),
+        *(Endpoint(method="GET", path=path, handler=described) for path in DESCRIBED),
     )
 )
 
@@ -104,6 +107,11 @@ class App:
         """
         who = actor if isinstance(actor, Actor) else actor_of(text("actor", actor))
         return self._lobby.sessions.code(who)
+
+    @property
+    def limits(self) -> Limits:
+        """What bounds it."""
+        return self._lobby.limits
 
     @property
     def streams(self) -> int:

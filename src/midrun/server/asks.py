@@ -18,6 +18,7 @@ from midrun.ports.store import Query
 from midrun.server.bodies import DecisionBody
 from midrun.server.problems import said
 from midrun.server.seeing import may_decide
+from midrun.server.views import UNREADABLE
 from midrun.server.visit import Visit, answer, told
 
 
@@ -55,7 +56,10 @@ async def _page(visit: Visit, kinds: tuple[str, ...]) -> Response:
     for row in page.items:
         if row.head.asks:
             sees = await visit.lobby.views.sees(visit.actor, row.run)
-            state = await visit.lobby.views.state(row.run)
+            try:
+                state = await visit.lobby.views.state(row.run)
+            except UNREADABLE:
+                continue
             found += [
                 shown
                 for view in ask_views(state)
@@ -86,7 +90,12 @@ async def decide(visit: Visit) -> Response:
     name, _, ask_id = visit.path["ask"].rpartition("-")
     run_id, lobby = RunId(name), visit.lobby
     sees = await lobby.views.sees(visit.actor, run_id)
-    state = await lobby.views.state(run_id)
+    try:
+        state = await lobby.views.state(run_id)
+    except UNREADABLE:
+        if not sees:  # then nobody tells them that there is such a run
+            raise RunNotFound(run_id) from None
+        raise
     ask = state.ask(ask_id)
     if not sees and (ask is None or not _addressed(visit, ask.audience)):
         raise RunNotFound(run_id)

@@ -13,6 +13,7 @@ from midrun.errors import Misconfigured
 from midrun.server.asgi import App, app
 from midrun.server.credentials import Auth, token_in
 from midrun.server.limits import Limits
+from midrun.server.patience import patient
 
 PORT: Final = 8700
 BACKLOG: Final = 2048
@@ -30,16 +31,17 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
     auth: Auth | None = None,
     allow_hosts: Collection[str] = (),
     limits: Limits | None = None,
+    session_key: bytes | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
     """Serve the runs of `mid` until the process is told to stop.
 
     Without `token` and `auth`, the token is that of `folder`, and `say` is given a link that
-    signs one browser in.
+    signs one browser in. All else is as `app` has it.
 
     Raises:
         Misconfigured: `host` is not loopback and nobody configured who may do what, or which
-            names the server goes by.
+            names the server goes by; or a `session_key` that will not do.
     """
     if not is_loopback(host):
         if token is None and auth is None:
@@ -48,21 +50,31 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
             raise Misconfigured(f"host {host}", "pass allow_hosts=, the names it goes by")
     if token is None and auth is None:
         token = token_in(folder)
-    made = app(mid, token=token, auth=auth, allow_hosts=allow_hosts, limits=limits)
-    with bound(host, port) as listening:
+    made = app(
+        mid,
+        token=token,
+        auth=auth,
+        allow_hosts=allow_hosts,
+        limits=limits,
+        session_key=session_key,
+    )
+    server = Server(made)
+    # Whoever is told where we are may tell us to stop; it must not be lost.
+    with bound(host, port) as listening, server.capture_signals():
         if token is not None:
             name = f"[{host}]" if ":" in host else host
             say(f"http://{name}:{listening.getsockname()[1]}/#code={made.code()}")
-        await Server(made).serve(sockets=[listening])
+        await server.serve(sockets=[listening])
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, but streams end first: it would wait for them until its patience is over."""
+    """Uvicorn, but slow headers are not waited for, and when it stops streams end first."""
 
     def __init__(self, served: App) -> None:
         super().__init__(
             uvicorn.Config(
                 served,
+                http=patient(served.limits.headers),
                 lifespan="on",
                 ws="none",
                 access_log=False,  # the journal says who asked for what
@@ -74,7 +86,10 @@ class Server(uvicorn.Server):
         self._served = served
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, end the streams, wait for the rest."""
+        """Stop listening, end the streams, wait for the rest.
+
+        Uvicorn would wait for streams, too, until its patience is over.
+        """
         self._served.close()
         await super().shutdown(sockets)
 

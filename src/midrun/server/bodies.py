@@ -13,9 +13,12 @@ SCOPE = r"^(all|(agent|label|run):[^\n]{1,200})(?!\n)$"  # as JavaScript reads i
 
 REASON_MAX: Final = 1_000
 
+ID_MAX: Final = 200
+"""Characters of what clients name things by: it stands in every line of a list."""
+
 Text = Annotated[str, Meta(max_length=100_000)]
 Line = Annotated[str, Meta(max_length=REASON_MAX)]
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Name = Annotated[str, Meta(min_length=1, max_length=ID_MAX)]
 Count = Annotated[int, Meta(ge=1, le=10**9)]
 Amount = Annotated[float, Meta(gt=0, le=1e9)]
 
@@ -50,7 +53,7 @@ class StartBody(Body, kw_only=True):
 
     agent: Name
     input: Text
-    thread_id: Annotated[str, Meta(max_length=200)] = ""
+    thread_id: Annotated[str, Meta(max_length=ID_MAX)] = ""
     labels: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
     caps: Caps = Caps()
     stop: Stop | None = None

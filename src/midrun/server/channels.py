@@ -6,16 +6,17 @@ So it ends with the last watcher, and nothing runs outside of a request.
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
 
-from midrun.core.ids import RunId
+from midrun.core.ids import CallId, RunId
 from midrun.driver.bell import Bell
-from midrun.driver.live import BACKLOG, Delta
+from midrun.driver.delta import Delta, Saying
+from midrun.driver.live import append
 from midrun.embed.midrun import Midrun
 from midrun.embed.run import Run
 from midrun.errors import MidrunError
@@ -33,7 +34,7 @@ class Seat:
     """One watcher's place: rung for whatever is new, with the deltas it has not written."""
 
     bell: Bell = field(default_factory=Bell)
-    deltas: deque[Delta] = field(default_factory=lambda: deque(maxlen=BACKLOG))
+    deltas: deque[Delta] = field(default_factory=deque)
 
 
 class Channel:
@@ -48,6 +49,7 @@ class Channel:
         self.over = False
         self.broken = False
         self.seats: list[Seat] = []
+        self._said: dict[CallId, Saying] = {}  # by calls that are in flight
         self._run = run
         self._events = events
         self._reading = anyio.Lock()
@@ -59,6 +61,13 @@ class Channel:
         The more there are, the longer: what a run costs for being watched is bounded.
         """
         return max(GAP_S, len(self.seats) * GAP_EACH_S)
+
+    def seat(self) -> Seat:
+        """Return a new place, with what the calls in flight have said so far."""
+        seat = Seat(deltas=deque(self._openings()))
+        seat.bell.ring()
+        self.seats.append(seat)
+        return seat
 
     async def keep(self) -> None:
         """Read for everybody, as soon as nobody else does; until the run has ended."""
@@ -77,14 +86,21 @@ class Channel:
         async with aclosing(self._run.feed(self.tip)) as feed:
             async for item in feed:
                 if item.seq is None:
+                    self._said.setdefault(item.call, Saying()).add(item)
                     for seat in self.seats:
-                        seat.deltas.append(item)
+                        append(seat.deltas, item, self._openings())
                     self._ring()
                 while item.seq is not None and self.tip < item.seq:
                     # A page at a time, and before anybody is told: they all find it read.
                     page = await self._events.after(self._run.id, self.tip)
                     self.tip = page[-1].seq
+                    for event in page:  # what has ended is an entry, and so is a new attempt
+                        self._said.pop(event.closes or event.starts or CallId(""), None)
                     self._ring()
+
+    def _openings(self) -> Iterator[Delta]:
+        for saying in self._said.values():
+            yield from saying.openings()
 
     def _ring(self) -> None:
         for seat in self.seats:
@@ -114,8 +130,7 @@ class Channels:
         channel = self._open.get(run.id)
         if channel is None:
             channel = self._open[run.id] = Channel(run, self._events, row.seq)
-        seat = Seat()
-        channel.seats.append(seat)
+        seat = channel.seat()
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(channel.keep)

@@ -4,7 +4,6 @@ from datetime import timedelta
 
 from starlette.responses import Response
 
-from midrun.embed.run import Run
 from midrun.handles.asking import Asking
 from midrun.server.bodies import (
     REASON_MAX,
@@ -45,7 +44,7 @@ async def resume(visit: Visit) -> Response:
 async def redirect(visit: Visit) -> Response:
     """Change course; a paused run goes on with the instruction."""
     run, body = await visit.run(), await visit.body(RedirectBody)
-    await _check_room(visit, run)
+    await visit.check_room(run.id)
     asking = visit.asking(body.reason)
     receipt = await run.redirect(body.instruction, when=body.when, **asking)
     return await told(visit, run, receipt)
@@ -54,18 +53,10 @@ async def redirect(visit: Visit) -> Response:
 async def say(visit: Visit) -> Response:
     """Speak to the run while it works."""
     run, body = await visit.run(), await visit.body(MessageBody)
-    await _check_room(visit, run)
+    await visit.check_room(run.id)
     asking = visit.asking(body.reason)
     receipt = await run.say(body.text, urgency=body.urgency, at=body.at, **asking)
     return await told(visit, run, receipt)
-
-
-async def _check_room(visit: Visit, run: Run) -> None:
-    """Refuse more words than anybody could keep an eye on."""
-    state, most = await visit.lobby.views.state(run.id), visit.lobby.limits.pending
-    if len(state.pending) >= most:
-        problem = f"{most} wait for their boundary already; withdraw one, or let the run go on"
-        raise Problem("too_many_pending", 429, problem, headers={"Retry-After": "5"})
 
 
 async def cancel(visit: Visit) -> Response:

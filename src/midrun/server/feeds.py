@@ -14,7 +14,7 @@ from midrun.ports.store import Query, RunRow
 from midrun.server.channels import GAP_S, Seat
 from midrun.server.events import PAGE, Event, ShownEvent, delta_type, framed
 from midrun.server.problems import Problem
-from midrun.server.runs import phases_of
+from midrun.server.runs import phases_of, visible
 from midrun.server.streams import SSE, Source, Stream, Writer
 from midrun.server.visit import Visit, answer
 
@@ -63,9 +63,10 @@ async def events(visit: Visit) -> Response:
 
 def _after(visit: Visit) -> int:
     """Return the seq that the caller has seen; `Last-Event-ID` counts before the query."""
+    after = visit.number("after", 0, least=0, most=2**53 - 1)
     last = visit.request.headers.get("last-event-id")
     if last is None:
-        return visit.number("after", 0, least=0, most=2**53 - 1)
+        return after
     if not (last.isascii() and last.isdecimal() and len(last) < 17):  # noqa: PLR2004 - longer than any seq
         raise Problem("bad_query", 400, "Last-Event-ID is the seq of an entry")
     return int(last)
@@ -153,8 +154,7 @@ def _watching(visit: Visit, query: Query) -> Source:
     async def source(writer: Writer) -> None:
         store, sees, lines = visit.lobby.store, visit.lobby.views.sees, visit.lobby.lines
         async with store.watch() as changed:  # before the page, so that nothing is overlooked
-            page = await store.runs(query)
-            rows = [row for row in page.items if await sees(visit.actor, row.run)]
+            rows, _ = await visible(visit, query)
             await writer.write(RETRY + framed("stream.snapshot", await lines.of(rows)))
             async for change in changed:
                 if not change.run:

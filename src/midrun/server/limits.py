@@ -25,6 +25,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     wait: float = 60.0  # seconds, the longest long-poll
     ping: float = 15.0  # seconds between signs of life on a stream
     patience: float = 30.0  # seconds; for one who does not send, or does not read
+    headers: float = 10.0  # seconds until those of a request are complete
 
 
 class Allowance:

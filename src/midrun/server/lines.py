@@ -13,14 +13,13 @@ from msgspec.structs import replace
 
 from midrun.core.ids import START, Epoch, Micros, RunId, Seq
 from midrun.core.offers import Offer, offers
-from midrun.core.signs import UNHEARD, Sign, sign
+from midrun.core.signs import Sign, sign, unheard_of
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE, Phase, Value
-from midrun.core.words import place
+from midrun.core.words import line, place
 from midrun.embed.midrun import Midrun
-from midrun.ports.clock import wall
 from midrun.ports.store import RunRow
-from midrun.server.views import Views, keep
+from midrun.server.views import UNREADABLE, Views, keep
 
 WORKS_MAX: Final = 8192
 
@@ -74,15 +73,26 @@ class Lines:
     async def of(self, rows: Sequence[RunRow]) -> tuple[RunLine, ...]:
         """Return the lines of `rows`, in their order."""
         holders = await self._mid.store.holders()
-        return tuple([_line(row, await self._work(row), holders) for row in rows])
+        now = self._mid.now()
+        return tuple([_line(row, await self._work(row), holders, now) for row in rows])
 
     async def _work(self, row: RunRow) -> Work:
         seq, work = self._works.get(row.run, (START, None))
         if work is None or seq < row.seq:
-            state = await self._views.state(row.run)
+            try:
+                state = await self._views.state(row.run)
+            except UNREADABLE as error:
+                return _unread(str(error))
             work = _work(state)
             keep(self._works, row.run, (state.seq, work), WORKS_MAX)
         return work
+
+
+def _unread(error: str) -> Work:
+    """Return what is said of a run that cannot be read: it must not hide the others."""
+    note = line(error)
+    nothing = Offer(enabled=False, command="", label="Pause", consequence=note)
+    return Work(sign=Sign(look="lost", word="Cannot be read", note=note), quick=nothing)
 
 
 def _work(state: State) -> Work:
@@ -96,7 +106,7 @@ def _work(state: State) -> Work:
     )
 
 
-def _line(row: RunRow, work: Work, holders: Collection[str]) -> RunLine:
+def _line(row: RunRow, work: Work, holders: Collection[str], now: Micros) -> RunLine:
     head = row.head
     return RunLine(
         run_id=row.run,
@@ -117,18 +127,18 @@ def _line(row: RunRow, work: Work, holders: Collection[str]) -> RunLine:
         head_hash=row.hash.hex(),
         started_at=row.started_at,
         changed_at=row.changed_at,
-        work=_at_this_moment(row, work, holders),
+        work=_at_this_moment(row, work, holders, now),
     )
 
 
-def _at_this_moment(row: RunRow, work: Work, holders: Collection[str]) -> Work:
+def _at_this_moment(row: RunRow, work: Work, holders: Collection[str], now: Micros) -> Work:
     """Return what is true now; a driver that is gone could tell nobody."""
     if not work.working:
         return work
     if row.holder in holders:
-        since = max(wall() - row.changed_at, 0) / 1e6
+        since = max(now - row.changed_at, 0) / 1e6
         return replace(work, elapsed=work.elapsed + since)
     lost = work.sign
     if row.head.phase in DRIVABLE:
-        lost = Sign(look="lost", word=UNHEARD, note=f"it was {lost.word}")
+        lost = unheard_of(lost)
     return replace(work, working=False, sign=lost)

@@ -1,17 +1,64 @@
 """Runs that move: forks, checkpoints to take away and to bring back, whole journals."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
+import anyio.to_thread
 import msgspec
+from msgspec import Struct
 from starlette.responses import Response
 
+from midrun.core.entries import Record
+from midrun.core.evolve import fold
+from midrun.core.fork import is_boundary
+from midrun.core.ids import Micros, RunId, Seq
+from midrun.core.state import State
+from midrun.core.values import Phase
 from midrun.server.bodies import CheckpointBody, ForkBody
 from midrun.server.runs import created, is_known
-from midrun.server.visit import Visit
+from midrun.server.visit import Visit, answer
 
 EXPIRY_MAX: Final = 10 * 365 * 24 * 3600
 """Seconds; whoever wants a checkpoint to be good for longer leaves its expiry out."""
+
+
+class Boundary(Struct, frozen=True, kw_only=True):
+    """Where the run could be continued from: the last entry with nothing under way."""
+
+    seq: Seq
+    at: Micros
+    step: int
+    phase: Phase
+
+
+class Boundaries(Struct, frozen=True, kw_only=True):
+    """Every boundary of a run, in order."""
+
+    items: tuple[Boundary, ...]
+
+
+async def boundaries(visit: Visit) -> Response:
+    """List from where the run can be forked."""
+    run = await visit.run()
+    records = await visit.lobby.store.read(run.id)
+    found = await anyio.to_thread.run_sync(_boundaries, run.id, records)
+    return answer(Boundaries(items=found))
+
+
+def _boundaries(run: RunId, records: Sequence[Record]) -> tuple[Boundary, ...]:
+    found: list[Boundary] = []
+    state, was = State(run=run), False
+    for record in records:
+        state = fold(run, [record], state)
+        now = is_boundary(state)
+        if now:
+            here = Boundary(
+                seq=state.seq, at=state.at, step=state.meter.steps, phase=state.phase
+            )
+            found[-1:] = [here] if was else [*found[-1:], here]
+        was = now
+    return tuple(found)
 
 
 async def fork(visit: Visit) -> Response:

@@ -4,9 +4,10 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
-from midrun.core.ids import Micros
+from midrun.core.ids import Micros, RunId
 from midrun.core.values import Value
-from midrun.errors import MidrunError
+from midrun.errors import MidrunError, RunNotFound
+from midrun.ports.store import Halt
 from midrun.server.bodies import Empty, HaltBody, LiftBody
 from midrun.server.guard import split_host
 from midrun.server.problems import Problem
@@ -63,10 +64,19 @@ async def halts(visit: Visit) -> Response:
 
 
 async def _halts(visit: Visit) -> Halts:
-    found = await visit.lobby.store.halts()
+    found = [halt for halt in await visit.lobby.store.halts() if await _is_told(visit, halt)]
     return Halts(
         items=tuple(HaltLine(scope=h.scope, by=h.by, reason=h.reason, at=h.at) for h in found)
     )
+
+
+async def _is_told(visit: Visit, halt: Halt) -> bool:
+    """Tell whether the caller may know of a latch: one of a single run is for who sees that."""
+    kind, _, run = halt.scope.partition(":")
+    try:
+        return kind != "run" or await visit.lobby.views.sees(visit.actor, RunId(run))
+    except RunNotFound:
+        return False
 
 
 async def who(visit: Visit) -> Response:

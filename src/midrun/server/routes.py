@@ -155,6 +155,7 @@ ENDPOINTS: Final = (
     _get(f"{_RUN}/report", runs.report, Report, "text/markdown"),
     _get(f"{_RUN}/events", feeds.events, feeds.EventPage, SSE, feeds.NDJSON),
     _get("/v1/events", feeds.changes, None, SSE),
+    _get(f"{_RUN}/boundaries", moving.boundaries, moving.Boundaries),
     Endpoint(
         method="POST",
         path=f"{_RUN}/fork",

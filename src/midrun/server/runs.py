@@ -4,6 +4,7 @@ from contextlib import aclosing, suppress
 from typing import Final, cast
 
 import anyio
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from midrun.core.evolve import evolve
@@ -77,7 +78,7 @@ async def start(visit: Visit) -> Response:
         known = f"the server does not have it; known there: {', '.join(mid.agents) or 'none'}"
         raise said(Misconfigured(f"agent {body.agent}", known), "agent_not_found", 404)
     if body.thread_id:
-        await _check_thread(visit, body.thread_id)
+        await visit.check_thread(body.thread_id)
     replayed = await is_known(visit)
     run = await mid.start(
         body.agent,
@@ -151,40 +152,23 @@ def stop_of(caps: dict[str, float]) -> Stop | None:
     return AnyOf(tuple(made)) if len(made) > 1 else next(iter(made), None)
 
 
-async def _check_thread(visit: Visit, thread: str) -> None:
-    """Refuse to continue somebody else's conversation: a run is given what was said in it."""
-    page = await visit.lobby.store.runs(Query(thread=thread, limit=1))
-    for row in page.items:
-        if not await visit.lobby.views.sees(visit.actor, row.run):
-            raise Problem("not_allowed", 403, "this thread is somebody else's")
-
-
 async def listed(visit: Visit) -> Response:
     """List runs, newest first; users see their own."""
     given = visit.request.query_params
     limit = visit.number("limit", 50, least=1, most=200)
-    found: list[RunRow] = []
-    cursor = given.get("cursor", "")
     if (attention := given.get("attention", "")) not in {"", "true", "false"}:
         raise Problem("bad_query", 400, "attention is true or false")
-    for _ in range(PAGES_MAX):
-        page = await visit.lobby.store.runs(
-            Query(
-                phases=phases_of(given.get("phase", given.get("state", ""))),
-                agent=given.get("agent", ""),
-                label=given.get("label", ""),
-                thread=given.get("thread", ""),
-                parent=RunId(given.get("parent", "")),
-                attention=attention == "true",
-                limit=limit - len(found),
-                cursor=cursor,
-            )
-        )
-        sees = visit.lobby.views.sees
-        found += [row for row in page.items if await sees(visit.actor, row.run)]
-        cursor = page.cursor
-        if not cursor or len(found) >= limit:
-            break
+    query = Query(
+        phases=phases_of(given.get("phase", given.get("state", ""))),
+        agent=given.get("agent", ""),
+        label=given.get("label", ""),
+        thread=given.get("thread", ""),
+        parent=RunId(given.get("parent", "")),
+        attention=attention == "true",
+        limit=limit,
+        cursor=given.get("cursor", ""),
+    )
+    found, cursor = await visible(visit, query)
     counts = {} if visit.actor.role == "user" else await visit.lobby.store.counts()
     items = await visit.lobby.lines.of(found)
     return answer(
@@ -194,6 +178,22 @@ async def listed(visit: Visit) -> Response:
             counts={str(phase): count for phase, count in counts.items()},
         )
     )
+
+
+async def visible(visit: Visit, query: Query) -> tuple[list[RunRow], str]:
+    """Return the runs of a page that the caller may see, and where the next page begins.
+
+    Runs of others take no place in it.
+    """
+    found: list[RunRow] = []
+    for _ in range(PAGES_MAX):
+        page = await visit.lobby.store.runs(replace(query, limit=query.limit - len(found)))
+        sees = visit.lobby.views.sees
+        found += [row for row in page.items if await sees(visit.actor, row.run)]
+        query = replace(query, cursor=page.cursor)
+        if not page.cursor or len(found) >= query.limit:
+            break
+    return found, query.cursor
 
 
 def phases_of(text: str) -> tuple[Phase, ...]:

@@ -15,13 +15,13 @@ from midrun.core.entries import Record, RunCancelled, RunPaused
 from midrun.core.facts.fact import Asked
 from midrun.core.ids import Micros, Seq
 from midrun.core.offers import Offer, unheard
-from midrun.core.signs import UNHEARD, Sign
+from midrun.core.signs import Sign, halting, unheard_of
 from midrun.core.state import Ask, State
 from midrun.core.values import DRIVABLE, Actor, Phase, Value
 from midrun.embed.turns import TurnView, count, turns
 from midrun.embed.view import view_of
 from midrun.handles.view import RunView
-from midrun.ports.clock import wall
+from midrun.ports.store import Halt
 from midrun.server.visit import Visit, answer, etag
 
 TURNS: Final = 40
@@ -50,7 +50,9 @@ class SeenRun(RunView, kw_only=True):
     Of the `effects` it has the newest.
 
     `elapsed` is as of `now`, and goes on while it is `working`. `lost` says that a driver has
-    the run and has not been heard of in time; `workers`, how many drivers there are.
+    the run and has not been heard of in time, and `silent_since`, since when at least;
+    `workers`, how many drivers there are. `halt` is the latch that the run is under, if any:
+    also before its driver has met it, and when nobody drives it.
     """
 
     asks: tuple[SeenAsk, ...] = ()
@@ -61,7 +63,9 @@ class SeenRun(RunView, kw_only=True):
     since_reason: str
     working: bool
     lost: bool
+    silent_since: Micros
     workers: int
+    halt: Halt | None = None
 
 
 class Turns(Value, kw_only=True):
@@ -75,17 +79,17 @@ async def seen(visit: Visit) -> Response:
     """Show a run to the caller, as of now: with their buttons, and whether it is driven."""
     run, store = await visit.run(), visit.lobby.store
     state = await visit.lobby.views.state(run.id)
-    row, holders, now = await store.row(run.id), await store.holders(), wall()
+    row, holders, now = await store.row(run.id), await store.holders(), visit.lobby.mid.now()
     view = view_of(state, started_at=row.started_at, recent=EFFECTS)
     driven = row.holder in holders
     lost = state.leased and not driven and state.phase in DRIVABLE
     working = state.leased and driven
-    began = await _began(visit, state)
+    began, halt = await _began(visit, state), await _halt(visit, state)
     asks = tuple(_seen(visit.actor, state, ask) for ask in view.asks)
     fields = structs.asdict(view) | {
         "asks": asks,
         "controls": _permitted(visit.actor, unheard(view.controls) if lost else view.controls),
-        "sign": _sign(view.sign, asks, lost=lost, workers=len(holders)),
+        "sign": _sign(view.sign, asks, lost=lost, workers=len(holders), halt=halt),
         "elapsed": view.elapsed + max(now - state.at, 0) / 1e6 * working,
     }
     made = SeenRun(
@@ -97,9 +101,19 @@ async def seen(visit: Visit) -> Response:
         since_reason=_reason(began),
         working=working,
         lost=lost,
+        silent_since=visit.lobby.hearing.silent_since(row.holder, holders, now),
         workers=len(holders),
+        halt=halt,
     )
     return answer(made, headers={"ETag": etag(made)})
+
+
+async def _halt(visit: Visit, state: State) -> Halt | None:
+    """Return the oldest latch that the run is under, unless it is over."""
+    if state.ended:
+        return None
+    spec, halts = state.started, await visit.lobby.store.halts()
+    return next((h for h in halts if h.covers(state.run, spec.agent, spec.labels)), None)
 
 
 async def _began(visit: Visit, state: State) -> Record | None:
@@ -121,9 +135,15 @@ def _reason(began: Record | None) -> str:
     return entry.reason if isinstance(entry, Asked) else ""
 
 
-def _sign(sign: Sign, asks: tuple[SeenAsk, ...], *, lost: bool, workers: int) -> Sign:
+def _sign(
+    sign: Sign, asks: tuple[SeenAsk, ...], *, lost: bool, workers: int, halt: Halt | None
+) -> Sign:
     if lost:
-        return Sign(look="lost", word=UNHEARD, note=f"it was {sign.word}", said=f"{UNHEARD}.")
+        return unheard_of(sign)
+    if halt is not None and sign.look in {"running", "pausing", "cancelling"}:
+        return halting(sign, halt.by)
+    if halt is not None and sign.look == "queued":
+        return replace(sign, note="nothing of it starts until the halt is lifted")
     if sign.look == "queued" and not workers:
         return replace(sign, note="no worker is there to take it")
     if sign.look == "waiting" and sign.word.endswith("a person"):

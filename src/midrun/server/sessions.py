@@ -16,6 +16,7 @@ is written down nowhere. Codes always do.
 
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -127,8 +128,13 @@ class Sessions:
 
     def _keep(self, name: str, session: Session) -> None:
         while len(self._open) >= SESSIONS_MAX:
-            self._end(next(iter(self._open)))
+            self._end(self._most_dispensable())
         self._open[name] = session
+
+    def _most_dispensable(self) -> str:
+        """Return the oldest session of whoever has the most: nobody signs others out."""
+        ((most, _),) = Counter(each.actor for each in self._open.values()).most_common(1)
+        return next(name for name, each in self._open.items() if each.actor == most)
 
     def _end(self, name: str) -> None:
         session = self._open.pop(name, None)

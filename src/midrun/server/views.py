@@ -11,13 +11,19 @@ from midrun.core.state import State
 from midrun.core.values import Actor
 from midrun.driver.journal import load, read_on
 from midrun.embed.midrun import Midrun
+from midrun.embed.threads import REMEMBERED
 from midrun.embed.view import view_of
+from midrun.errors import JournalCorrupt, JournalTooNew
 from midrun.handles.view import RunView
+from midrun.ports.store import Query
 
 T = TypeVar("T")
 
 STATES_MAX: Final = 128
 FIRSTS_MAX: Final = 8192
+
+UNREADABLE: Final = (JournalCorrupt, JournalTooNew)
+"""What a journal can be that was tampered with, or is of a newer midrun: one of many."""
 
 
 class ShownRun(RunView, kw_only=True):
@@ -81,14 +87,26 @@ class Views:
     async def sees(self, actor: Actor, run: RunId) -> bool:
         """Tell whether `actor` may look at `run`: a user at their own runs, others at all.
 
-        A child run is its parent's owner's.
+        A child run is its parent's owner's. Whose one is that cannot be read, nobody can say.
         """
         if actor.role != "user":
             return True
-        first = await self.first(run)
-        while first.parent is not None:
-            first = await self.first(first.parent.run)
+        try:
+            first = await self.first(run)
+            while first.parent is not None:
+                first = await self.first(first.parent.run)
+        except UNREADABLE:
+            return False
         return first.by == actor.name
+
+    async def joins(self, actor: Actor, thread: str) -> bool:
+        """Tell whether `actor` may go on with `thread`.
+
+        A new run is given what was said in it, by whichever agent: so they must be allowed to
+        see every run that it would be told of.
+        """
+        page = await self._mid.store.runs(Query(thread=thread, limit=REMEMBERED))
+        return all([await self.sees(actor, row.run) for row in page.items])
 
 
 def keep(kept: OrderedDict[RunId, T], run: RunId, value: T, most: int) -> None:

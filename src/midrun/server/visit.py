@@ -29,12 +29,14 @@ from midrun.server.bridges import Bridges
 from midrun.server.channels import Channels
 from midrun.server.credentials import Auth
 from midrun.server.events import Events
+from midrun.server.hearing import Hearing
 from midrun.server.limits import Allowance, Limits
 from midrun.server.lines import Lines
 from midrun.server.plain import encoded
 from midrun.server.problems import Problem
 from midrun.server.sessions import Session, Sessions
 from midrun.server.views import Views
+from midrun.server.whole import whole
 
 B = TypeVar("B", bound=Struct)
 
@@ -58,6 +60,7 @@ class Lobby:
         self.views = Views(mid)
         self.lines = Lines(mid, self.views)
         self.events = Events(mid)
+        self.hearing = Hearing()
         self.channels = Channels(mid, self.events)
         self.closing = anyio.Event()
 
@@ -90,6 +93,13 @@ class Caller:
             return False
         return not self.token or await lobby.auth(self.token) == self.actor
 
+    async def leaves(self, lobby: Lobby) -> None:
+        """Wait until the credential is good no longer: at once where somebody signs out."""
+        ended = anyio.Event() if self.session is None else self.session.ended
+        while not ended.is_set() and await self.holds(lobby):
+            with anyio.move_on_after(lobby.limits.ping):
+                await ended.wait()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Visit:
@@ -116,7 +126,7 @@ class Visit:
         limits = JsonLimits(depth=self.lobby.limits.depth, size=self.room)
         data = parse(await self.text() or b"{}", limits)
         try:
-            return msgspec.convert(data, kind)
+            return msgspec.convert(whole(data, kind), kind)
         except msgspec.ValidationError as error:
             raise Problem("invalid_body", 422, str(error)) from None
 
@@ -168,7 +178,31 @@ class Visit:
         found = re.fullmatch(KEY, key)
         if found is None:
             raise Problem("bad_idempotency_key", 400, "1 to 200 printable characters")
-        return f"{quote(self.actor.name, safe='')}:{found[1]}"
+        return self.own(found[1])
+
+    def own(self, key: str) -> str:
+        """Return the request id that a key of this caller means, and of nobody else."""
+        return f"{quote(self.actor.name, safe='')}:{key}"
+
+    async def check_thread(self, thread: str) -> None:
+        """Refuse to go on with somebody else's conversation.
+
+        Raises:
+            Problem: 403.
+        """
+        if not await self.lobby.views.joins(self.actor, thread):
+            raise Problem("not_allowed", 403, "this thread is somebody else's")
+
+    async def check_room(self, run: RunId) -> None:
+        """Refuse more words to a run than anybody could keep an eye on.
+
+        Raises:
+            Problem: 429.
+        """
+        state, most = await self.lobby.views.state(run), self.lobby.limits.pending
+        if len(state.pending) >= most:
+            text = f"{most} wait for their boundary already; withdraw one, or let the run go on"
+            raise Problem("too_many_pending", 429, text, headers={"Retry-After": "5"})
 
     def seen(self, *, required: bool = False) -> int | None:
         """Return which revision of the run `If-Match` says that the caller looked at.

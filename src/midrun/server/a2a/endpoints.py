@@ -1,5 +1,7 @@
 """The routes of A2A behind our door: whoever comes here has shown a credential."""
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Final
@@ -66,6 +68,7 @@ class Forwarded(Response):
     """What another ASGI app answers, to a body that was read and found fit already."""
 
     def __init__(self, to: ASGIApp, visit: Visit, path: str, text: bytes) -> None:
+        visit.lobby.allowance.check_stream(visit.actor.name)
         super().__init__()
         self._to = to
         self._visit = visit
@@ -81,18 +84,31 @@ class Forwarded(Response):
             "root_path": "",
             "midrun.visit": self._visit,
         }
-        lobby, name = self._visit.lobby, self._visit.actor.name
-        lobby.allowance.check_stream(name)
-        with lobby.allowance.stream(name):
+        lobby, caller = self._visit.lobby, self._visit.caller
+        sent = {"http.response.body": False}  # kind of message → whether it was the last
+
+        async def noted(message: Message) -> None:
+            sent[message["type"]] = not message.get("more_body", False)
+            await send(message)
+
+        with lobby.allowance.stream(caller.actor.name):
             async with anyio.create_task_group() as tasks:
 
-                async def end_with_the_server() -> None:
-                    await lobby.closing.wait()
+                async def end_with(over: Callable[[], Awaitable[object]]) -> None:
+                    await over()
                     tasks.cancel_scope.cancel()
 
-                tasks.start_soon(end_with_the_server)
-                await self._to(there, _again(self._text, receive), send)
+                tasks.start_soon(end_with, lobby.closing.wait)
+                tasks.start_soon(end_with, partial(caller.leaves, lobby))
+                await self._to(there, _again(self._text, receive), noted)
                 tasks.cancel_scope.cancel()
+        with anyio.move_on_after(lobby.limits.patience):  # cut off, yet with a whole answer
+            if "http.response.start" not in sent:
+                await Response(status_code=503, headers={"Retry-After": "1"})(
+                    scope, receive, send
+                )
+            elif not sent["http.response.body"]:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _again(text: bytes, receive: Receive) -> Receive:

@@ -28,6 +28,9 @@ from midrun.errors import ControlRefused, MidrunError, RunNotFound
 from midrun.handles.asking import Asking
 from midrun.ports.store import Query
 from midrun.server.a2a.tasks import artifacts_of, context_of, status_of, task_of
+from midrun.server.bodies import ID_MAX
+from midrun.server.problems import Problem
+from midrun.server.views import UNREADABLE
 from midrun.server.visit import Visit
 
 VISIT: Final = "midrun.visit"
@@ -73,27 +76,31 @@ class Handler(RequestHandler):
 
     async def _taken(self, visit: Visit, message: pb.Message) -> tuple[Run, State]:
         """Do what a message means; return the run, and its state before."""
+        if max(len(message.message_id), len(message.context_id)) > ID_MAX:
+            raise InvalidParamsError(f"an id has at most {ID_MAX} characters")
         text = "\n".join(part.text for part in message.parts if part.text)
-        asking = Asking(actor=visit.actor, request_id=f"a2a:{message.message_id}")
+        asking = Asking(actor=visit.actor, request_id=visit.own(f"a2a:{message.message_id}"))
         if message.task_id:
             run = await self._run(visit, message.task_id)
             state = await visit.lobby.views.state(run.id)
             try:
-                await _steer(run, state, text, _data(message), asking)
-            except ControlRefused as refused:
+                await _steer(visit, run, state, text, _data(message), asking)
+            except (ControlRefused, Problem) as refused:
                 raise UnsupportedOperationError(str(refused)) from None
             return run, state
         if not text.strip():
             raise InvalidParamsError("a task needs a text to begin with")
         try:
+            if message.context_id:
+                await visit.check_thread(message.context_id)
             run = await visit.lobby.mid.start(
                 self._agent,
                 text,
                 thread=message.context_id or None,
-                request_id=f"a2a:{message.message_id}",
+                request_id=asking.get("request_id"),
                 actor=visit.actor,
             )
-        except MidrunError as error:
+        except (MidrunError, Problem) as error:
             raise InvalidParamsError(str(error)) from None
         return run, State(run=run.id)
 
@@ -121,7 +128,10 @@ class Handler(RequestHandler):
         tasks = []
         for row in page.items:
             if await visit.lobby.views.sees(visit.actor, row.run):
-                state = await visit.lobby.views.state(row.run)
+                try:
+                    state = await visit.lobby.views.state(row.run)
+                except UNREADABLE:  # it must not hide the others
+                    continue
                 tasks.append(task_of(state, history=0, artifacts=params.include_artifacts))
         if params.status:
             tasks = [task for task in tasks if task.status.state == params.status]
@@ -259,7 +269,7 @@ def _changed(state: State) -> Iterator[Event]:
 
 
 async def _steer(
-    run: Run, state: State, text: str, data: dict[str, object], asking: Asking
+    visit: Visit, run: Run, state: State, text: str, data: dict[str, object], asking: Asking
 ) -> None:
     """Do what a message to a task means: resume, answer, decide, or a new course."""
     match state.phase:
@@ -268,6 +278,7 @@ async def _steer(
         case Phase.WAITING if await _decided(run, state, text, data, asking):
             return
         case _:
+            await visit.check_room(run.id)
             await run.redirect(text, **asking)
 
 

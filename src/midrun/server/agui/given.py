@@ -1,10 +1,13 @@
 """What AG-UI clients send. Fields that we have no use for are passed over."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from midrun.core.values import Json
+from midrun.server.bodies import ID_MAX
+
+Id = Annotated[str, Meta(max_length=ID_MAX)]
 
 
 class Given(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -40,8 +43,8 @@ class Resumption(Given, frozen=True, kw_only=True):
 class RunAgentInput(Given, frozen=True, kw_only=True):
     """A request for one segment."""
 
-    thread_id: str
-    run_id: str
+    thread_id: Id
+    run_id: Id
     protocol_version: str = ""
     messages: tuple[Said, ...] = ()
     resume: tuple[Resumption, ...] = field(default=())
@@ -60,8 +63,8 @@ class RunAgentInput(Given, frozen=True, kw_only=True):
 class ConnectInput(Given, frozen=True, kw_only=True):
     """A request for what a thread has so far."""
 
-    thread_id: str
-    run_id: str = ""
+    thread_id: Id
+    run_id: Id = ""
     protocol_version: str = ""
 
 

@@ -83,7 +83,9 @@ class Segment:
 
     def _delta(self, delta: Delta) -> Iterator[Event]:
         own = message_id(self.state, len(self.state.messages))  # where it will stand
-        if delta.kind == "text":
+        if delta.kind == "text" and delta.opening:
+            yield from self._rest_of(own, delta.text)
+        elif delta.kind == "text":
             yield from self._text(own, delta.text)
         elif delta.kind == "thinking":
             yield from self._thought(f"{own}-thinking", delta.text)

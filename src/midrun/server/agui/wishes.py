@@ -32,12 +32,9 @@ async def newest(visit: Visit, agent: str, thread: str) -> RunRow | None:
     Raises:
         Problem: 403, the thread is somebody else's.
     """
-    query = Query(thread=thread, agent=agent, limit=1)
-    for row in (await visit.lobby.store.runs(query)).items:
-        if not await visit.lobby.views.sees(visit.actor, row.run):
-            raise Problem("not_allowed", 403, "this thread is somebody else's")
-        return row
-    return None
+    await visit.check_thread(thread)
+    page = await visit.lobby.store.runs(Query(thread=thread, agent=agent, limit=1))
+    return page.items[0] if page.items else None
 
 
 async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
@@ -48,12 +45,12 @@ async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
         ControlRefused: it does not fit where the run stands.
     """
     mid, row = visit.lobby.mid, await newest(visit, agent, given.thread_id)
-    request = f"agui:{given.thread_id}:{given.run_id}"
+    request = visit.own(f"agui:{given.thread_id}:{given.run_id}")
     asking = Asking(actor=visit.actor, request_id=request)
     if row is not None and row.head.phase not in TERMINAL:
         run = await mid.get(row.run)
         state = await visit.lobby.views.state(run.id)
-        await _steer(run, state, given, asking)
+        await _steer(visit, run, state, given, asking)
         return Joined(run=run, state=state)
     if agent not in mid.agents:
         raise Problem("agent_not_found", 404, f"known here: {', '.join(mid.agents) or 'none'}")
@@ -65,7 +62,9 @@ async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
     return Joined(run=run, state=State(run=run.id))
 
 
-async def _steer(run: Run, state: State, given: RunAgentInput, asking: Asking) -> None:
+async def _steer(
+    visit: Visit, run: Run, state: State, given: RunAgentInput, asking: Asking
+) -> None:
     if given.resume:
         for number, one in enumerate(given.resume):
             own = f"{asking.get('request_id')}:{number}"
@@ -78,6 +77,7 @@ async def _steer(run: Run, state: State, given: RunAgentInput, asking: Asking) -
         case Phase.WAITING if wish and _asks_one(state):
             await run.answer(wish, **asking)
         case Phase.WAITING | Phase.RUNNING | Phase.QUEUED | Phase.PAUSING if wish:
+            await visit.check_room(run.id)
             await run.redirect(wish, **asking)
         case _:
             return  # it is being cancelled, or halted: there is only to look

@@ -1,0 +1,149 @@
+"""The bridges, with people who are not each other's friends: plain HTTP, as an enemy has it."""
+
+import anyio
+import httpx2
+import pytest
+
+from midrun import Agent
+from midrun.models import ScriptedModel, Use
+from midrun.server import Limits
+from tests.runtime.stage import Stage
+from tests.server.calling import expect
+from tests.server.conftest import Serve, serve, stage
+
+__all__ = ["serve", "stage"]
+
+pytestmark = pytest.mark.once
+
+
+async def send(client: httpx2.AsyncClient, text: str, *, name: str = "m1", **more: str) -> str:
+    """Send a message by A2A, and return the id of its task, or why there is none."""
+    message = {"messageId": name, "role": "ROLE_USER", "parts": [{"text": text}], **more}
+    params = {"message": message}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+    reply = await client.post("/a2a/actor", json=call, headers={"A2A-Version": "1.0"})
+    told = expect(reply, 200).json()
+    return str(told["error"]["message"] if "error" in told else told["result"]["task"]["id"])
+
+
+def agui(thread: str, text: str) -> dict[str, object]:
+    """Return a request for a segment."""
+    said = {"id": "1", "role": "user", "content": text}
+    more: dict[str, object] = {"tools": [], "context": [], "state": {}, "forwardedProps": {}}
+    return {"threadId": thread, "runId": "r1", "messages": [said], **more}
+
+
+async def test_a_context_of_somebody_else_is_not_continued_by_a2a(
+    serve: Serve, stage: Stage
+) -> None:
+    """A run on a thread is given what was said in it, and shows it to whoever started it."""
+    served = await serve(stage.agent("The password is swordfish.", "Yes."))
+    run = await served.mid.start("actor", "Tell.", thread="secrets", actor="ann")
+    await run.until("terminal")
+    refused = await send(await served.client("bob"), "What was said?", contextId="secrets")
+    assert "somebody else" in refused
+    taken = await send(await served.client("ann"), "What was said?", contextId="secrets")
+    assert (await (await served.mid.get(taken)).view()).thread == "secrets"
+
+
+async def test_a_thread_of_somebody_else_is_not_joined_by_another_agent_of_ag_ui(
+    serve: Serve, stage: Stage
+) -> None:
+    """A thread is one conversation, whichever agents take part in it."""
+    other = Agent("other", model=ScriptedModel(["Hm."]))
+    served = await serve(stage.agent("The password is swordfish."), other)
+    run = await served.mid.start("actor", "Tell.", thread="secrets", actor="ann")
+    await run.until("terminal")
+    bob = await served.client("bob")
+    reply = await bob.post("/agui/other", json=agui("secrets", "What was said?"))
+    assert reply.status_code == 403, reply.text
+    assert "swordfish" not in reply.text
+
+
+async def test_two_people_may_send_messages_of_the_same_name(
+    serve: Serve, stage: Stage
+) -> None:
+    """A message's id is its sender's; the other one is not told that there is such a run."""
+    served = await serve(stage.agent("Hers.", "His."))
+    people = [await served.client(name) for name in ("ann", "bob", "ann")]
+    hers, his, again = [await send(client, "Go.", name="1") for client in people]
+    assert hers == again != his
+    assert his.startswith("run_")
+
+
+async def test_ids_that_are_no_names_are_refused_by_every_bridge(
+    serve: Serve, stage: Stage
+) -> None:
+    """A thread stands in every line of a list: a megabyte of it would be everybody's."""
+    served = await serve(stage.agent("Done."))
+    ann, long = await served.client("ann"), "x" * 201
+    assert "at most 200" in await send(ann, "Go.", contextId=long)
+    assert "at most 200" in await send(ann, "Go.", name=long)
+    assert (await ann.post("/agui/actor", json=agui(long, "Go."))).status_code == 422
+
+
+async def test_a2a_says_so_where_somebody_has_too_many_streams(
+    serve: Serve, stage: Stage
+) -> None:
+    """As a refusal, and not as a fault of the server's."""
+    served = await serve(stage.agent("Done."), limits=Limits(streams=0))
+    reply = await (await served.client("ann")).get("/a2a/actor/v1/tasks")
+    assert reply.status_code == 429, reply.text
+
+
+async def test_a2a_and_ag_ui_keep_to_how_many_words_may_wait(
+    serve: Serve, stage: Stage
+) -> None:
+    """The bound is the run's, and not that of one way in."""
+    agent = stage.agent(Use("slow", name="x"), "Done.")
+    served = await serve(agent, limits=Limits(pending=1))
+    run = await served.mid.start("actor", "Go.", thread="t", actor="ann")
+    await stage.start("x").wait()
+    await run.redirect("One.")
+    ann = await served.client("ann")
+    refused = await send(ann, "Two.", taskId=run.id)
+    assert "wait for their boundary" in refused
+    assert (await ann.post("/agui/actor", json=agui("t", "Two."))).status_code == 429
+    assert len((await run.view()).pending) == 1
+
+
+async def test_who_waits_by_a2a_for_a_server_that_closes_is_answered(
+    serve: Serve, stage: Stage
+) -> None:
+    """Be it that it should come again: no answer at all is a fault of the server's."""
+    served = await serve(stage.agent(Use("slow", name="x"), "Done."))
+    ann, message = await served.client("ann"), {"messageId": "1", "role": "ROLE_USER"}
+    params = {"message": {**message, "parts": [{"text": "Go."}]}}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+    replies: list[int] = []
+
+    async def ask() -> None:
+        told = await ann.post("/a2a/actor", json=call, headers={"A2A-Version": "1.0"})
+        replies.append(told.status_code)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await stage.start("x").wait()
+        served.app.close()
+    assert replies[0] in {200, 503}
+
+
+async def test_a_stream_of_a2a_ends_with_the_session_it_was_opened_in(
+    serve: Serve, stage: Stage
+) -> None:
+    """Whoever signed out hears no more."""
+    served = await serve(stage.agent(Use("slow", name="x"), "Done."))
+    run = await served.mid.start("actor", "Go.", actor="ann")
+    await stage.start("x").wait()
+    ann = await served.client("ann")
+    expect(await ann.post("/v1/session", json={}), 200)
+    del ann.headers["Authorization"]
+    own = {"Origin": served.url, "A2A-Version": "1.0"}
+    params = {"id": run.id}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": params}
+    async with ann.stream("POST", "/a2a/actor", json=call, headers=own) as stream:
+        lines = stream.aiter_lines()
+        assert "working" in (await anext(lines)).lower()
+        expect(await ann.delete("/v1/session", headers=own), 204)
+        with anyio.fail_after(60):
+            assert not [line async for line in lines if line.startswith("data:")]
