@@ -4,11 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, TypedDict, Unpack
+from weakref import WeakSet
 
 import anyio
 import httpx2
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page
+import msgspec
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, WebError
 from starlette.applications import Starlette
 
 from midrun import Agent, Midrun
@@ -36,6 +38,9 @@ FLAGS: Final = [
     "--host-resolver-rules=MAP *.example 127.0.0.1",  # names that others have pointed here
 ]
 
+_MOVED: Final[WeakSet[BrowserContext]] = WeakSet()
+"""Profiles whose clock does not show the time."""
+
 _REFUSED: Final = "Failed to load resource"  # Chromium says it of every 4xx, also expected ones
 
 
@@ -61,12 +66,77 @@ class Site:
         return f"{self.url}{path}#code={self.app.code(PEOPLE[who])}"
 
 
+class Look(msgspec.Struct, frozen=True):
+    """How a browser looks at pages.
+
+    `bare` lets `axe` be put into a page whose policy would not have it. With `clock`, a page's
+    time goes on as usual, until `freeze` or `later` take it in hand.
+    """
+
+    dark: bool = False
+    width: int = 1100
+    height: int = 900
+    bare: bool = False
+    clock: bool = False
+
+
+class Looking(TypedDict, total=False):
+    """The same, where it is passed on."""
+
+    dark: bool
+    width: int
+    height: int
+    bare: bool
+    clock: bool
+
+
+class Profiles:
+    """Browser profiles. To make one takes longer than many a test: they are lent, and again.
+
+    Every site has a port of its own, so nothing that is stored is another's, but for cookies,
+    which are cleared. A profile whose clock was moved is not used again.
+    """
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._idle: dict[Look, list[BrowserContext]] = {}
+
+    async def made(self, look: Look) -> BrowserContext:
+        """Return a new one."""
+        made = await self._browser.new_context(
+            viewport={"width": look.width, "height": look.height},
+            color_scheme="dark" if look.dark else "light",
+            reduced_motion="reduce",
+            bypass_csp=look.bare,
+        )
+        if look.clock:
+            await made.clock.install()
+        return made
+
+    @asynccontextmanager
+    async def lent(self, look: Look) -> AsyncIterator[BrowserContext]:
+        """Give one that is like new."""
+        idle = self._idle.setdefault(look, [])
+        profile = idle.pop() if idle else await self.made(look)
+        try:
+            yield profile
+        finally:
+            for page in profile.pages:
+                await page.close()
+            if profile in _MOVED:
+                await profile.close()
+            else:
+                await profile.set_offline(offline=False)
+                await profile.clear_cookies()
+                idle.append(profile)
+
+
 class Bench:
     """Serves agents, opens pages, and keeps what their scripts complained of."""
 
-    def __init__(self, browser: Browser, stack: AsyncExitStack) -> None:
+    def __init__(self, profiles: "Profiles", stack: AsyncExitStack) -> None:
         self.complaints: list[str] = []
-        self._browser = browser
+        self._profiles = profiles
         self._stack = stack
 
     async def site(self, *agents: Agent, outside: Outside | None = None) -> Site:
@@ -79,53 +149,35 @@ class Bench:
         port = await self._stack.enter_async_context(listening(made))
         return Site(mid, made, port)
 
-    async def profile(
-        self,
-        *,
-        dark: bool = False,
-        width: int = 1100,
-        height: int = 900,
-        bare: bool = False,
-        heard: bool = True,
-    ) -> BrowserContext:
-        """Return a browser profile of its own: nothing is shared with another.
+    async def profile(self, *, heard: bool = True, **look: Unpack[Looking]) -> BrowserContext:
+        """Return a browser profile of its own: nothing is shared with another, ever.
 
-        `bare` lets `axe` be put into a page whose policy would not have it. Where it is not
-        `heard`, scripts may complain: those of attackers do.
+        `look` is what `Look` has. Where it is not `heard`, scripts may complain: those of
+        attackers do.
         """
-        made = await self._browser.new_context(
-            viewport={"width": width, "height": height},
-            color_scheme="dark" if dark else "light",
-            reduced_motion="reduce",
-            bypass_csp=bare,
-        )
+        made = await self._profiles.made(Look(**look))
         self._stack.push_async_callback(made.close)
-        if heard:
-            made.on("console", self._heard)
-            made.on("weberror", lambda error: self.complaints.append(str(error.error)))
-        return made
+        return self._listened(made) if heard else made
 
     async def page(
-        self,
-        site: Site,
-        path: str = "/",
-        *,
-        who: str = "olga",
-        dark: bool = False,
-        width: int = 1100,
-        bare: bool = False,
-        clock: bool = False,
+        self, site: Site, path: str = "/", *, who: str = "olga", **look: Unpack[Looking]
     ) -> Page:
-        """Open a page of `site`, signed in as one of the people.
-
-        With `clock`, its time goes on as usual, until `freeze` or `later` take it in hand.
-        """
-        profile = await self.profile(dark=dark, width=width, bare=bare)
+        """Open a page of `site`, signed in as one of the people; `look` is what `Look` has."""
+        lent = self._profiles.lent(Look(**look))
+        profile = self._listened(await self._stack.enter_async_context(lent))
         page = await profile.new_page()
-        if clock:
-            await page.clock.install()
         await page.goto(site.link(path, who=who))
         return page
+
+    def _listened(self, profile: BrowserContext) -> BrowserContext:
+        profile.on("console", self._heard)
+        profile.on("weberror", self._failed)
+        self._stack.callback(profile.remove_listener, "console", self._heard)
+        self._stack.callback(profile.remove_listener, "weberror", self._failed)
+        return profile
+
+    def _failed(self, error: WebError) -> None:
+        self.complaints.append(str(error.error))
 
     def _heard(self, said: ConsoleMessage) -> None:
         if said.type in {"error", "warning"} and not said.text.startswith(_REFUSED):
@@ -147,12 +199,17 @@ async def listening(made: App, whole: Starlette | None = None) -> AsyncIterator[
                 server.should_exit = True
 
 
-async def flaws(page: Page) -> list[str]:
-    """Return what axe finds wrong with the page as it is drawn now. Needs a `bare` profile."""
-    assert AXE.exists(), "axe-core is missing: `make web` installs it"
-    await page.evaluate(AXE.read_text())
+async def flaws(page: Page, *rules: str) -> list[str]:
+    """Return what axe finds wrong with the page as it is drawn now. Needs a `bare` profile.
+
+    `rules` are all that are looked at, if any are named.
+    """
+    if not await page.evaluate("'axe' in globalThis"):
+        assert AXE.exists(), "axe-core is missing: `make web` installs it"
+        await page.evaluate(AXE.read_text())
     found = await page.evaluate(
-        "rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']})", RULES
+        "only => axe.run(document, {runOnly: only, resultTypes: ['violations']})",
+        {"type": "rule", "values": rules} if rules else RULES,
     )
     return [
         f"{flaw['id']}: {node['html'][:160]} {node['failureSummary']}"
@@ -161,11 +218,22 @@ async def flaws(page: Page) -> list[str]:
     ]
 
 
+async def darkened(page: Page) -> list[str]:
+    """Draw the page in dark, and return what axe finds wrong with it then.
+
+    Nothing but its colours is another, so nothing but those is looked at.
+    """
+    await page.emulate_media(color_scheme="dark")
+    return await flaws(page, "color-contrast", "link-in-text-block")
+
+
 async def freeze(page: Page) -> None:
     """Stop the page's clock. What it hears is still shown; no timer fires."""
+    _MOVED.add(page.context)
     await page.clock.pause_at(await page.evaluate("Date.now() / 1000 + 1"))
 
 
 async def later(page: Page, ms: int) -> None:
     """Let time pass on the page, at once."""
+    _MOVED.add(page.context)
     await page.clock.fast_forward(ms)

@@ -1,4 +1,4 @@
-"""What tests of the page share: one Chromium, a browser profile per test, a real server.
+"""What tests of the page share: one Chromium, profiles like new, a real server.
 
 Server, browser and test live on one event loop, so a test holds a tool at a gate, looks at the
 page, opens the gate, and looks again. Nobody sleeps.
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import anyio
 import pytest
-from playwright.async_api import Browser, async_playwright, expect
+from playwright.async_api import async_playwright, expect
 
-from tests.web.bench import FLAGS, PATIENCE_S, Bench
+from tests.web.bench import FLAGS, PATIENCE_S, Bench, Profiles
 from tests.web.stage import Stage
 from tools.programs import find
 
@@ -28,20 +28,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-async def browser() -> AsyncIterator[Browser]:
-    """Give the Chromium of this test process; without one every test of the page fails."""
+async def profiles() -> AsyncIterator[Profiles]:
+    """Give those of this process's Chromium; without one every test of the page fails."""
     async with async_playwright() as driver:
         made = await driver.chromium.launch(executable_path=find(), args=FLAGS)
-        yield made
+        yield Profiles(made)
         await made.close()
 
 
 @pytest.fixture
-async def bench(browser: Browser) -> AsyncIterator[Bench]:
+async def bench(profiles: Profiles) -> AsyncIterator[Bench]:
     """Give what serves and opens pages; afterwards no script may have complained."""
     with anyio.fail_after(PATIENCE_S * 4):
         async with AsyncExitStack() as stack:
-            made = Bench(browser, stack)
+            made = Bench(profiles, stack)
             yield made
             assert not made.complaints
 

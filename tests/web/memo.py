@@ -81,6 +81,7 @@ def _turns() -> list[Turn]:
         Use("sql_query", query="SELECT … FROM mrr JOIN customers", why="revenue per customer"),
         [
             "412 customers, of whom 38 cut their seats by more than half. ",
+            Hold("figures"),
             Use("plan", marks={"2": "done", "3": "running"}),
             Use("docs_create", title="Churn memo", why="the memo needs a place"),
         ],

@@ -7,7 +7,7 @@ from playwright.async_api import expect
 
 from midrun.stops import MaxSteps
 from tests.server.conftest import PEOPLE
-from tests.web.bench import Bench, flaws
+from tests.web.bench import Bench, darkened, flaws
 from tests.web.stage import Hold, Stage, Turn, Use
 from tests.web.watching import PLAN, Watched, at_tool, watched
 
@@ -160,8 +160,7 @@ async def test_axe_finds_nothing(bench: Bench, stage: Stage, scene: Scene) -> No
     """In light and in dark."""
     seen = await scene(bench, stage)
     assert await flaws(seen.page) == []
-    await seen.page.emulate_media(color_scheme="dark")
-    assert await flaws(seen.page) == []
+    assert await darkened(seen.page) == []
 
 
 async def test_it_fits_a_phone_without_scrolling_sideways(bench: Bench, stage: Stage) -> None:

@@ -70,7 +70,7 @@ async def test_after_ten_seconds_of_pausing_the_call_can_be_stopped(
     await seen.button("pause").click()
     await seen.says("Pausing by you")
     await expect(seen.action("Stop this call now")).to_have_count(0)
-    monkeypatch.setattr("midrun.server.seeing.wall", lambda: Micros(wall() + PATIENCE))
+    monkeypatch.setattr(seen.site.mid, "now", lambda: Micros(wall() + PATIENCE))
     await later(seen.page, LOOK_MS)
     await seen.action("Stop this call now").click()
     await seen.says("Paused by you")

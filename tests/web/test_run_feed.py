@@ -4,8 +4,8 @@ import pytest
 from playwright.async_api import expect
 
 from tests.web.bench import Bench, later
-from tests.web.stage import Stage, Use
-from tests.web.watching import PLAN, SETTLED_MS, at_tool, watched
+from tests.web.stage import Hold, Stage, Use
+from tests.web.watching import PLAN, SETTLED_MS, at_tool, exactly, watched
 
 pytestmark = pytest.mark.once
 
@@ -77,6 +77,34 @@ async def test_whoever_comes_back_misses_nothing(bench: Bench, stage: Stage) -> 
     last = (await seen.run.view()).seq
     await expect(numbers).to_have_count(last)
     assert await numbers.all_inner_texts() == [f"#{n}" for n in range(last, 0, -1)]
+
+
+async def test_a_page_opened_in_mid_sentence_shows_the_whole_sentence(
+    bench: Bench, stage: Stage
+) -> None:
+    """So does one that is reloaded, and one that comes back; no word is there twice."""
+    first, rest = "The champion left in nine of ten ", "accounts that churned."
+    agent = stage.play([first, Hold("mid"), rest, Hold("end")], "Done.")
+    site = await bench.site(agent)
+    run = await site.start(by="ann")
+    await stage.start("mid").wait()
+    page = await bench.page(site, f"/runs/{run.id}")
+    said = page.locator("midrun-steps .turn p.text")
+    await expect(said).to_have_text(exactly(first))
+    await page.reload()
+    await expect(said).to_have_text(exactly(first))
+    other = await bench.page(site, f"/runs/{run.id}", who="ann")
+    await expect(other.locator("midrun-steps .turn p.text")).to_have_text(exactly(first))
+    site.app.close()
+    await expect(page.locator("midrun-controls .badge")).to_contain_text("Connection lost")
+    await expect(said).to_have_text(exactly(f"… {first}"))  # nobody knows how it goes on
+    stage.gate("mid").set()
+    await stage.start("end").wait()
+    site.app._lobby.closing = type(site.app._lobby.closing)()
+    for one in (page, other):
+        await expect(one.locator("midrun-steps .turn p.text")).to_have_text(
+            exactly(first + rest)
+        )
 
 
 async def test_a_run_that_does_not_exist_says_so(bench: Bench, stage: Stage) -> None:

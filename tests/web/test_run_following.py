@@ -19,7 +19,7 @@ async def spoken(bench: Bench, stage: Stage) -> Watched:
     """Open the page of a run that has said as much as fits."""
     seen = await watched(bench, stage, TURN, "Done.")
     await stage.start("zero").wait()
-    await expect(seen.page.locator("midrun-steps")).to_contain_text("writing …")
+    await expect(seen.page.locator("midrun-steps")).to_contain_text("So.")
     stage.gate("zero").set()
     await stage.start("first").wait()
     await expect(seen.page.locator("midrun-steps")).to_contain_text("One line of many.")

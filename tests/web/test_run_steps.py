@@ -81,25 +81,3 @@ async def test_a_reload_shows_the_same(bench: Bench, stage: Stage) -> None:
     await seen.says("Paused by you")
     await expect(steps.locator(".call")).to_contain_text("Done")
     assert await steps.inner_text() == before
-
-
-async def test_whoever_comes_in_the_middle_is_told_that_something_is_missing(
-    bench: Bench, stage: Stage
-) -> None:
-    """What was said before is not replayed; it comes whole when it is finished."""
-    seen = await watched(
-        bench, stage, ["The first half, ", Hold("mid"), "the second half. ", Hold("end")]
-    )
-    await stage.start("mid").wait()
-    page = await bench.page(seen.site, seen.path, who="vera")
-    steps = page.locator("midrun-steps")
-    await expect(steps).to_contain_text("writing …")
-    channel = seen.site.app._lobby.channels._open[seen.run.id]
-    while len(channel.seats) < 2:  # or what is said next is nobody's
-        await page.wait_for_function("true")
-    stage.gate("mid").set()
-    await stage.start("end").wait()
-    await expect(steps).to_contain_text("the second half.")
-    await expect(steps).to_contain_text("What came before is shown when it is finished.")
-    stage.gate("end").set()
-    await expect(steps).to_contain_text("The first half, the second half.")

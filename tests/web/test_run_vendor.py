@@ -1,10 +1,26 @@
 """What others wrote and we ship: its version, its hash, its licence."""
 
 import json
+import re
 from hashlib import sha256
 from importlib.resources import files
 
+import pytest
+
 FOLDER = files("midrun.server").joinpath("static")
+IMPORTED = re.compile(r'^(?:import|export)\s(?:[^;"]*?from )?"\./([^"]+)"', re.MULTILINE)
+PRELOADED = re.compile(r'rel="modulepreload" href="[./]*static/([^"]+)"')
+
+
+def needed(*names: str) -> set[str]:
+    """Return these modules, and all that they are made of."""
+    found: set[str] = set()
+    left = [*names]
+    while left:
+        if (name := left.pop()) not in found:
+            found.add(name)
+            left += IMPORTED.findall(FOLDER.joinpath(name).read_text())
+    return found
 
 
 def test_what_is_vendored_is_what_was_recorded() -> None:
@@ -35,3 +51,13 @@ def test_text_never_becomes_markup() -> None:
             text = file.read_text()
             for banned in ("innerHTML", "unsafeHTML", "insertAdjacentHTML", " style=", "eval("):
                 assert banned not in text, f"{banned} in {file.name}"
+
+
+@pytest.mark.parametrize(
+    ("page", "element"), [("run.html", "midrun.js"), ("index.html", "runs-list.js")]
+)
+def test_a_page_asks_for_all_its_modules_at_once(page: str, element: str) -> None:
+    """Else a browser finds them one after the other, and far away that is seconds."""
+    asked = PRELOADED.findall(FOLDER.joinpath(page).read_text())
+    assert set(asked) == needed("page.js", element) - {"page.js"}, "mend the list in the page"
+    assert asked == sorted(asked)

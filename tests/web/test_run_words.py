@@ -92,9 +92,10 @@ async def test_a_side_question_holds_the_thought_and_comes_back(
     stage.gate("aside").set()
     await seen.says("Completed")
     await expect(frames).to_be_hidden()
-    await expect(seen.page.locator("midrun-timeline")).to_contain_text("Back to *Write a memo*")
-    steps = seen.page.locator("midrun-steps .turn").get_by_text("Back to *Write a memo*")
+    await expect(seen.page.locator("midrun-timeline")).to_contain_text("Back to Write a memo")
+    steps = seen.page.locator("midrun-steps .turn").get_by_text("Back to Write a memo")
     await expect(steps).to_have_count(1)
+    await expect(steps.locator("em")).to_have_text("Write a memo")
 
 
 async def test_a_held_thought_can_be_dropped(bench: Bench, stage: Stage) -> None:
@@ -126,6 +127,9 @@ async def test_a_paused_run_resumes_with_what_is_written(bench: Bench, stage: St
     await expect(seen.page.locator("midrun-controls .diff")).to_contain_text(TEXT)
     stage.gate("new").set()
     await seen.says("Completed")
+    steps = seen.page.locator("midrun-steps")
+    await expect(steps).to_contain_text("interrupted here")
+    await expect(steps).not_to_contain_text("went on here")  # it answers something else
 
 
 async def test_a_change_of_course_is_news_until_the_next_step(

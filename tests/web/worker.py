@@ -1,11 +1,11 @@
-"""A worker in a process of its own, for a test that kills it in the middle of a call."""
+"""A worker in a process of its own, for tests that kill it in the middle of something."""
 
 import sys
 from datetime import timedelta
 
 import anyio
 
-from midrun import Agent, Midrun, tool
+from midrun import Agent, Call, Midrun, tool
 from midrun.models import ScriptedModel, Use
 from midrun.ports.outside import Outside
 
@@ -13,21 +13,36 @@ LEASE = Outside(lease=timedelta(seconds=1))
 """A worker that is silent for longer than this is given up."""
 
 
-@tool
-async def post(text: str) -> str:
-    """Post something, which takes for ever where this is the main program."""
+async def _here(what: str) -> None:
+    """Say what is being done, and do it for ever, where this is the main program."""
     if __name__ == "__main__":
-        sys.stdout.write(f"posting {text}\n")
+        sys.stdout.write(f"{what}\n")
         sys.stdout.flush()
         await anyio.sleep_forever()
+
+
+async def _take_back(call: Call, args: object, result: object) -> None:
+    del call, args, result
+    await _here("undoing")
+
+
+@tool
+async def post(text: str) -> str:
+    """Post something, which takes for ever in a process that will be killed."""
+    await _here(f"posting {text}")
     return "posted"
+
+
+@tool(undo=_take_back)
+async def draft(text: str) -> str:
+    """Write a draft, at once; to take it back takes for ever."""
+    return f"draft of {text}"
 
 
 def poster() -> Agent:
     """Return the agent that both sides know."""
-    return Agent(
-        "poster", model=ScriptedModel([Use("post", text="hello"), "Done."]), tools=[post]
-    )
+    model = ScriptedModel([Use("draft", text="hello"), Use("post", text="hello"), "Done."])
+    return Agent("poster", model=model, tools=[draft, post])
 
 
 async def _main(address: str) -> None:

@@ -13,6 +13,12 @@ import { span, whom } from "./words.js";
 const LINGER = 30_000;
 /** It asks, and does nothing else: its arguments are the question and the buttons. */
 const ASKER = "ask_human";
+/** What is said of a call of which nobody knows; the bar says it of the run's own. */
+const SETTLED = [
+  ["yes", "It did"],
+  ["no", "It didn’t"],
+  ["unknown", "Don’t know"],
+];
 const TOO_LATE = new Set(["already_answered", "ask_closed"]);
 const CHOICES = /** @type {Record<string, string>} */ ({
   approve: "Approved",
@@ -113,14 +119,21 @@ export class Asks extends StoreElement {
     const left = ask.expires_at
       ? (Date.parse(ask.expires_at) - (this.store?.now ?? 0)) / 1000
       : Infinity;
+    const child = ask.kind === "child" ? ask.data : null;
+    const tool = child ? child.tool : ask.tool;
+    const why = child ? child.why : ask.why;
     return html`<div class="card" data-ask=${ask.id}>
-      <span class="question">${ask.question || `Let it use ${ask.tool}?`}</span>
-      ${ask.kind === "child" && ask.data?.run
-        ? html`<span class="dim">A child run asks: ${ask.data.run}</span>`
+      <span class="question">${ask.question || question(ask, tool)}</span>
+      ${child
+        ? html`<span class="dim"
+            >A <a href=${`${this.store?.api.base ?? ""}/runs/${child.run}`}>child run</a> asks${
+              tool && tool !== ASKER ? html`, for <code>${tool}</code>` : nothing
+            }.</span
+          >`
         : ask.tool === ASKER
           ? nothing
           : html`<pre>${ask.tool} ${pretty(ask.kind === "question" ? details(ask.data) : ask.args)}</pre>`}
-      ${ask.why ? html`<span class="dim">Why: ${ask.why}</span>` : nothing}
+      ${why ? html`<span class="dim">Why: ${why}</span>` : nothing}
       ${left < Infinity
         ? html`<span class="dim">${left > 0 ? `Expires in ${span(left)}` : "Its time is up"}</span>`
         : nothing}
@@ -131,9 +144,9 @@ export class Asks extends StoreElement {
   /** @param {Ask} ask */
   _buttons(ask) {
     if (this.editing === ask.id) return this._editor(ask);
-    return html`${ask.kind === "question" || ask.kind === "child" ? this._answer(ask) : nothing}
-    ${ask.kind === "approval" || ask.kind === "child"
-      ? html`<div class="row">
+    switch (ask.of ?? ask.kind) {
+      case "approval":
+        return html`<div class="row">
           <button class="main" @click=${() => void this._decide(ask, { decision: "approve" })}>
             Approve
           </button>
@@ -141,13 +154,25 @@ export class Asks extends StoreElement {
             ? html`<button @click=${() => this._edit(ask)}>Edit…</button>`
             : nothing}
           <button @click=${() => void this._decide(ask, { decision: "decline" })}>Decline</button>
-        </div>`
-      : nothing}`;
+        </div>`;
+      case "unsure":
+        return html`<div class="row">
+          ${SETTLED.map(
+            ([value, label]) =>
+              html`<button @click=${() => void this._decide(ask, { decision: "answer", value })}>
+                ${label}
+              </button>`,
+          )}
+        </div>`;
+      default:
+        return this._answer(ask);
+    }
   }
 
   /** @param {Ask} ask */
   _answer(ask) {
-    const options = Array.isArray(ask.data?.options) ? ask.data.options : [];
+    const data = ask.kind === "child" ? ask.data?.data : ask.data;
+    const options = Array.isArray(data?.options) ? data.options : [];
     const send = (/** @type {unknown} */ value) =>
       void this._decide(ask, { decision: "answer", value });
     return html`${options.length
@@ -234,6 +259,10 @@ export class Asks extends StoreElement {
     return Boolean(done);
   }
 }
+
+/** @param {Ask} ask @param {string} tool */
+const question = (ask, tool) =>
+  ask.of === "unsure" ? `Did ${tool} go through?` : `Let it use ${tool}?`;
 
 /** What a question comes with; its options are the buttons. @param {any} data */
 function details(data) {

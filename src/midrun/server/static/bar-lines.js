@@ -9,7 +9,7 @@ import { LOOKS, by, capValue, clock, count, money, span, timeOfDay, whom } from 
 /** @typedef {import("./run-store.js").RunStore} RunStore */
 
 const OVER = new Set(["completed", "cancelled"]);
-const MOVING = new Set(["running", "pausing", "cancelling"]);
+const MOVING = new Set(["running", "pausing", "cancelling", "halting"]);
 
 /** Tell whether a run has come to its end. @param {Run} run */
 export const isOver = (run) => OVER.has(run.phase);
@@ -24,7 +24,7 @@ export function top(store, run) {
   const moving = !lost && MOVING.has(look);
   return html`<div class="top">
     <span class="badge" part="badge" data-tone=${tone} data-border=${border}>
-      ${icon(look, moving)}<span>${word}${by(who, run.you)}</span>
+      ${icon(look, moving)}<span>${word}${by(who, run.you)}${lost ? "" : silence(store, run)}</span>
     </span>
     <span
       class=${run.working && !lost ? "clock" : "clock still"}
@@ -36,6 +36,12 @@ export function top(store, run) {
     <span class="note">${lost ? nothing : note(store, run)}</span>
     ${used(run)}
   </div>`;
+}
+
+/** For how long nothing is heard of the worker. @param {RunStore} store @param {Run} run */
+function silence(store, run) {
+  const seconds = (store.now - Date.parse(run.silent_since)) / 1000;
+  return run.lost && seconds >= 1 ? ` for ${span(seconds)}` : "";
 }
 
 /** @param {Run} run */
@@ -52,8 +58,7 @@ function note(store, run) {
   const age = span((store.now - Date.parse(run.since_at)) / 1000);
   const parts = [run.sign.note];
   if (run.phase === "pausing") parts.push(age);
-  else if (run.phase === "paused") parts.unshift(`for ${age}`);
-  else if (run.phase === "waiting") parts.push(`for ${age}`);
+  else if (run.phase === "paused" || run.phase === "waiting") parts.unshift(`for ${age}`);
   return parts.filter(Boolean).join(" · ");
 }
 
@@ -222,10 +227,20 @@ export function askLine(run, go) {
   </div>`;
 }
 
-/** Why an operator has halted it. @param {Run} run */
-export function haltLine(run) {
-  if (run.phase !== "halted" || !run.since_reason) return nothing;
-  return html`<div class="line"><span>Reason: ${run.since_reason}</span></div>`;
+/**
+ * The halt that a run is under, why, and the way to lift it; also of a run that had come to rest.
+ * @param {RunStore} store @param {Run} run
+ */
+export function haltLine(store, { phase, halt, since_reason, you, role }) {
+  const halted = phase === "halted";
+  if (!halt && !halted) return nothing;
+  const reason = (halted && since_reason) || halt?.reason;
+  const holds = halted ? "" : `A halt${by(halt?.by ?? "", you)} holds: nothing of it starts. `;
+  return html`<div class="line">
+    ${halted ? nothing : icon("halted")}
+    <span>${holds}${reason ? `Reason: ${reason}` : ""}</span>
+    ${role === "operator" ? html`<a href=${`${store.api.base}/`}>Lift it on the list of runs</a>` : nothing}
+  </div>`;
 }
 
 /** How long a held pause holds. @param {RunStore} store @param {Run} run */

@@ -125,7 +125,11 @@ export const style = css`
       grid-template-columns: 1fr;
     }
     .big {
-      min-height: 0;
+      grid-template-columns: 112px minmax(0, 1fr);
+      align-items: center;
+      gap: 8px;
+      min-height: 44px;
+      padding: 6px 10px;
     }
     .note {
       flex-basis: 100%;

@@ -72,7 +72,7 @@ export class Caps extends StoreElement {
     const name = capName(cap.name);
     const operator = this.view?.role === "operator" && this.view.allowed.includes("raise_cap");
     const raised = capValue(cap.name, cap.raised);
-    return html`<div class="cap">
+    return html`<div class=${operator ? "cap" : "cap plain"}>
       <span>${name}</span>
       <span class="figures">${capValue(cap.name, cap.used)} / ${capValue(cap.name, cap.cap)}</span>
       ${operator

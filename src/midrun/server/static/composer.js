@@ -36,6 +36,8 @@ export class Composer extends StoreElement {
       legend {
         float: left;
         margin-right: 12px;
+        padding: 0;
+        line-height: 24px;
         color: var(--dim);
       }
       .kinds label {

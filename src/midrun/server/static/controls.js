@@ -21,6 +21,7 @@ import {
   unsureLines,
 } from "./bar-lines.js";
 import { style } from "./bar-style.js";
+import { emphatic } from "./emphasis.js";
 import { endButtons } from "./ended.js";
 import { keepKeys, keysEverywhere } from "./keys.js";
 import { icon } from "./icons.js";
@@ -220,7 +221,7 @@ export class MidrunControls extends StoreElement {
     const { store, view: run } = this;
     if (!store || !run) return this._empty();
     return html`<section class="bar" part="bar" aria-label="Run controls">
-      ${top(store, run)} ${lostLine(store)} ${haltLine(run)}
+      ${top(store, run)} ${lostLine(store)} ${haltLine(store, run)}
       ${pausingLine(store, run, (verb, body) => void this._send(verb, body))}
       ${this.sheet === "cancel" || run.hold_until ? holdLine(store, run) : nothing}
       ${pendingLines(run, (pending) => void this._withdraw(pending), (pending) => void this._hurry(pending))}
@@ -228,7 +229,7 @@ export class MidrunControls extends StoreElement {
       ${this._asks ? askLine(run, () => this._asks?.reach()) : nothing}
       ${isOver(run) ? nothing : diffLines(store, run)}
       ${returnedLines(store, run, (text) => void this._followUp(text))}
-      ${this.notice ? html`<div class="line">${this.notice}</div>` : nothing}
+      ${this.notice ? html`<div class="line"><span>${emphatic(this.notice)}</span></div>` : nothing}
       ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
       ${isOver(run) ? endButtons(this, run) : this._buttons(run)} ${this._sheet()}
       ${this.help ? this._keysHelp() : nothing}

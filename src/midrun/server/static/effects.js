@@ -35,7 +35,9 @@ export class Effects extends StoreElement {
         gap: 4px;
       }
       .args {
+        display: block;
         font: 12.5px var(--mono);
+        overflow-wrap: anywhere;
       }
     `,
   ];
@@ -53,7 +55,8 @@ export class Effects extends StoreElement {
         ? html`<ul>
             ${effects.map(
               (effect) => html`<li>
-                <b>${effect.tool}</b> <span class="args">${effect.args}</span><br />
+                <b>${effect.tool}</b>
+                ${effect.args === "{}" ? nothing : html`<span class="args">${effect.args}</span>`}
                 <span class="dim">${standing(effect, over)}</span>
               </li>`,
             )}

@@ -2,6 +2,8 @@
 /** Events of the feed in words, for the timeline. */
 
 /** @typedef {import("./shapes.js").Happened} Happened */
+import { MARKED } from "./emphasis.js";
+
 /** @typedef {"control" | "steps" | "tools" | "effects"} Group */
 
 const GROUPS = /** @type {[RegExp, Group][]} */ ([
@@ -79,7 +81,7 @@ function own({ type, data }) {
     case "call.done":
       return data.reply?.text || shown(data.result);
     case "call.aborted":
-      return data.text ? `stopped after “${data.text}”` : "stopped midway";
+      return data.text ? `stopped after “${data.text.trim()}”` : "stopped midway";
     case "call.unknown":
       return "nobody knows whether it happened";
     case "call.sealed":
@@ -97,7 +99,7 @@ function own({ type, data }) {
     case "frame.resumed":
     case "frame.reconstructed":
     case "frame.abandoned":
-      return data.words;
+      return unmarked(data.words);
     case "plan.made":
       return `${data.items.filter((/** @type {any} */ item) => item.mark === "done").length} of ${
         data.items.length
@@ -110,6 +112,9 @@ function own({ type, data }) {
       return data.reason ?? data.why ?? "";
   }
 }
+
+/** The runtime's own words, without their emphasis. @param {string} text */
+const unmarked = (text) => text.replace(MARKED, "$1");
 
 /** @param {unknown} value */
 function shown(value) {

@@ -16,6 +16,7 @@ const PATHS = {
   completed: "M5 12.5l4.5 4.5L19 7.5",
   failed: "M12 9v5m0 3v.5M12 3 2.5 20h19L12 3Z",
   halted: "M8 3h8l5 5v8l-5 5H8l-5-5V8l5-5ZM8 12h8",
+  halting: "M8 3h8l5 5v8l-5 5M8 21l-5-5V8l5-5M8 12h8",
   lost: "M4 4l16 16M5 10a10 10 0 0 1 4-2.4M2.5 7.5A14 14 0 0 1 7 5M12 19h.01M9 15.5a4.5 4.5 0 0 1 4-.9M15 8a10 10 0 0 1 4 2M17 5a14 14 0 0 1 4.5 2.5",
   undo: "M9 7 4 12l5 5M4 12h10a6 6 0 0 1 6 6",
   redirect: "M4 18v-5a5 5 0 0 1 5-5h10m-4-4 4 4-4 4",

@@ -7,6 +7,7 @@
  * script can read.
  */
 import { Api, HOME, Problem } from "./api.js";
+import { noticeButton, notify } from "./notices.js";
 
 /** @typedef {{name: string, role: string}} Who */
 
@@ -78,7 +79,11 @@ async function show(who) {
     await new Api().delete(SESSION).catch(() => undefined);
     location.reload();
   });
-  document.querySelector("#who")?.replaceChildren(`${who.name} (${who.role})`, leave);
+  document.querySelector("#who")?.replaceChildren(
+    made("span", {}, who.name, made("span", { className: "role" }, ` (${who.role})`)),
+    noticeButton(),
+    leave,
+  );
   const isList = document.body.dataset.page === "list";
   await (isList ? import("./runs-list.js") : import("./midrun.js"));
   const element = document.createElement(isList ? "midrun-runs" : "midrun-run");
@@ -111,6 +116,10 @@ const hasSession = () =>
 
 document.addEventListener("midrun-title", (event) => {
   document.title = /** @type {CustomEvent<string>} */ (event).detail;
+});
+document.addEventListener("midrun-news", (event) => {
+  const news = /** @type {CustomEvent<import("./newsworthy.js").News>} */ (event).detail;
+  notify(news, `${HOME}/runs/${news.run}`);
 });
 document.addEventListener("midrun-started", (event) => {
   event.preventDefault(); // a run has an address of its own

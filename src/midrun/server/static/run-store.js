@@ -14,12 +14,18 @@ import { Turns } from "./turns.js";
 /** @typedef {import("./shapes.js").Happened} Happened */
 /** @typedef {import("./shapes.js").Delta} Delta */
 /** @typedef {"connecting" | "live" | "lost" | "over" | "refused"} Link */
-/** @typedef {{text: string, thinking: string, tool: string, midway: boolean}} Saying */
+/**
+ * What a call has said since it started, at the entry `since` or before; `midway`: not from its
+ * beginning.
+ * @typedef {{text: string, thinking: string, tool: string, midway: boolean, since: number}} Saying
+ */
 
 /** How many events are kept; earlier ones are asked for when somebody wants them. */
 export const EVENTS = 300;
 /** Milliseconds between two looks at a run that is driven: a lost worker tells nobody. */
 const LOOK = 5_000;
+/** Of how many of these one is for a run that is at rest. */
+const RARELY = 4;
 /** Seconds that a clock may be ahead because the news of a stop was on its way. */
 const AHEAD = 10;
 const DRIVEN = new Set(["queued", "running", "pausing", "cancelling"]);
@@ -177,6 +183,7 @@ export class RunStore extends EventTarget {
       this.#seenAt = Date.now();
       this.#skew = Date.parse(run.now) - this.#seenAt;
       this.heardAt = this.#seenAt;
+      this.#forgetEnded(run);
     }
     this.#followAgain();
     const ended = [...this.#ended];
@@ -186,6 +193,14 @@ export class RunStore extends EventTarget {
       this.#ended.delete(call);
     }
     this.#change();
+  }
+
+  /** Drop what is said by calls of whose end no event will come. @param {Run} run */
+  #forgetEnded(run) {
+    const flying = new Set(run.in_flight.map((call) => call.id));
+    for (const [call, saying] of this.live) {
+      if (saying.since <= run.seq && !flying.has(call) && !this.#ended.has(call)) this.live.delete(call);
+    }
   }
 
   /** @param {Problem} problem */
@@ -283,7 +298,7 @@ export class RunStore extends EventTarget {
       this.notes.delete(call);
       this.silent.delete(call);
       if (event.data.call_kind === "model") {
-        this.live.set(call, { text: "", thinking: "", tool: "", midway: false });
+        this.live.set(call, { text: "", thinking: "", tool: "", midway: false, since: event.seq });
       }
     } else if (/^call\.(done|failed|aborted|unknown)$/.test(event.type)) {
       this.#ended.add(call);
@@ -304,22 +319,26 @@ export class RunStore extends EventTarget {
     else if (type === "model.delta") {
       let saying = this.live.get(delta.call);
       if (!saying) {
-        saying = { text: "", thinking: "", tool: "", midway: true };
+        saying = { text: "", thinking: "", tool: "", midway: true, since: this.run?.seq ?? 0 };
         this.live.set(delta.call, saying);
       }
-      if (delta.kind === "text") saying.text += delta.text;
-      else if (delta.kind === "thinking") saying.thinking += delta.text;
-      else saying.tool = delta.tool;
+      if (delta.opening) saying.midway = false; // it is everything so far
+      if (delta.kind === "args") saying.tool = delta.tool;
+      else if (delta.kind === "text" || delta.kind === "thinking") {
+        saying[delta.kind] = (delta.opening ? "" : saying[delta.kind]) + delta.text;
+      }
     }
     this.#change();
   }
 
   #watch() {
+    let looks = 0;
     const timer = setInterval(() => {
       const { run, link } = this;
       const driven = link === "live" && run && DRIVEN.has(run.phase);
+      const resting = link === "live" && ++looks % RARELY === 0; // a halt tells nobody, either
       const unclean = link === "over" && run?.controls.pause.command === "retry_undo";
-      if ((driven || unclean) && !document.hidden) this.refresh();
+      if ((driven || resting || unclean) && !document.hidden) this.refresh();
     }, LOOK);
     this.#closing.signal.addEventListener("abort", () => clearInterval(timer));
   }

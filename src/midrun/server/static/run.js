@@ -5,10 +5,11 @@
  *
  * Attributes: `run`, `base`, `token`, `global-keys` as for `<midrun-controls>`.
  * Events: `midrun-title` (what a page may call itself), `midrun-signed-out` (the server wants to
- * know who asks), `midrun-started` (another run was started from here; unless its default is
+ * know who asks), `midrun-news` (it needs a person, has failed or is completed), `midrun-started` (another run was started from here; unless its default is
  * prevented, this element shows that one).
  */
 import { css, html, nothing } from "./lit.js";
+import { Newsworthy } from "./newsworthy.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import "./asks.js";
@@ -33,6 +34,7 @@ const GLYPHS = /** @type {Record<string, string>} */ ({
   completed: "✓",
   failed: "⚠",
   halted: "⛔",
+  halting: "⛔",
   lost: "⚠",
 });
 
@@ -113,6 +115,7 @@ export class MidrunRun extends StoreElement {
     super();
     this.globalKeys = false;
     this._title = "";
+    this._news = new Newsworthy();
     this.addEventListener("midrun-started", (event) => {
       if (!event.defaultPrevented) this.run = /** @type {CustomEvent<string>} */ (event).detail;
     });
@@ -125,9 +128,12 @@ export class MidrunRun extends StoreElement {
     const title = `${GLYPHS[run.sign.look] ?? ""} ${run.sign.word} — ${run.task.split("\n")[0]}`;
     if (title !== this._title) this._tell("midrun-title", title);
     this._title = title;
+    if (this._news.isNews(run.run_id, run.phase, run.reason === "cap")) {
+      this._tell("midrun-news", { run: run.run_id, word: run.sign.word, task: run.task });
+    }
   }
 
-  /** @param {string} name @param {string} detail */
+  /** @param {string} name @param {string | import("./newsworthy.js").News} detail */
   _tell(name, detail) {
     this.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true }));
   }

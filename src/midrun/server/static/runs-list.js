@@ -3,11 +3,13 @@
  * `<midrun-runs>`: the runs of a server, those that need a person first.
  *
  * Attributes: `base` (where the server is; this script's own unless given) and `token` (unless the
- * cookie of a session does). Events: `midrun-title`, with what a page may call itself.
+ * cookie of a session does). Events: `midrun-title`, with what a page may call itself, and
+ * `midrun-news`, with a run that needs a person, has failed or is completed.
  */
 import { LitElement, html, nothing, repeat } from "./lit.js";
 import { HOME, Problem } from "./api.js";
 import { icon } from "./icons.js";
+import { Newsworthy } from "./newsworthy.js";
 import { CHIPS, attentionFirst, named, step } from "./runs-order.js";
 import { RunsStore } from "./runs-store.js";
 import { style } from "./runs-style.js";
@@ -46,6 +48,7 @@ export class MidrunRuns extends LitElement {
     /** @type {RunsStore | null} */
     this._store = null;
     this._title = "";
+    this._news = new Newsworthy();
     this._changed = () => this.requestUpdate();
     /** @type {ReturnType<typeof setInterval> | undefined} */
     this._tick = undefined;
@@ -73,6 +76,11 @@ export class MidrunRuns extends LitElement {
     const count = store.lines.filter(CHIPS.attention.fits).length;
     const title = count ? `(${count}) Runs` : "Runs";
     if (title !== this._title) this.#tell("midrun-title", (this._title = title));
+    for (const { run_id, phase, attention, parent, task, work } of store.lines) {
+      if (!parent && this._news.isNews(run_id, phase, attention === "cap")) {
+        this.#tell("midrun-news", { run: run_id, word: work.sign.word, task });
+      }
+    }
   }
 
   /** @param {string} name @param {unknown} detail */
@@ -250,6 +258,10 @@ export class MidrunRuns extends LitElement {
   /** @param {Line} line */
   #quick(line) {
     const { quick } = line.work;
+    if (line.phase === "waiting" && line.attention === "ask" && this._store?.may("user")) {
+      const name = `Answer: ${line.task}`;
+      return html`<a class="button" aria-label=${name} href=${`${this.base}/runs/${line.run_id}`}>Answer…</a>`;
+    }
     const role = Object.keys(quick.caps).length ? "operator" : "user"; // raising one is theirs
     const fits = quick.command === "pause" || quick.command === "resume";
     if (!quick.enabled || !fits || !this._store?.may(role)) return nothing;

@@ -87,6 +87,18 @@ export const style = css`
   .note:empty {
     display: none;
   }
+  a.button {
+    display: inline-block;
+    padding: 5px 12px;
+    border: 1.5px solid var(--wait);
+    border-radius: 8px;
+    color: var(--wait);
+    font-weight: 600;
+    text-decoration: none;
+  }
+  a.button:hover {
+    background: color-mix(in srgb, var(--wait) 9%, var(--bg));
+  }
   .problem {
     color: var(--stop);
     font-weight: 600;
@@ -114,7 +126,7 @@ export const style = css`
       display: flex;
       flex-wrap: wrap;
       align-items: baseline;
-      gap: 4px 16px;
+      gap: 4px 12px;
       padding: 12px 0;
       border-bottom: 1px solid var(--line);
     }

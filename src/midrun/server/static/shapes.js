@@ -9,7 +9,7 @@
  * @typedef {{look: string, word: string, by: string, note: string, said: string}} Sign
  * @typedef {{name: string, used: number, cap: number, raised: number}} Cap
  * @typedef {{id: string, goal: string, place: string, held_at: string, expires_at: string}} Frame
- * @typedef {{id: string, ref: string, kind: string, question: string, data: any, call: string,
+ * @typedef {{id: string, ref: string, kind: string, of: string | null, question: string, data: any, call: string,
  *   tool: string, args: any, why: string, audience: string, expires_at: string | null,
  *   may_decide: boolean}} Ask
  * @typedef {{id: string, tool: string, since: string, attempt: number, form: string, why: string,
@@ -63,6 +63,8 @@
  * @property {string} now
  * @property {boolean} working
  * @property {boolean} lost
+ * @property {string} silent_since when the worker that is not heard of was heard of last
+ * @property {{by: string, reason: string, scope: string} | null} halt the latch that it is under
  * @property {number} workers
  *
  * @typedef {{id: string, kind: string, tool: string, args: string, why: string, look: string,
@@ -74,7 +76,8 @@
  *
  * @typedef {{seq: number, type: string, ts: string, run_id: string, by: string,
  *   data: any}} Happened one event of the feed
- * @typedef {{call: string, kind: string, text: string, tool: string}} Delta
+ * @typedef {{call: string, kind: string, text: string, tool: string, opening: boolean}} Delta
+ *   `opening`: it is everything so far
  *
  * @typedef {{call: string, tool: string, args: string, note: string, why: string}} Deed
  * @typedef {{phase: string, task: string, done: Deed[], undoing: Deed[], undone: Deed[],

@@ -55,6 +55,10 @@ export const style = css`
   details[open] > .head .echo > span {
     display: none; /* its text stands below */
   }
+  .was {
+    display: block;
+    font-size: 12.5px;
+  }
   .never {
     color: var(--dim);
     text-decoration: line-through;
@@ -86,6 +90,11 @@ export const style = css`
     border-left: 3px solid var(--line);
   }
   .who {
+    font-size: 12.5px;
+    font-weight: 600;
+    color: var(--dim);
+  }
+  .thinking > summary {
     font-size: 12.5px;
     font-weight: 600;
     color: var(--dim);

@@ -2,6 +2,7 @@
 /** `<midrun-steps>`: the task list, with what was said and done for each item. */
 import { html, nothing, repeat } from "./lit.js";
 import { Following } from "./following.js";
+import { formerly } from "./formerly.js";
 import { style } from "./steps-style.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
@@ -10,7 +11,7 @@ import { drawn, hasContent, madeCalls, spoken, standing } from "./turn-parts.js"
 /** @typedef {import("./shapes.js").Turn} Turn */
 /** @typedef {import("./shapes.js").Run} Run */
 /** @typedef {{key: string, title: string, look: string, tool: string, turns: Turn[],
- *   number: string, now: boolean}} Line one without a look is what others said */
+ *   number: string, was: string, now: boolean}} Line one without a look is what others said */
 
 /** What the runtime says and then puts before the agent's next reply. */
 const SAID_AGAIN = new Set(["back", "dropped"]);
@@ -44,7 +45,9 @@ export class Steps extends StoreElement {
     if (!store || !run) return nothing;
     const speaking = saying(store, run);
     const turns = store.turns.items.filter(hasContent).filter(unsaid(store, speaking));
-    const lines = run.rows.length ? planned(run, turns) : unplanned(run, turns);
+    const lines = run.rows.length
+      ? planned(run, turns, formerly(store.events, run.rows))
+      : unplanned(run, turns);
     const here = lines.findLast((line) => line.now);
     return html`<h2 id="title">Steps</h2>
       ${store.turns.before && !run.rows.length
@@ -73,7 +76,11 @@ export class Steps extends StoreElement {
     const look = speaking ? "running" : line.look;
     const kind = look === "not_started" ? "title never" : line.number ? "title" : "title echo";
     const head = html`${standing(look)}
-      <span class=${kind}><span>${line.number}${line.title}</span></span>
+      <span class=${kind}
+        ><span>${line.number}${line.title}</span>${line.was
+          ? html`<code class="was dim">was: ${line.was}</code>`
+          : nothing}</span
+      >
       <code class="tool dim">${line.tool}</code>`;
     if (!line.turns.length && !speaking) {
       return html`<li data-look=${line.look}><div class="head">${head}</div></li>`;
@@ -119,7 +126,7 @@ function saying(store, run) {
   const heard = [...store.live.values()].at(-1);
   if (heard) return heard;
   const speaks = run.in_flight.some((call) => !call.tool && call.form === "call");
-  return speaks ? { text: "", thinking: "", tool: "", midway: true } : undefined;
+  return speaks ? { text: "", thinking: "", tool: "", midway: true, since: 0 } : undefined;
 }
 
 /**
@@ -142,18 +149,20 @@ function unsaid(store, speaking) {
 function wentOn(turns, at) {
   const next = turns[at];
   if (next && (next.role !== "assistant" || !next.text)) return false;
-  const before = turns.slice(0, at).findLast((turn) => turn.role === "assistant");
-  return before?.interrupted ?? false;
+  const before = turns.slice(0, at).findLast((turn) => turn.role !== "runtime");
+  return before?.role === "assistant" && before.interrupted; // not an answer to somebody
 }
 
 /**
  * The plan's items, each with its turns; what was for none stands before or after.
- * @param {Run} run @param {Turn[]} turns @returns {Line[]}
+ * @param {Run} run @param {Turn[]} turns @param {Map<number, string>} were @returns {Line[]}
  */
-function planned(run, turns) {
+function planned(run, turns, were) {
   const first = turns.findIndex((turn) => turn.item > 0);
   const before = turns.slice(0, Math.max(first, 0)).filter((turn) => !turn.item);
-  const after = first < 0 ? turns : turns.slice(first).filter((turn) => !turn.item);
+  const after = (first < 0 ? turns : turns.slice(first)).filter(
+    (turn) => !turn.item && !isResult(run, turn),
+  );
   const now = run.rows.findLastIndex((row) => AT_WORK.has(row.look));
   const items = run.rows.map((row, at) => ({
     key: `item ${at}`,
@@ -162,16 +171,21 @@ function planned(run, turns) {
     look: row.look,
     tool: row.tool,
     turns: turns.filter((turn) => turn.item === at + 1),
+    was: were.get(at) ?? "",
     now: at === now,
   }));
   return [...other("before", "Before the plan", before), ...items, ...other("after", "After that", after)];
 }
 
+/** Tell whether a turn is what stands below as the result. @param {Run} run @param {Turn} turn */
+const isResult = (run, turn) =>
+  run.phase === "completed" && turn.text === run.output && !turn.thinking && !madeCalls(turn).length;
+
 /** @param {string} key @param {string} title @param {Turn[]} turns @returns {Line[]} */
 function other(key, title, turns) {
   if (!turns.length) return [];
   const look = turns.at(-1)?.look ?? "done";
-  return [{ key, title, number: "", look, tool: tools(turns), turns, now: look === "running" }];
+  return [{ key, title, number: "", look, tool: tools(turns), turns, was: "", now: look === "running" }];
 }
 
 /**
@@ -188,6 +202,7 @@ function unplanned(run, turns) {
       look: turn.role === "assistant" ? turn.look : "",
       tool: tools([turn]),
       turns: [turn],
+      was: "",
       now: false,
     };
   });
@@ -203,7 +218,7 @@ function tools(turns) {
 
 /** A step that has only begun. @param {number} number @returns {Line} */
 function fresh(number) {
-  return { key: `fresh ${number}`, title: "", number: "", look: "running", tool: "", turns: [], now: true };
+  return { key: `fresh ${number}`, title: "", number: "", look: "running", tool: "", turns: [], was: "", now: true };
 }
 
 customElements.define("midrun-steps", Steps);

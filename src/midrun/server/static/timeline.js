@@ -59,8 +59,13 @@ export class Timeline extends StoreElement {
         font: 12.5px/1.6 var(--mono);
         overflow-wrap: anywhere;
       }
-      .list span {
-        margin-right: 10px;
+      .list li {
+        display: grid;
+        grid-template-columns: auto auto minmax(0, 1fr);
+        gap: 0 10px;
+      }
+      .what span {
+        margin-right: 3px; /* and the space that parts them */
       }
       .you {
         font-weight: 700;
@@ -105,16 +110,20 @@ export class Timeline extends StoreElement {
     const who = event.by && whom(event.by, this.view?.you ?? "");
     const model = this.store?.thoughts.has(event.data.call);
     const flying = this.view?.in_flight.find((one) => one.id === event.data.call)?.tool;
-    const text = call?.tool === "plan" ? "" : words(event, this.store?.events ?? []);
+    const text = call?.tool === "plan" ? "" : words(event, this.store?.events ?? []).trim();
     return html`<li>
-      <span class="dim">${timeOfDay(event.ts)}</span><span>#${event.seq}</span
-      ><span>${event.type}</span>${who
-        ? html`<span class=${who === "you" ? "you" : ""}>${who}</span>`
-        : nothing}${event.data.call
-        ? html`<span>${call?.tool ?? (model ? "model" : flying || event.data.call)}</span>`
-        : nothing}${text
-        ? html`<span class="dim">${text.length > LONG ? `${text.slice(0, LONG)}…` : text}</span>`
-        : nothing}${call?.why ? html`<span class="dim">why: ${call.why}</span>` : nothing}
+      <span class="dim">${timeOfDay(event.ts)}</span><span>#${event.seq}</span>
+      <span class="what">
+        <span>${event.type}</span>
+        ${who ? html`<span class=${who === "you" ? "you" : ""}>${who}</span>` : nothing}
+        ${event.data.call
+          ? html`<span>${call?.tool ?? (model ? "model" : flying || event.data.call)}</span>`
+          : nothing}
+        ${text
+          ? html`<span class="dim">${text.length > LONG ? `${text.slice(0, LONG)}…` : text}</span>`
+          : nothing}
+        ${call?.why ? html`<span class="dim">why: ${call.why}</span>` : nothing}
+      </span>
     </li>`;
   }
 

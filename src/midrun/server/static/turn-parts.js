@@ -1,6 +1,7 @@
 // @ts-check
 /** Turns as they are drawn: what was said, where it was cut off, and the calls, folded. */
 import { html, nothing } from "./lit.js";
+import { emphatic, led } from "./emphasis.js";
 import { icon } from "./icons.js";
 import { STEP_LOOKS, by, timeOfDay } from "./words.js";
 
@@ -47,7 +48,9 @@ export function drawn(turn, about) {
         </details>`
       : nothing}
     ${about.goesOn ? html`<span class="mark" data-tone="ok">went on here</span>` : nothing}
-    ${turn.text ? html`<p class="text">${turn.text}</p>` : nothing}
+    ${turn.text
+      ? html`<p class="text">${turn.role === "runtime" ? emphatic(turn.text) : led(turn.text)}</p>`
+      : nothing}
     ${turn.interrupted
       ? html`<span class="mark" data-tone="stop">interrupted here; the text above is kept</span>`
       : nothing}
@@ -63,7 +66,7 @@ function called(call, about) {
   const note = about.notes.get(call.id);
   return html`<details class="call" data-call=${call.id}>
     <summary>
-      ${standing(call.look)}<code>${call.tool}</code><code class="dim brief">${call.args}</code>
+      ${standing(call.look)}<code>${call.tool}</code><code class="dim brief">${call.args === "{}" ? "" : call.args}</code>
       ${note ? html`<span class="dim">${note}</span>` : nothing}
     </summary>
     <dl>
@@ -120,7 +123,7 @@ export function spoken(saying, goesOn) {
       ? html`<span class="mark" data-tone="ok">went on here</span>`
       : nothing}
     ${saying.text
-      ? html`<p class="text">${saying.midway ? "… " : ""}${saying.text}<span class="caret" aria-hidden="true"></span></p>`
+      ? html`<p class="text">${saying.midway ? "… " : ""}${led(saying.text)}<span class="caret" aria-hidden="true"></span></p>`
       : nothing}
     ${saying.midway && saying.text
       ? html`<p class="dim">What came before is shown when it is finished.</p>`

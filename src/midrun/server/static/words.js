@@ -81,6 +81,7 @@ export const LOOKS = /** @type {Record<string, [string, string]>} */ ({
   completed: ["ok", "filled"],
   failed: ["stop", "filled"],
   halted: ["stop", "filled"],
+  halting: ["stop", "dashed"],
   lost: ["fg", "dashed"],
 });
 
