@@ -27,7 +27,7 @@ PYTEST := $(BIN)/python -m pytest
 # Held to 95 % of lines and branches by `make coverage`.
 COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors/*
 
-.PHONY: help setup check test fix lint types imports web programs tests others examples coverage \
+.PHONY: help setup check test fix lint types imports web programs tests postgres others examples coverage \
         simulate mutants bench demo docs site package screenshots pins clean
 
 help: ## list the targets
@@ -38,7 +38,7 @@ setup: $(READY) ## make .venv with the pinned packages (the other targets do it 
 check: lint types imports web ## the fast loop: lint, types, imports, tests that are not slow
 	$(PYTEST) -n $(JOBS) -m "not slow" $(ARGS)
 
-test: lint types imports web site tests examples package others ## everything CI runs, on every Python found here
+test: lint types imports web site tests postgres examples package others ## everything CI runs, on every Python found here
 	@echo "make test: PASSED. Python $(PYTHON_VERSION) with every gate; the others as listed above."
 
 fix: $(READY) ## mend and format what a machine can
@@ -58,13 +58,18 @@ imports: $(READY) ## import contracts: who may see whom
 web: $(READY) ## tsc: the types of the page's scripts
 	$(BIN)/python tools/node.py tsc --project tools/web
 
-programs: $(READY) ## what tests drive: Chromium, Postgres, pgbouncer, tmux
+programs: $(READY) ## what tests drive: Chromium, Postgres, pgbouncer, tmux, zsh, fish
 	@$(BIN)/python tools/programs.py
 
 # The browser lives in an event loop for as long as its tests do; others start loops of their own.
 tests: $(READY) programs ## all tests on Python 3.11, slow ones and gates included
 	$(PYTEST) -n $(JOBS) --ignore=tests/web $(ARGS)
 	$(PYTEST) -n $(JOBS) tests/web
+
+# Only those that keep runs somewhere; what is about the file itself is listed with its reason.
+DRIVER := $(addprefix tests/,driver runtime promises thought crashes)
+postgres: $(READY) programs ## the driver's tests once more, with their runs in Postgres
+	MIDRUN_TEST_STORE=postgres $(PYTEST) -n $(JOBS) -rs $(DRIVER) $(ARGS)
 
 # What an interpreter can change: the library and its processes. Pages, protocols and servers are
 # tested once, and so is what is marked `once`; `slow` would take the time of all the rest again.
@@ -73,13 +78,11 @@ LIBRARY := $(addprefix tests/,agents codec core driver hosts journals models pro
 others: $(READY) ## the tests on each other Python that is installed
 	$(BIN)/python tools/other_pythons.py $(OTHER_VERSIONS) -- $(LIBRARY) -n $(JOBS) -m "not once and not slow" $(ARGS)
 
-# In page order, so without shuffling. Pages without a Python block have nothing to run, and
-# pytest calls that a failure; hence the look before.
-examples: $(READY) ## run the Python blocks in the docs
-	@pages=$$(find docs README.md -name '*.md' -not -path 'docs/adr/*' 2>/dev/null \
-	    -exec grep -l '^```python' {} + || true); \
-	if [ -n "$$pages" ]; then $(PYTEST) -p no:randomly $$pages; \
-	else echo "examples: no Python blocks in the docs yet"; fi
+# In page order, so without shuffling. Pages without a block to run would have nothing to
+# collect, and pytest calls that a failure; hence the look before.
+examples: $(READY) programs ## run what the docs tell their readers to write and to type
+	$(PYTEST) -p no:randomly $$(find README.md CONTRIBUTING.md docs -name '*.md' -not -path 'docs/adr/*' \
+	    -exec grep -lE '^```(python|sh)$$' {} +)
 
 coverage: $(READY) ## core, codec, ports and errors must be covered to 95 %
 	$(BIN)/coverage run -m pytest -m "not once" $(ARGS)
@@ -99,8 +102,7 @@ demo: $(if $(wildcard $(READY)),$(READY),.venv-demo/.ready) ## an agent at work,
 	$(<D)/bin/midrun demo $(ARGS)
 
 docs: $(READY) ## draw docs/concepts/phases.md from the transition table
-	mkdir -p docs/concepts
-	$(BIN)/python tools/draw_table.py
+	$(BIN)/python -m tools.draw_table
 
 site: $(READY) ## build the documentation; a link that leads nowhere is an error
 	$(BIN)/zensical build --strict

@@ -4,28 +4,36 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
-from sybil import Sybil
-from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+from sybil import Example, Sybil
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 
 # Without this the assertions inside our shipped suites fail without saying what they saw.
 pytest.register_assert_rewrite("midrun.testing")
 from midrun.testing.postgres import Postgres, running  # noqa: E402 - only now, hence
-from tests.keeping import kept, pytest_generate_tests  # noqa: E402 - for all tests
+from tests.keeping import kept, pytest_collection_modifyitems  # noqa: E402 - for all tests
+from tests.pages.reader import closed, opened, typed  # noqa: E402 - as above
 from tests.verified import journals_are_sound  # noqa: E402 - as above
 
-__all__ = ["journals_are_sound", "kept", "pytest_generate_tests"]
+__all__ = ["journals_are_sound", "kept", "pytest_collection_modifyitems"]
 
 # Two shared cores: a slow example says something about the machine, not about the code.
 settings.register_profile("midrun", deadline=None, print_blob=True)
 settings.load_profile("midrun")
 
+
+def _typed(example: Example) -> None:
+    typed(example.namespace, str(example.parsed))
+
+
 # Collected only when pages are named on the command line, as `make examples` does. The ADRs are
 # records of what was decided, not instructions; they are not run.
 pytest_collect_file = Sybil(
     path=".",
-    patterns=["docs/*.md", "docs/**/*.md", "README.md"],
+    patterns=["docs/*.md", "docs/**/*.md", "README.md", "CONTRIBUTING.md"],
     excludes=["docs/adr/*.md"],
-    parsers=[PythonCodeBlockParser(), SkipParser()],
+    parsers=[PythonCodeBlockParser(), CodeBlockParser("sh", _typed), SkipParser()],
+    setup=opened,
+    teardown=closed,
 ).pytest()
 
 

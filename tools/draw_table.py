@@ -1,9 +1,8 @@
-"""Draw docs/concepts/phases.md from the transition table; with --check, only compare.
+"""Draw docs/concepts/phases.md and its picture from the transition table.
 
-.venv/bin/python tools/draw_table.py [--check]
+.venv/bin/python -m tools.draw_table
 """
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,10 @@ from midrun.core.controls import Wish
 from midrun.core.follows import FOLLOWS
 from midrun.core.table import ACCEPTS, GUARDS, Input, enabled, name_of
 from midrun.core.values import Phase
+from tools.draw_phases import picture
 
 PAGE = Path(__file__).parent.parent / "docs" / "concepts" / "phases.md"
+PICTURE = PAGE.with_suffix(".svg")
 
 INTRODUCTION = """# Phases
 
@@ -21,28 +22,19 @@ Drawn from the transition table in `midrun.core.table` by `make docs`; a test co
 A run is in one of ten phases.
 *Pausing* and *cancelling* say that somebody asked, and what the run still waits for.
 *Paused* and *cancelled* are said only when they are true.
+
+![The phases of a run, and what leads from one to another](phases.svg)
+
+A run that goes on while something is asked goes back to *waiting*.
+One whose cancel has nothing to do is *cancelled* at once.
+The tables below have every case.
 """
 
 
 def page() -> str:
     """Return the page."""
-    parts = [INTRODUCTION, *_diagram(), *_inputs(), *_guards(), *_entries()]
+    parts = [INTRODUCTION, *_inputs(), *_guards(), *_entries()]
     return "\n".join(parts) + "\n"
-
-
-def _diagram() -> Iterator[str]:
-    """Yield the phases and the entries that lead from one to another; self-loops add noise."""
-    arrows: dict[tuple[Phase, Phase], list[str]] = {}
-    for entry, row in FOLLOWS.items():
-        for phase, target in row.items():
-            if target is not phase:
-                arrows.setdefault((phase, target), []).append(entry.__name__)
-    yield "```mermaid\nstateDiagram-v2"
-    yield "    [*] --> queued: RunStarted"
-    for (phase, target), names in sorted(arrows.items()):
-        yield f"    {phase} --> {target}: {', '.join(sorted(names))}"
-    yield "    halted --> queued: RunLifted (to where it was halted)"
-    yield "    completed --> [*]\n    cancelled --> [*]\n```\n"
 
 
 def _inputs() -> Iterator[str]:
@@ -83,16 +75,6 @@ def _entries() -> Iterator[str]:
         yield f"| `{entry.__name__}` | {', '.join(ways)} |"
 
 
-def main(argv: list[str]) -> int:
-    """Write the page, or compare it."""
-    if "--check" not in argv:
-        PAGE.parent.mkdir(parents=True, exist_ok=True)
-        PAGE.write_text(page())
-    elif not PAGE.exists() or PAGE.read_text() != page():
-        print(f"{PAGE} is out of date; run `make docs`")
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    PAGE.write_text(page())
+    PICTURE.write_text(picture())

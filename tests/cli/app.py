@@ -5,6 +5,7 @@ import os
 import anyio
 
 from midrun import Agent, Call, ask_human, tool
+from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.stops import MaxSteps
 
@@ -28,6 +29,11 @@ async def send(to: str) -> str:
 LOOK: list[str | Use] = [Use("search", q="cats"), "Found cats."]
 EVIL = "\x1b]0;owned\x07\x9b2J\u202eevil"
 
+
+def _gives_up(messages: Transcript) -> str:
+    raise RuntimeError(f"no words after {len(messages)} of them")
+
+
 searcher = Agent("searcher", model=ScriptedModel(LOOK), tools=[search])
 asker = Agent(
     "asker",
@@ -41,6 +47,12 @@ asker = Agent(
 )
 sender = Agent("sender", model=ScriptedModel([Use("send", to="ada"), "Done."]), tools=[send])
 capped = Agent("capped", model=ScriptedModel(LOOK), tools=[search], stop=MaxSteps(1))
+failing = Agent("failing", model=ScriptedModel(_gives_up))
+aside = Agent(
+    "aside",
+    model=ScriptedModel([Use("ask_human", question="Which?"), *LOOK, "All told."]),
+    tools=[ask_human, search],
+)
 evil = Agent("evil", model=ScriptedModel([EVIL]))
 
-everyone = [searcher, asker, sender, capped, evil]
+everyone = [searcher, asker, sender, capped, failing, aside, evil]

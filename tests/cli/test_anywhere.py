@@ -97,7 +97,7 @@ def test_a_run_at_its_cap_is_resumed_with_a_higher_one(midrun: Typist, url: Typi
     run = started(url, "capped")
     refused = midrun("resume", run)
     assert (refused.code, "cap_reached" in refused.err) == (1, True)
-    assert "--cap steps=20" in midrun("resume", run, "--cap", "steps").err
+    assert "as in steps=20" in midrun("resume", run, "--cap", "steps").err
     assert "Raise cap, resume: Adds 10 steps" in midrun("show", run).out
     assert "(resume --cap steps=11)" in midrun("show", run).out
     resumed = midrun("resume", run, "--cap", "steps=5")
@@ -139,7 +139,7 @@ def test_a_side_question_is_acknowledged_at_once(midrun: Typist, url: Typist) ->
     """In words that are true: it is held until the run goes on."""
     run = started(url, "asker", "Ask me")
     assert midrun("pause", run).code == 0
-    assert "Hold on — finishing *Ask me* first" in midrun("say", run, "How far are you?").out
+    assert "Hold on — finishing Ask me first" in midrun("say", run, "How far are you?").out
     assert midrun("cancel", run).code == 0
     assert "How far are you?" in midrun("feed", run, "--follow").out  # it came back
 

@@ -8,9 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
+from midrun import Midrun
+from midrun.cli import main as command
 from midrun.cli.apps import agents_of
+from midrun.errors import RunNotFound
+from midrun.server import serve
 from tests.cli.typist import APP, TOKEN, Shell, Typist, read_until, serving
 
 HEAVY = (
@@ -214,40 +219,23 @@ def test_a_reader_that_has_had_enough_ends_the_command(shell: Shell) -> None:
     assert "Exception" not in done.stderr
 
 
-@pytest.mark.slow
-def test_bash_completes_commands_options_and_runs(shell: Shell) -> None:
-    """With words from the parser, and ids from the store."""
-    shell.type("run", f"{APP}:searcher", "Find cats")
-    script = f"""
-        midrun() {{ {sys.executable} -m midrun "$@"; }}
-        eval "$(midrun completion bash)"
-        try() {{
-            COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _midrun; echo "${{COMPREPLY[@]}}"
-        }}
-        try midrun re
-        try midrun pause run_
-        try midrun pause x --n
-    """
-    done = subprocess.run(  # noqa: S603 - our own script
-        ["/bin/bash", "-c", script], env=shell.env, capture_output=True, text=True, check=True
-    )
-    commands, runs, options = done.stdout.splitlines()
-    assert commands.split() == ["report", "resume", "redirect"]
-    assert runs.startswith("run_")
-    assert options == "--now"
+async def test_a_signal_that_comes_with_the_link_is_not_lost() -> None:
+    """Whoever waits for the link and stops the server at once finds it stopped."""
+    with anyio.open_signal_receiver(signal.SIGTERM), anyio.fail_after(60):
+        async with Midrun("memory://") as midrun:
+            await serve(
+                midrun, port=0, token=TOKEN, say=lambda _: signal.raise_signal(signal.SIGTERM)
+            )
 
 
-@pytest.mark.parametrize(
-    ("shell_name", "says"),
-    [
-        ("zsh", "compdef _midrun midrun"),
-        ("fish", "-n '__fish_seen_subcommand_from pause' -l now"),
-    ],
-)
-def test_other_shells_have_their_script_too(
-    capsys: pytest.CaptureFixture[str], shell_name: str, says: str
+def test_what_went_wrong_side_by_side_is_said_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With every command in it."""
-    script = Typist(capsys)("completion", shell_name).out
-    assert says in script
-    assert all(word in script for word in ("attach", "redirect", "decline"))
+    """A connection that breaks while a run is shown comes out of a task group."""
+
+    async def breaks(*_: object) -> int:
+        raise ExceptionGroup("tasks", [ExceptionGroup("more", [RunNotFound("run_x")])])
+
+    monkeypatch.setattr(command, "_do", breaks)
+    said = Typist(capsys)("ls")
+    assert (said.code, "run_x" in said.err, "Traceback" in said.err) == (1, True, False)

@@ -83,6 +83,10 @@ class Stage:
         await self._until(lambda: all(text in self.bar for text in texts))
         return self.bar
 
+    async def lacks(self, text: str) -> None:
+        """Wait until the bar does not show `text` any more."""
+        await self._until(lambda: text not in self.bar)
+
     async def printed(self, text: str) -> str:
         """Wait until `text` was printed above the bar."""
         await self._until(lambda: text in self.paper.written)

@@ -3,8 +3,11 @@
 import pytest
 from prompt_toolkit.utils import get_cwidth
 
+from midrun.errors import StoreUnreachable
+from midrun.handles.view import RunView
 from midrun.models import Use
 from midrun.stops import MaxSteps
+from midrun.tui import attending
 from midrun.tui.hand import Left
 from tests.tui.stage import staged
 
@@ -107,7 +110,7 @@ async def test_a_side_question_is_acknowledged_at_once() -> None:
         await stage.printed("» ada: how far are you?")
         stage.gates["read"].set()
         assert await stage.gone() is Left.ENDED
-        assert stage.paper.written.count("Back to *Sort the mail*") == 1
+        assert stage.paper.written.count("Back to Sort the mail") == 1
         assert stage.paper.written.count("Done.") == 1
         assert "interrupted" not in stage.paper.written
 
@@ -264,3 +267,20 @@ async def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
             bar = await stage.sees({"?": "^C", "?c": "Cancel?"}.get(keys, "Esc: discard"))
             drawn = bar.splitlines()[:-1]  # the last is what is being written: it scrolls
             assert max(map(get_cwidth, drawn)) <= columns
+
+
+async def test_a_connection_that_is_back_is_not_said_to_be_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While it is, what is drawn is old, and that is said; but not for ever after."""
+    monkeypatch.setattr(attending, "LOOK_S", 0.01)
+
+    async def lost() -> RunView:
+        raise StoreUnreachable("sqlite:///runs.db", "nobody is there")
+
+    async with staged(Use("read", what="news"), "All read.") as stage:
+        await stage.sees("Running")
+        with monkeypatch.context() as away:
+            away.setattr(stage.run, "view", lost)
+            await stage.sees("the run may still be working", "nobody is there")
+        await stage.lacks("the run may still be working")

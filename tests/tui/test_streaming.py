@@ -7,7 +7,7 @@ from prompt_toolkit.utils import get_cwidth
 from midrun.core.ids import CallId
 from midrun.tui.folding import folded, wrapped
 from midrun.tui.streaming import INTERRUPTED, Speech
-from midrun.tui.style import Line, words
+from midrun.tui.style import Line, emphasised, words
 
 C1, C2 = CallId("c1"), CallId("c2")
 
@@ -97,3 +97,40 @@ def test_a_speech_that_was_heard_from_its_middle_is_told_from_its_beginning() ->
         "the mat",
         "The cat sat on the mat.",
     ]
+
+
+def test_an_opening_tells_only_what_was_not_heard() -> None:
+    """A row that went up cannot be taken back; the words go on where they were cut off."""
+    speech = Speech()
+    assert rows(speech.heard(C1, "one\ntwo ", 80, opening=True)) == ["one"]
+    assert rows(speech.heard(C1, "one\ntwo three\nfour", 80, opening=True)) == ["two three"]
+    assert rows(speech.whole(C1, "one\ntwo three\nfour", 80, interrupted=False)) == ["four"]
+
+
+def test_an_opening_that_is_another_is_told_from_its_beginning() -> None:
+    """Another attempt says something else: what was heard of the first is marked."""
+    speech = Speech()
+    speech.heard(C1, "one two", 80)
+    made = rows(speech.heard(C1, "Well,\nno", 80, opening=True))
+    assert made == [f"one two{INTERRUPTED}", "Well,"]
+    assert speech.row == "no"
+
+
+def test_the_way_back_is_shown_with_its_name_marked_and_without_the_marks() -> None:
+    """The runtime writes *so*; what a model marks is its own, and is left alone."""
+    speech = Speech()
+    speech.lead = "Back to *Sort the mail* — step 2"
+    lines = speech.heard(C1, f"{speech.lead}\n\nIt is *not* mail.\n", 24)
+    assert rows(lines) == ["Back to Sort the mail —", "step 2", "", "It is *not* mail."]
+    assert lines[0] == [("", "Back to "), ("em", "Sort the mail"), ("", " —")]
+
+
+def test_what_the_runtime_marks_is_emphasised() -> None:
+    """In the look of the line around it."""
+    assert emphasised("Noted — after *a* and *b*", "dim") == [
+        ("dim", "Noted — after "),
+        ("em", "a"),
+        ("dim", " and "),
+        ("em", "b"),
+    ]
+    assert emphasised("nothing * to mark") == [("", "nothing * to mark")]

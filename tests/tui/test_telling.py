@@ -1,7 +1,12 @@
 """What happened, in words for whoever watches: every kind of entry that people care about."""
 
 from midrun.core import entries as e
-from midrun.tui.telling import ARMS, QUIET, shown
+from midrun.core.ids import CallId
+from midrun.core.machine import evolve
+from midrun.core.values import Use
+from midrun.testing.journals import BEGUN, given
+from midrun.tui.style import words
+from midrun.tui.telling import ARMS, QUIET, shown, told
 
 NOBODY_WATCHES = {
     e.LeaseTaken,
@@ -36,3 +41,14 @@ def test_long_values_are_cut_and_end_in_a_sign_of_that() -> None:
     assert shown("x" * 10_000).endswith("…")
     assert shown({"a": [1, 2]}) == '{"a":[1,2]}'
     assert shown("two\nlines") == "two lines"
+
+
+def test_the_plan_is_told_as_a_list_and_not_as_the_call_that_made_it() -> None:
+    """Nor a question as the call that asks it; any other tool is, also without arguments."""
+    lines = {}
+    for tool, args in (("plan", {"marks": {}}), ("ask_human", {"question": "?"}), ("look", {})):
+        state = given(*BEGUN).replies(Use(tool=tool, args=args)).state
+        started = e.CallStarted(call=CallId("c2"), call_kind="tool", attempt=1, seen=state.seq)
+        lines[tool] = told(started, state, evolve(state, started, state.at))
+    assert lines["plan"] == lines["ask_human"] == []
+    assert words(lines["look"][0]) == "→ look {}"

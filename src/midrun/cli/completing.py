@@ -40,22 +40,19 @@ def _texts() -> dict[str, str]:
 
 
 def _bash() -> str:
-    cases = []
-    for name, made in _commands().items():
-        words = " ".join([*_flags(made), *_choices(made)])
-        ids = (
-            f'; [ $COMP_CWORD = 2 ] && words+=" $({IDS})"' if _takes(made, "run", "ask") else ""
-        )
-        files = '; COMPREPLY=($(compgen -f -- "$word"))' if _takes(made, "app") else ""
-        cases.append(f'    *\\ {name}) words="{words}"{ids}{files} ;;')
+    cases = "\n".join(f"    {name}) {_case(made)} ;;" for name, made in _commands().items())
     return f"""\
 _midrun() {{
-  local word="${{COMP_WORDS[COMP_CWORD]}}" words=""
+  local word="${{COMP_WORDS[COMP_CWORD]}}" words="" flags="" first=""
   COMPREPLY=()
-  case "$COMP_CWORD ${{COMP_WORDS[1]}}" in
-    1\\ *) words="{" ".join(_commands())}" ;;
-{chr(10).join(cases)}
+  case "${{COMP_WORDS[1]}}" in
+{cases}
   esac
+  if [ "$COMP_CWORD" = 1 ]; then words="{" ".join(_commands())}"
+  elif [[ "$word" == -* ]]; then words="$flags"
+  elif [ "$COMP_CWORD$first" = 2runs ]; then words="$({IDS})"
+  elif [ "$COMP_CWORD$first" = 2files ]; then COMPREPLY=($(compgen -f -- "$word"))
+  fi
   COMPREPLY+=($(compgen -W "$words" -- "$word"))
 }}
 complete -F _midrun midrun
@@ -63,27 +60,36 @@ complete -F _midrun midrun
 
 
 def _zsh() -> str:
-    cases = []
-    for name, made in _commands().items():
-        words = " ".join([*_flags(made), *_choices(made)])
-        ids = (
-            f"; (( CURRENT == 3 )) && compadd -- $({IDS})" if _takes(made, "run", "ask") else ""
-        )
-        files = "; _files" if _takes(made, "app") else ""
-        cases.append(f"    {name}) compadd -- {words}{ids}{files} ;;")
+    cases = "\n".join(f"    {name}) {_case(made)} ;;" for name, made in _commands().items())
     listed = " ".join(f"'{name}:{_quoted(text)}'" for name, text in _texts().items())
     return f"""\
 _midrun() {{
   local -a commands
+  local midrun_words="" flags="" first=""
   commands=({listed})
   if (( CURRENT == 2 )); then _describe command commands; return; fi
   case $words[2] in
-{chr(10).join(cases)}
+{cases.replace("words=", "midrun_words=")}
   esac
+  if [[ $PREFIX == -* ]]; then compadd -- ${{=flags}}
+  elif [[ $CURRENT$first == 3runs ]]; then compadd -- $({IDS})
+  elif [[ $CURRENT$first == 3files ]]; then _files
+  else compadd -- ${{=midrun_words}}
+  fi
 }}
 (( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}
 compdef _midrun midrun
 """
+
+
+def _case(made: ArgumentParser) -> str:
+    """Return what a command takes, as variables of a shell: options when a word begins so."""
+    case = f'flags="{" ".join(_flags(made))}"'
+    if _choices(made):
+        case += f'; words="{" ".join(_choices(made))}"'
+    if _takes(made, "run", "ask"):
+        case += "; first=runs"
+    return f"{case}; first=files" if _takes(made, "app") else case
 
 
 def _fish() -> str:

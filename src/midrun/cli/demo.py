@@ -17,17 +17,22 @@ PAUSED: Final = 75
 
 TRY: Final = """\
 Try, while it works:
-  Pause it      in the middle of a sentence. Resume: it goes on with the very next word.
+  Pause it      in the middle of a sentence. Resume: it goes on with the next word.
   Redirect it   "Summarise and stop", or "Add a paragraph on salt".
-  Ask it        "How hot did it get?": Redirect, then choose Side question. It answers,
-                and goes back to where it was.
-  Cancel it     during the analysis. The process is killed, the lock released, all reported.
-  Kill it       kill -9 {pid}, and `midrun demo` again. Nothing is lost or done twice.
+  Ask it        "How hot did it get?": Redirect, then choose Side question.
+                It answers, and goes back to where it was.
+  Cancel it     during the analysis. The process is killed, the lock released,
+                everything is reported.
+  Kill it       kill -9 {pid}, and `midrun demo` again.
+                Nothing is lost or done twice.
 """
 TRY_HERE: Final = """\
-Try: p to pause in the middle of a sentence, and again to go on; r to redirect it ("Summarise
-and stop"); s for a side question ("How hot did it get?"); c to cancel,
-and see what is undone. d leaves.
+Try, while it works:
+  p   pause it in the middle of a sentence; again: it goes on with the next word
+  r   redirect it: "Summarise and stop", or "Add a paragraph on salt"
+  s   ask it on the side: "How hot did it get?"
+  c   cancel it, and see what is undone
+  d   leave; `midrun demo --terminal` finds it again.   ?   all keys
 """
 
 
@@ -88,7 +93,9 @@ async def _in_terminal(shown: Demo, opened: Opened, say: Sayer) -> int:
     except ImportError as error:
         problem = f"install midrun[tui] ({error})"
         raise Misconfigured("midrun demo --terminal", problem) from error
-    view = await terminal.show(shown, opened)
+    view, report = await terminal.show(shown, opened)
+    if view.phase == "cancelled":
+        say.text(str(report))
     if view.phase not in CODES:
         say.text(
             f"It is {view.phase}, at {view.place}; `midrun demo --terminal` finds it again."
@@ -100,7 +107,8 @@ def _greeting(shown: Demo, link: str, found: str, view: RunView, model: str) -> 
     """Return what a person reads first."""
     run = f"found again, {found} at {view.place}" if found else "started"
     lines = [
-        "An agent reads the notes of a small town and writes a briefing. You hold the handle.",
+        "An agent reads the notes of a small town and writes a briefing.",
+        "You hold the handle.",
         "",
         *([f"  {link}", ""] if link else []),
         f"  run     {view.run_id}, {run}",

@@ -2,11 +2,15 @@
 
 from argparse import Namespace
 from contextlib import aclosing
+from typing import Final
 
 from midrun.cli.finding import find
 from midrun.cli.saying import Sayer, ask_line, item_line, row_line, view_lines
-from midrun.handles.interface import AnyMidrun
+from midrun.handles.interface import AnyMidrun, AnyRun
 from midrun.ports.clock import wall
+
+CODES: Final = {"completed": 0, "failed": 1, "cancelled": 3}
+"""Phase in which a feed ends → exit code."""
 
 
 async def ls(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -29,19 +33,31 @@ async def show(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
 
 
 async def feed(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Print what happened, and go on if asked to."""
+    """Print what happened, and go on if asked to: until the run has ended, or failed."""
     run = await find(midrun, args.run)
-    last = (await run.view()).seq
-    if args.after >= last and not args.follow:
-        return 0
+    view = await run.view()
+    if args.after >= view.seq and (not args.follow or view.phase == "failed"):
+        return CODES[view.phase] if args.follow else 0
+    failed = False
     async with aclosing(run.feed(after=args.after)) as items:
         async for item in items:
             text = item_line(item)
             if text is not None or say.as_json:
                 say.say(item, text or "")
-            if not args.follow and item.seq is not None and item.seq >= last:
+            if item.seq is None:
+                continue
+            if not args.follow and item.seq >= view.seq:
+                return 0
+            failed = failed or item.kind == "RunFailed"
+            if args.follow and failed and await _rests_failed(run, item.seq):
                 break
-    return 0
+    return CODES.get((await run.view()).phase, 0)
+
+
+async def _rests_failed(run: AnyRun, seq: int) -> bool:
+    """Tell whether a run has failed for now: nothing more comes by itself."""
+    view = await run.view()
+    return view.phase == "failed" and seq >= view.seq
 
 
 async def report(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:

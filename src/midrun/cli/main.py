@@ -5,6 +5,9 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Sequence
+from errno import EDQUOT, EIO, ENOSPC, EPIPE
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Final, cast
 
 import anyio
@@ -32,6 +35,17 @@ COMMANDS: Final = {
     "redirect": "steering.redirect",
     "say": "steering.say_to",
     "cancel": "steering.cancel",
+    "withdraw": "steering.withdraw",
+    "raise-cap": "steering.raise_cap",
+    "force-pause": "steering.force_pause",
+    "resume-frame": "steering.resume_frame",
+    "drop-frame": "steering.drop_frame",
+    "retry-undo": "steering.retry_undo",
+    "accept-residue": "steering.accept_residue",
+    "fork": "steering.fork",
+    "take-over": "wheel.take_over",
+    "write": "wheel.write",
+    "hand-back": "wheel.hand_back",
     "answer": "steering.answer",
     "approve": "steering.approve",
     "decline": "steering.decline",
@@ -46,6 +60,7 @@ DRIVING: Final = {
     "serve": "driving.serve",
     "worker": "driving.worker",
     "demo": "demo.demo",
+    "use-tool": "wheel.use_tool",
     "completion": "completing.completion",
 }
 """What opens for itself what it needs."""
@@ -66,22 +81,51 @@ UNAUTHORIZED: Final = 401
 
 INTERRUPTED: Final = 130
 
+UNWRITABLE: Final = frozenset({EPIPE, ENOSPC, EDQUOT, EIO})
+"""Of the output: the store's errors, and the network's, have names of their own by then."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what was typed, and return the exit code."""
+    _see_to_stdout(as_json="--json" in (sys.argv if arguments is None else arguments))
     args = parser().parse_args(arguments)
     say = Sayer(as_json=args.json)
     try:
         settle(args)
         return anyio.run(_do, args, say)
-    except MidrunError as error:
-        _complain(error, say)
+    except (MidrunError, OSError, BaseExceptionGroup) as raised:
+        if not _is_told(_first(raised), say):
+            raise
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read us has had enough; nothing more must be written
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+
+
+def _is_told(error: BaseException | None, say: Sayer) -> bool:
+    """Say what went wrong, if that is somebody else's fault than ours."""
+    if isinstance(error, MidrunError):
+        _complain(error, say)
+        return True
+    if not isinstance(error, OSError) or error.errno not in UNWRITABLE:
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no more must be written
+    if not isinstance(error, BrokenPipeError):  # then whoever read us has had enough
+        sys.stderr.write(f"midrun: the output cannot be written: {error.strerror}\n")
+    return True
+
+
+def _see_to_stdout(*, as_json: bool) -> None:
+    """See to it that there is one, and that it takes whatever an agent may have said.
+
+    Where the locale has no letter for something, it is shown by its number. JSON is always in
+    UTF-8: whoever reads it goes by that, and not by our locale.
+    """
+    if sys.stdout is None:  # closed by whoever started us: nobody wants to read it
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for good
+    if isinstance(sys.stdout, TextIOWrapper):
+        if as_json:
+            sys.stdout.reconfigure(encoding="utf-8")
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 async def _do(args: Namespace, say: Sayer) -> int:
@@ -90,6 +134,14 @@ async def _do(args: Namespace, say: Sayer) -> int:
     command = cast("Command", _found(COMMANDS[args.command]))
     async with opened(args) as midrun:
         return await command(midrun, args, say)
+
+
+def _first(raised: BaseException) -> BaseException | None:
+    """Return the first of what went wrong side by side; None if a fault of ours is among it."""
+    if not isinstance(raised, BaseExceptionGroup):
+        return raised
+    told, others = raised.split((MidrunError, OSError))
+    return None if told is None or others is not None else _first(told.exceptions[0])
 
 
 def _found(place: str) -> object:

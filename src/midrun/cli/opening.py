@@ -5,7 +5,7 @@ from argparse import Namespace
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypedDict
 from urllib.parse import unquote, urlsplit
 
 from midrun.agents.agent import Agent
@@ -41,8 +41,10 @@ def settle(args: Namespace) -> None:
 
 
 @asynccontextmanager
-async def opened(args: Namespace, agents: tuple[Agent, ...] = ()) -> AsyncIterator[AnyMidrun]:
-    """Open the store, with the agents that are driven here, or a server.
+async def opened(
+    args: Namespace, agents: tuple[Agent, ...] = (), *, drive: bool = True
+) -> AsyncIterator[AnyMidrun]:
+    """Open the store, or a server; `agents` are known here, and driven unless told otherwise.
 
     Raises:
         Misconfigured: there is no such store, and nobody who would start a run in it.
@@ -56,11 +58,25 @@ async def opened(args: Namespace, agents: tuple[Agent, ...] = ()) -> AsyncIterat
     from midrun.embed.midrun import Midrun  # noqa: PLC0415 - not needed for a server
 
     check_file(args.store, there=not agents)
-    key = os.environ.get("MIDRUN_KEY", "").encode() or None
-    async with Midrun(
-        args.store, agents=agents, engine="local" if agents else None, key=key
-    ) as near:
+    engine: Literal["local"] | None = "local" if agents and drive else None
+    async with Midrun(args.store, agents=agents, engine=engine, **keys()) as near:
         yield near
+
+
+class Keys(TypedDict):
+    """The keys that a `Midrun` takes."""
+
+    key: bytes | None
+    chain_key: bytes | None
+
+
+def keys() -> Keys:
+    """Return the keys that the environment has: on a command line everybody would see them."""
+
+    def given(name: str) -> bytes | None:
+        return os.environ.get(name, "").encode() or None
+
+    return Keys(key=given("MIDRUN_KEY"), chain_key=given("MIDRUN_CHAIN_KEY"))
 
 
 def check_file(store: str, *, there: bool) -> None:

@@ -27,7 +27,7 @@ examples:
 
 where the runs are: --store or --url; else $MIDRUN_URL, $MIDRUN_STORE, sqlite:///midrun.db
 also: MIDRUN_TOKEN (for a server), MIDRUN_ACTOR (who you are), MIDRUN_KEY (signs checkpoints),
-  NO_COLOR
+  MIDRUN_CHAIN_KEY (what the chains of the store are made with), NO_COLOR
 exit codes: 0 completed or done, 1 failed or refused, 2 usage, 3 cancelled, 75 paused
 """
 
@@ -60,6 +60,8 @@ class Parser(argparse.ArgumentParser):
             message = f"there is no command {typed!r}"
         close = difflib.get_close_matches(typed, known_words(self), n=1)
         hint = f"did you mean {close[0]}?" if close else f"more: {self.prog} --help"
+        if close == [typed]:
+            hint = f"{typed} comes after the command"
         self.print_usage(sys.stderr)
         self.exit(2, f"{self.prog}: {message}; {hint}\n")
 
@@ -122,7 +124,7 @@ def _listed() -> str:
     lines = []
     for title, commands in GROUPS.items():
         lines.append(f"{title}:")
-        lines += [f"  {name:<12}{command.text}" for name, command in commands.items()]
+        lines += [f"  {name:<16}{command.text}" for name, command in commands.items()]
     return "\n".join(lines)
 
 

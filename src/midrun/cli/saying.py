@@ -3,7 +3,7 @@
 import os
 import sys
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import Final, TextIO
 
 import msgspec
 
@@ -15,7 +15,7 @@ from midrun.handles.item import Happened, Item
 from midrun.handles.receipt import Receipt
 from midrun.handles.view import OpenAsk, RunView
 from midrun.tui.safe import flat, json_line, printable
-from midrun.tui.style import SGR, Line
+from midrun.tui.style import SGR, Line, emphasised
 
 
 class Sayer:
@@ -94,21 +94,41 @@ def view_lines(view: RunView, now: Micros) -> list[Line]:
         (view.phase, f"{sign.word}{by}"),
         ("", f"  {view.place}  at work {spell(view.elapsed)}"),
     ]
-    return [
-        head,
-        *([("dim", f"{name:<9}"), ("", text)] for name, text in _facts(view, now)),
-        [],
-    ] + [
-        [("bold", f"  {offer.label}"), ("", f": {offer.consequence}  ({_typed(offer)})")]
-        for offer in view.controls.values()
-        if offer.enabled
-    ]
+    return (
+        [
+            head,
+            *([("dim", f"{name:<9}"), ("", text)] for name, text in _facts(view, now)),
+            [],
+        ]
+        + [
+            [("bold", f"  {offer.label}"), ("", f": {offer.consequence}  ({_typed(offer)})")]
+            for offer in view.controls.values()
+            if offer.enabled
+        ]
+        + _also(view)
+    )
+
+
+OFFERED: Final = frozenset({"pause", "resume", "redirect", "cancel"})
+OPERATED: Final = frozenset({"halt", "lift"})
+
+
+def _also(view: RunView) -> list[Line]:
+    """Return what else the run would take, in the words of the command."""
+    offered = OFFERED | {offer.command for offer in view.controls.values()}
+    more = [spelt(name) for name in view.allowed if name not in offered | OPERATED]
+    return [[("dim", f"  also: {', '.join([*more, 'fork'])}")]]
+
+
+def spelt(control: str) -> str:
+    """Return a control as it is typed: `take_over` is `midrun take-over`."""
+    return control.replace("_", "-")
 
 
 def _typed(offer: Offer) -> str:
     """Return what to type for an offer: what it means now, not where its button is."""
     caps = (f" --cap {name}={cap:g}" for name, cap in offer.caps.items())
-    return "".join((offer.command, *caps))
+    return "".join((spelt(offer.command), *caps))
 
 
 def _facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
@@ -116,7 +136,7 @@ def _facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
     facts = [("task", line(view.task)), ("agent", view.agent)]
     facts += [("doing", call.tool or "the model") for call in view.in_flight]
     facts += [("plan", f"[{item.mark}] {line(item.text)}") for item in view.plan]
-    facts += [("held", f"{frame.goal} — {frame.place}") for frame in view.frames]
+    facts += [("held", f"{frame.id}  {frame.goal} — {frame.place}") for frame in view.frames]
     facts += [("pending", f"{p.kind} at {p.seq}: {line(p.text)}") for p in view.pending]
     facts += [("ask", f"{view.run_id}-{ask.id}  {ask}") for ask in view.asks]
     facts += [("cap", f"{cap.name}: {cap.used:g} of {cap.cap:g}") for cap in view.caps]
@@ -150,7 +170,7 @@ def receipt_line(name: str, receipt: Receipt) -> Line:
     """Return what became of a control."""
     now: Line = [("", "; the run is "), (receipt.phase, receipt.phase)]
     if receipt.said:
-        return [("", receipt.said)]
+        return emphasised(receipt.said)
     if receipt.already:
         by = f" (by {receipt.by})" if receipt.by else ""
         return [("", f"{name}: {receipt.already.replace('_', ' ')}{by}"), *now]

@@ -2,13 +2,14 @@
 
 import os
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Final, Literal
 
 from midrun.agents.agent import Agent
-from midrun.cli.opening import check_file
+from midrun.cli.opening import check_file, keys
 from midrun.embed.midrun import Midrun
+from midrun.engines.fleet import Fleet
 from midrun.engines.placing import Placing
 from midrun.errors import Misconfigured
 from midrun.followers import Follower, following
@@ -23,8 +24,28 @@ def staffed(args: Namespace, agents: tuple[Agent, ...]) -> Midrun:
         Misconfigured: the engine's package is missing, or the folder of the store.
     """
     check_file(args.store, there=False)
-    key = os.environ.get("MIDRUN_KEY", "").encode() or None
-    return Midrun(args.store, agents=agents, engine=_engine(args), key=key)
+    fleet = Fleet(
+        limits=_limits("--limit", args.limit),
+        here=_limits("--here", args.here),
+        versions=args.versions,
+    )
+    return Midrun(args.store, agents=agents, engine=_engine(args), fleet=fleet, **keys())
+
+
+def _limits(option: str, words: Iterable[str] | None) -> dict[str, int]:
+    """Return limits by scope, as they are typed: `agent:clerk=10`.
+
+    Raises:
+        Misconfigured: one that is not written so.
+    """
+    limits: dict[str, int] = {}
+    for word in words or ():
+        scope, _, most = word.rpartition("=")
+        if not most.isdecimal():
+            problem = "write SCOPE=N: all=50, agent:clerk=10, label:gpu=2"
+            raise Misconfigured(f"{option} {word}", problem)
+        limits[scope] = int(most)
+    return limits
 
 
 def _engine(args: Namespace) -> Literal["local"] | Placing:

@@ -5,6 +5,7 @@ from argparse import Namespace
 from midrun.cli.finding import find, find_ask
 from midrun.cli.saying import Sayer, receipt_line
 from midrun.codec.strict import parse
+from midrun.core.stops import CAPS
 from midrun.core.values import Json, UndoSet, When
 from midrun.errors import Misconfigured
 from midrun.handles.asking import Who
@@ -16,7 +17,7 @@ from midrun.tui.typed import value_of
 async def pause(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Pause a run."""
     run = await find(midrun, args.run)
-    return _told(args, say, run, await run.pause(now=args.now, actor=args.actor))
+    return told(args, say, run, await run.pause(now=args.now, actor=args.actor))
 
 
 async def resume(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -24,7 +25,7 @@ async def resume(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     run = await find(midrun, args.run)
     caps = dict(map(_cap, args.cap)) if args.cap else None
     receipt = await run.resume(args.text, caps=caps, actor=args.actor)
-    return _told(args, say, run, receipt)
+    return told(args, say, run, receipt)
 
 
 async def redirect(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -32,14 +33,14 @@ async def redirect(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     run = await find(midrun, args.run)
     when: When = "now" if args.now else "next_step"
     receipt = await run.redirect(args.text, when=when, actor=args.actor)
-    return _told(args, say, run, receipt)
+    return told(args, say, run, receipt)
 
 
 async def say_to(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Speak to a run."""
     run = await find(midrun, args.run)
     receipt = await run.say(args.text, urgency=args.urgency, actor=args.actor)
-    return _told(args, say, run, receipt)
+    return told(args, say, run, receipt)
 
 
 async def cancel(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -47,14 +48,78 @@ async def cancel(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     run = await find(midrun, args.run)
     undo: UndoSet = "all" if args.undo_all else "in_flight"
     receipt = await run.cancel(undo=undo, reason=args.reason, actor=args.actor)
-    return _told(args, say, run, receipt)
+    return told(args, say, run, receipt)
+
+
+async def withdraw(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Take back what waits; without a seq, what was asked for last."""
+    run = await find(midrun, args.run)
+    seq = args.seq
+    if seq is None:
+        pending = (await run.view()).pending
+        if not pending:
+            problem = "nothing waits to be applied; `resume` takes back a pause that pends"
+            raise Misconfigured(run.id, problem)
+        seq = pending[-1].seq
+    return told(args, say, run, await run.withdraw(seq, actor=args.actor))
+
+
+async def raise_cap(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Move bounds of a run."""
+    run = await find(midrun, args.run)
+    caps: dict[str, float] = dict(map(_cap, args.cap))
+    receipt = await run.raise_cap(actor=args.actor, **caps)  # type: ignore[arg-type]  # caps, by name
+    return told(args, say, run, receipt)
+
+
+async def force_pause(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Stop waiting for calls that do not respond."""
+    run = await find(midrun, args.run)
+    return told(args, say, run, await run.force_pause(actor=args.actor))
+
+
+async def resume_frame(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Go back to a held thought."""
+    run = await find(midrun, args.run)
+    frame = await _frame(run, args)
+    return told(args, say, run, await run.resume_frame(frame, actor=args.actor))
+
+
+async def drop_frame(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Give up a held thought."""
+    run = await find(midrun, args.run)
+    frame = await _frame(run, args)
+    return told(args, say, run, await run.drop_frame(frame, actor=args.actor))
+
+
+async def retry_undo(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Try again to undo."""
+    run = await find(midrun, args.run)
+    return told(args, say, run, await run.retry_undo(actor=_operator(args)))
+
+
+async def accept_residue(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Take what is left as it is."""
+    run = await find(midrun, args.run)
+    return told(args, say, run, await run.accept_residue(actor=_operator(args)))
+
+
+async def fork(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Continue from here in a new run."""
+    run = await find(midrun, args.run)
+    made = await run.fork(args.at, instruction=args.text, actor=args.actor)
+    view = await made.view()
+    shape = {"run_id": made.id, "control": "fork", "of": run.id, "phase": view.phase}
+    say.say(shape, f"{made.id}", f"it continues {run.id}, which stays as it is")
+    _hint(args, say, view.phase)
+    return 0
 
 
 async def answer(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Answer a question."""
     run, ask = await find_ask(midrun, args.ask)
     receipt = await run.answer(value_of(args.value), ask=ask, actor=args.actor)
-    return _told(args, say, run, receipt)
+    return told(args, say, run, receipt)
 
 
 async def approve(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -62,13 +127,13 @@ async def approve(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     run, ask = await find_ask(midrun, args.ask)
     edited = None if args.args is None else parse(args.args)
     receipt = await run.approve(ask=ask, args=edited, actor=args.actor)
-    return _told(args, say, run, receipt)
+    return told(args, say, run, receipt)
 
 
 async def decline(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Decline a call."""
     run, ask = await find_ask(midrun, args.ask)
-    return _told(args, say, run, await run.decline(args.reason, ask=ask, actor=args.actor))
+    return told(args, say, run, await run.decline(args.reason, ask=ask, actor=args.actor))
 
 
 async def halt(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -94,13 +159,28 @@ def _operator(args: Namespace) -> Who:
     return f"operator:{args.actor}" if args.actor else None
 
 
-def _told(args: Namespace, say: Sayer, run: AnyRun, receipt: Receipt) -> int:
+def told(args: Namespace, say: Sayer, run: AnyRun, receipt: Receipt) -> int:
+    """Say what became of a control."""
     name = args.command
-    shape = {"run_id": run.id, "control": name, **_fields(receipt)}
+    shape = {"run_id": run.id, "control": name.replace("-", "_"), **_fields(receipt)}
     say.say(shape, receipt_line(name, receipt))
-    if receipt.phase == "queued" and not (args.url or say.as_json):  # a server drives its own
-        say.line([("dim", "it goes on as soon as a worker takes it: midrun worker APP")])
+    _hint(args, say, receipt.phase)
     return 0
+
+
+def _hint(args: Namespace, say: Sayer, phase: str) -> None:
+    if phase == "queued" and not (args.url or say.as_json):  # a server drives its own
+        say.line([("dim", "it goes on as soon as a worker takes it: midrun worker APP")])
+
+
+async def _frame(run: AnyRun, args: Namespace) -> str:
+    """Return the thought that is meant: the one on top, unless it is named."""
+    if args.frame:
+        return str(args.frame)
+    frames = (await run.view()).frames
+    if not frames:
+        raise Misconfigured(run.id, "no thought is held; `show` lists those that are")
+    return frames[-1].id
 
 
 def _fields(receipt: Receipt) -> dict[str, Json]:
@@ -110,8 +190,10 @@ def _fields(receipt: Receipt) -> dict[str, Json]:
 
 def _cap(given: str) -> tuple[str, float]:
     name, equals, amount = given.partition("=")
+    if equals and name not in CAPS:
+        raise Misconfigured(given, f"there is no such cap; there are: {', '.join(CAPS)}")
     try:
         return name, float(amount)
     except ValueError:
         what = "an amount" if equals else "NAME=AMOUNT"
-        raise Misconfigured(f"--cap {given}", f"say {what}, as in --cap steps=20") from None
+        raise Misconfigured(given, f"say {what}, as in steps=20") from None

@@ -10,6 +10,7 @@ from typing import Final
 
 import anyio
 import anyio.to_thread
+from anyio.abc import TaskStatus
 
 from midrun.demo.opening import Demo, Opened
 from midrun.errors import Misconfigured
@@ -35,7 +36,7 @@ async def show(demo: Demo, opened: Opened, *, port: int | None, browser: bool) -
             address = f"http://{HOST}:{listening.getsockname()[1]}"
             link = f"{address}/runs/{run.id}#token={token}"
             server = _Server(app(mid, token=token))
-            tasks.start_soon(_stop_when_told, server)
+            await tasks.start(_stop_when_told, server)  # before anybody knows where we are
             opened(link, found, await run.view())
             if browser:
                 tasks.start_soon(_browse, link)
@@ -64,8 +65,9 @@ class _Server(Server):
         yield
 
 
-async def _stop_when_told(server: Server) -> None:
+async def _stop_when_told(server: Server, *, task_status: TaskStatus[None]) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
         async for _ in signals:
             server.should_exit = True
 

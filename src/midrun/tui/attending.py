@@ -74,6 +74,7 @@ class _Attending:
         self._screen = Screen(self._hand, self._watching, clock=clock)
         self._grown = anyio.Event()
         self._spilt = ""
+        self._alarm = ""  # what was said of a connection that is lost
         self._orphaned = self._hand.detach
 
     def spilt(self, text: str) -> None:
@@ -122,7 +123,7 @@ class _Attending:
                 self._hand.see(await self._run.view())
                 break
             except MidrunError as error:
-                self._hand.notice = f"{error}; the run may still be working"
+                self._lost(error)
                 await anyio.sleep(AGAIN_S)
         self._leave(Left.ENDED)
 
@@ -135,11 +136,22 @@ class _Attending:
             try:
                 view = await self._run.view()
             except MidrunError as error:
-                self._hand.notice = f"{error}; the run may still be working"
+                self._lost(error)
             else:
                 self._hand.see(view)
+                self._found()
             self._screen.refresh()
             await anyio.sleep(REST_S)
+
+    def _lost(self, error: MidrunError) -> None:
+        """Say that what is drawn is old."""
+        self._hand.notice = self._alarm = f"no answer; the run may still be working: {error}"
+
+    def _found(self) -> None:
+        """Take that back; whatever else is said meanwhile stays."""
+        if self._alarm and self._hand.notice == self._alarm:
+            self._hand.notice = ""
+        self._alarm = ""
 
     async def _hear_signals(self, *, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as heard:

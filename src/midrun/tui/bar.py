@@ -37,6 +37,7 @@ MARKS: Final = {
     "completed": "✓",
     "failed": "!",
     "halted": "⊘",
+    "halting": "⊘",
     "lost": "⚠",
 }
 AT_WORK: Final = frozenset({"running", "pausing", "cancelling"})

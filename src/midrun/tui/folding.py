@@ -28,22 +28,31 @@ def folded(text: str, width: int) -> list[str]:
     return [*rows, text[start:]]
 
 
+def rows(line: Line, width: int) -> list[Line]:
+    """Return a line as rows of at most `width` columns, each piece with its look."""
+    return _cut(line, folded(words(line), width))
+
+
 def wrapped(line: Line, width: int) -> list[Line]:
     """Return a line as lines that fit, each piece with its look; the first is not moved in."""
     text = words(line)
     if get_cwidth(text) <= width or width <= INDENT:
         return [line]
     first = folded(text, width)[0]
-    rest = text[len(first) :].lstrip(" ")
-    rows = [first, *folded(rest, width - INDENT)]
-    lines: list[Line] = []
-    at = 0
-    for number, row in enumerate(rows):
-        at = text.index(row, at)
-        made = _slice(line, at, at + len(row))
-        lines.append([("", " " * INDENT), *made] if number else made)
-        at += len(row)
-    return lines
+    rest = folded(text[len(first) :].lstrip(" "), width - INDENT)
+    head, *more = _cut(line, [first, *rest])
+    return [head, *([("", " " * INDENT), *row] for row in more)]
+
+
+def _cut(line: Line, texts: list[str]) -> list[Line]:
+    """Return a line cut into rows that read `texts`; blanks between them are gone."""
+    whole, at = words(line), 0
+    made = []
+    for text in texts:
+        at = whole.index(text, at)
+        made.append(_slice(line, at, at + len(text)))
+        at += len(text)
+    return made
 
 
 def _slice(line: Line, start: int, end: int) -> Line:

@@ -23,7 +23,7 @@ from midrun.tui.hand import Hand, Left, Mode
 from midrun.tui.keys import bindings
 from midrun.tui.safe import flat, printable
 from midrun.tui.sheets import confirming, deciding, helping
-from midrun.tui.style import Line, rules
+from midrun.tui.style import Line, emphasised, rules
 from midrun.tui.watching import Watching
 
 TICK_S: Final = 0.5
@@ -128,7 +128,7 @@ class Screen:
         lines: list[Line] = [[("", row)]] if row else []
         lines += self._sheet(width)
         if hand.notice:
-            lines.append(clipped([("bold", flat(hand.notice))], width))
+            lines.append(clipped(emphasised(flat(hand.notice), "bold"), width))
         if hand.mode is Mode.COMPOSE and hand.draft is not None:
             lines.append(clipped([("dim", hand.draft.hint)], width))
         return lines

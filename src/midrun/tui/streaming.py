@@ -5,23 +5,39 @@ which still grows, is drawn with the bar. So nothing tears, however fast words c
 """
 
 from midrun.core.ids import CallId
-from midrun.tui.folding import folded
+from midrun.tui.folding import folded, rows
 from midrun.tui.safe import printable
-from midrun.tui.style import Line
+from midrun.tui.style import Line, emphasised
 
 INTERRUPTED = " ⟨interrupted⟩"
 
 
 class Speech:
-    """What one model call has said so far. `row` is the last row, which may still grow."""
+    """What one model call has said so far. `row` is the last row, which may still grow.
+
+    `lead` is what the runtime says first, in its own words.
+    """
 
     def __init__(self) -> None:
         self.row = ""
+        self.lead = ""
         self._call: CallId | None = None
         self._said = ""
 
-    def heard(self, call: CallId, text: str, width: int) -> list[Line]:
-        """Take in a piece of what `call` says, and return the rows that are complete."""
+    def heard(
+        self, call: CallId, text: str, width: int, *, opening: bool = False
+    ) -> list[Line]:
+        """Take in a piece of what `call` says, and return the rows that are complete.
+
+        An opening is everything so far: only what was not heard of it is told.
+        """
+        if opening and self._call == call:
+            missed = text.removeprefix(self._said)
+            if len(missed) + len(self._said) != len(
+                text
+            ):  # what is above is of another attempt
+                return self.stop(interrupted=True) + self.heard(call, text, width)
+            text = missed
         lines = self.stop(interrupted=True) if self._call not in {call, None} else []
         self._call = call
         self._said += text
@@ -36,8 +52,8 @@ class Speech:
         return self._whole(heard, text, width, interrupted)
 
     def _whole(self, heard: str, text: str, width: int, cut: bool) -> list[Line]:  # noqa: FBT001 - inside only
-        rows = self._grow(text[len(heard) :], width)
-        return rows + self.stop(interrupted=cut and bool(text))
+        said = self._grow(text[len(heard) :], width)
+        return said + self.stop(interrupted=cut and bool(text))
 
     def stop(self, *, interrupted: bool = False) -> list[Line]:
         """Return the last row as it is; `interrupted` marks it."""
@@ -49,6 +65,10 @@ class Speech:
 
     def _grow(self, text: str, width: int) -> list[Line]:
         *whole, self.row = printable(self.row + text).split("\n")
-        rows = [row for part in whole for row in folded(part, width)]
+        done = [row for part in whole for row in rows(self._line(part), width)]
         *more, self.row = folded(self.row, width)
-        return [[("", row)] for row in (*rows, *more)]
+        return [*done, *([("", row)] for row in more)]
+
+    def _line(self, part: str) -> Line:
+        leads = part and part == printable(self.lead)
+        return emphasised(part) if leads else [("", part)]

@@ -1,5 +1,6 @@
 """Styled text: pieces of a line, each with the name of its look; and how the looks look."""
 
+import re
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
@@ -19,9 +20,11 @@ SGR: Final = {
     "completed": "32",
     "failed": "31",
     "halted": "31",
+    "halting": "31",
     "lost": "35",
     "dim": "2",
     "bold": "1",
+    "em": "3",
     "person": "36",
     "minus": "31",
     "plus": "32",
@@ -33,6 +36,7 @@ SGR: Final = {
 _ANSI: Final = {
     "2": "ansibrightblack",
     "1": "bold",
+    "3": "italic",
     "31": "ansired",
     "32": "ansigreen",
     "33": "ansiyellow",
@@ -40,6 +44,19 @@ _ANSI: Final = {
     "35": "ansimagenta",
     "36": "ansicyan",
 }
+
+
+_EMPHASIS: Final = re.compile(r"\*([^*\n]+)\*")
+
+
+def emphasised(text: str, look: str = "") -> Line:
+    """Return what the runtime says: it marks names *so*; they are shown, the marks are not.
+
+    Only for the runtime's own words: the asterisks of others are theirs.
+    """
+    pieces = _EMPHASIS.split(text)  # in turns: around the marks, and between them
+    looks = (look, "em")
+    return [(looks[number % 2], piece) for number, piece in enumerate(pieces) if piece]
 
 
 def rules() -> dict[str, str]:

@@ -8,14 +8,19 @@ from typing import Final
 
 import msgspec
 
+from midrun.agents.pausing import ask_human
+from midrun.agents.planning import PLAN
 from midrun.core import entries as e
 from midrun.core.state import Call, State
-from midrun.core.values import Item, Json
+from midrun.core.values import Item, Json, Use
 from midrun.core.words import line
-from midrun.tui.style import Line
+from midrun.tui.style import Line, emphasised
 
 LONG: Final = 400
-"""How much of a result or an instruction is told; the journal has all of it."""
+"""How much of an instruction or of arguments is told; the journal has all of it."""
+
+GLIMPSE: Final = 160
+"""How much of a result is told: the agent reads it, people see what came."""
 
 
 MINUS: Final = "\N{MINUS SIGN}"
@@ -27,11 +32,11 @@ def told(entry: e.Entry, before: State, after: State) -> list[Line]:
     return ARMS[type(entry)](entry, before, after) if type(entry) in ARMS else []
 
 
-def shown(value: Json) -> str:
-    """Return a value as people read it: text as it is, the rest as JSON."""
+def shown(value: Json, most: int = LONG) -> str:
+    """Return a value as people read it: text as it is, the rest as JSON; cut if it is long."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     text = " ".join(text.split())
-    return text if len(text) <= LONG else text[: LONG - 1] + "…"
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _call(state: State, call: str) -> Call:
@@ -134,6 +139,8 @@ def _call_started(entry: e.CallStarted, _: State, after: State) -> list[Line]:
     if entry.call_kind == "model":
         return []
     use = _call(after, entry.call).use
+    if _is_told(use):
+        return []
     again = f"  (attempt {entry.attempt})" if entry.attempt > 1 else ""
     why = f"  — {line(use.why)}" if use.why else ""
     args = "" if use.args is None else f" {shown(use.args)}"
@@ -142,9 +149,20 @@ def _call_started(entry: e.CallStarted, _: State, after: State) -> list[Line]:
 
 def _call_done(entry: e.CallDone, _: State, after: State) -> list[Line]:
     call = _call(after, entry.call)
-    if call.call_kind == "model":
+    if call.call_kind == "model" or _is_told(call.use):
         return []
-    return [[("good", f"✓ {call.use.tool}"), ("dim", f" {shown(entry.result)}")]]
+    result = shown(entry.result, GLIMPSE)
+    return [[("good", f"✓ {call.use.tool}"), ("dim", f" {result}")]]
+
+
+OUR_OWN: Final = {PLAN.name: {"items", "marks"}, ask_human.name: {"question", "options"}}
+"""Built-in tools, by what they take: the plan and the question are told as what they are."""
+
+
+def _is_told(use: Use) -> bool:
+    """Tell whether other entries say all that there is to say of a call."""
+    ours = OUR_OWN.get(use.tool)
+    return ours is not None and isinstance(use.args, dict) and use.args.keys() <= ours
 
 
 def _call_failed(entry: e.CallFailed, _: State, after: State) -> list[Line]:
@@ -217,7 +235,7 @@ def _ask_closed(entry: e.AskClosed, _: State, __: State) -> list[Line]:
 
 def _message(entry: e.MessageReceived, _: State, __: State) -> list[Line]:
     lines = [[("person", f"» {entry.by or 'somebody'}: {shown(entry.text)}")]]
-    return [*lines, [("dim", f"  {entry.ack}")]] if entry.ack else lines
+    return [*lines, emphasised(f"  {entry.ack}", "dim")] if entry.ack else lines
 
 
 def _frame(entry: e.FramePushed, _: State, __: State) -> list[Line]:
@@ -225,7 +243,7 @@ def _frame(entry: e.FramePushed, _: State, __: State) -> list[Line]:
 
 
 def _dropped(entry: e.FrameAbandoned, _: State, __: State) -> list[Line]:
-    return _one("dim", "⋯", entry.words) if entry.words else []
+    return [emphasised(f"⋯ {entry.words}", "dim")] if entry.words else []
 
 
 def _plan(entry: e.PlanMade, before: State, _: State) -> list[Line]:

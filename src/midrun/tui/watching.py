@@ -31,9 +31,10 @@ class Watching:
 
     def take(self, item: Item, width: int) -> list[Line]:
         """Take in what happened, and return what is to be printed for it."""
+        before = self.state
+        self.speech.lead = before.prefix
         if isinstance(item, Delta):
             return self._delta(item, width)
-        before = self.state
         self.state = evolve(before, item.entry, item.at)
         lines = [
             *self._spoken(item.entry, before, width),
@@ -50,7 +51,7 @@ class Watching:
     def _delta(self, delta: Delta, width: int) -> list[Line]:
         match delta.kind:
             case "text":
-                return self.speech.heard(delta.call, delta.text, width)
+                return self.speech.heard(delta.call, delta.text, width, opening=delta.opening)
             case "note":
                 return [*self.speech.stop(), [("dim", f"  · {delta.tool}: {delta.text}")]]
             case "not_responding":
