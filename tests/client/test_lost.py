@@ -140,6 +140,17 @@ async def test_a_feed_that_is_cut_again_and_again_has_every_entry_once(
     assert proxy.connections > 5
 
 
+async def test_one_who_knew_more_than_the_journal_is_given_all_of_it(
+    serve: Serve, connected: Connected, stage: Stage
+) -> None:
+    """Its store was restored from a backup: what was seen of it is not what it is now."""
+    served = await serve(stage.agent("Done."))
+    run = await (await connected(served)).start("actor", "go")
+    await run.until("completed")
+    seqs = [item.seq async for item in run.feed(999) if isinstance(item, Happened)]
+    assert seqs == [record.seq for record in await served.mid.store.read(run.id)]
+
+
 async def test_whoever_waits_or_watches_outlives_a_server_that_is_away(
     stack: AsyncExitStack, serve: Serve, connected: Connected, stage: Stage
 ) -> None:

@@ -118,6 +118,31 @@ def test_a_cancel_names_what_it_undoes_releases_and_cannot_undo() -> None:
     assert cancel.consequence == f"{said} Partial work is saved."
 
 
+def test_a_child_run_is_not_counted_among_the_calls_that_can_be_undone() -> None:
+    """What it did, if anything, its own journal knows: a child may only have read."""
+    aide = Use(tool="aide", kind="child", traits=Traits(undo=True))
+    run = begun.replies(DRAFT, aide).starts("c2", "c3").after(closed("c2"), closed("c3"))
+    cancel = pressed(run.state)[2]
+    assert cancel.consequence.startswith("Stops now, can undo 1 call, and what aide did.")
+    assert cancel.undo == ('draft {"title":"Memo"}', "what aide did")
+    assert cancel.undoes == 1
+
+
+@pytest.mark.parametrize(
+    ("children", "said"), [(1, "what aide did"), (3, "what 3 child runs did")]
+)
+def test_where_only_children_have_worked_their_work_can_be_undone(
+    children: int, said: str
+) -> None:
+    """The button must offer it all the same."""
+    aides = [Use(tool="aide", kind="child", traits=Traits(undo=True))] * children
+    calls = [f"c{2 + n}" for n in range(children)]
+    run = begun.replies(*aides).starts(*calls).after(*(closed(call) for call in calls))
+    cancel = pressed(run.state)[2]
+    assert f"can undo {said}." in cancel.consequence
+    assert cancel.undoes == children
+
+
 def test_a_call_in_flight_that_has_an_undo_counts_as_undoable() -> None:
     """It will have been aborted by then, and is in the undo set."""
     assert pressed(begun.replies(DRAFT).starts("c2").state)[2].undo

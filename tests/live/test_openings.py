@@ -192,3 +192,28 @@ def test_only_the_last_line_of_a_tool_is_told_again() -> None:
 def stage() -> Stage:
     """Give a stage."""
     return Stage()
+
+
+def test_another_attempt_begins_with_an_opening() -> None:
+    """What the last one said may still be on somebody's page, or on its way there."""
+    live = Live()
+    with live.watch(RUN, Bell()) as deltas:
+        with live.under_way(RUN, CALL):
+            live.tell(delta("One "))
+        with live.under_way(RUN, CALL, again=True):
+            live.tell(delta("Uno "))
+            live.tell(delta("due"))
+        assert list(deltas) == [delta("One "), delta("Uno ", opening=True), delta("due")]
+
+
+def test_another_attempt_whose_first_words_are_held_back_loses_none_of_them() -> None:
+    """They may be the beginning of a secret until more is said; then they come, all of them."""
+    vault = Vault(True, b"k")  # noqa: FBT003 - as the user says it
+    vault.of(RUN).cover("Uno-due-tre-quattro")
+    live = Live(screen=Screen(vault))
+    with live.watch(RUN, Bell()) as deltas, live.under_way(RUN, CALL, again=True):
+        live.tell(delta("Uno"))
+        assert list(deltas) == []
+        live.tell(delta(" and "))
+        live.tell(delta("more"))
+        assert list(deltas) == [delta("Uno and ", opening=True), delta("more")]

@@ -6,8 +6,8 @@ from math import inf, nan
 
 import pytest
 
-from midrun import Agent, Midrun, Run, ask_human
-from midrun.errors import ControlRefused, Misconfigured
+from midrun import Agent, Midrun, Paused, Run, ask_human
+from midrun.errors import CheckpointRefused, ControlRefused, Misconfigured
 from midrun.models import ScriptedModel, Use
 from midrun.stops import MaxCost, MaxSteps, MaxTime, MaxTokens, Repeats
 
@@ -68,6 +68,34 @@ async def test_a_fork_of_what_is_not_there_says_so(seq: int) -> None:
         assert caught.value.reason == "not_a_boundary"
         assert caught.value.phase == "completed"
         assert "nothing is possible" not in str(caught.value)
+        with pytest.raises(ControlRefused, match="possible now: fork"):
+            await run.pause()
+
+
+@pytest.mark.parametrize(
+    ("slip", "says"), [("{}", r"pass Checkpoint.from_json\(text\)"), (7, "int was given")]
+)
+async def test_a_checkpoint_that_is_still_text_is_named(slip: object, says: str) -> None:
+    """It was stored as text, and is given as it came back."""
+    agent = Agent("a", model=ScriptedModel(["So."]))
+    with pytest.raises(Misconfigured, match=says):
+        await agent.resume(slip)  # type: ignore[arg-type]
+
+
+async def test_a_checkpoint_of_another_agent_asks_for_that_agent() -> None:
+    """Without a store there is no run to take a new one from."""
+    model = ScriptedModel([Use("ask_human", question="Which?"), "So."])
+    paused = await Agent("asker", model=model, tools=[ask_human]).run("Ask.")
+    assert isinstance(paused, Paused)
+    other = Agent("other", model=model, tools=[ask_human])
+    with pytest.raises(CheckpointRefused, match="resume it with the agent that it is of"):
+        await other.resume(paused.checkpoint, "red")
+
+
+def test_an_agent_with_one_tool_says_so() -> None:
+    """In the singular; it is the plan, which every agent has."""
+    agent = Agent("a", model=ScriptedModel(["So."]))
+    assert repr(agent).endswith("1 tool>")
 
 
 async def test_a_request_id_that_was_used_names_the_run_it_belongs_to() -> None:

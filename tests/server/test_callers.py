@@ -3,8 +3,11 @@
 import pytest
 
 from midrun import Agent, tool
+from midrun.core.entries import RunStarted
+from midrun.core.values import Actor
 from midrun.models import ScriptedModel
 from midrun.server.routes import ENDPOINTS
+from midrun.server.views import Views
 from tests.runtime.stage import Stage, Use
 from tests.server.conftest import Serve, token_of
 from tests.server.defences import JSON, entries_of, is_guarded, name_of, path_of
@@ -104,6 +107,28 @@ async def test_a_thread_of_somebody_else_cannot_be_continued(
     bob, ann = await served.client("bob"), await served.client("ann")
     assert (await bob.post("/v1/runs", json=body)).status_code == 403
     assert (await ann.post("/v1/runs", json=body)).status_code == 201
+
+
+async def test_one_who_joins_a_thread_between_the_check_and_the_start_is_not_quoted(
+    serve: Serve, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two users take the same new id at once: neither is told what the other said."""
+    served = await serve(stage.agent("The password is swordfish."))
+    checked = Views.joins
+
+    async def joins(views: Views, actor: Actor, thread: str) -> bool:
+        found = await checked(views, actor, thread)
+        hers = await served.mid.start("actor", "Tell.", thread=thread, actor="ann")
+        await hers.until("terminal")
+        return found
+
+    monkeypatch.setattr(Views, "joins", joins)
+    body = {"agent": "actor", "input": "What was said?", "thread_id": "new"}
+    made = await (await served.client("bob")).post("/v1/runs", json=body)
+    assert made.status_code == 201
+    (record,) = await served.mid.store.read(made.json()["run_id"], limit=1)
+    assert isinstance(record.entry, RunStarted)
+    assert record.entry.history == ()
 
 
 async def test_who_is_asked_may_answer_and_sees_no_more(serve: Serve) -> None:

@@ -78,7 +78,7 @@ async def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"not a database at all", b"x" * 5000, b"SQLite format 3\0"]
+    "content", [b"x", b"x" * 99, b"not a database at all", b"x" * 5000, b"SQLite format 3\0"]
 )
 def test_a_file_of_something_else_is_not_touched(tmp_path: Path, content: bytes) -> None:
     """A wrong path must never cost anybody their file."""

@@ -98,6 +98,16 @@ def test_nothing_is_called_running_that_does_not_run(phase: str) -> None:
         assert turns(run.state, 2, 1)[0].look == "undone"
 
 
+def test_a_call_that_a_pause_stopped_and_that_is_made_again_is_held_meanwhile() -> None:
+    """It waits for whoever paused, not for a place in the queue."""
+    saved = v.SaveProgress(epoch=E1, call=CallId("c6"), progress={"page": 42})
+    run = at_the_second().after(saved).when(c.Pause(now=True))
+    run = run.after(v.Close(epoch=E1, outcome=CallAborted(call=CallId("c6")))).advances()
+    run = run.then(phase=Phase.PAUSED)
+    assert turns(run.state, 2, 1)[0].calls[-1].look == "held"
+    assert turns(run.when(c.Resume()).state, 2, 1)[0].calls[-1].look == "queued"
+
+
 def test_an_item_that_the_agent_left_open_is_not_called_done() -> None:
     """It ended without saying so, and so do we."""
     run = at_the_second().after(closed("c6")).replies(text="That is all.").advances()

@@ -176,7 +176,8 @@ class Agent:
         return await alone.resume(self, checkpoint, answer, instruction=instruction, caps=caps)
 
     def __repr__(self) -> str:
-        return f"<agent {self.name}, {_model_name(self.model)}, {len(self.tools)} tools>"
+        tools = f"{len(self.tools)} tool{'' if len(self.tools) == 1 else 's'}"
+        return f"<agent {self.name}, {_model_name(self.model)}, {tools}>"
 
 
 async def _delegate(task: str) -> NoReturn:

@@ -1,7 +1,8 @@
 """Following a run over HTTP: its feed, over any number of connections.
 
 A connection that breaks off is made again with the seq of the last entry as `Last-Event-ID`:
-no entry is missed, and none comes twice.
+no entry is missed, and none comes twice. Whoever knew more than the journal has (its store was
+restored from a backup, say) is given all of it from its beginning, as it is now.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -15,6 +16,7 @@ from midrun.core.ids import RunId
 from midrun.handles.item import Item
 
 END = "stream.end"
+RESET = "stream.reset"
 DELTAS = frozenset({"model.delta", "call.note", "call.not_responding"})
 
 
@@ -44,7 +46,9 @@ async def follow(link: Link, run: RunId, after: int) -> AsyncGenerator[Item, Non
                     away.back()
                     if event.name == END:
                         return
-                    if event.name in DELTAS:
+                    if event.name == RESET:
+                        last = 0
+                    elif event.name in DELTAS:
                         yield delta(msgspec.json.decode(event.data))
                     elif event.id and int(event.id) > last:
                         item = happened(msgspec.json.decode(event.data))

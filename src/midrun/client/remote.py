@@ -187,7 +187,7 @@ class RemoteMidrun:
         self._link.check_actor(actor)
         given.counted(caps or {})
         body = {
-            "checkpoint": msgspec.Raw(checkpoint.to_json().encode()),
+            "checkpoint": msgspec.Raw(given.checkpoint(checkpoint).to_json().encode()),
             "answer": checked(answer),
             "instruction": given.text("instruction", instruction or ""),
             "caps": caps or {},

@@ -28,7 +28,7 @@ class Offer(Value, kw_only=True):
     never: tuple[str, ...] = ()  # what was done and cannot be undone
     unsure: tuple[str, ...] = ()  # what may or may not have happened, and cannot be undone
     release: tuple[str, ...] = ()  # what is held, and given up in any case
-    undoes: int = 0  # how many would be undone
+    undoes: int = 0  # how many calls would be undone; child runs only if there is nothing else
     caps: dict[str, float] = {}  # noqa: RUF012 - msgspec copies an empty default
     """Bounds that pressing it raises, and to what; money in dollars, time in seconds."""
 
@@ -241,17 +241,25 @@ def _cancel(state: State) -> Offer:
         command="cancel",
         label="Cancel",
         consequence=_cancelling(state, reach),
-        undo=_listed(reach["undo"]),
+        undo=_listed(reach["undo"], child="what {} did"),
         never=_listed(reach["never"]),
         unsure=_listed(reach["unsure"]),
         release=_listed(reach["release"]),
-        undoes=len(reach["undo"]),
+        undoes=len(_own(reach["undo"])) or len(reach["undo"]),
     )
 
 
-def _listed(calls: list[Call]) -> tuple[str, ...]:
+def _own(calls: list[Call]) -> list[Call]:
+    """Leave out child runs: what there is to undo of one, only its own journal knows."""
+    return [call for call in calls if call.call_kind != "child"]
+
+
+def _listed(calls: list[Call], child: str = "{}") -> tuple[str, ...]:
     """Return calls as people read them; who wants all of a long list has the report."""
-    told = [_told(call) for call in calls[-LISTED:]]
+    told = [
+        child.format(_told(call)) if call.call_kind == "child" else _told(call)
+        for call in calls[-LISTED:]
+    ]
     more = len(calls) - len(told)
     return (*told, f"… and {more} before") if more else tuple(told)
 
@@ -271,8 +279,8 @@ def _cancelling(state: State, reach: Reach) -> str:
     if state.phase is Phase.QUEUED and not state.calls:
         return "Never starts. Nothing to undo."
     said = ["Is cancelled when the latch is lifted" if _halted(state) else "Stops now"]
-    if undo := len(reach["undo"]):
-        said.append(f"can undo {_count(undo, 'call')}")
+    if undo := reach["undo"]:
+        said.append(f"can undo {_undoing(undo)}")
     if release := reach["release"]:
         held = _names(release) if len(release) <= _NAMED else _count(len(release), "call")
         said.append(f"releases {held}")
@@ -281,6 +289,17 @@ def _cancelling(state: State, reach: Reach) -> str:
     if unsure := len(reach["unsure"]):
         said.append(f"{_count(unsure, 'call')} may or may not have happened")
     return ", ".join(said) + ". Partial work is saved."
+
+
+def _undoing(calls: list[Call]) -> str:
+    """Return what can be undone: calls by their number, child runs as what they did."""
+    own = _own(calls)
+    children = [call for call in calls if call.call_kind == "child"]
+    many = len(children) > _NAMED
+    did = f"what {_count(len(children), 'child run') if many else _names(children)} did"
+    if not children:
+        return _count(len(own), "call")
+    return f"{_count(len(own), 'call')}, and {did}" if own else did
 
 
 def under_way(state: State) -> str:

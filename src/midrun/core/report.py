@@ -1,13 +1,18 @@
 """The report: what became of everything a run did, in words that are true at any moment."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import msgspec
 
-from midrun.core.ids import child_id
+from midrun.core.folds.asks import BECAUSE
+from midrun.core.ids import Micros, child_id
 from midrun.core.state import Call, Stage, State
 from midrun.core.values import Effect, Value
 from midrun.core.words import line
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Deed(Value, kw_only=True):
@@ -32,6 +37,11 @@ class Report(Value, kw_only=True):
 
     phase: str
     task: str
+    run: str = ""
+    agent: str = ""
+    cancelled_by: str = ""
+    cancelled_at: Micros | None = None  # when the cancel was asked for; None without one
+    reason: str = ""  # of the cancel, as whoever asked for it gave it
     done: tuple[Deed, ...] = ()  # finished, and kept
     undoing: tuple[Deed, ...] = ()  # its undo is under way
     undone: tuple[Deed, ...] = ()
@@ -50,7 +60,14 @@ class Report(Value, kw_only=True):
         return not (self.not_undone or self.unsure or self.still_held)
 
     def __str__(self) -> str:
-        parts = [f"# {self.task}", "", f"The run is {self.phase}.", ""]
+        parts = [
+            f"# {self.task}",
+            "",
+            f"The run is {self.phase}.",
+            "",
+            *self._particulars(),
+            "",
+        ]
         for title, deeds in (
             ("Done and kept", self.done),
             ("Being undone", self.undoing),
@@ -68,6 +85,17 @@ class Report(Value, kw_only=True):
             parts += ["## Partial work", "", self.partial, ""]
         return "\n".join(parts)
 
+    def _particulars(self) -> Iterator[str]:
+        """Give what tells this run from any other, and who ended it, when and why."""
+        if self.run:
+            yield f"- Run: {self.run}" + (f", of agent {self.agent}" if self.agent else "")
+        if self.cancelled_at is not None:
+            at = _EPOCH + timedelta(microseconds=self.cancelled_at)
+            by = f", by {self.cancelled_by}" if self.cancelled_by else ""
+            yield f"- Cancel asked for: {at:%Y-%m-%d %H:%M:%S} UTC{by}"
+        if self.reason:
+            yield f"- Reason: {self.reason}"
+
 
 def _section(title: str, deeds: tuple[Deed, ...]) -> Iterable[str]:
     """The first three are always there: a missing list could mean nothing, or forgotten."""
@@ -80,16 +108,28 @@ def _section(title: str, deeds: tuple[Deed, ...]) -> Iterable[str]:
 def report(state: State) -> Report:
     """Return what became of the run's tool calls so far, or in the end."""
     lists: dict[str, list[Deed]] = {}
+    unanswered = _unanswered(state)
     for call in state.calls:
         if call.call_kind == "model":
             continue
         if (name := _belongs(call)) is not None:
-            lists.setdefault(name, []).append(_deed(state, call))
+            note = unanswered.get(call.id, "") if name == "stopped" else ""
+            lists.setdefault(name, []).append(_deed(state, call, note or _note(call, name)))
         if call.release.stage == "gave_up":
             lists.setdefault("still_held", []).append(_deed(state, call, call.release.error))
     found = {name: tuple(deeds) for name, deeds in lists.items()}
-    partial = state.output if state.phase != "completed" else ""
-    return Report(phase=state.phase, task=line(state.started.task), partial=partial, **found)
+    cancel = state.cancel
+    return Report(
+        phase=state.phase,
+        task=line(state.started.task),
+        run=state.run,
+        agent=state.started.agent,
+        cancelled_by=cancel.by if cancel else "",
+        cancelled_at=state.cancelled_on if cancel else None,
+        reason=line(cancel.reason) if cancel else "",
+        partial=state.output if state.phase != "completed" else "",
+        **found,
+    )
 
 
 def _belongs(call: Call) -> str | None:
@@ -116,6 +156,24 @@ def _belongs(call: Call) -> str | None:
         Stage.STARTED: "stopped" if call.doomed else "unsure",
         Stage.FAILED: "failed",
     }.get(call.stage, "never_started")
+
+
+def _unanswered(state: State) -> dict[str, str]:
+    """Return why nobody answered, for each call whose question was closed without an answer."""
+    return {
+        ask.call: f"not answered: {BECAUSE[ask.closed]}"
+        for ask in state.asks
+        if ask.ask_kind == "question" and ask.closed in BECAUSE
+    }
+
+
+def _note(call: Call, belongs: str) -> str:
+    """Return what is truer of a call than the words it was sealed with, if anything is."""
+    if belongs == "undone" and call.call_kind == "child":
+        return "what it had done, if anything"  # its own journal knows; this one does not
+    if belongs == "stopped" and call.stopped_by:
+        return f"stopped by {call.stopped_by}"  # and not by the cancel that came after
+    return ""
 
 
 def _deed(state: State, call: Call, note: str = "") -> Deed:

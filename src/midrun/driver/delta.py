@@ -20,8 +20,8 @@ class Delta(Struct, frozen=True, kw_only=True):
     for a call that should have stopped by now.
 
     `text` goes on where the last delta of the same call and kind ended. With `opening` it is
-    everything so far instead: whoever begins to watch in the middle is given that first, and
-    whoever could not be told everything is given it again.
+    everything so far instead: whoever begins to watch in the middle is given that first,
+    whoever could not be told everything is given it again, and another attempt begins with it.
     """
 
     run: RunId
@@ -34,11 +34,15 @@ class Delta(Struct, frozen=True, kw_only=True):
 
 
 class Saying:
-    """What one call has said and shown so far, for whoever comes in the middle of it."""
+    """What one call has said and shown so far, for whoever comes in the middle of it.
 
-    __slots__ = ("_begun", "_texts")
+    `again`: it is not its first attempt. Somebody may still have the words of the one before.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_begun", "_stale", "_texts")
+
+    def __init__(self, *, again: bool = False) -> None:
+        self._stale = set(SPOKEN) if again else set()
         self._begun: dict[str, Delta] = {}
         self._texts: dict[str, list[str]] = {}
 
@@ -55,7 +59,18 @@ class Saying:
             self._begun[delta.kind] = delta
             self._texts[delta.kind] = [delta.text]
 
+    def told(self, delta: Delta) -> Delta:
+        """Return the delta that was added last as it is told; in place of stale words, all."""
+        return self._opening(delta.kind) if delta.kind in self._stale else delta
+
+    def shown(self, delta: Delta) -> None:
+        """Take note that `delta` was told: nobody has stale words of its kind any more."""
+        self._stale.discard(delta.kind)
+
     def openings(self) -> Iterator[Delta]:
         """Give all of it, one delta for each kind."""
-        for kind, begun in self._begun.items():
-            yield replace(begun, text="".join(self._texts[kind]), opening=True)
+        for kind in self._begun:
+            yield self._opening(kind)
+
+    def _opening(self, kind: str) -> Delta:
+        return replace(self._begun[kind], text="".join(self._texts[kind]), opening=True)

@@ -50,9 +50,12 @@ class Live:
     # ── telling ───────────────────────────────────────────────────────────────────────────
 
     @contextmanager
-    def under_way(self, run: RunId, call: CallId) -> Iterator[None]:
-        """Keep what is told of `call`, for those who begin to watch while this is open."""
-        saying, calls = Saying(), self._said.setdefault(run, {})
+    def under_way(self, run: RunId, call: CallId, *, again: bool = False) -> Iterator[None]:
+        """Keep what is told of `call`, for those who begin to watch while this is open.
+
+        `again` if it is another attempt: its words take the place of what the last one said.
+        """
+        saying, calls = Saying(again=again), self._said.setdefault(run, {})
         calls[call] = saying
         try:
             yield
@@ -73,8 +76,11 @@ class Live:
             saying.add(delta)
         if not self.watched(run):
             return
-        shown = delta if self._screen is None else self._screen.passed(delta)
+        told = delta if saying is None else saying.told(delta)
+        shown = told if self._screen is None else self._screen.passed(told)
         if shown is not None:
+            if saying is not None:
+                saying.shown(shown)
             self._hand_on(shown)
         self._tell_elsewhere(run, shown)
 

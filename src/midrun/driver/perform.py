@@ -108,7 +108,8 @@ class Door:
             flight.end()
             return  # the right to act is gone: the next driver finds the call as an orphan
         try:
-            with self._means.live.under_way(self._run, flight.call.id):
+            again = flight.attempt > 1
+            with self._means.live.under_way(self._run, flight.call.id, again=again):
                 given = await self._perform(flight, state)
         except BaseException as error:
             if must_go_on(error):

@@ -3,7 +3,7 @@
 from midrun.core.signs import Sign
 from midrun.core.words import line
 from midrun.driver.journal import load
-from midrun.embed.view import open_asks, view_of
+from midrun.embed.view import heard, open_asks, view_of
 from midrun.errors import JournalCorrupt, JournalTooNew
 from midrun.handles.view import OpenAsk, RunView
 from midrun.ports.store import Page, Query, RunRow, Store
@@ -24,7 +24,7 @@ async def _view(store: Store, row: RunRow) -> RunView:
         state = await load(store, row.run)
     except (JournalCorrupt, JournalTooNew) as error:
         return _unread(row, str(error))
-    return view_of(state, started_at=row.started_at)
+    return await heard(store, row, view_of(state, started_at=row.started_at))
 
 
 def _unread(row: RunRow, error: str) -> RunView:

@@ -27,7 +27,7 @@ from midrun.embed.latches import let_go
 from midrun.embed.listing import asked, views
 from midrun.embed.resuming import answers
 from midrun.embed.run import Run
-from midrun.embed.threads import said_before
+from midrun.embed.threads import Sees, said_before
 from midrun.embed.verdict import bare_head, verdict_on
 from midrun.engines.fleet import Fleet
 from midrun.engines.local import Local
@@ -188,7 +188,7 @@ class Midrun:
 
     # ── runs ──────────────────────────────────────────────────────────────────────────────
 
-    async def start(
+    async def start(  # noqa: PLR0913 - each is said by name
         self,
         agent: str | Agent,
         task: str,
@@ -199,12 +199,13 @@ class Midrun:
         request_id: str | None = None,
         actor: Who = None,
         trace: str | None = None,
+        sees: Sees | None = None,
     ) -> Run:
         """Start a run of one of the agents; it is driven here at once.
 
         `stop` takes the place of the agent's own. A repeat with the same `request_id` returns
         the first run. `trace` is a W3C traceparent: all spans of the run belong to it, however
-        often it is paused.
+        often it is paused. Of its thread it is told what `sees` allows: without it, everything.
 
         Raises:
             Misconfigured: no such agent, or a cap on money for a model without a price.
@@ -220,7 +221,7 @@ class Midrun:
             task=given.text("task", task),
             **known.spec(stop),
             thread=given.text("thread", thread or ""),
-            history=await said_before(self.store, thread) if thread else (),
+            history=await said_before(self.store, thread, sees) if thread else (),
             labels=tuple(given.text("labels", label) for label in labels or ()),
             by=person.name,
             role=person.role,
@@ -293,6 +294,7 @@ class Midrun:
             CheckpointRefused: stale (the run went on meanwhile), expired, or of another agent.
             ControlRefused: the answer or the instruction does not fit where the run stands.
         """
+        checkpoint = given.checkpoint(checkpoint)
         if self._key is not None:
             checkpoint.check_signed(self._key)
         try:

@@ -26,7 +26,7 @@ from midrun.core.values import (
 from midrun.embed.desk import Desk
 from midrun.embed.families import at_work
 from midrun.embed.feed import feed
-from midrun.embed.view import view_of
+from midrun.embed.view import heard, view_of
 from midrun.errors import CheckpointRefused, ControlRefused, Misconfigured, RunOver
 from midrun.handles import given
 from midrun.handles.asking import Asking, Who, actor_of, one_of, phase_of
@@ -308,8 +308,9 @@ class Run:
         return await self._desk.state_of(self.id)
 
     async def _seen(self, state: State) -> RunView:
-        row = await self._desk.store.row(self.id)
-        return view_of(state, started_at=row.started_at)
+        store = self._desk.store
+        row = await store.row(self.id)
+        return await heard(store, row, view_of(state, started_at=row.started_at))
 
     async def _checkpoint(self, state: State) -> Checkpoint | None:
         return None if state.phase in TERMINAL else await self._desk.checkpoint_of(state)

@@ -1,8 +1,10 @@
 """Threads: conversations of several runs."""
 
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
 
 from midrun.core.fork import bounded, history
+from midrun.core.ids import RunId
 from midrun.core.values import Message
 from midrun.driver.journal import load
 from midrun.errors import JournalCorrupt, JournalTooNew
@@ -11,15 +13,23 @@ from midrun.ports.store import Query, Store
 REMEMBERED: Final = 50
 """How many of the newest runs of a thread a new one is told of."""
 
+Sees: TypeAlias = Callable[[RunId], Awaitable[bool]]
+"""Tells whether somebody may look at a run."""
 
-async def said_before(store: Store, thread: str) -> tuple[Message, ...]:
+
+async def said_before(
+    store: Store, thread: str, sees: Sees | None = None
+) -> tuple[Message, ...]:
     """Return what the runs of a thread said, oldest first, each without what it was told.
 
-    So what an older run says after a newer one has started is not lost to the thread.
+    So what an older run says after a newer one has started is not lost to the thread. With
+    `sees`, what may not be looked at is left out, whoever joined the thread a moment ago.
     """
     page = await store.runs(Query(thread=thread, limit=REMEMBERED))
     said: list[Message] = []
     for row in reversed(page.items):
+        if sees is not None and not await sees(row.run):
+            continue
         try:
             state = await load(store, row.run)
         except (JournalCorrupt, JournalTooNew):

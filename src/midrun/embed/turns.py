@@ -79,7 +79,7 @@ def _item_look(state: State, item: Item, calls: list[Call], *, at_work: bool) ->
     if item.mark in {"done", "failed"}:
         return "done" if item.mark == "done" else "failed"
     if item.mark == "dropped":
-        return "not_started"
+        return "dropped"
     over = state.phase in {Phase.CANCELLED, Phase.COMPLETED}
     if not at_work or (item.mark == "queued" and over):
         return "not_started" if over else "queued"
@@ -195,13 +195,14 @@ def _call_look(state: State, call: Call) -> StepLook:
     if state.waits(call):
         return "needs_you"
     over = state.phase in {Phase.CANCELLED, Phase.COMPLETED, Phase.CANCELLING}
+    again: StepLook = "held" if state.phase is Phase.PAUSED else "queued"
     looks: dict[Stage, StepLook] = {
         Stage.PROPOSED: "not_started" if over else "queued",
         Stage.STARTED: "running",
         Stage.DONE: "done",
         Stage.FAILED: "failed",
-        Stage.ABORTED: "queued" if call.again and not over else "stopped",
-        Stage.UNKNOWN: "queued" if call.again and not over else "stopped",
+        Stage.ABORTED: again if call.again and not over else "stopped",
+        Stage.UNKNOWN: again if call.again and not over else "stopped",
         Stage.SEALED: "not_started",
     }
     return looks.get(call.stage, "stopped")
@@ -213,6 +214,7 @@ _WORST: Final[tuple[StepLook, ...]] = (
     "undone",
     "failed",
     "stopped",
+    "held",
     "queued",
     "not_started",
 )

@@ -4,11 +4,12 @@ from msgspec import structs
 
 from midrun.agents.outcome import ask_views
 from midrun.core.ids import Micros
-from midrun.core.offers import SCALES, acts, offers, raised_cap
+from midrun.core.offers import SCALES, acts, offers, raised_cap, unheard
 from midrun.core.possible import possible
-from midrun.core.signs import sign
+from midrun.core.signs import sign, unheard_of
 from midrun.core.state import Call, Stage, State
 from midrun.core.stops import caps
+from midrun.core.values import DRIVABLE
 from midrun.core.words import fate, goal, line, place
 from midrun.embed.turns import count, rows, text_of
 from midrun.handles.view import (
@@ -21,6 +22,18 @@ from midrun.handles.view import (
     RunView,
     Usage,
 )
+from midrun.ports.store import RunRow, Store
+
+
+async def heard(store: Store, row: RunRow, view: RunView) -> RunView:
+    """Return `view` as of now: a driver that is gone could tell nobody.
+
+    A view that is older than `row` stays as it is: somebody has just been heard of.
+    """
+    driven = row.head.leased and view.phase in DRIVABLE and view.seq == row.seq
+    if not driven or row.holder in await store.holders():
+        return view
+    return structs.replace(view, sign=unheard_of(view.sign), controls=unheard(view.controls))
 
 
 def view_of(state: State, *, started_at: Micros, recent: int | None = None) -> RunView:

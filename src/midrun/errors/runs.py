@@ -36,11 +36,7 @@ class ControlRefused(MidrunError):
     def __str__(self) -> str:
         detail = f": {self.detail}" if self.detail else ""
         first = f", first was {self.by} at seq {self.seq}" if self.by else ""
-        instead = (
-            f"possible now: {', '.join(self.allowed)}"
-            if self.allowed
-            else "nothing is possible now"
-        )
+        instead = f"possible now: {', '.join(self.allowed or ('fork',))}"  # that always is
         return (
             f"run {self.run}: {self.control} refused, {self.reason}{detail} "
             f"(the run is {self.phase}{first}); {instead}"
@@ -107,7 +103,10 @@ class CheckpointRefused(MidrunError):
 
     def __str__(self) -> str:
         detail = f" ({self.detail})" if self.detail else ""
-        return f"checkpoint refused: {self.reason}{detail}; take a new one from the run"
+        advice = "take a new one from the run"
+        if self.reason == "agent_mismatch":
+            advice = "resume it with the agent that it is of, as it was then"
+        return f"checkpoint refused: {self.reason}{detail}; {advice}"
 
 
 class ModelFailed(MidrunError):

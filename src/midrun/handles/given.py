@@ -5,6 +5,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
+from midrun.agents.checkpoint import Checkpoint
 from midrun.core.ids import SECOND, Micros, later
 from midrun.errors import Misconfigured
 
@@ -30,6 +31,19 @@ def text(name: str, value: object) -> str:
         problem = "it has half of a character (a lone surrogate), which cannot be stored"
         raise Misconfigured(name, problem) from None
     return value
+
+
+def checkpoint(value: object) -> Checkpoint:
+    """Return `value`, which must be a checkpoint.
+
+    Raises:
+        Misconfigured: it is something else, such as the text that one was stored as.
+    """
+    if isinstance(value, Checkpoint):
+        return value
+    if isinstance(value, str | bytes):
+        raise Misconfigured("checkpoint", "it is its text; pass Checkpoint.from_json(text)")
+    raise Misconfigured("checkpoint", f"it is a Checkpoint; {type(value).__name__} was given")
 
 
 def traceparent(value: object) -> str:

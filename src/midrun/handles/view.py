@@ -93,6 +93,7 @@ StepLook = Literal[
     "undone",
     "stopped",
     "not_started",
+    "dropped",
     "left_open",
     "failed",
 ]

@@ -5,10 +5,14 @@ application; `serve(mid)` binds one to loopback. The address space is described 
 `GET /v1/openapi.json`.
 """
 
-from midrun.server.asgi import App, app
-from midrun.server.binding import serve
-from midrun.server.bridges import Bridges
-from midrun.server.credentials import Auth, Tokens, token_in
-from midrun.server.limits import Limits
+try:
+    from midrun.server.asgi import App, app
+    from midrun.server.binding import serve
+    from midrun.server.bridges import Bridges
+    from midrun.server.credentials import Auth, Tokens, token_in
+    from midrun.server.limits import Limits
+except ModuleNotFoundError as error:
+    extra = "midrun.server: pip install 'midrun[server]', or '.[server]' from a clone"
+    raise ModuleNotFoundError(f"{extra} ({error})", name=error.name) from error
 
 __all__ = ["App", "Auth", "Bridges", "Limits", "Tokens", "app", "serve", "token_in"]

@@ -89,6 +89,7 @@ async def start(visit: Visit) -> Response:
         request_id=visit.request_id(),
         actor=visit.actor,
         trace=_trace(visit),
+        sees=visit.sees,
     )
     return await created(visit, run, known=replayed)
 

@@ -12,7 +12,7 @@ from midrun.core.values import Actor
 from midrun.driver.journal import load, read_on
 from midrun.embed.midrun import Midrun
 from midrun.embed.threads import REMEMBERED
-from midrun.embed.view import view_of
+from midrun.embed.view import heard, view_of
 from midrun.errors import JournalCorrupt, JournalTooNew
 from midrun.handles.view import RunView
 from midrun.ports.store import Query
@@ -64,8 +64,9 @@ class Views:
         run, store = state.run, self._mid.store
         row = await store.row(run)
         (_, head_hash), *_ = await store.lines(run, after=Seq(state.seq - 1), limit=1)
+        view = await heard(store, row, view_of(state, started_at=row.started_at))
         return ShownRun(
-            **structs.asdict(view_of(state, started_at=row.started_at)),
+            **structs.asdict(view),
             head_hash=head_hash.hex(),
             started_by=state.started.by,
         )

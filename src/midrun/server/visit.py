@@ -153,7 +153,7 @@ class Visit:
             RunNotFound: there is none, or it is somebody else's: nobody is told which.
         """
         run = RunId(self.path["run"])
-        if not await self.lobby.views.sees(self.actor, run):
+        if not await self.sees(run):
             raise RunNotFound(run)
         return await self.lobby.mid.get(run)
 
@@ -184,8 +184,14 @@ class Visit:
         """Return the request id that a key of this caller means, and of nobody else."""
         return f"{quote(self.actor.name, safe='')}:{key}"
 
+    async def sees(self, run: RunId) -> bool:
+        """Tell whether the caller may look at `run`."""
+        return await self.lobby.views.sees(self.actor, run)
+
     async def check_thread(self, thread: str) -> None:
         """Refuse to go on with somebody else's conversation.
+
+        Somebody may join it right after: a start is given `sees`, and told nothing of theirs.
 
         Raises:
             Problem: 403.

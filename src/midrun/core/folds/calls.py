@@ -22,7 +22,7 @@ from midrun.core.entries import (
 from midrun.core.ids import call_id, number_of
 from midrun.core.state import Arms, Call, Stage, State
 from midrun.core.stops import TRAIL, Meter
-from midrun.core.values import NOTHING, TERMINAL, Json, Message, Reply, Spend, Use
+from midrun.core.values import NOTHING, TERMINAL, Json, Message, Phase, Reply, Spend, Use
 from midrun.core.vector import Vector
 from midrun.errors import JournalCorrupt
 
@@ -89,6 +89,7 @@ def call_started(state: State, entry: CallStarted) -> State:
         again=False,
         retry_at=None,
         error="",
+        stopped_by="",
     )
     effects = state.effects
     if call.attempt == 1 and (call.lasting):
@@ -178,8 +179,20 @@ def call_aborted(state: State, entry: CallAborted) -> State:
     call = call_of(state, entry.call)
     safe = call.call_kind != "model" and (call.harmless or call.progress is not None)
     again = safe and not entry.final and not any(p.when == "now" for p in state.redirects)
-    state = _closed(state, replace(call, stage=Stage.ABORTED, again=again), entry.spent)
-    return _cut_short(state, call, entry.text, entry.thinking)
+    by = "" if entry.final else _stopper(state, call)
+    call = replace(call, stage=Stage.ABORTED, again=again, stopped_by=by)
+    return _cut_short(_closed(state, call, entry.spent), call, entry.text, entry.thinking)
+
+
+def _stopper(state: State, call: Call) -> str:
+    """Return what `call` is stopped by, if it goes by what was asked before any cancel."""
+    hold = state.hold
+    if state.phase is Phase.PAUSING and hold is not None:
+        # A pause that is not sharp lets a tool finish, unless it saves how far it is.
+        return "a pause" if hold.now or call.progress is not None else ""
+    if state.phase is Phase.RUNNING and any(p.when == "now" for p in state.redirects):
+        return "a redirect"
+    return "a halt" if state.phase is Phase.HALTED else ""
 
 
 def _cut_short(state: State, call: Call, text: str, thinking: str = "") -> State:

@@ -145,8 +145,8 @@ def cancel_requested(state: State, entry: CancelRequested) -> State:
         if (doomed := _unfinished(call)) is not call.doomed:
             state = state.with_call(replace(call, doomed=doomed))
     then = Phase.CANCELLING if state.phase is Phase.HALTED else None
-    state = replace(state, cancel=entry, cancelled_at=state.seq, residue_accepted=False)
-    return replace(state, hold=None, then=then)
+    state = replace(state, cancel=entry, cancelled_at=state.seq, cancelled_on=state.at)
+    return replace(state, hold=None, then=then, residue_accepted=False)
 
 
 def _unfinished(call: Call) -> bool:

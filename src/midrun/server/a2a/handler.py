@@ -99,6 +99,7 @@ class Handler(RequestHandler):
                 thread=message.context_id or None,
                 request_id=asking.get("request_id"),
                 actor=visit.actor,
+                sees=visit.sees,
             )
         except (MidrunError, Problem) as error:
             raise InvalidParamsError(str(error)) from None

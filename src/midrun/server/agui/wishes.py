@@ -57,7 +57,12 @@ async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
     if not given.wish.strip():
         raise Problem("invalid_body", 422, "there is no user message to start from")
     run = await mid.start(
-        agent, given.wish, thread=given.thread_id, request_id=request, actor=visit.actor
+        agent,
+        given.wish,
+        thread=given.thread_id,
+        request_id=request,
+        actor=visit.actor,
+        sees=visit.sees,
     )
     return Joined(run=run, state=State(run=run.id))
 

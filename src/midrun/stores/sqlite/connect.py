@@ -31,6 +31,9 @@ Durability = Literal["full", "relaxed"]
 
 APPLICATION: Final = 0x4D49_4452  # "MIDR"
 SCHEMA: Final = 1
+HEADER: Final = 100
+"""Bytes. SQLite takes what is shorter for an empty database, and would write over it."""
+
 NO_RESET_BUG: Final = (3, 51, 3)
 """Before SQLite 3.51.3 two processes that checkpoint at once could lose committed pages."""
 
@@ -132,6 +135,8 @@ def _make_file(path: Path) -> None:
             raise StoreUnreachable(str(path), "it is a directory") from None
         if not os.access(path, os.R_OK | os.W_OK):
             raise StoreUnreachable(str(path), "it may not be read and written") from None
+        if 0 < path.stat().st_size < HEADER and not Path(f"{path}-journal").exists():
+            raise StoreForeign(str(path), "not a SQLite database") from None
     except OSError as error:
         raise StoreUnreachable(str(path), error.strerror or str(error)) from error
 
