@@ -5,10 +5,12 @@ from playwright.async_api import expect
 
 from midrun import Agent, ask_human
 from tests.web.bench import Bench, freeze, later
-from tests.web.stage import HeldModel, Stage, Use
+from tests.web.stage import HeldModel, Hold, Stage, Turn, Use
 from tests.web.watching import Watched, watched
 
 pytestmark = pytest.mark.once
+
+CONFLICT = 409
 
 LINGER_MS = 31_000
 """For a little less than this one reads what was decided."""
@@ -89,7 +91,9 @@ async def test_a_call_is_approved_with_other_arguments(bench: Bench, stage: Stag
     await expect(alert).to_contain_text("This is not JSON")
     await box.fill('{"nobody": "ada"}')
     await seen.action("Approve this").click()
-    await expect(alert).to_contain_text("do not fit")
+    await expect(alert).to_contain_text("The arguments do not fit: ")
+    await expect(alert).not_to_contain_text("possible now")
+    await expect(alert).not_to_contain_text(str(seen.run.id))
     await box.fill('{"name": "ada"}')
     await seen.action("Approve this").click()
     await seen.says("Completed")
@@ -97,11 +101,39 @@ async def test_a_call_is_approved_with_other_arguments(bench: Bench, stage: Stag
 
 
 async def test_a_call_is_declined(bench: Bench, stage: Stage) -> None:
-    """The agent is told, and goes on."""
+    """The agent is told why, and goes on. What is typed is for the card, not for the run."""
     seen = await asked(bench, stage)
-    await seen.action("Decline").click()
+    await seen.action("Decline…").click()
+    reason = seen.page.get_by_label("Why not?")
+    await expect(reason).to_be_focused()
+    await seen.page.keyboard.press("Escape")
+    await expect(seen.action("Decline…")).to_be_focused()
+    await seen.page.keyboard.press("Enter")
+    await seen.page.keyboard.type("crp")
+    await seen.page.locator("header a").first.press("p")  # the focus may be anywhere
+    assert (await seen.run.view()).phase == "waiting"
+    await expect(reason).to_have_value("crp")
+    await reason.press("Enter")
     await seen.says("Completed")
     assert stage.did == []
+    await expect(seen.page.locator("midrun-timeline")).to_contain_text("decline: crp")
+
+
+async def test_what_is_asked_comes_into_view_and_the_focus_stays_with_it(
+    bench: Bench, stage: Stage
+) -> None:
+    """Whoever reads along at the end of a long text, and after they have decided."""
+    long: Turn = ["One line of many.\n" * 80, Hold("mid"), "So.", Use("mail", name="bo")]
+    seen = await watched(bench, stage, long, [Hold("end"), "All done."])
+    await stage.start("mid").wait()
+    await expect(seen.page.get_by_role("heading", level=1)).not_to_be_in_viewport()
+    stage.gate("mid").set()
+    await seen.says("Waiting for you")
+    await expect(seen.action("Approve")).to_be_in_viewport()
+    await seen.action("Approve").click()
+    title = seen.page.locator("midrun-asks").get_by_role("heading")
+    await expect(title).to_have_text("Decided just now")
+    await expect(title).to_be_focused()
 
 
 async def test_a_question_is_answered(bench: Bench, stage: Stage) -> None:
@@ -126,7 +158,9 @@ async def test_of_two_people_one_decides_and_the_other_learns_who(
     await other.route("**/seen", lambda route: route.abort())  # it has not heard yet
     await seen.action("Approve").click()
     await seen.says("Completed")
-    await other.get_by_role("button", name="Decline").dispatch_event("click")
+    await other.get_by_role("button", name="Decline…").dispatch_event("click")
+    async with other.expect_response(lambda reply: reply.status == CONFLICT):
+        await other.get_by_label("Why not?").press("Enter")
     asks = other.locator("midrun-asks")
     await expect(asks).to_contain_text("Approved by ann")
     await expect(asks.get_by_role("alert")).to_have_count(0)

@@ -93,6 +93,12 @@ async def test_a_cancel_undoes_and_reports_in_three_columns(bench: Bench, stage:
     states = seen.page.locator("midrun-steps ol > li")
     await expect(states.first).to_contain_text("Undone")
     await expect(states.nth(2)).to_contain_text("Not started")
+    await seen.page.set_viewport_size({"width": 1100, "height": 400})
+    await seen.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    await expect(report.get_by_role("heading").first).not_to_be_in_viewport()
+    await seen.action("Read the report").click()
+    await expect(report.get_by_role("heading").first).to_be_in_viewport()
+    await expect(report.get_by_role("heading").first).to_be_focused()
 
 
 async def test_a_cancel_may_keep_the_changes(bench: Bench, stage: Stage) -> None:

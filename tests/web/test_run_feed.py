@@ -1,10 +1,16 @@
 """The page and its feed: two browsers, one stream, lost connections, people who come back."""
 
-import pytest
-from playwright.async_api import expect
+from collections.abc import AsyncIterator, Sequence
 
+import anyio
+import pytest
+from playwright.async_api import Route, expect
+
+from midrun import Agent
+from midrun.errors import ModelFailed
+from midrun.ports.model import Finished, Piece
 from tests.web.bench import Bench, later
-from tests.web.stage import Hold, Stage, Use
+from tests.web.stage import HeldModel, Hold, Said, Stage, Turn, Use
 from tests.web.watching import PLAN, SETTLED_MS, at_tool, exactly, watched
 
 pytestmark = pytest.mark.once
@@ -56,10 +62,71 @@ async def test_a_lost_connection_is_said_and_the_page_comes_back(
     await seen.says("Connection lost")
     bar = seen.page.locator("midrun-controls")
     await expect(bar).to_contain_text("the run may still be working")
-    await expect(seen.button("pause")).to_contain_text("Pause")
+    await seen.button("pause").click()
+    await expect(bar.get_by_role("alert")).to_have_text("Pause was not sent; press it again.")
     stage.gate("work").set()
     await seen.run.until("completed")
     await seen.says("Connection lost")
+
+
+async def test_what_was_not_sent_is_no_news_once_the_server_is_back(
+    bench: Bench, stage: Stage
+) -> None:
+    """Neither in the bar nor in the composer, whose words are kept."""
+    seen = await at_tool(bench, stage)
+    await seen.page.route("**/v1/**", lambda route: route.abort())
+    seen.site.app.close()
+    await seen.says("Connection lost")
+    await seen.button("pause").click()
+    await seen.writes("Stop there")
+    await seen.action("Redirect").click()
+    alerts = seen.page.locator("midrun-controls").get_by_role("alert")
+    await expect(alerts).to_have_text(
+        ["Pause was not sent; press it again.", "This was not sent; press it again."]
+    )
+    seen.site.app._lobby.closing = type(seen.site.app._lobby.closing)()
+    await seen.page.unroute("**/v1/**")
+    await seen.says("Running")
+    await expect(alerts).to_have_count(0)
+    await expect(seen.page.get_by_label("What should happen next?")).to_have_value("Stop there")
+
+
+class Stumbling(HeldModel):
+    """A model that fails in its first sentence, and then says what it is to say."""
+
+    async def _spoken(self, turn: Sequence[Said]) -> AsyncIterator[Piece | Finished]:
+        if not self._stage.gate("stumbled").is_set():
+            yield Piece(kind="text", text="Churn fell, ")
+            await self._stage.held("stumbled")
+            raise ModelFailed(self.name, "overloaded", transient=True, retry_after=0.01)
+        async for piece in super()._spoken(turn):
+            yield piece
+
+
+async def test_a_reply_that_is_begun_again_is_shown_from_its_beginning(
+    bench: Bench, stage: Stage
+) -> None:
+    """Its first attempt ends while the page is looking: that end is not the second one's."""
+    turn: Turn = ["Churn rose ", Hold("mid"), "in spring.", Hold("end")]
+    site = await bench.site(Agent("actor", model=Stumbling(stage, [turn])))
+    run = await site.start()
+    page = await bench.page(site, f"/runs/{run.id}")
+    said = page.locator("midrun-steps [data-turn='Infinity'] p.text")
+    await expect(said).to_have_text(exactly("Churn fell,"))
+    looks = anyio.Event()
+
+    async def late(route: Route) -> None:
+        await looks.wait()
+        await route.continue_()
+
+    await page.route("**/seen", late)
+    stage.gate("stumbled").set()
+    await expect(said).to_have_text(exactly("Churn rose"))
+    async with page.expect_response("**/seen"):
+        looks.set()
+    stage.gate("mid").set()
+    await expect(said).to_have_text(exactly("Churn rose in spring."))
+    await expect(page.get_by_text("What came before")).to_have_count(0)
 
 
 async def test_whoever_comes_back_misses_nothing(bench: Bench, stage: Stage) -> None:
@@ -97,7 +164,7 @@ async def test_a_page_opened_in_mid_sentence_shows_the_whole_sentence(
     await expect(other.locator("midrun-steps .turn p.text")).to_have_text(exactly(first))
     site.app.close()
     await expect(page.locator("midrun-controls .badge")).to_contain_text("Connection lost")
-    await expect(said).to_have_text(exactly(f"… {first}"))  # nobody knows how it goes on
+    await expect(said).to_have_text(exactly(first))  # it is whole so far as anybody heard
     stage.gate("mid").set()
     await stage.start("end").wait()
     site.app._lobby.closing = type(site.app._lobby.closing)()

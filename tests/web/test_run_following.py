@@ -52,6 +52,20 @@ async def test_new_words_are_seen_above_the_bar(bench: Bench, stage: Stage) -> N
     assert await seen.page.evaluate("scrollY") > 0
 
 
+async def test_whoever_comes_on_a_phone_reads_along(bench: Bench, stage: Stage) -> None:
+    """Also where the newest words were below the bar from the first."""
+    site = await bench.site(stage.play(TURN, "Done."))
+    run = await site.start()
+    stage.gate("zero").set()
+    await stage.start("first").wait()
+    page = await bench.page(site, f"/runs/{run.id}", width=390, height=500)
+    seen = Watched(site, run, page)
+    await expect(page.get_by_role("heading", level=1)).not_to_be_in_viewport()
+    await says_more(seen, stage)
+    await expect(page.get_by_text("The last line.").last).to_be_in_viewport()
+    assert await covered(page) <= 0
+
+
 async def test_whoever_scrolled_away_is_left_where_they_are(bench: Bench, stage: Stage) -> None:
     """They read something else."""
     seen = await spoken(bench, stage)

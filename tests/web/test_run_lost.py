@@ -69,6 +69,8 @@ class Scene:
             await later(self.page, LOOK_MS)  # its lease runs out by the store's clock, not ours
             await self.page.wait_for_function("true")
         await expect(self.bar.locator("#cancel")).to_contain_text("when the worker returns")
+        await expect(self.page.locator("midrun-steps")).not_to_contain_text("Running")
+        await expect(self.bar).not_to_contain_text("takes its time")
 
     @asynccontextmanager
     async def another_worker(self) -> AsyncIterator[None]:
@@ -113,6 +115,7 @@ async def test_killed_while_running(scene: Scene) -> None:
     first = await scene.badge.inner_text()
     await later(scene.page, 3_000)
     await expect(scene.badge).not_to_have_text(first)  # it counts the seconds
+    await expect(scene.badge).to_contain_text("for at least")  # it may be longer
     assert await flaws(scene.page) == []
     async with scene.another_worker():
         await expect(scene.badge).to_contain_text("Check one call")

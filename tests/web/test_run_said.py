@@ -81,7 +81,7 @@ async def test_what_a_child_asks_has_the_buttons_that_apply(bench: Bench, stage:
     page = await bench.page(site, f"/runs/{run.id}")
     card = page.locator("midrun-asks .card")
     await expect(card).to_contain_text("mail")
-    await expect(card.get_by_role("button")).to_have_text(["Approve", "Decline"])
+    await expect(card.get_by_role("button")).to_have_text(["Approve", "Decline…"])
     await expect(card.get_by_role("link", name="child run")).to_be_visible()
     await card.get_by_role("button", name="Approve").click()
     await expect(card).to_contain_text("Which?")

@@ -68,6 +68,29 @@ async def test_each_item_of_the_plan_says_where_it_stands(bench: Bench, stage: S
     await expect(items.nth(2)).to_contain_text("Not started")
 
 
+async def test_what_was_dropped_is_no_step_anywhere(bench: Bench, stage: Stage) -> None:
+    """The rows, the bar and the timeline count alike."""
+    plan = Use(
+        "plan",
+        items=["Look around", "Count votes", "Write the memo", "Send it"],
+        marks={"1": "done", "2": "dropped", "3": "running"},
+    )
+    seen = await watched(bench, stage, [plan, Use("slow", name="work")], "Sent.")
+    items = seen.page.locator("midrun-steps ol > li")
+    await expect(items.nth(1)).to_contain_text("Dropped")
+    await expect(items.locator(".title > span")).to_have_text(
+        ["1. Look around", "Count votes", "2. Write the memo", "3. Send it"]
+    )
+    bar = seen.page.locator("midrun-controls .top")
+    await expect(bar).to_contain_text("step 2 of 3")
+    await expect(seen.page.locator("midrun-timeline")).to_contain_text("1 of 3 done")
+    await stage.start("work").wait()
+    await seen.button("pause").click()
+    stage.gate("work").set()
+    await seen.says("Paused by you")
+    await expect(bar).to_contain_text("1 of 3 done")
+
+
 async def test_a_reload_shows_the_same(bench: Bench, stage: Stage) -> None:
     """Nothing that is shown lives in the page alone."""
     seen = await at_tool(bench, stage)

@@ -42,6 +42,23 @@ async def test_a_chip_counts_and_shows_its_kind(bench: Bench, stage: Stage) -> N
         await expect(page.locator("tbody .what a")).to_have_text(tasks)
 
 
+async def test_a_run_that_ended_unheard_is_not_called_running(
+    bench: Bench, stage: Stage
+) -> None:
+    """However old it is: the newest are told of by the feed, the others are asked for."""
+    site = await bench.site(held(stage))
+    run = await site.start(task="Crawl competitor pricing")
+    await stage.start("held").wait()
+    page = await bench.page(site, clock=True)
+    await expect(badge(page, "Crawl")).to_contain_text("Running")
+    await page.route("**/v1/events", lambda route: route.fulfill(body=""))  # it tells nothing
+    site.app.close()
+    stage.gate("held").set()
+    await run.until("completed")
+    site.app._lobby.closing = type(site.app._lobby.closing)()
+    await expect(badge(page, "Crawl")).to_contain_text("Completed")
+
+
 async def test_the_quick_button_is_the_next_thing_to_do(bench: Bench, stage: Stage) -> None:
     """Pause, keep running, resume: each changes the row when it has happened, not before."""
     site = await bench.site(held(stage))

@@ -14,13 +14,15 @@ export const HOME = new URL("..", import.meta.url).href.replace(/\/$/, "");
  */
 export class Problem extends Error {
   /** @param {{status: number, type?: string, title?: string, detail?: string,
-   *    reason?: string, by?: string, phase?: string, run?: Run}} said */
+   *    reason?: string, by?: string, phase?: string, run?: Run, code?: string, args?: any[]}} said */
   constructor(said) {
     super(said.detail || said.title || `the server said ${said.status}`);
     this.name = "Problem";
     this.status = said.status;
     this.slug = (said.type ?? "").split(":").pop() ?? "";
     this.reason = said.reason ?? "";
+    /** What exactly a run would not have, without the run and what else may be asked of it. */
+    this.why = said.code === "control_refused" ? String(said.args?.at(-1) ?? "") : "";
     this.by = said.by ?? "";
     this.phase = said.phase ?? "";
     this.run = said.run;

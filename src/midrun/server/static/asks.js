@@ -2,6 +2,7 @@
 /** `<midrun-asks>`: what waits for a person to decide. */
 import { css, html, live, nothing, repeat } from "./lit.js";
 import { Problem, etag } from "./api.js";
+import { bring } from "./following.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { span, whom } from "./words.js";
@@ -31,7 +32,7 @@ export class Asks extends StoreElement {
 
   static properties = {
     ...StoreElement.properties,
-    editing: { state: true },
+    field: { state: true },
     drafts: { state: true },
     decided: { state: true },
   };
@@ -48,6 +49,9 @@ export class Asks extends StoreElement {
       .question {
         font-weight: 600;
         white-space: pre-wrap;
+      }
+      :host {
+        scroll-margin: 10px;
       }
       .panel {
         border-color: var(--wait);
@@ -66,19 +70,50 @@ export class Asks extends StoreElement {
 
   constructor() {
     super();
-    this.editing = ""; // the ask whose arguments are being edited
+    /** @type {{ask: string, of: "edit" | "decline"} | null} what is open to be written into */
+    this.field = null;
     /** @type {Record<string, string>} */
     this.drafts = {};
     /** @type {Decided[]} */
     this.decided = [];
     /** @type {Map<string, Ask>} */
     this._known = new Map();
+    /** @type {Set<string>} those that were brought before the reader's eyes */
+    this._brought = new Set();
+    this._focused = false;
+  }
+
+  /** Whether somebody is about to decide something in their own words. */
+  get writing() {
+    const asks = this.view?.asks ?? [];
+    return asks.some(({ id }) => this.field?.ask === id || this.drafts[id]?.trim());
   }
 
   /** @param {import("./lit.js").Changed} changed */
   willUpdate(changed) {
     super.willUpdate(changed);
     for (const ask of this.view?.asks ?? []) this._known.set(ask.id, ask);
+    this._focused = Boolean(this.shadowRoot?.activeElement);
+  }
+
+  updated() {
+    this._bring();
+    if (!this._focused || this.shadowRoot?.activeElement) return;
+    this._focus("#title"); // what had the focus is gone
+  }
+
+  /** What is new for the reader to decide may be out of their sight. */
+  _bring() {
+    const fresh = (this.view?.asks ?? []).filter(
+      ({ id, kind, may_decide }) => kind !== "unsure" && may_decide && !this._brought.has(id),
+    );
+    for (const { id } of fresh) this._brought.add(id);
+    if (fresh.length) bring(this);
+  }
+
+  /** @param {string} where */
+  _focus(where) {
+    /** @type {HTMLElement | null} */ (this.renderRoot.querySelector(where))?.focus({ preventScroll: true });
   }
 
   /** Whoever looks at a card that somebody else decides is told by whom. */
@@ -87,7 +122,8 @@ export class Asks extends StoreElement {
     if (!ask || (type !== "ask.answered" && type !== "ask.closed")) return;
     const who = whom(by, this.view?.you ?? "");
     const how = type === "ask.closed" ? `Closed (${data.why})` : CHOICES[data.decision.choice];
-    const value = type === "ask.answered" ? pretty(data.decision.value) : "";
+    const { value: given, reason } = data.decision ?? {};
+    const value = pretty(given) || reason;
     const said = `${how}${who ? ` by ${who}` : ""}${value ? `: “${value}”` : ""}`;
     const decided = { id: ask.id, text: `${ask.question || ask.tool} — ${said}` };
     this.decided = [decided, ...this.decided].slice(0, 3);
@@ -107,7 +143,7 @@ export class Asks extends StoreElement {
     const asks = (this.view?.asks ?? []).filter((ask) => ask.kind !== "unsure");
     if (!this.shown(asks.length + this.decided.length > 0)) return nothing;
     return html`<section class=${asks.length ? "panel" : "panel quiet"} aria-labelledby="title">
-      <h2 id="title">${asks.length ? `Needs your answer (${asks.length})` : "Decided just now"}</h2>
+      <h2 id="title" tabindex="-1">${asks.length ? `Needs your answer (${asks.length})` : "Decided just now"}</h2>
       ${repeat(asks, (ask) => ask.id, (ask) => this._card(ask))}
       ${this.error ? html`<p class="error" role="alert">${this.error}</p>` : nothing}
       ${this.decided.map((decided) => html`<p class="dim">${decided.text}</p>`)}
@@ -143,7 +179,9 @@ export class Asks extends StoreElement {
 
   /** @param {Ask} ask */
   _buttons(ask) {
-    if (this.editing === ask.id) return this._editor(ask);
+    if (this.field?.ask === ask.id) {
+      return this.field.of === "edit" ? this._editor(ask) : this._reason(ask);
+    }
     switch (ask.of ?? ask.kind) {
       case "approval":
         return html`<div class="row">
@@ -151,9 +189,16 @@ export class Asks extends StoreElement {
             Approve
           </button>
           ${ask.kind === "approval"
-            ? html`<button @click=${() => this._edit(ask)}>Edit…</button>`
+            ? html`<button
+                class="edit"
+                @click=${() => void this._write(ask, "edit", JSON.stringify(ask.args, null, 2))}
+              >
+                Edit…
+              </button>`
             : nothing}
-          <button @click=${() => void this._decide(ask, { decision: "decline" })}>Decline</button>
+          <button class="decline" @click=${() => void this._write(ask, "decline", "")}>
+            Decline…
+          </button>
         </div>`;
       case "unsure":
         return html`<div class="row">
@@ -205,14 +250,47 @@ export class Asks extends StoreElement {
   _editor(ask) {
     return html`<textarea
         rows="5"
+        @keydown=${this._escape}
         aria-label=${`Arguments of ${ask.tool}, as JSON`}
         .value=${live(this.drafts[ask.id] ?? "")}
         @input=${(/** @type {InputEvent} */ event) => this._draft(ask, event)}
       ></textarea>
       <div class="row">
         <button class="main" @click=${() => void this._approveEdited(ask)}>Approve this</button>
-        <button @click=${() => (this.editing = "")}>Discard</button>
+        <button @click=${() => void this._close()}>Discard</button>
       </div>`;
+  }
+
+  /** @param {Ask} ask */
+  _reason(ask) {
+    return html`<form
+      class="row"
+      @keydown=${this._escape}
+      @submit=${(/** @type {Event} */ event) => {
+        event.preventDefault();
+        const comment = (this.drafts[ask.id] ?? "").trim();
+        void this._decide(ask, { decision: "decline", comment });
+      }}
+    >
+      <input
+        class="reason"
+        type="text"
+        maxlength="1000"
+        aria-label="Why not? The agent is told."
+        placeholder="Why not? (optional)"
+        .value=${live(this.drafts[ask.id] ?? "")}
+        @input=${(/** @type {InputEvent} */ event) => this._draft(ask, event)}
+      />
+      <button class="main">Decline</button>
+      <button type="button" @click=${() => void this._close()}>Back</button>
+    </form>`;
+  }
+
+  /** @param {KeyboardEvent} event */
+  _escape(event) {
+    if (event.key !== "Escape") return;
+    event.stopPropagation();
+    void this._close();
   }
 
   /** @param {Ask} ask @param {InputEvent} event */
@@ -221,10 +299,30 @@ export class Asks extends StoreElement {
     this.drafts = { ...this.drafts, [ask.id]: value };
   }
 
-  /** @param {Ask} ask */
-  _edit(ask) {
-    this.drafts = { ...this.drafts, [ask.id]: JSON.stringify(ask.args, null, 2) };
-    this.editing = ask.id;
+  /** Open a field, with what is written first. @param {Ask} ask @param {"edit" | "decline"} of @param {string} text */
+  async _write(ask, of, text) {
+    this._drop();
+    this.drafts = { ...this.drafts, [ask.id]: text };
+    this.field = { ask: ask.id, of };
+    await this.updateComplete;
+    this._focus(of === "edit" ? "textarea" : ".reason");
+  }
+
+  /** Close what is open, and go back to what opened it. */
+  async _close() {
+    const { ask, of } = this.field ?? {};
+    this._drop();
+    await this.updateComplete;
+    this._focus(`[data-ask="${ask}"] .${of}`);
+  }
+
+  /** Forget the field and what is written in it. */
+  _drop() {
+    this.error = "";
+    if (!this.field) return;
+    const { [this.field.ask]: _, ...others } = this.drafts;
+    this.drafts = others;
+    this.field = null;
   }
 
   /** @param {Ask} ask */
@@ -236,27 +334,27 @@ export class Asks extends StoreElement {
       this.error = `This is not JSON: ${/** @type {Error} */ (error).message}`;
       return;
     }
-    if (await this._decide(ask, { decision: "edit", args })) this.editing = "";
+    await this._decide(ask, { decision: "edit", args });
   }
 
   /** Decide. Whoever comes second is told who was first, which is no error. */
   async _decide(/** @type {Ask} */ ask, /** @type {object} */ body) {
     const { store, view: run } = this;
-    if (!store || !run) return false;
+    if (!store || !run) return;
     const done = await this.attempt(async () => {
       try {
-        await store.api.post(`/v1/asks/${ask.ref}`, body, { ifMatch: etag(run) });
+        await store.api.post(`/v1/asks/${ask.ref}`, body, { ifMatch: etag(run) }).catch((error) => {
+          if (!(error instanceof Problem && error.status === 412)) throw error;
+          // Something else was asked of the run meanwhile; this ask is still this ask.
+          return store.api.post(`/v1/asks/${ask.ref}`, body);
+        });
       } catch (error) {
-        const late = error instanceof Problem && TOO_LATE.has(error.reason);
-        if (!late && !(error instanceof Problem && error.status === 412)) throw error;
-        if (late) return true;
-        // Something else was asked of the run meanwhile; this ask is still this ask.
-        await store.api.post(`/v1/asks/${ask.ref}`, body);
+        if (!(error instanceof Problem && TOO_LATE.has(error.reason))) throw error;
       }
       return true;
     });
     store.refresh();
-    return Boolean(done);
+    if (done && this.field?.ask === ask.id) this._drop();
   }
 }
 

@@ -41,12 +41,12 @@ export function top(store, run) {
 /** For how long nothing is heard of the worker. @param {RunStore} store @param {Run} run */
 function silence(store, run) {
   const seconds = (store.now - Date.parse(run.silent_since)) / 1000;
-  return run.lost && seconds >= 1 ? ` for ${span(seconds)}` : "";
+  return run.lost && seconds >= 1 ? ` for at least ${span(seconds)}` : "";
 }
 
 /** @param {Run} run */
 function place(run) {
-  const { rows } = run;
+  const rows = run.rows.filter((row) => row.look !== "dropped");
   if (!rows.length) return run.place;
   const done = rows.filter((row) => row.look === "done").length;
   const still = isOver(run) || run.phase === "paused";
@@ -81,7 +81,7 @@ export function lostLine(store) {
   return html`<div class="line">
     <span>
       As of <span class="mono">${timeOfDay(store.heardAt)}</span> — the run may still be working.
-      Reconnecting; what you press is sent if the server answers.
+      Reconnecting; what you press and cannot be sent says so.
     </span>
   </div>`;
 }
@@ -91,7 +91,7 @@ export function lostLine(store) {
  * @param {RunStore} store @param {Run} run @param {(verb: string, body?: object) => void} send
  */
 export function pausingLine(store, run, send) {
-  if (run.phase !== "pausing" || !run.in_flight.length) return nothing;
+  if (run.phase !== "pausing" || !run.in_flight.length || run.lost) return nothing;
   const silent = run.in_flight.filter((call) => store.silent.has(call.id));
   if (silent.length) {
     return html`<div class="line">
@@ -168,11 +168,13 @@ function hasMoved(events) {
   return false;
 }
 
+const GONE = new Set(["not_started", "dropped"]);
+
 /** Tell whether the plan still has it. @param {Run} run @param {string} text cut to a line */
 function isPlanned(run, text) {
   const begin = text.replace(/…$/, "");
   return run.rows.some(
-    (row) => row.look !== "not_started" && row.text.split(/\s+/).join(" ").startsWith(begin),
+    (row) => !GONE.has(row.look) && row.text.split(/\s+/).join(" ").startsWith(begin),
   );
 }
 
@@ -224,6 +226,14 @@ export function askLine(run, go) {
   return html`<div class="line" data-tone="wait">
     ${icon("waiting")}<span>Needs your answer${asks.length > 1 ? ` (${asks.length})` : ""}</span>
     <button class="link" @click=${go}>Answer…</button>
+  </div>`;
+}
+
+/** The way to what became of the work of a run that was cancelled. @param {Run} run @param {() => void} go */
+export function reportLine(run, go) {
+  if (run.phase !== "cancelled") return nothing;
+  return html`<div class="line">
+    <button class="link" @click=${go}>Read the report</button>
   </div>`;
 }
 

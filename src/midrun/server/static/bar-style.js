@@ -121,6 +121,31 @@ export const style = css`
     kbd {
       display: none;
     }
+    .bar {
+      gap: 6px;
+      padding: 8px;
+    }
+    .buttons {
+      gap: 6px;
+    }
+    .big {
+      padding: 6px 7px;
+    }
+    .big b {
+      gap: 5px;
+      font-size: 14px;
+    }
+    .big small {
+      font-size: 12px;
+      line-height: 1.25;
+    }
+    .note {
+      flex-basis: 100%;
+      order: 1;
+      white-space: normal;
+    }
+  }
+  @container (max-width: 320px) {
     .buttons {
       grid-template-columns: 1fr;
     }
@@ -129,12 +154,6 @@ export const style = css`
       align-items: center;
       gap: 8px;
       min-height: 44px;
-      padding: 6px 10px;
-    }
-    .note {
-      flex-basis: 100%;
-      order: 1;
-      white-space: normal;
     }
   }
 `;

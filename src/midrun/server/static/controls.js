@@ -16,6 +16,7 @@ import {
   lostLine,
   pausingLine,
   pendingLines,
+  reportLine,
   returnedLines,
   top,
   unsureLines,
@@ -116,6 +117,7 @@ export class MidrunControls extends StoreElement {
     const path = event.composedPath();
     const target = /** @type {HTMLElement} */ (path[0]);
     if (TYPING.has(target.tagName) || target.isContentEditable) return;
+    if (this._asks?.writing) return; // those letters were for the card
     if (!this.globalKeys && !path.includes(this._scope)) return;
     const act = {
       p: () => this._press(),
@@ -141,7 +143,7 @@ export class MidrunControls extends StoreElement {
     const settled = performance.now() - this._flippedAt > SETTLE;
     if (!offer?.enabled || !settled || this.sheet === "cancel") return;
     const caps = Object.keys(offer.caps).length ? { caps: offer.caps } : {};
-    await this._send(offer.command, caps, { seen: offer.command === "resume" });
+    await this._send(offer.command, caps, { seen: offer.command === "resume", as: offer.label });
   }
 
   _redirect() {
@@ -162,15 +164,18 @@ export class MidrunControls extends StoreElement {
     this.notice = "";
     const { undo, never, unsure, release } = offer;
     const clean = [undo, never, unsure, release].every((deeds) => !deeds.length);
-    if (clean) await this._send("cancel", {});
+    if (clean) await this._send("cancel", {}, { as: offer.label });
     else this.sheet = "cancel";
   }
 
-  /** @param {string} verb @param {object} [body] @param {{seen?: boolean}} [how] */
+  /**
+   * @param {string} verb @param {object} [body]
+   * @param {{seen?: boolean, as?: string}} [how] `as`: what it is called where it is pressed
+   */
   async _send(verb, body, how) {
     const store = this.store;
     this.notice = "";
-    return this.attempt(async () => store?.send(verb, body, how));
+    return this.attempt(async () => store?.send(verb, body, how), how?.as);
   }
 
   /** @param {Pending} pending */
@@ -200,6 +205,12 @@ export class MidrunControls extends StoreElement {
     return /** @type {import("./asks.js").Asks | null} */ (root.querySelector("midrun-asks"));
   }
 
+  /** What became of the work, where we are part of a page that shows it. */
+  get _report() {
+    const root = /** @type {Document | ShadowRoot} */ (this.getRootNode());
+    return /** @type {import("./report.js").ReportPanel | null} */ (root.querySelector("midrun-report"));
+  }
+
   /** @param {string} text */
   async _followUp(text) {
     const made = await this._send("fork", { instruction: text });
@@ -227,6 +238,7 @@ export class MidrunControls extends StoreElement {
       ${pendingLines(run, (pending) => void this._withdraw(pending), (pending) => void this._hurry(pending))}
       ${unsureLines(run, (ask, value) => void this._settle(ask, value))}
       ${this._asks ? askLine(run, () => this._asks?.reach()) : nothing}
+      ${this._report ? reportLine(run, () => this._report?.reach()) : nothing}
       ${isOver(run) ? nothing : diffLines(store, run)}
       ${returnedLines(store, run, (text) => void this._followUp(text))}
       ${this.notice ? html`<div class="line"><span>${emphatic(this.notice)}</span></div>` : nothing}

@@ -41,10 +41,17 @@ export class Following {
     this.#atEnd = null;
   }
 
-  /** Something was drawn. @param {boolean} whole whether all that there is to show is */
-  drew(whole) {
+  /**
+   * Something was drawn.
+   * @param {boolean} whole whether all that there is to show is
+   * @param {boolean} goesOn whether the run is at work: then whoever has just come reads along
+   */
+  drew(whole, goesOn) {
     this.#news = true;
-    if (this.#atEnd === null && whole) this.#atEnd = this.#hidden() <= GAP;
+    if (this.#atEnd === null && whole) {
+      const came = goesOn && scroller(this.#steps).scrollTop === 0;
+      this.#atEnd = came || this.#hidden() <= GAP;
+    }
     if (this.#bar) this.#sizes.observe(this.#bar); // it may have come later
   }
 
@@ -80,6 +87,16 @@ export class Following {
     const root = /** @type {Document | ShadowRoot} */ (this.#steps.getRootNode());
     return root.querySelector("midrun-controls");
   }
+}
+
+/**
+ * Bring something before the reader's eyes, unless it is, or they write or have marked something.
+ * @param {Element} element
+ */
+export function bring(element) {
+  if (isBusy()) return;
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  element.scrollIntoView({ block: "nearest", behavior: still ? "instant" : "smooth" });
 }
 
 /** Whether the reader writes, or has marked something. */

@@ -91,7 +91,9 @@ function own({ type, data }) {
     case "ask.opened":
       return data.question;
     case "ask.answered":
-      return [data.decision.choice, shown(data.decision.value)].filter(Boolean).join(": ");
+      return [data.decision.choice, shown(data.decision.value) || data.decision.reason]
+        .filter(Boolean)
+        .join(": ");
     case "ask.closed":
       return data.why;
     case "frame.pushed":
@@ -101,9 +103,7 @@ function own({ type, data }) {
     case "frame.abandoned":
       return unmarked(data.words);
     case "plan.made":
-      return `${data.items.filter((/** @type {any} */ item) => item.mark === "done").length} of ${
-        data.items.length
-      } done`;
+      return planned(data.items);
     case "worker.took":
       return data.holder;
     case "wheel.used_tool":
@@ -111,6 +111,12 @@ function own({ type, data }) {
     default:
       return data.reason ?? data.why ?? "";
   }
+}
+
+/** How far a plan is; what was dropped is not counted. @param {{mark: string}[]} items */
+function planned(items) {
+  const done = items.filter(({ mark }) => mark === "done").length;
+  return `${done} of ${items.filter(({ mark }) => mark !== "dropped").length} done`;
 }
 
 /** The runtime's own words, without their emphasis. @param {string} text */

@@ -2,6 +2,7 @@
 /** `<midrun-report>`: what became of the work: kept, undone, and what could not be. */
 import { css, html, nothing } from "./lit.js";
 import { copied } from "./ended.js";
+import { bring } from "./following.js";
 import { icon } from "./icons.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
@@ -51,6 +52,7 @@ export class ReportPanel extends StoreElement {
         background: var(--bg);
       }
       :host {
+        scroll-margin: 10px;
         container-type: inline-size;
       }
       @container (max-width: 520px) {
@@ -67,13 +69,26 @@ export class ReportPanel extends StoreElement {
     this.report = null;
     this.notice = "";
     this._at = -1; // the entry that the report is as of
+    this._awaited = false; // whoever looks saw the run before it was over
   }
 
   updated() {
     const { store, view: run } = this;
-    if (!store || !run || !OVER.has(run.phase) || this._at >= run.seq) return;
+    if (!store || !run) return;
+    if (!OVER.has(run.phase)) this._awaited = true;
+    else if (this._awaited && !this.hidden) {
+      this._awaited = false;
+      bring(this);
+    }
+    if (!OVER.has(run.phase) || this._at >= run.seq) return;
     this._at = run.seq;
     void this.attempt(async () => (this.report = await store.api.get(`${store.path}/report`)));
+  }
+
+  /** Bring it before the reader's eyes, and let those who do not look begin to read it. */
+  reach() {
+    this.scrollIntoView({ block: "start" });
+    /** @type {HTMLElement | null} */ (this.renderRoot.querySelector("h2"))?.focus({ preventScroll: true });
   }
 
   render() {
@@ -82,11 +97,11 @@ export class ReportPanel extends StoreElement {
     if (!store || !run || !report) return nothing;
     const residue = run.controls.pause.command === "retry_undo";
     return html`<section class="panel" aria-labelledby="title">
-      <h2 id="title">What happened to the work</h2>
+      <h2 id="title" tabindex="-1">What happened to the work</h2>
       ${run.phase === "completed"
         ? line("Done and kept", report.done)
         : html`<div class="columns">
-            ${column("Done and kept", "completed", "ok", report.done)}
+            ${column("Done and kept", "completed", "ok", report.done, "Nothing that would need undoing.")}
             ${column("Undone", "undo", "hold", report.undone)}
             ${column("Could not be undone", "failed", "stop", report.not_undone)}
           </div>`}
@@ -140,15 +155,15 @@ function isTold(run, report) {
   return run.phase === "completed" && report.released.length + report.still_held.length > 0;
 }
 
-/** @param {string} title @param {string} shape @param {string} tone @param {Deed[]} deeds */
-function column(title, shape, tone, deeds) {
+/** @param {string} title @param {string} shape @param {string} tone @param {Deed[]} deeds @param {string} [empty] */
+function column(title, shape, tone, deeds, empty = "Nothing.") {
   return html`<div>
     <h3 data-tone=${tone}>${icon(shape)}${title}</h3>
     ${deeds.length
       ? html`<ul>
           ${deeds.map((deed) => html`<li>${told(deed)}</li>`)}
         </ul>`
-      : html`<p class="dim">Nothing.</p>`}
+      : html`<p class="dim">${empty}</p>`}
   </div>`;
 }
 

@@ -33,7 +33,10 @@ const DRIVEN = new Set(["queued", "running", "pausing", "cancelling"]);
 /** @type {Map<string, RunStore>} */
 const stores = new Map();
 
-/** Emits "change" when there is something new to show, and "happened" for every event. */
+/**
+ * Emits "change" when there is something new to show, "happened" for every event, and "returned"
+ * when the server is there again.
+ */
 export class RunStore extends EventTarget {
   /**
    * Return the store of a run; give it back with `release`.
@@ -189,8 +192,7 @@ export class RunStore extends EventTarget {
     const ended = [...this.#ended];
     await this.turns.look(run.turns);
     for (const call of ended) {
-      this.live.delete(call);
-      this.#ended.delete(call);
+      if (this.#ended.delete(call)) this.live.delete(call); // else it has begun again meanwhile
     }
     this.#change();
   }
@@ -270,14 +272,16 @@ export class RunStore extends EventTarget {
     const returned = this.link === "lost";
     this.link = "live";
     this.problem = null;
-    if (returned) this.refresh();
+    if (returned) {
+      this.dispatchEvent(new Event("returned"));
+      this.refresh();
+    }
     this.#change();
   }
 
   #lose() {
     if (this.link === "over" || this.link === "refused") return;
     this.link = "lost";
-    for (const saying of this.live.values()) saying.midway = true; // words went by unheard
     this.#change();
   }
 
@@ -295,6 +299,7 @@ export class RunStore extends EventTarget {
     const call = event.data.call ?? "";
     if (event.type === "call.started") {
       this.live.delete(call);
+      this.#ended.delete(call);
       this.notes.delete(call);
       this.silent.delete(call);
       if (event.data.call_kind === "model") {

@@ -16,6 +16,7 @@ import { follow } from "./feed.js";
 
 const RANKS = ["viewer", "user", "operator"];
 const ALIVE = "queued,running,pausing,paused,waiting,cancelling,failed,halted";
+const LIVING = new Set(ALIVE.split(","));
 const AT_ONCE = 8; // controls under way when many runs are asked the same
 const LOOK_MS = 10_000; // between two looks at what is not over: a lost worker tells nobody
 
@@ -168,13 +169,28 @@ export class RunsStore extends EventTarget {
   /** Runs that are not over come first, however long ago they started. */
   async #loadAlive() {
     let cursor = "";
+    const alive = new Set();
     do {
       const page = await this.api.get(`/v1/runs?phase=${ALIVE}&limit=200&cursor=${encodeURIComponent(cursor)}`);
       this.#take(page.items);
+      for (const line of page.items) alive.add(line.run_id);
       cursor = page.next_cursor;
     } while (cursor);
     if (!this.older) this.older = (await this.api.get("/v1/runs?limit=50")).next_cursor;
+    const ended = this.lines.filter(({ run_id, phase }) => LIVING.has(phase) && !alive.has(run_id));
+    for (const line of ended) this.#take([await this.#seen(line)]);
     this.#changed();
+  }
+
+  /** Return a line as it is by now: it may have ended while nobody told us. @param {Line} line @returns {Promise<Line>} */
+  async #seen(line) {
+    /** @type {import("./shapes.js").Run} */
+    const run = await this.api.get(`/v1/runs/${line.run_id}/seen`);
+    const { phase, seq, changed_at, elapsed, working, place, sign, asks } = run;
+    const work = { elapsed, working, cost_usd: run.usage.cost_usd, place, sign, quick: run.controls.pause };
+    const residue = run.controls.pause.command === "retry_undo" ? "residue" : "";
+    const attention = LIVING.has(phase) ? line.attention : residue;
+    return { ...line, phase, seq, changed_at, attention, asks: asks.length, work };
   }
 
   /** @param {import("./feed.js").Heard} event */

@@ -15,6 +15,7 @@ import { drawn, hasContent, madeCalls, spoken, standing } from "./turn-parts.js"
 
 /** What the runtime says and then puts before the agent's next reply. */
 const SAID_AGAIN = new Set(["back", "dropped"]);
+const NEVER = new Set(["not_started", "dropped"]);
 const AT_WORK = new Set(["running", "needs_you", "held", "stopped", "failed"]);
 
 export class Steps extends StoreElement {
@@ -37,7 +38,8 @@ export class Steps extends StoreElement {
 
   updated() {
     const total = this.store?.turns.total ?? 0;
-    this._following.drew(total > 0 && total >= (this.view?.turns ?? 0));
+    const whole = total > 0 && total >= (this.view?.turns ?? 0);
+    this._following.drew(whole, this.view?.phase === "running");
   }
 
   render() {
@@ -68,14 +70,19 @@ export class Steps extends StoreElement {
   /** @param {Run} run @param {Line} line @param {import("./run-store.js").Saying} [speaking] */
   _line(run, line, speaking) {
     const { store } = this;
-    const about = { you: run.you, notes: store?.notes ?? new Map(), base: store?.api.base ?? "" };
+    const about = {
+      you: run.you,
+      notes: store?.notes ?? new Map(),
+      base: store?.api.base ?? "",
+      lost: run.lost,
+    };
     if (!line.look) {
       const said = line.turns.map((turn) => drawn(turn, { ...about, goesOn: false }));
       return html`<li class="said">${said}</li>`;
     }
     const look = speaking ? "running" : line.look;
-    const kind = look === "not_started" ? "title never" : line.number ? "title" : "title echo";
-    const head = html`${standing(look)}
+    const kind = NEVER.has(look) ? "title never" : line.number ? "title" : "title echo";
+    const head = html`${standing(look, run.lost)}
       <span class=${kind}
         ><span>${line.number}${line.title}</span>${line.was
           ? html`<code class="was dim">was: ${line.was}</code>`
@@ -164,10 +171,11 @@ function planned(run, turns, were) {
     (turn) => !turn.item && !isResult(run, turn),
   );
   const now = run.rows.findLastIndex((row) => AT_WORK.has(row.look));
+  let number = 0; // as "step 4 of 7" counts: what was dropped is no step
   const items = run.rows.map((row, at) => ({
     key: `item ${at}`,
     title: row.text,
-    number: `${at + 1}. `,
+    number: row.look === "dropped" ? "" : `${++number}. `,
     look: row.look,
     tool: row.tool,
     turns: turns.filter((turn) => turn.item === at + 1),

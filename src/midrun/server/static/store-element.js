@@ -27,6 +27,7 @@ export class StoreElement extends LitElement {
     this.token = "";
     /** What went wrong with what was pressed last. */
     this.error = "";
+    this._unanswered = false; // what went wrong is that the server was away
     /** @type {RunStore | null} */
     this.store = null;
     /** @type {RunStore | null} */
@@ -36,6 +37,9 @@ export class StoreElement extends LitElement {
     this._seen = "";
     this._changed = () => {
       if (this._isNew()) this.requestUpdate();
+    };
+    this._returned = () => {
+      if (this._unanswered) this.error = "";
     };
     /** @param {Event} event */
     this._happened = (event) => this.happened(/** @type {CustomEvent} */ (event).detail);
@@ -77,15 +81,18 @@ export class StoreElement extends LitElement {
 
   /**
    * Do something that the server may refuse, and say so if it does.
-   * @template T @param {() => Promise<T>} act @returns {Promise<T | null>}
+   * @template T @param {() => Promise<T>} act @param {string} [what] what it is called where it
+   *   is pressed @returns {Promise<T | null>}
    */
-  async attempt(act) {
+  async attempt(act, what = "This") {
+    const away = this.store?.link === "lost";
     this.error = "";
     try {
       return await act();
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
-      this.error = told(error);
+      this._unanswered = error.status === 0;
+      this.error = this._unanswered ? unanswered(what, away) : told(error);
       return null;
     }
   }
@@ -120,8 +127,10 @@ export class StoreElement extends LitElement {
     if (store === this._heard) return;
     this._heard?.removeEventListener("change", this._changed);
     this._heard?.removeEventListener("happened", this._happened);
+    this._heard?.removeEventListener("returned", this._returned);
     store?.addEventListener("change", this._changed);
     store?.addEventListener("happened", this._happened);
+    store?.addEventListener("returned", this._returned);
     this._heard = store;
   }
 }
@@ -129,5 +138,15 @@ export class StoreElement extends LitElement {
 /** Return a refusal in words. @param {Problem} problem */
 function told(problem) {
   if (problem.status === 412) return "The run changed meanwhile. Look again, then press again.";
+  if (problem.reason === "bad_arguments" && problem.why) return sentence(problem.why);
   return problem.message;
 }
+
+/** @param {string} what @param {boolean} away whether the server was, before it was pressed */
+function unanswered(what, away) {
+  if (away) return `${what} was not sent; press it again.`;
+  return `The server did not answer: ${what} may not have arrived. Look, then press it again.`;
+}
+
+/** @param {string} text */
+const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);

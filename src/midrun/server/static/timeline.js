@@ -114,7 +114,7 @@ export class Timeline extends StoreElement {
     return html`<li>
       <span class="dim">${timeOfDay(event.ts)}</span><span>#${event.seq}</span>
       <span class="what">
-        <span>${event.type}</span>
+        <span>${shownType(event)}</span>
         ${who ? html`<span class=${who === "you" ? "you" : ""}>${who}</span>` : nothing}
         ${event.data.call
           ? html`<span>${call?.tool ?? (model ? "model" : flying || event.data.call)}</span>`
@@ -145,3 +145,8 @@ export class Timeline extends StoreElement {
 }
 
 customElements.define("midrun-timeline", Timeline);
+
+/** What is held is released, not undone; the events of both have one name. @param {Happened} event */
+function shownType({ type, data }) {
+  return data.action === "release" ? type.replace("undo.", "release.") : type;
+}

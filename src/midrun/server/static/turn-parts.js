@@ -19,17 +19,22 @@ export const madeCalls = (turn) => turn.calls.filter((call) => call.tool !== PLA
 export const hasContent = (turn) =>
   (turn.kind !== "task" || turn.earlier) && Boolean(turn.text || turn.thinking || madeCalls(turn).length);
 
-/** Where something stands: icon and word. @param {string} look */
-export function standing(look) {
-  const [word, tone, shape] = STEP_LOOKS[look] ?? STEP_LOOKS.queued;
+/**
+ * Where something stands: icon and word.
+ * @param {string} look @param {boolean} lost whether nothing is heard of the worker
+ */
+export function standing(look, lost) {
+  const shown = lost && look === "running" ? "unheard" : look;
+  const [word, tone, shape] = STEP_LOOKS[shown] ?? STEP_LOOKS.queued;
   return html`<span class="standing" data-tone=${tone}
-    >${icon(shape, look === "running")}<span>${word}</span></span
+    >${icon(shape, shown === "running")}<span>${word}</span></span
   >`;
 }
 
 /**
  * @param {Turn} turn
- * @param {{you: string, goesOn: boolean, notes: Map<string, string>, base: string}} about
+ * @param {{you: string, goesOn: boolean, notes: Map<string, string>, base: string,
+ *   lost: boolean}} about
  *   `goesOn`: the text goes on from one that was cut off
  */
 export function drawn(turn, about) {
@@ -60,13 +65,13 @@ export function drawn(turn, about) {
 
 /**
  * @param {CallLine} call
- * @param {{you: string, notes: Map<string, string>, base: string}} about
+ * @param {{you: string, notes: Map<string, string>, base: string, lost: boolean}} about
  */
 function called(call, about) {
   const note = about.notes.get(call.id);
   return html`<details class="call" data-call=${call.id}>
     <summary>
-      ${standing(call.look)}<code>${call.tool}</code><code class="dim brief">${call.args === "{}" ? "" : call.args}</code>
+      ${standing(call.look, about.lost)}<code>${call.tool}</code><code class="dim brief">${call.args === "{}" ? "" : call.args}</code>
       ${note ? html`<span class="dim">${note}</span>` : nothing}
     </summary>
     <dl>

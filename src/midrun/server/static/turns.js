@@ -5,7 +5,7 @@
 /** @typedef {import("./shapes.js").CallLine} CallLine */
 
 const PAGE = 200;
-const UNSETTLED = new Set(["running", "queued", "needs_you"]);
+const UNSETTLED = new Set(["running", "queued", "held", "needs_you"]);
 
 export class Turns {
   /** @type {Turn[]} oldest first, without gaps up to the newest */

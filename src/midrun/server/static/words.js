@@ -95,6 +95,8 @@ export const STEP_LOOKS = /** @type {Record<string, [string, string, string]>} *
   undone: ["Undone", "hold", "undo"],
   stopped: ["Stopped", "stop", "stopped"],
   not_started: ["Not started", "dim", "dropped"],
+  dropped: ["Dropped", "dim", "dropped"],
+  unheard: ["No word", "fg", "lost"],
   left_open: ["Left open", "dim", "dropped"],
   failed: ["Failed", "stop", "failed"],
 });
