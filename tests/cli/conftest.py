@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.typist import TOKEN, Shell, Typist, serving
+from tests.cli.typist import PATH, TOKEN, Shell, Typist, serving
 
 
 @pytest.fixture(autouse=True)
@@ -14,6 +14,7 @@ def _nobody_elses_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     for name in [name for name in os.environ if name.startswith("MIDRUN_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("MIDRUN_ACTOR", "ada")
+    monkeypatch.setenv("PATH", PATH)
     monkeypatch.chdir(tmp_path)
 
 

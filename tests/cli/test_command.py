@@ -53,6 +53,27 @@ def test_a_signal_pauses_the_run_and_says_how_to_resume(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_watcher_that_is_ended_leaves_the_run_alone(
+    shell: Shell, tmp_path: Path, number: signal.Signals
+) -> None:
+    """`timeout 5 midrun attach … | tail` must not pause what somebody else drives."""
+    gate = tmp_path / "gate"
+    with shell.start("run", f"{APP}:searcher", "Find cats", GATE=str(gate)) as running:
+        run = read_until(running, "run_").strip()
+        read_until(running, "call_kind=tool")
+        with shell.start("attach", run) as watching:
+            read_until(watching, "call_kind=tool")
+            watching.send_signal(number)
+            read_until(watching, "detached: the run goes on")
+            assert watching.wait() == 0
+        gate.touch()
+        read_until(running, "Found cats.")
+        assert running.wait() == 0
+    assert "PauseRequested" not in shell.type("feed", run).out
+
+
+@pytest.mark.slow
 def test_a_second_signal_leaves_at_once(shell: Shell, tmp_path: Path) -> None:
     """The tool is stopped in its grace; the pause stays asked for."""
     gate = str(tmp_path / "gate")

@@ -17,6 +17,10 @@ APP = Path(__file__).with_name("app.py")
 TOKEN = "a-token-that-is-long-enough-for-a-test"
 
 
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+"""With this very midrun on it: hints then name it by its name."""
+
+
 class Said(NamedTuple):
     """What a command printed, and how it exited."""
 
@@ -54,6 +58,7 @@ class Shell:
         self.folder = folder
         self.env = {
             **os.environ,
+            "PATH": PATH,
             "MIDRUN_STORE": f"sqlite:///{folder}/runs.db",
             "MIDRUN_ACTOR": "ada",
             **env,
@@ -86,9 +91,9 @@ def read_until(process: "subprocess.Popen[str]", text: str) -> str:
 
 
 @contextmanager
-def serving(shell: Shell, **env: str) -> Iterator[str]:
+def serving(shell: Shell, agents: str = "everyone", **env: str) -> Iterator[str]:
     """Serve the app in a process of its own, and give its address."""
-    command = ("serve", f"{APP}:everyone", "--port", "0", "--token", TOKEN)
+    command = ("serve", f"{APP}:{agents}", "--port", "0", "--token", TOKEN)
     with shell.start(*command, **env) as served:
         try:
             yield read_until(served, "http://").partition("/#")[0]

@@ -108,6 +108,10 @@ async def discard(call: Call, args: dict[str, str], result: object) -> None:
     """Undo a draft."""
 
 
+async def let_go(call: Call, args: dict[str, str], result: object) -> None:
+    """Release a lock."""
+
+
 @asynccontextmanager
 async def staged(
     *turns: object, columns: int = 100, stop: Stop | None = None, delay: float = 0.0
@@ -128,13 +132,18 @@ async def staged(
         await gates["write"].wait()
         return f"wrote {title}"
 
+    @tool(release=let_go)
+    async def lock(name: str) -> str:
+        """Lock."""
+        return f"locked {name}"
+
     @tool(approve=True)
     async def send(to: str) -> str:
         """Send."""
         return f"sent to {to}"
 
     model = ScriptedModel(list(turns), chunk_delay=delay)  # type: ignore[arg-type]  # turns of any kind
-    agent = Agent("clerk", model=model, tools=[read, write, send, ask_human], stop=stop)
+    agent = Agent("clerk", model=model, tools=[read, write, lock, send, ask_human], stop=stop)
     paper = Paper(columns)
     with create_pipe_input() as keys, create_app_session(input=keys, output=paper):
         async with Midrun("memory://", agents=[agent]) as midrun:

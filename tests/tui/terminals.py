@@ -4,14 +4,19 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from shlex import join
+from subprocess import CalledProcessError
 
 import anyio
 
 APP = Path(__file__).with_name("app.py")
 TMUX = shutil.which("tmux") or "tmux: please install it"
+
+
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+"""With this very midrun on it: hints then name it by its name."""
 
 
 class Terminal:
@@ -22,6 +27,7 @@ class Terminal:
         self._socket = str(folder / "tmux")
         self._env = {
             **os.environ,
+            "PATH": PATH,
             "MIDRUN_STORE": f"sqlite:///{folder}/runs.db",
             "MIDRUN_ACTOR": "ada",
             "GATE": str(self.gate),
@@ -67,10 +73,15 @@ class Terminal:
                 await anyio.sleep(0.02)
         raise AssertionError(f"waited for {texts}, saw:\n{screen}")
 
+    async def hang_up(self) -> None:
+        """Close the window on whatever runs in it."""
+        await self._tmux("kill-session")
+
     async def close(self) -> None:
         """End the server with all that runs in it."""
         with anyio.CancelScope(shield=True):
-            await self._tmux("kill-server")
+            with suppress(CalledProcessError):  # it has ended by itself: no window was left
+                await self._tmux("kill-server")
 
     async def _tmux(self, *words: str) -> str:
         done = await anyio.run_process([TMUX, "-S", self._socket, *words], env=self._env)

@@ -22,6 +22,20 @@ async def test_a_call_is_approved() -> None:
         assert "✓ send sent to everybody" in stage.paper.written
 
 
+async def test_an_edit_that_is_refused_is_told_in_full() -> None:
+    """What is wrong with it stands at the end: it is folded where others would cut it off."""
+    async with staged(SEND, "Done.", columns=80) as stage:
+        await stage.sees("Waiting")
+        stage.type("a")
+        await stage.sees("y  approve")
+        stage.type("e")
+        await stage.sees("approve with these arguments")
+        stage.type(BACKSPACE * 12 + "5}" + ENTER)
+        bar = await stage.sees("approve refused")
+        assert "the run is waiting" in " ".join(bar.split())
+        assert all(len(line) <= 80 for line in bar.splitlines())
+
+
 async def test_a_call_is_approved_with_other_arguments() -> None:
     """They are edited as JSON; what is not JSON comes back."""
     async with staged(SEND, "Done.") as stage:

@@ -175,6 +175,16 @@ async def test_a_cancel_with_effects_asks_first_and_holds_the_run(key: str, said
         assert "■ cancelled" in stage.paper.written
 
 
+async def test_a_cancel_of_a_run_that_holds_something_asks_first() -> None:
+    """As the page does; and it says what the third Ctrl-C would do."""
+    async with staged(Use("lock", name="door"), READ, "Done.") as stage:
+        await stage.sees("Running", "releases lock")
+        stage.type("c")
+        await stage.sees("Cancel?", "will release: lock", "^C again leaves it paused")
+        stage.type("y")
+        assert await stage.gone() is Left.ENDED
+
+
 async def test_a_cancel_that_was_not_meant_lets_the_run_go_on() -> None:
     """Only the hold is taken back, and nothing else was asked."""
     async with staged(WRITE, READ, "Done.") as stage:

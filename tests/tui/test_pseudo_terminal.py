@@ -8,7 +8,7 @@ from pathlib import Path
 import pexpect  # type: ignore[import-untyped]  # it has no types
 import pytest
 
-from tests.tui.terminals import APP
+from tests.tui.terminals import APP, PATH
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 
@@ -17,6 +17,7 @@ def spawn(folder: Path, *words: str, **env: str) -> "pexpect.spawn[str]":
     """Start a command of midrun on a terminal of its own."""
     settings = {
         **os.environ,
+        "PATH": PATH,
         "MIDRUN_STORE": f"sqlite:///{folder}/runs.db",
         "MIDRUN_ACTOR": "ada",
         "GATE": str(folder / "gate"),

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import anyio
 import pytest
 
+from midrun import Midrun
+from midrun.core.entries import PauseRequested, StoodDown
 from tests.tui.terminals import APP, terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
@@ -111,3 +114,26 @@ async def test_detaching_leaves_the_run_to_the_process(tmp_path: Path) -> None:
         await t.sees("goes on in this process")
         t.gate.touch()
         await t.sees("RunCompleted", "All read.", "code=0")
+
+
+@pytest.mark.parametrize("options", [[], ["--plain"]])
+async def test_closing_the_terminal_pauses_what_is_driven_in_it(
+    tmp_path: Path, options: list[str]
+) -> None:
+    """Before the driver goes: or the next worker would go on, and nobody has asked for that."""
+    words = ("run", f"{APP}:clerk", "Sort the mail", *options)
+    async with terminal(tmp_path, 80, *words) as t:
+        await t.sees("read")
+        await t.hang_up()
+        with anyio.fail_after(60):
+            async with Midrun(f"sqlite:///{tmp_path}/runs.db", engine=None) as midrun:
+                (view,) = (await midrun.runs()).items
+                kinds: list[type] = []
+                async for item in (await midrun.get(view.run_id)).feed():
+                    if item.seq is not None:
+                        kinds.append(type(item.entry))
+                    if kinds[-1] is StoodDown:
+                        break
+                assert PauseRequested in kinds
+                (view,) = (await midrun.runs()).items
+                assert view.phase == "pausing"  # whoever takes it comes to rest first

@@ -52,3 +52,15 @@ def test_the_plan_is_told_as_a_list_and_not_as_the_call_that_made_it() -> None:
         lines[tool] = told(started, state, evolve(state, started, state.at))
     assert lines["plan"] == lines["ask_human"] == []
     assert words(lines["look"][0]) == "→ look {}"
+
+
+def test_resuming_with_a_redirect_that_waits_is_not_said_to_change_nothing() -> None:
+    """Its words stand right above; they are applied next."""
+    resumed = e.RunResumed(by="ada")
+    before = given(*BEGUN).state
+    (line,) = told(resumed, before, before)
+    assert words(line) == "= resumed by ada, no changes"
+    redirect = e.RedirectRequested(text="Be brief.", by="ada")
+    waiting = evolve(before, redirect, before.at)
+    (line,) = told(resumed, waiting, waiting)
+    assert words(line) == "= resumed by ada, with new words"

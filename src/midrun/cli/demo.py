@@ -5,6 +5,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Final
 
+from midrun.cli import hinting
 from midrun.cli.saying import Sayer
 from midrun.demo.cast import choose_model
 from midrun.demo.opening import STORE, Demo, Opened
@@ -23,7 +24,7 @@ Try, while it works:
                 It answers, and goes back to where it was.
   Cancel it     during the analysis. The process is killed, the lock released,
                 everything is reported.
-  Kill it       kill -9 {pid}, and `midrun demo` again.
+  Kill it       kill -9 {pid}, and `{again}` again.
                 Nothing is lost or done twice.
 """
 TRY_HERE: Final = """\
@@ -32,7 +33,8 @@ Try, while it works:
   r   redirect it: "Summarise and stop", or "Add a paragraph on salt"
   s   ask it on the side: "How hot did it get?"
   c   cancel it, and see what is undone
-  d   leave; `midrun demo --terminal` finds it again.   ?   all keys
+  d   leave; `{again}` finds it again.
+  ?   all keys
 """
 
 
@@ -77,28 +79,29 @@ async def demo(args: Namespace, say: Sayer) -> int:
     try:
         from midrun.demo import page  # noqa: PLC0415 - only this needs the server
     except ImportError as error:
-        raise Misconfigured("midrun demo", f"install midrun[server] ({error})") from error
+        raise Misconfigured("demo", f"install midrun[server] ({error})") from error
     browser = not args.no_browser and not say.as_json and page.has_screen(os.environ)
     await page.show(shown, opened, port=args.port, browser=browser)
     if not say.as_json:
-        say.text("\nLeft. `midrun demo` finds everything as it was.")
+        say.text(f"\nLeft. `{hinting.demo()}` finds everything as it was.")
     return 0
 
 
 async def _in_terminal(shown: Demo, opened: Opened, say: Sayer) -> int:
     if say.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Misconfigured("midrun demo --terminal", "this is no terminal; leave it out")
+        raise Misconfigured("demo --terminal", "this is no terminal; leave it out")
     try:
         from midrun.demo import terminal  # noqa: PLC0415 - only this needs the bar
     except ImportError as error:
         problem = f"install midrun[tui] ({error})"
-        raise Misconfigured("midrun demo --terminal", problem) from error
+        raise Misconfigured("demo --terminal", problem) from error
     view, report = await terminal.show(shown, opened)
     if view.phase == "cancelled":
         say.text(str(report))
     if view.phase not in CODES:
         say.text(
-            f"It is {view.phase}, at {view.place}; `midrun demo --terminal` finds it again."
+            f"It is {view.phase}, at {view.place}; "
+            f"`{hinting.demo('--terminal')}` finds it again."
         )
     return CODES.get(view.phase, PAUSED)
 
@@ -117,9 +120,10 @@ def _greeting(shown: Demo, link: str, found: str, view: RunView, model: str) -> 
         "",
     ]
     if not link:
-        return "\n".join([*lines, TRY_HERE])
-    tips = TRY.format(pid=os.getpid())
-    elsewhere = f"From another terminal: midrun attach {view.run_id} --store {shown.store}"
+        return "\n".join([*lines, TRY_HERE.format(again=hinting.demo("--terminal"))])
+    tips = TRY.format(pid=os.getpid(), again=hinting.demo())
+    attach = f"{hinting.program()} attach {view.run_id} --store {shown.store}"
+    elsewhere = f"From another terminal: {attach}"
     return "\n".join(
         [*lines, tips, elsewhere, "Ctrl-C leaves; the run goes on when you are back."]
     )

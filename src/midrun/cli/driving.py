@@ -2,21 +2,32 @@
 
 import signal
 from argparse import Namespace
+from typing import Final
 
 import anyio
 
 from midrun.agents.agent import Agent
 from midrun.cli.apps import agents_of
 from midrun.cli.finding import find
+from midrun.cli.hinting import typed
 from midrun.cli.opening import opened
 from midrun.cli.saying import Sayer
 from midrun.cli.staffing import followed, staffed
 from midrun.cli.watching import shown, spilling
+from midrun.core.values import DRIVABLE
+from midrun.embed.midrun import Midrun
 from midrun.errors import Misconfigured
+from midrun.handles.interface import AnyRun
+from midrun.ports.store import Query
+
+LOOKED_AT: Final = 200
+"""How many runs are looked at for agents that an app does not have."""
 
 
 async def run(args: Namespace, say: Sayer) -> int:
     """Start a run and show it until it rests, or somebody leaves."""
+    if not args.task.strip():
+        raise Misconfigured("run", "the task is empty; say what is to be done")
     agents: tuple[Agent, ...] = () if args.url else agents_of(args.app)
     name = (args.agent or args.app) if args.url else _chosen(args, agents)
     with spilling(args, say) as spill:
@@ -25,7 +36,8 @@ async def run(args: Namespace, say: Sayer) -> int:
                 name, args.task, thread=args.thread, labels=args.label, actor=args.actor
             )
             if not say.as_json:
-                say.text(f"{started.id}\npause it from anywhere: midrun pause {started.id}")
+                pause = typed(args, "pause", started.id)
+                say.text(f"{started.id}\npause it from anywhere: {pause}")
             return await shown(started, args, say, driven_here=not args.url, spill=spill)
 
 
@@ -47,7 +59,35 @@ async def attach(args: Namespace, say: Sayer) -> int:
     with spilling(args, say) as spill:
         async with opened(args, agents) as midrun:
             run = await find(midrun, args.run)
+            if agents and not say.as_json:
+                await _say_if_strange(run, agents, args, say)
             return await shown(run, args, say, driven_here=bool(agents), spill=spill)
+
+
+async def _say_if_strange(
+    run: AnyRun, agents: tuple[Agent, ...], args: Namespace, say: Sayer
+) -> None:
+    """Say so if the app does not have the agent of the run: it is watched, and not driven."""
+    agent, names = (await run.view()).agent, [agent.name for agent in agents]
+    if agent not in names:
+        has = f"which {args.app} does not have (it has {', '.join(names)})"
+        say.line([("bad", f"{run.id} is of agent {agent}, {has}; it is not driven here")])
+
+
+async def _say_who_waits(
+    midrun: Midrun, agents: tuple[Agent, ...], args: Namespace, say: Sayer
+) -> None:
+    """Say how many runs, which nobody drives, wait for agents that this app does not have."""
+    names, alive = [agent.name for agent in agents], await midrun.store.holders()
+    waiting = Query(phases=tuple(sorted(DRIVABLE)), limit=LOOKED_AT)
+    rows = (await midrun.store.runs(waiting)).items
+    found = [row.head.agent for row in rows if row.holder not in alive]
+    strange = [agent for agent in found if agent not in names]
+    if strange and not say.as_json:
+        wait = "1 run waits" if len(strange) == 1 else f"{len(strange)} runs wait"
+        whom = ", ".join(sorted(set(strange)))
+        has = f"which {args.app} does not have (it has {', '.join(names)})"
+        say.line([("bad", f"{wait} for {whom}, {has}")])
 
 
 async def serve(args: Namespace, say: Sayer) -> int:
@@ -55,12 +95,14 @@ async def serve(args: Namespace, say: Sayer) -> int:
     try:
         from midrun.server import serve as listen  # noqa: PLC0415 - only those who serve need it
     except ImportError as error:
-        raise Misconfigured("midrun serve", f"install midrun[server] ({error})") from error
-    midrun = staffed(args, agents_of(args.app))
+        raise Misconfigured("serve", f"install midrun[server] ({error})") from error
+    agents = agents_of(args.app)
+    midrun = staffed(args, agents)
     # The server raises again what made it stop; caught here, it does not keep us from standing
     # down from our runs.
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM):
         async with followed(args, midrun):
+            await _say_who_waits(midrun, agents, args, say)
             await listen(
                 midrun,
                 host=args.host,
@@ -75,11 +117,13 @@ async def serve(args: Namespace, say: Sayer) -> int:
 async def worker(args: Namespace, say: Sayer) -> int:
     """Drive the runs of an app until interrupted; then stand down from all of them."""
     agents = agents_of(args.app)
+    midrun = staffed(args, agents)
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with followed(args, staffed(args, agents)):
+        async with followed(args, midrun):
             names = ", ".join(agent.name for agent in agents)
             where = f"driving the runs of {names} in {args.store}; Ctrl-C to leave"
             say.say({"driving": names, "store": args.store}, where)
+            await _say_who_waits(midrun, agents, args, say)
             async for _ in signals:
                 break
             say.say({"leaving": True}, "standing down: calls in flight get their grace")

@@ -5,6 +5,7 @@ from contextlib import aclosing
 from typing import Final
 
 from midrun.cli.finding import find
+from midrun.cli.hinting import say_who_drives, typed
 from midrun.cli.saying import Sayer, ask_line, item_line, row_line, view_lines
 from midrun.handles.interface import AnyMidrun, AnyRun
 from midrun.ports.clock import wall
@@ -21,7 +22,8 @@ async def ls(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     for view in page.items:
         say.say(view, row_line(view, wall()))
     if not page.items and not say.as_json:
-        say.text('no runs; start one: midrun run app.py "the task"')
+        start = typed(args, "run", "app.py", '"the task"')
+        say.text(f"no runs; start one: {start}")
     return 0
 
 
@@ -29,6 +31,7 @@ async def show(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Show where a run stands."""
     view = await (await find(midrun, args.run)).view()
     say.say(view, *view_lines(view, wall()))
+    await say_who_drives(midrun, view, args, say)
     return 0
 
 
@@ -86,12 +89,11 @@ async def export(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
 
 async def asks(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """List what runs wait for."""
-    del args
     waiting = await midrun.asks()
     for ask in waiting:
         say.say(ask, ask_line(ask))
     if not waiting and not say.as_json:
         say.text("nobody is waited for")
     elif not say.as_json and say.on_terminal:
-        say.line([("dim", "decide with: midrun answer|approve|decline ASK")])
+        say.line([("dim", f"decide with: {typed(args, 'answer|approve|decline', 'ASK')}")])
     return 0

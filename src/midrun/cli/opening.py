@@ -31,6 +31,7 @@ def settle(args: Namespace) -> None:
     url = getattr(args, "url", None)
     if url and args.store:
         raise Misconfigured("--store and --url", "give one of them: where are the runs?")
+    args.where = ("--url", url) if url else ("--store", args.store) if args.store else ()
     if hasattr(args, "url") and not args.store:
         args.url = url or given("MIDRUN_URL")
     if hasattr(args, "token"):

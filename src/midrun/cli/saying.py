@@ -80,6 +80,8 @@ def needing(view: RunView) -> str:
     """Return why a person should look at a run, or nothing."""
     if view.asks:
         return f"{len(view.asks)} to decide" if len(view.asks) > 1 else line(str(view.asks[0]))
+    if view.sign.look == "lost":
+        return view.sign.word
     if view.phase == "failed":
         return "failed"
     return "at a cap" if view.phase == "paused" and view.reason == "cap" else ""
@@ -91,7 +93,7 @@ def view_lines(view: RunView, now: Micros) -> list[Line]:
     by = f" by {sign.by}" if sign.by else ""
     head: Line = [
         ("bold", f"{view.run_id}  "),
-        (view.phase, f"{sign.word}{by}"),
+        (sign.look, f"{sign.word}{by}"),
         ("", f"  {view.place}  at work {spell(view.elapsed)}"),
     ]
     return (
@@ -166,10 +168,10 @@ def item_line(item: Item) -> str | None:
     return f"{item.seq:>5}  {clock_time(item.at)}  {item.kind:<18} {_gist(item)}".rstrip()
 
 
-def receipt_line(name: str, receipt: Receipt) -> Line:
-    """Return what became of a control."""
-    now: Line = [("", "; the run is "), (receipt.phase, receipt.phase)]
-    if receipt.said:
+def receipt_line(name: str, receipt: Receipt, *, lost: bool = False) -> Line:
+    """Return what became of a control; if the driver is `lost`, nothing that it would do."""
+    now: Line = [] if lost else [("", "; the run is "), (receipt.phase, receipt.phase)]
+    if receipt.said and not lost:
         return emphasised(receipt.said)
     if receipt.already:
         by = f" (by {receipt.by})" if receipt.by else ""

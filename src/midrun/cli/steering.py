@@ -3,6 +3,7 @@
 from argparse import Namespace
 
 from midrun.cli.finding import find, find_ask
+from midrun.cli.hinting import say_who_drives, typed
 from midrun.cli.saying import Sayer, receipt_line
 from midrun.codec.strict import parse
 from midrun.core.stops import CAPS
@@ -17,7 +18,7 @@ from midrun.tui.typed import value_of
 async def pause(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Pause a run."""
     run = await find(midrun, args.run)
-    return told(args, say, run, await run.pause(now=args.now, actor=args.actor))
+    return await told(midrun, args, say, run, await run.pause(now=args.now, actor=args.actor))
 
 
 async def resume(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -25,7 +26,7 @@ async def resume(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     run = await find(midrun, args.run)
     caps = dict(map(_cap, args.cap)) if args.cap else None
     receipt = await run.resume(args.text, caps=caps, actor=args.actor)
-    return told(args, say, run, receipt)
+    return await told(midrun, args, say, run, receipt)
 
 
 async def redirect(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -33,14 +34,14 @@ async def redirect(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     run = await find(midrun, args.run)
     when: When = "now" if args.now else "next_step"
     receipt = await run.redirect(args.text, when=when, actor=args.actor)
-    return told(args, say, run, receipt)
+    return await told(midrun, args, say, run, receipt)
 
 
 async def say_to(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Speak to a run."""
     run = await find(midrun, args.run)
     receipt = await run.say(args.text, urgency=args.urgency, actor=args.actor)
-    return told(args, say, run, receipt)
+    return await told(midrun, args, say, run, receipt)
 
 
 async def cancel(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -48,7 +49,7 @@ async def cancel(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     run = await find(midrun, args.run)
     undo: UndoSet = "all" if args.undo_all else "in_flight"
     receipt = await run.cancel(undo=undo, reason=args.reason, actor=args.actor)
-    return told(args, say, run, receipt)
+    return await told(midrun, args, say, run, receipt)
 
 
 async def withdraw(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -61,7 +62,7 @@ async def withdraw(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
             problem = "nothing waits to be applied; `resume` takes back a pause that pends"
             raise Misconfigured(run.id, problem)
         seq = pending[-1].seq
-    return told(args, say, run, await run.withdraw(seq, actor=args.actor))
+    return await told(midrun, args, say, run, await run.withdraw(seq, actor=args.actor))
 
 
 async def raise_cap(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -69,39 +70,39 @@ async def raise_cap(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     run = await find(midrun, args.run)
     caps: dict[str, float] = dict(map(_cap, args.cap))
     receipt = await run.raise_cap(actor=args.actor, **caps)  # type: ignore[arg-type]  # caps, by name
-    return told(args, say, run, receipt)
+    return await told(midrun, args, say, run, receipt)
 
 
 async def force_pause(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Stop waiting for calls that do not respond."""
     run = await find(midrun, args.run)
-    return told(args, say, run, await run.force_pause(actor=args.actor))
+    return await told(midrun, args, say, run, await run.force_pause(actor=args.actor))
 
 
 async def resume_frame(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Go back to a held thought."""
     run = await find(midrun, args.run)
     frame = await _frame(run, args)
-    return told(args, say, run, await run.resume_frame(frame, actor=args.actor))
+    return await told(midrun, args, say, run, await run.resume_frame(frame, actor=args.actor))
 
 
 async def drop_frame(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Give up a held thought."""
     run = await find(midrun, args.run)
     frame = await _frame(run, args)
-    return told(args, say, run, await run.drop_frame(frame, actor=args.actor))
+    return await told(midrun, args, say, run, await run.drop_frame(frame, actor=args.actor))
 
 
 async def retry_undo(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Try again to undo."""
     run = await find(midrun, args.run)
-    return told(args, say, run, await run.retry_undo(actor=_operator(args)))
+    return await told(midrun, args, say, run, await run.retry_undo(actor=_operator(args)))
 
 
 async def accept_residue(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Take what is left as it is."""
     run = await find(midrun, args.run)
-    return told(args, say, run, await run.accept_residue(actor=_operator(args)))
+    return await told(midrun, args, say, run, await run.accept_residue(actor=_operator(args)))
 
 
 async def fork(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -111,7 +112,7 @@ async def fork(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     view = await made.view()
     shape = {"run_id": made.id, "control": "fork", "of": run.id, "phase": view.phase}
     say.say(shape, f"{made.id}", f"it continues {run.id}, which stays as it is")
-    _hint(args, say, view.phase)
+    await say_who_drives(midrun, view, args, say)
     return 0
 
 
@@ -119,7 +120,7 @@ async def answer(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Answer a question."""
     run, ask = await find_ask(midrun, args.ask)
     receipt = await run.answer(value_of(args.value), ask=ask, actor=args.actor)
-    return told(args, say, run, receipt)
+    return await told(midrun, args, say, run, receipt)
 
 
 async def approve(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -127,13 +128,15 @@ async def approve(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     run, ask = await find_ask(midrun, args.ask)
     edited = None if args.args is None else parse(args.args)
     receipt = await run.approve(ask=ask, args=edited, actor=args.actor)
-    return told(args, say, run, receipt)
+    return await told(midrun, args, say, run, receipt)
 
 
 async def decline(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Decline a call."""
     run, ask = await find_ask(midrun, args.ask)
-    return told(args, say, run, await run.decline(args.reason, ask=ask, actor=args.actor))
+    return await told(
+        midrun, args, say, run, await run.decline(args.reason, ask=ask, actor=args.actor)
+    )
 
 
 async def halt(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -141,7 +144,7 @@ async def halt(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     await midrun.halt(args.reason, scope=args.scope, actor=_operator(args))
     say.say(
         {"halted": args.scope},
-        f"halted {args.scope}; lift it with: midrun lift --scope {args.scope}",
+        f"halted {args.scope}; lift it with: {typed(args, 'lift', '--scope', args.scope)}",
     )
     return 0
 
@@ -159,18 +162,19 @@ def _operator(args: Namespace) -> Who:
     return f"operator:{args.actor}" if args.actor else None
 
 
-def told(args: Namespace, say: Sayer, run: AnyRun, receipt: Receipt) -> int:
+async def told(
+    midrun: AnyMidrun, args: Namespace, say: Sayer, run: AnyRun, receipt: Receipt
+) -> int:
     """Say what became of a control."""
     name = args.command
-    shape = {"run_id": run.id, "control": name.replace("-", "_"), **_fields(receipt)}
-    say.say(shape, receipt_line(name, receipt))
-    _hint(args, say, receipt.phase)
+    if say.as_json:
+        control = name.replace("-", "_")
+        say.json({"run_id": run.id, "control": control, **_fields(receipt)})
+        return 0
+    view = await run.view()
+    say.line(receipt_line(name, receipt, lost=view.sign.look == "lost"))
+    await say_who_drives(midrun, view, args, say)
     return 0
-
-
-def _hint(args: Namespace, say: Sayer, phase: str) -> None:
-    if phase == "queued" and not (args.url or say.as_json):  # a server drives its own
-        say.line([("dim", "it goes on as soon as a worker takes it: midrun worker APP")])
 
 
 async def _frame(run: AnyRun, args: Namespace) -> str:

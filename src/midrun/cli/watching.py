@@ -10,7 +10,8 @@ from typing import Final
 import anyio
 from anyio.abc import TaskStatus
 
-from midrun.agents.outcome import Cancelled, Completed, Failed, Outcome, Paused
+from midrun.agents.outcome import AskView, Cancelled, Completed, Failed, Outcome, Paused
+from midrun.cli.hinting import typed
 from midrun.cli.saying import Sayer, item_line
 from midrun.driver.live import Delta
 from midrun.errors import ControlRefused, Misconfigured
@@ -21,12 +22,12 @@ PAUSED: Final = 75
 CODES: Final[dict[type[Outcome], int]] = {Completed: 0, Failed: 1, Cancelled: 3}
 
 DECIDING: Final = {
-    "question": "answer {} VALUE",
-    "approval": "approve {} (or decline)",
-    "unsure": "answer {} yes (or no, unknown)",
-    "child": "answer {} VALUE (or approve, decline)",
+    "question": ("answer {} VALUE", ""),
+    "approval": ("approve {}", " (or decline)"),
+    "unsure": ("answer {} yes", " (or no, unknown)"),
+    "child": ("answer {} VALUE", " (or approve, decline)"),
 }
-"""Kind of an ask → what to type."""
+"""Kind of an ask → what to type, and what else would do."""
 
 
 def has_bar(args: Namespace, say: Sayer) -> bool:
@@ -49,7 +50,7 @@ async def shown(
 ) -> int:
     """Show a run until it rests, or until somebody leaves; return the exit code."""
     if not has_bar(args, say):
-        return await _plainly(run, args, say)
+        return await _plainly(run, args, say, driven_here=driven_here)
     try:
         from midrun.tui.attending import attend  # noqa: PLC0415 - needs its extra
         from midrun.tui.hand import Left  # noqa: PLC0415 - as above
@@ -62,10 +63,16 @@ async def shown(
     if left is Left.QUIT:
         return _paused(run, args, say, driven_here=driven_here)
     if not driven_here:
-        say.text(f"detached: the run goes on\ncome back with: midrun attach {run.id}")
-        return 0
+        return _detached(run, args, say)
     say.text("detached: the run goes on in this process; Ctrl-C pauses it")
-    return await _plainly(run, args, say, after=(await run.view()).seq)
+    after = (await run.view()).seq
+    return await _plainly(run, args, say, driven_here=driven_here, after=after)
+
+
+def _detached(run: AnyRun, args: Namespace, say: Sayer) -> int:
+    if not say.as_json:
+        say.text(f"detached: the run goes on\ncome back with: {typed(args, 'attach', run.id)}")
+    return 0
 
 
 def _ended(outcome: Outcome, say: Sayer) -> int:
@@ -76,22 +83,27 @@ def _ended(outcome: Outcome, say: Sayer) -> int:
 
 
 def _paused(run: AnyRun, args: Namespace, say: Sayer, *, driven_here: bool) -> int:
-    say.text(f"resume with: midrun resume {run.id}")
+    say.text(f"resume with: {typed(args, 'resume', run.id)}")
     if driven_here:
-        say.text(f"and drive it: midrun attach {run.id} --app {args.app}")
+        say.text(f"and drive it: {typed(args, 'attach', run.id, '--app', args.app)}")
     return PAUSED
 
 
 # ── without a terminal ────────────────────────────────────────────────────────────────────
 
 
-async def _plainly(run: AnyRun, args: Namespace, say: Sayer, *, after: int = 0) -> int:
+async def _plainly(
+    run: AnyRun, args: Namespace, say: Sayer, *, driven_here: bool, after: int = 0
+) -> int:
     """Print one line per fact until the run rests; an interrupt pauses it, a second leaves."""
     outcome: Outcome | None = None
+    paused = True
     async with anyio.create_task_group() as tasks:
 
         async def leave(*, task_status: TaskStatus[None]) -> None:
-            await _pause_when_interrupted(run, args, task_status)
+            nonlocal paused
+            pausing = _pausing(args, driven_here=driven_here)
+            paused = await _pause_when_told(run, args, pausing, task_status)
             tasks.cancel_scope.cancel()
 
         await tasks.start(leave)
@@ -100,11 +112,13 @@ async def _plainly(run: AnyRun, args: Namespace, say: Sayer, *, after: int = 0) 
         outcome = await run.result()
         await printing.reached((await run.view()).seq)
         tasks.cancel_scope.cancel()
+    if outcome is None and not paused:
+        return _detached(run, args, say)
     if outcome is None:
         return _paused(run, args, say, driven_here=False)
     say.say(_shape(outcome), *_lines(outcome))
     if not say.as_json:
-        for line in _next(outcome):
+        for line in _next(outcome, args):
             say.text(line)
     return CODES.get(type(outcome), PAUSED)
 
@@ -134,21 +148,45 @@ class _Printing:
             await self._grew.wait()
 
 
-async def _pause_when_interrupted(
-    run: AnyRun, args: Namespace, listening: TaskStatus[None]
-) -> None:
-    """Pause at the first signal; return at the second, or when there is nothing to pause."""
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+def _pausing(args: Namespace, *, driven_here: bool) -> set[signal.Signals]:
+    """Return the signals that pause the run; another one only ends the watching.
+
+    Ctrl-C is a person's, who means the run. SIGTERM ends a process: that is a reason to pause
+    what it started or drives, and none to pause what it only looks at. A terminal that goes
+    away takes along what is driven here, and nothing else.
+    """
+    pausing = {signal.SIGINT}
+    if driven_here or args.command == "run":
+        pausing.add(signal.SIGTERM)
+    if driven_here:
+        pausing.add(signal.SIGHUP)
+    return pausing
+
+
+async def _pause_when_told(
+    run: AnyRun, args: Namespace, pausing: set[signal.Signals], listening: TaskStatus[None]
+) -> bool:
+    """Pause at a signal that does; return at the next, or when there is nothing to pause.
+
+    Tells whether the run is left paused, or goes on.
+    """
+    heard = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup: it is to outlive that
+        heard.remove(signal.SIGHUP)
+    with anyio.open_signal_receiver(*heard) as signals:
         listening.started()
-        async for _ in signals:
+        async for number in signals:
+            if number not in pausing:
+                return False
             try:
                 receipt = await run.pause(
                     actor=args.actor, reason="interrupted at the terminal"
                 )
             except ControlRefused:
-                return
+                return True
             if receipt.already:
-                return
+                return True
+    return True
 
 
 def _shape(outcome: Outcome) -> dict[str, object]:
@@ -166,13 +204,15 @@ def _lines(outcome: Outcome) -> list[str]:
     return [str(outcome)]
 
 
-def _next(outcome: Outcome) -> list[str]:
+def _next(outcome: Outcome, args: Namespace) -> list[str]:
     """Return what to type for the run to go on."""
     run = outcome.run_id
     if isinstance(outcome, Paused) and outcome.phase == "waiting":
-        return [
-            f"decide with: midrun {DECIDING[ask.kind].format(f'{run}-{ask.id}')}"
-            for ask in outcome.asks
-        ]
+        return [f"decide with: {_deciding(ask, run, args)}" for ask in outcome.asks]
     rests = isinstance(outcome, Paused | Failed)
-    return [f"resume with: midrun resume {run}"] if rests else []
+    return [f"resume with: {typed(args, 'resume', run)}"] if rests else []
+
+
+def _deciding(ask: AskView, run: str, args: Namespace) -> str:
+    words, others = DECIDING[ask.kind]
+    return typed(args, words.format(f"{run}-{ask.id}")) + others

@@ -15,13 +15,13 @@ from midrun.handles.interface import AnyMidrun
 async def take_over(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Become the assistant."""
     run = await find(midrun, args.run)
-    return told(args, say, run, await run.take_over(actor=args.actor))
+    return await told(midrun, args, say, run, await run.take_over(actor=args.actor))
 
 
 async def write(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Say something as the assistant."""
     run = await find(midrun, args.run)
-    return told(args, say, run, await run.write(args.text, actor=args.actor))
+    return await told(midrun, args, say, run, await run.write(args.text, actor=args.actor))
 
 
 async def use_tool(args: Namespace, say: Sayer) -> int:
@@ -32,10 +32,10 @@ async def use_tool(args: Namespace, say: Sayer) -> int:
     async with opened(args, agents, drive=False) as midrun:
         run = await find(midrun, args.run)
         receipt = await run.use_tool(args.tool, parse(args.args), actor=args.actor)
-        return told(args, say, run, receipt)
+        return await told(midrun, args, say, run, receipt)
 
 
 async def hand_back(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Return the run to its agent."""
     run = await find(midrun, args.run)
-    return told(args, say, run, await run.hand_back(args.text, actor=args.actor))
+    return await told(midrun, args, say, run, await run.hand_back(args.text, actor=args.actor))

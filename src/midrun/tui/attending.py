@@ -31,6 +31,9 @@ REST_S = 0.05
 
 AGAIN_S = 1.0
 
+PAUSE_S = 5.0
+"""How long a process whose terminal is gone tries to leave its run paused."""
+
 
 async def attend(
     run: AnyRun,
@@ -83,20 +86,32 @@ class _Attending:
         self._screen.above([[("", line)] for line in whole])
 
     async def shown(self, *, driven_here: bool) -> Left:
-        app, left = self._screen.app, Left.DETACHED
-        if driven_here:
-            self._orphaned = self._hand.quit
+        if not driven_here:
+            return await self._barred() or Left.DETACHED
+        self._orphaned = self._hand.quit
+        try:
+            left = await self._barred()
+        except Exception:  # as the output does that goes nowhere any more
+            await self._pause_first()
+            raise
+        if left is None:
+            await self._pause_first()
+        return left or Left.QUIT
+
+    async def _pause_first(self) -> None:
+        """Pause: the terminal is gone, and whoever drives the run is about to go, too."""
+        with anyio.move_on_after(PAUSE_S, shield=True), suppress(MidrunError):
+            await self._run.pause(actor=self._hand.actor, reason="the terminal was closed")
+
+    async def _barred(self) -> Left | None:
+        """Show the bar until somebody leaves it; None if the terminal is gone."""
+        app, left = self._screen.app, None
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._hear_signals)  # before there is a bar to act at
             for task in (self._follow, self._look, self._screen.printing, self._hand.working):
                 tasks.start_soon(task)
-            with _prints_above():
-                try:
-                    left = await app.run_async(handle_sigint=False, set_exception_handler=False)
-                except EOFError:  # the terminal is gone
-                    if driven_here:
-                        left = Left.QUIT
-                        await self._run.pause(actor=self._hand.actor)
+            with _prints_above(), suppress(EOFError):  # the terminal is gone
+                left = await app.run_async(handle_sigint=False, set_exception_handler=False)
             tasks.cancel_scope.cancel()
         rest: list[Line] = [[("", self._spilt)]] if self._spilt else []
         self._screen.above([*rest, *self._watching.speech.stop(), *self._unsent()])

@@ -168,11 +168,11 @@ class Hand:
         self.compose(self._aside())
 
     def cancel(self) -> None:
-        """Cancel; if the run has done anything, ask first, and let nothing new start."""
+        """Cancel; if the run has done or holds anything, ask first, and let nothing start."""
         offer = self.view.controls["cancel"]
         if not offer.enabled:
             self.notice = offer.consequence
-        elif offer.undo or offer.never or offer.unsure:
+        elif offer.undo or offer.never or offer.unsure or offer.release:
             self.confirm()
         else:
             self.confirmed("in_flight")

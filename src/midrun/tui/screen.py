@@ -128,7 +128,7 @@ class Screen:
         lines: list[Line] = [[("", row)]] if row else []
         lines += self._sheet(width)
         if hand.notice:
-            lines.append(clipped(emphasised(flat(hand.notice), "bold"), width))
+            lines += wrapped(emphasised(flat(hand.notice), "bold"), width)
         if hand.mode is Mode.COMPOSE and hand.draft is not None:
             lines.append(clipped([("dim", hand.draft.hint)], width))
         return lines

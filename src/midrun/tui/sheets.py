@@ -15,6 +15,8 @@ from midrun.tui.style import Line
 ROWS: Final = 8
 """How many rows of arguments are shown; `midrun show` has all of them."""
 
+AGAIN: Final = " ^C again leaves it paused"
+
 HELP: Final = (
     ("p", "pause, keep running, or resume: what the line says now"),
     ("r", "redirect: Enter at the next step, Alt+Enter now, Esc discards"),
@@ -35,11 +37,12 @@ def confirming(offer: Offer, *, held: bool, width: int) -> list[Line]:
         ("will undo", offer.undo, "good"),
         ("cannot undo", offer.never, "bad"),
         ("unsure", offer.unsure, "waiting"),
+        ("will release", offer.release, "dim"),
     ):
         if names:
             text = f"  {title}: {'; '.join(map(flat, names))}"
             lines += [[(look, row)] for row in folded(text, width)]
-    return [*lines, keys(confirm_keys(offer))]
+    return [*lines, keys(confirm_keys(offer)), [("dim", AGAIN)]]
 
 
 def _held(*, held: bool) -> str:

@@ -82,10 +82,12 @@ def _paused(_: e.RunPaused, __: State, ___: State) -> list[Line]:
     return _one("paused", "‖", "paused")
 
 
-def _resumed(entry: e.RunResumed, _: State, __: State) -> list[Line]:
+def _resumed(entry: e.RunResumed, before: State, _: State) -> list[Line]:
     if entry.instruction:
         return _difference(entry.minus, entry.plus)
-    return _one("dim", "=", f"resumed{_by(entry.by)}, no changes")
+    waits = any(pending.kind == "redirect" for pending in before.pending)
+    how = ", with new words" if waits else ", no changes"
+    return _one("dim", "=", f"resumed{_by(entry.by)}{how}")
 
 
 def _difference(minus: str, plus: str) -> list[Line]:
