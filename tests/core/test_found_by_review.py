@@ -116,7 +116,7 @@ def test_nobody_is_told_not_executed_of_a_call_that_may_have_happened() -> None:
     paused = begun.replies(read).starts("c2").when(c.Pause(now=True))
     stopped = paused.after(v.Close(epoch=E1, outcome=CallAborted(call=C2))).advances()
     found = report(stopped.when(c.Cancel()).state).stopped
-    assert [deed.note for deed in found] == ["stopped midway: the run was cancelled"]
+    assert [deed.note for deed in found] == ["stopped by a pause"]
 
 
 def test_a_redirect_from_before_does_not_abort_the_call_of_a_person_at_the_wheel() -> None:
