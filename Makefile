@@ -12,8 +12,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON_VERSION := 3.11
 OTHER_VERSIONS := 3.12 3.13
 
-# Test processes; ARGS goes to pytest: make check ARGS="-k cancel -x"
-JOBS ?= 2
+# Test processes (three: much of what is tested waits); ARGS goes to pytest: make check ARGS="-k cancel -x"
+JOBS ?= 3
 ARGS ?=
 
 # What happens to be set in the caller's shell must not change what is tested.
