@@ -7,13 +7,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from midrun import Agent, Midrun, Run
+from midrun import Midrun, Run
 from midrun.engines import local
 from midrun.engines.fleet import Fleet
-from midrun.models import ScriptedModel
+from tests.fleet.acting import slow
 from tests.keeping import kept_at
 from tests.runtime.conftest import verify_all
-from tests.runtime.stage import Stage, Use
+from tests.runtime.stage import Stage
 
 PATIENCE = 60
 
@@ -28,17 +28,6 @@ async def path(kept: Path) -> AsyncIterator[Path]:
     with anyio.fail_after(PATIENCE):
         yield kept
         await verify_all(kept)
-
-
-def slow(stage: Stage, name: str = "actor") -> Agent:
-    """Return an agent whose runs act when the test says so, each under its task's name."""
-    return Agent(
-        name,
-        model=ScriptedModel(
-            lambda m: Use("slow", name=next(iter(m)).text) if m.spoken == 0 else "Done."
-        ),
-        tools=stage.tools(),
-    )
 
 
 async def processes(

@@ -16,6 +16,7 @@ from midrun.core.ids import RunId
 from midrun.engines import local
 from midrun.engines.fleet import Fleet
 from midrun.models import ScriptedModel
+from tests.fleet.acting import slow
 from tests.runtime.conftest import verify_all
 from tests.runtime.stage import Stage, Use
 
@@ -28,17 +29,6 @@ async def path(kept: Path) -> AsyncIterator[Path]:
     with anyio.fail_after(PATIENCE):
         yield kept
         await verify_all(kept)
-
-
-def slow(stage: Stage, name: str = "actor") -> Agent:
-    """Return an agent whose runs act when the test says so, each under its task's name."""
-    return Agent(
-        name,
-        model=ScriptedModel(
-            lambda m: Use("slow", name=next(iter(m)).text) if m.spoken == 0 else "Done."
-        ),
-        tools=stage.tools(),
-    )
 
 
 async def settled(midrun: Midrun) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import anyio.to_thread
@@ -12,6 +13,9 @@ from midrun.ports.store import Store
 from midrun.stores.memory import MemoryStore
 from midrun.stores.sqlite.connect import Durability
 from midrun.stores.sqlite.store import SqliteStore
+
+CLOSE_S: Final = 10.0
+"""How long a store that nobody wants any more may take to be closed."""
 
 
 async def open_store(
@@ -71,7 +75,7 @@ async def _open_file(make: Callable[[], SqliteStore]) -> SqliteStore:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(aside)
     except BaseException:
-        with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(CLOSE_S, shield=True):
             for store in made:
                 if isinstance(store, SqliteStore):
                     await store.close()
