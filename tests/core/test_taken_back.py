@@ -8,14 +8,15 @@ from midrun.core.entries import (
     CallAborted,
     CallDone,
     CallFailed,
+    CallUnknown,
     LeaseTaken,
     RunStarted,
     UndoDone,
     UndoStarted,
 )
-from midrun.core.ids import CallId, Epoch, RunId
+from midrun.core.ids import CallId, Epoch, FrameId, RunId
 from midrun.core.machine import plan
-from midrun.core.orders import Release, Undo
+from midrun.core.orders import CallModel, Release, Undo
 from midrun.core.report import report
 from midrun.core.values import Origin, Phase, Traits, UndoSet, Use
 from midrun.testing.journals import BEGUN, Scenario, given
@@ -125,6 +126,18 @@ def test_a_child_that_was_left_behind_gives_up_what_it_had_kept_when_all_is_undo
     assert undone(run) == [("c3", "release")]
     run = run.when(c.Cancel(undo="all"))
     assert undone(cleaned_up(run))[1:] == [("c3", "undo"), ("c2", "undo")]
+
+
+def test_a_model_call_made_once_more_waits_for_the_end_of_a_child_given_up_meanwhile() -> None:
+    """A person dropped its thought while the call was out; then the worker was killed."""
+    asks = v.AskPerson(epoch=Epoch(1), call=CallId("c3"), child=True, question="Which?")
+    run = began.after(asks).when(c.Say(text="Wait", urgency="now")).advances()
+    run = run.starts("c4").when(c.DropFrame(frame=FrameId("f1"))).after(v.TakeLease())
+    assert run.entries[-1] == CallUnknown(call=CallId("c4"))
+    assert [type(order) for order in plan(run.state)] == [Release]
+    run = cleaned_up(run)
+    assert undone(run) == [("c3", "release")]
+    assert [order for order in plan(run.state) if isinstance(order, CallModel)]
 
 
 def test_a_child_whose_end_was_under_way_when_all_was_to_be_undone_is_undone_as_well() -> None:

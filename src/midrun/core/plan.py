@@ -110,8 +110,20 @@ def _starts(state: State) -> Iterator[Order]:
         call = state.calls[number - 1]
         if call.unsure and not call.error and call.traits.check:
             yield CheckCall(call=call.id)
+        elif may_start(call) and call.call_kind == "model":
+            yield from _thinks_again(state, call)
         elif may_start(call):
             yield _start(state, call)
+
+
+def _thinks_again(state: State, call: Call) -> Iterator[Order]:
+    """Ask the model once more, after what a new step waits for: no child is left behind.
+
+    A person may have given one up while the call was out.
+    """
+    if not state.cleaning:
+        left = _left_behind(state)
+        yield _start(state, call) if left is None else left
 
 
 def may_start(call: Call) -> bool:

@@ -1,5 +1,7 @@
 """Faults in thinking across interrupts: held thoughts, reviews, children, wheel, summaries."""
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
 from midrun.core import boundary, cleanup, plan, transcript
@@ -102,6 +104,10 @@ def _blocks(old: Ruling) -> Ruling:
 
 
 # ── children ──────────────────────────────────────────────────────────────────────────────
+
+
+def _at_once(state: State, call: Call) -> Iterator[Order]:
+    yield plan._start(state, call)  # noqa: SLF001 - as above
 
 
 def _tools_only(call: Call) -> bool:
@@ -214,6 +220,12 @@ THOUGHT = (
         name="child_left_behind",
         wrong="a child works on for a call that its parent has given up",
         plant=lambda: in_place_of(plan, "_left_behind", lambda _: None),
+        limit=20000,
+    ),
+    Mutant(
+        name="child_left_behind_by_a_retry",
+        wrong="the model is asked once more while a child works on that was given up meanwhile",
+        plant=lambda: in_place_of(plan, "_thinks_again", _at_once),
         limit=20000,
     ),
     Mutant(

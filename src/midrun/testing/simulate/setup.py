@@ -203,6 +203,7 @@ THEMES: Final[dict[str, Theme]] = {
             ("pause", "answer_on_child", "resume"),
             ("answer", "answer_on_child"),
             ("say", "answer_on_child"),
+            ("say_now", "drop_frame"),
             ("redirect_now",),
             ("redirect",),
             ("cancel",),
