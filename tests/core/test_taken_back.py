@@ -128,6 +128,18 @@ def test_a_child_that_was_left_behind_gives_up_what_it_had_kept_when_all_is_undo
     assert undone(cleaned_up(run))[1:] == [("c3", "undo"), ("c2", "undo")]
 
 
+def test_a_child_that_was_given_up_does_not_wait_for_what_is_released_at_the_end() -> None:
+    """It is ended before the next step; the order of an end is that of one end."""
+    lock = Use(tool="lock", args={}, traits=Traits(release=True))
+    run = given(*BEGUN).replies(AIDE, lock).starts("c2", "c3")
+    run = run.when(c.Redirect(text="Not that", when="now"))
+    for call in ("c2", "c3"):
+        run = run.after(v.Close(epoch=Epoch(1), outcome=CallAborted(call=CallId(call))))
+    run = cleaned_up(cleaned_up(run).replies(text="Done."))
+    run.then(phase=Phase.COMPLETED)
+    assert undone(run) == [("c2", "release"), ("c3", "release")]
+
+
 def test_a_model_call_made_once_more_waits_for_the_end_of_a_child_given_up_meanwhile() -> None:
     """A person dropped its thought while the call was out; then the worker was killed."""
     asks = v.AskPerson(epoch=Epoch(1), call=CallId("c3"), child=True, question="Which?")

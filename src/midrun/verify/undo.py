@@ -107,7 +107,7 @@ class Undoing(Watch):
             self.report("I29", record.seq, text)
         if made.id in self._loose:
             return
-        if made.kind == "child" and made.sealed:
+        if made.kind == "child" and (made.sealed or self._given_up(made)):
             return  # nobody attends to it any more: it is ended as soon as that is so
         if self._last is not None and self._last[0] < made.closed < self._last_seq:
             text = (
@@ -116,6 +116,10 @@ class Undoing(Watch):
             )
             self.report("I29", record.seq, text)
         self._last, self._last_seq = (made.closed, made), record.seq
+
+    def _given_up(self, made: Made) -> bool:
+        """Tell whether the run goes on without it: it gave up the call, and not itself."""
+        return self.ledger.cancel is None and made.stage in {"aborted", "unknown"}
 
     def late(self, _: Record, entry: LateResult) -> None:
         """Evidence that comes once cleaning up has begun gives its call no place in line."""
