@@ -1,9 +1,11 @@
 """A side question does not cost the thread: frames are pushed, named, resumed, never lost."""
 
+import pytest
 from msgspec.structs import replace
 
 from midrun.core import controls as c
 from midrun.core import evidence as v
+from midrun.core import words
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -13,8 +15,10 @@ from midrun.core.entries import (
     RunStarted,
 )
 from midrun.core.ids import SECOND, AskId, CallId, Epoch, FrameId, Micros
+from midrun.core.offers import offers
 from midrun.core.orders import AbortCall, CallModel, CallTool
-from midrun.core.values import Actor, Effect, Item, Phase, Traits, Use
+from midrun.core.signs import sign
+from midrun.core.values import Actor, Effect, Item, Mark, Phase, Traits, Use
 from midrun.testing.journals import BEGUN, Scenario, given
 
 E1 = Epoch(1)
@@ -62,6 +66,48 @@ def test_a_side_question_suspends_the_chain_and_comes_back_to_its_place() -> Non
     run = run.replies(text="It was Lamport 1978.").advances().then(phase=Phase.RUNNING)
     assert run.state.prefix == "Back to *Sort the mail* — step 4 of 7"
     run.then(plans=(CallModel(call=C2),))
+
+
+def test_a_question_about_a_question_finishes_that_and_no_item_of_the_plan() -> None:
+    """The plan is of the thought below: nobody is at its next item now."""
+    run = planned.when(TUESDAY).advances()
+    assert (
+        ack(run.when(c.Say(text="And Monday?")))
+        == f"Hold on — finishing *{TUESDAY.text}* first"
+    )
+    run = run.when(c.Say(text="And Monday?")).advances()
+    held = run.state.frames[-1]
+    assert (held.goal, held.next) == (TUESDAY.text, "the next step as planned")
+    paused = run.when(c.Pause(by=Actor(name="ann"))).advances()
+    assert sign(paused.state).note == "next: answering And Monday?"
+    assert offers(paused.state)["pause"].consequence.startswith("Goes on at “And Monday?”")
+
+
+def test_a_plan_item_that_failed_lies_behind_as_one_that_is_done_does() -> None:
+    """The step is the row that is worked at, in the words, in the view, and on the way back."""
+    marks: tuple[Mark, ...] = ("done", "dropped", "failed", "running", "queued")
+    items = tuple(Item(text=f"part {n}", mark=mark) for n, mark in enumerate(marks, 1))
+    assert words.place(items, steps=9) == "step 3 of 4"
+    run = begun.after(v.SetPlan(epoch=E1, items=items)).when(TUESDAY).advances()
+    assert words.place_of(run.state.frames[-1]) == "step 3 of 4"
+    run = run.replies(text="It was Lamport 1978.").advances()
+    assert run.state.prefix == "Back to *Sort the mail* — step 3 of 4"
+
+
+@pytest.mark.parametrize(
+    ("marks", "place"),
+    [
+        (("failed",), "step 1 of 1"),
+        (("done", "failed"), "step 2 of 2"),
+        (("queued", "running"), "step 2 of 2"),
+        (("dropped",), "step 9"),
+        ((), "step 9"),
+    ],
+)
+def test_the_step_is_that_of_the_item_at_hand(marks: tuple[Mark, ...], place: str) -> None:
+    """Or the last one of a plan that is through; a plan of nothing counts as none."""
+    items = tuple(Item(text="part", mark=mark) for mark in marks)
+    assert words.place(items, steps=9) == place
 
 
 def test_a_side_question_now_closes_the_model_stream_and_next_does_not() -> None:

@@ -7,6 +7,7 @@ from midrun.core.ids import CallId, Epoch
 from midrun.core.machine import plan
 from midrun.core.orders import Release, Undo
 from midrun.core.report import Report, report
+from midrun.core.signs import sign
 from midrun.core.values import Actor, Effect, Traits, Use
 from midrun.testing.journals import BEGUN, Scenario, given
 
@@ -82,7 +83,7 @@ def test_a_call_that_a_redirect_or_a_halt_had_stopped_says_so_too() -> None:
 def test_a_call_that_the_cancel_stopped_says_that_it_did() -> None:
     """What it was sealed with is true then."""
     run = begun.replies(INDEX).starts("c2").when(c.Cancel()).after(aborted(C2)).advances()
-    assert notes(report(run.state)) == {"index": "stopped midway: the run was cancelled"}
+    assert notes(report(run.state)) == {"index": "the run was cancelled"}
 
 
 def test_a_call_that_a_shutdown_stopped_while_a_pause_let_it_finish_is_not_the_pauses() -> None:
@@ -97,6 +98,19 @@ def test_a_question_that_nobody_answered_was_not_stopped_midway() -> None:
     run = run.after(v.AskPerson(epoch=E1, call=C2, question="Which?")).advances()
     run = run.when(c.Cancel(by=ANN))
     assert notes(report(run.state)) == {"ask_human": "not answered: the run was cancelled"}
+
+
+def test_of_a_child_that_was_ended_only_its_own_run_knows_what_it_undid() -> None:
+    """Its parent's report has nothing under *Undone*, which must not read as: nothing was."""
+    run = cleaned_up(begun.replies(AIDE).starts("c2").when(c.Cancel()).after(aborted(C2)))
+    assert notes(report(run.state)) == {"aide": "its own report says what it did and undid"}
+
+
+def test_the_report_of_a_child_calls_its_parent_so() -> None:
+    """An actor called `run:run_1` is nobody to a person; where to look stands beside it."""
+    run = begun.when(c.Cancel(by=Actor(name="run:run_1", role="system"))).advances()
+    assert "UTC, by its parent, run_1\n" in str(report(run.state))
+    assert sign(run.state).by == "its parent"
 
 
 def test_of_a_child_that_was_taken_back_only_its_own_run_knows_what_it_had_done() -> None:

@@ -16,6 +16,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import CallId, Epoch
 from midrun.core.offers import Offer, offers, raised_cap, unheard
+from midrun.core.possible import possible
 from midrun.core.signs import sign
 from midrun.core.state import State
 from midrun.core.stops import MaxCost, MaxSteps
@@ -249,15 +250,31 @@ def test_what_could_not_be_undone_can_be_tried_again() -> None:
     assert pressed(run.when(c.AcceptResidue()).state)[0].enabled is False
 
 
-def test_what_could_not_be_released_is_not_called_an_undo() -> None:
-    """Nothing was to be undone: something is still held."""
-    run = begun.replies(LOCK).starts("c2").after(closed("c2")).when(c.Cancel())
+def never_released(run: Scenario) -> Scenario:
+    """Let every release of c2 fail, to the end of the run."""
     failed = UndoFailed(call=CallId("c2"), action="release", error="refused")
     for _ in range(run.state.started.undo_attempts):
         start = v.StartUndo(epoch=E1, call=CallId("c2"), action="release")
         run = run.later(3600).after(start)
         run = run.after(v.CloseUndo(epoch=E1, outcome=failed))
-    run = run.advances()
+    return run.advances()
+
+
+def test_a_run_that_completed_says_what_is_still_held_until_somebody_accepts_it() -> None:
+    """*Completed* is final, so nothing is tried again; but it is not kept quiet either."""
+    run = begun.replies(LOCK).starts("c2").after(closed("c2")).replies(text="Done.")
+    run = never_released(run)
+    shown = sign(run.state)
+    assert (shown.look, shown.word) == ("completed", "Completed — 1 release failed")
+    assert shown.said == "Completed. 1 could not be released."
+    assert "retry_undo" not in possible(run.state)
+    assert sign(run.when(c.AcceptResidue()).state).word == "Completed"
+
+
+def test_what_could_not_be_released_is_not_called_an_undo() -> None:
+    """Nothing was to be undone: something is still held."""
+    run = begun.replies(LOCK).starts("c2").after(closed("c2")).when(c.Cancel())
+    run = never_released(run)
     shown = sign(run.state)
     assert (shown.word, shown.said) == (
         "Cancelled — 1 release failed",

@@ -14,7 +14,7 @@ from midrun.core.entries import (
     UndoDone,
     UndoStarted,
 )
-from midrun.core.ids import CallId, Epoch, FrameId, RunId
+from midrun.core.ids import AskId, CallId, Epoch, FrameId, RunId
 from midrun.core.machine import plan
 from midrun.core.orders import CallModel, Release, Undo
 from midrun.core.report import report
@@ -150,6 +150,32 @@ def test_a_model_call_made_once_more_waits_for_the_end_of_a_child_given_up_meanw
     run = cleaned_up(run)
     assert undone(run) == [("c3", "release")]
     assert [order for order in plan(run.state) if isinstance(order, CallModel)]
+
+
+def test_the_end_of_a_child_given_up_waits_for_a_call_that_was_approved_meanwhile() -> None:
+    """Nothing is cleaned up while a call is in flight; an order for it would be refused."""
+    mail = Use(tool="mail", args={}, traits=Traits(approve="queue"))
+    asks = v.AskPerson(epoch=Epoch(1), call=CallId("c3"), child=True, question="Which?")
+    run = began.after(asks).when(c.Say(text="Wait", urgency="now")).advances()
+    run = run.replies(mail).advances().starts("c6").when(c.DropFrame(frame=FrameId("f1")))
+    run = run.when(c.Approve(ask=AskId("a2"))).after(v.TakeLease()).starts("c5")
+    assert not [o for o in plan(run.state) if isinstance(o, Release | CallModel)]
+    run = cleaned_up(done(run, "c5"))
+    assert undone(run) == [("c3", "release")]
+    assert [order for order in plan(run.state) if isinstance(order, CallModel)]
+
+
+def test_a_child_given_up_is_ended_although_the_run_waits_for_somebody() -> None:
+    """Else whoever answers the child sets it to work for a thought that was dropped."""
+    asks = v.AskPerson(epoch=Epoch(1), call=CallId("c3"), child=True, question="Which?")
+    run = began.after(asks).when(c.Say(text="Wait", urgency="now")).advances()
+    run = run.replies(Use(tool="ask_human", args={})).starts("c5")
+    run = run.after(v.AskPerson(epoch=Epoch(1), call=CallId("c5"), question="Who?")).advances()
+    run = run.then(phase=Phase.WAITING).when(c.DropFrame(frame=FrameId("f1")))
+    run = run.then(phase=Phase.QUEUED).after(v.TakeLease())
+    assert [type(order) for order in plan(run.state)] == [Release]
+    run = cleaned_up(run).then(phase=Phase.WAITING)
+    assert undone(run) == [("c3", "release")]
 
 
 def test_a_child_whose_end_was_under_way_when_all_was_to_be_undone_is_undone_as_well() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from typing import ParamSpec
+from typing import ParamSpec, TypeAlias
 
 import anyio
 import apsw
@@ -30,6 +30,9 @@ from tests.keeping import kept_at
 
 P = ParamSpec("P")
 
+Live: TypeAlias = Callable[[str, str, str, int], Awaitable[None]]
+"""Sees one run through: the folder, the story, the case, and so many hours later."""
+
 LONG = timedelta(seconds=60)
 """A lease that nobody loses because the machine is slow; who takes over has another clock."""
 
@@ -44,16 +47,17 @@ def say(*words: object) -> None:
 # ── killed at a write ────────────────────────────────────────────────────────
 
 
-async def live(url: str, story: str, case: str, folder: str, hours: int) -> None:
+async def live(folder: str, story: str, case: str, hours: int) -> None:
     """Start a run, or find it, and stay until it has ended."""
-    agent = STORIES[story](case, Path(folder))
+    place = Path(folder) / case
+    agent = STORIES[story](case, place)
     outside = Outside(lease=LONG, clock=later(hours=hours))
-    async with Midrun(url, agents=[agent], outside=outside) as midrun:
+    async with Midrun(kept_at(f"{folder}/runs.db"), agents=[agent], outside=outside) as midrun:
         run = await midrun.start(agent, "go", request_id=case)
         if story == "held_up":
             await cancel_it(run, at_once=hours > 0)
         else:
-            await answer_it(run, Path(folder))
+            await answer_it(run, place)
 
 
 async def cancel_it(run: Run, *, at_once: bool) -> None:
@@ -124,14 +128,13 @@ def tell_of_appends(sink: int) -> None:
         setattr(SqliteStore, name, telling(getattr(SqliteStore, name)))
 
 
-def kill_one(folder: str, story: str, *ends: tuple[str, int]) -> bool:
+def kill_one(live: Live, folder: str, story: str, *ends: tuple[str, int]) -> bool:
     """Kill one process after the other over the same run; tell whether the last one died.
 
     Each of `ends` is a point and which of the process's writes it is at.
     """
-    case = "-".join([story, *(f"{point}-{number}" for point, number in ends)])
-    place = Path(folder) / case
-    place.mkdir()
+    case = "_".join([story, *(f"{point}-{number}" for point, number in ends)])
+    (Path(folder) / case).mkdir()
     acks: list[str] = []
     killed = False
     for hours, (point, number) in enumerate(ends):
@@ -140,7 +143,7 @@ def kill_one(folder: str, story: str, *ends: tuple[str, int]) -> bool:
         if not child:
             tell_of_appends(sink)
             arrange_the_end(point, number)
-            anyio.run(live, kept_at(f"{folder}/runs.db"), story, case, str(place), hours)
+            anyio.run(live, folder, story, case, hours)
             os._exit(0)
         os.close(sink)
         _, ending = os.waitpid(child, 0)
@@ -153,15 +156,15 @@ def kill_one(folder: str, story: str, *ends: tuple[str, int]) -> bool:
     return killed
 
 
-def kills(folder: str, story: str, *ends: str) -> None:
+def kills(live: Live, folder: str, story: str, *ends: str) -> None:
     """Kill processes at these ends, `point-number`; the last, without a number, at each."""
     parts = [end.partition("-") for end in ends]
     *first, last = [(point, int(number or 0)) for point, _, number in parts]
     if last[1]:
-        kill_one(folder, story, *first, last)
+        kill_one(live, folder, story, *first, last)
         return
     for number in count(1):
-        if not kill_one(folder, story, *first, (last[0], number)):
+        if not kill_one(live, folder, story, *first, (last[0], number)):
             return
 
 
@@ -204,7 +207,7 @@ def main(mode: str, *rest: str) -> None:
     """Do what the test asked for."""
     match mode:
         case "kills":
-            kills(*rest)
+            kills(live, *rest)
         case "drive":
             folder, tool, lease_s = rest
             anyio.run(drive, folder, tool, lease_s)

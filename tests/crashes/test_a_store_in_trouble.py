@@ -186,7 +186,7 @@ async def test_a_drive_that_is_not_answered_reads_what_became_of_its_append(
         store.lost_answer = lost
         agent = stage.agent([Use("read", name="a"), Use("lock", name="b")], "Done.")
         stage.gate("a").set()
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             async with Midrun(store, agents=[agent]) as midrun:
                 run = await midrun.start(agent, "go")
                 while isinstance(outcome := await run.result(), Paused):

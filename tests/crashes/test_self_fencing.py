@@ -152,10 +152,8 @@ async def test_a_beat_after_the_time_is_over_does_not_bring_back_what_was_lost(
     scene.store.anew.clear()
     scene.clock.now += 10 * SAFE  # frozen: nothing of us ran
     scene.store.anew.wait(4 * PERIOD)  # the loop is not the first to run: the thread may beat
-    acts = scene.holder.alive()
-    with anyio.move_on_after(10 * PERIOD):
-        await scene.fenced.wait()
-    assert (acts, scene.fences > 0) == (False, True)
+    assert not scene.holder.alive()
+    await scene.fenced.wait()
 
 
 async def test_a_new_run_after_a_freeze_does_not_bring_back_what_was_lost(
@@ -168,8 +166,6 @@ async def test_a_new_run_after_a_freeze_does_not_bring_back_what_was_lost(
     scene.clock.now += 10 * SAFE
     scene.store.out = False
     await scene.holder.ready()
-    with anyio.move_on_after(10 * PERIOD):
-        await scene.fenced.wait()
     assert scene.fences > 0
 
 

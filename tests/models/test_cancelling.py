@@ -19,7 +19,7 @@ from tests.models.protocols import ALL, Speaks, heard, let_go, prompt
 
 protocols = pytest.mark.parametrize("speaks", ALL, ids=lambda speaks: str(speaks.name))
 
-NET_S = 20
+NET_S = 60
 WORDS = [f"word{n} " for n in range(10)]
 
 

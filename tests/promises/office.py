@@ -9,7 +9,8 @@ from pathlib import Path
 
 import anyio
 
-from midrun import Agent, ask_human, pause_here, tool
+from midrun import Agent, Checkpoint, ask_human, is_paused, pause_here, tool
+from midrun.agents.outcome import Outcome
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Cue, Line
@@ -26,6 +27,12 @@ def written(log: str | Path) -> list[str]:
     """Return what was written down, in order."""
     book = Path(log)
     return book.read_text().splitlines() if book.exists() else []
+
+
+def carried(outcome: Outcome) -> Checkpoint:
+    """Return the checkpoint of a paused run as it comes back from JSON."""
+    assert is_paused(outcome)
+    return Checkpoint.from_json(outcome.checkpoint.to_json())
 
 
 @tool

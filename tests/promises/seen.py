@@ -15,7 +15,7 @@ from midrun.handles.item import Happened
 
 E = TypeVar("E", bound=Entry)
 
-PATIENCE = 20
+PATIENCE = 60
 """Seconds after which something that should have happened counts as never happening."""
 
 

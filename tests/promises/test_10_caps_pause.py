@@ -16,13 +16,10 @@ from midrun import (
     ControlRefused,
     Midrun,
     Misconfigured,
-    Paused,
-    Run,
     tool,
 )
 from midrun.core.entries import CapReached
 from midrun.models import Use
-from midrun.models.scripted import Line
 from midrun.ports.outside import Outside
 from midrun.stops import (
     MaxCost,
@@ -33,30 +30,13 @@ from midrun.stops import (
     Stop,
 )
 from tests.keeping import kept_at
+from tests.promises.caps import capped, shown, uses
 from tests.promises.clocks import FAR, Hand, Stopped
 from tests.promises.office import office, script
 from tests.promises.priced import Priced
 from tests.promises.seen import entries
 from tests.runtime.conftest import Opener
 from tests.runtime.stage import Stage
-
-
-def uses(*names: str) -> list[Line]:
-    """Return one turn for each name: a call of `quick`."""
-    return [Use("quick", name=name) for name in names]
-
-
-async def capped(run: Run) -> Paused:
-    """Wait until the run pauses at a cap, and return how it stands."""
-    outcome = await run.result()
-    assert isinstance(outcome, Paused), outcome
-    assert (outcome.phase, outcome.reason) == ("paused", "cap")
-    return outcome
-
-
-async def shown(run: Run) -> dict[str, tuple[float, float]]:
-    """Return the caps as people see them: used, and bound."""
-    return {cap.name: (cap.used, cap.cap) for cap in (await run.view()).caps}
 
 
 def priced(stage: Stage, model: Priced, stop: Stop) -> Agent:

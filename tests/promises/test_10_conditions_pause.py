@@ -14,7 +14,6 @@ from midrun import (
     ControlRefused,
     Misconfigured,
     Paused,
-    Run,
 )
 from midrun.core.entries import CapReached, VerdictGiven
 from midrun.models import Use
@@ -28,28 +27,10 @@ from midrun.stops import (
     TextMention,
 )
 from tests.promises import conditions
+from tests.promises.caps import capped, shown, uses
 from tests.promises.seen import entries, kinds
 from tests.runtime.conftest import Opener
 from tests.runtime.stage import Stage
-
-
-def uses(*names: str) -> list[Line]:
-    """Return one turn for each name: a call of `quick`."""
-    return [Use("quick", name=name) for name in names]
-
-
-async def capped(run: Run) -> Paused:
-    """Wait until the run pauses at a cap, and return how it stands."""
-    outcome = await run.result()
-    assert isinstance(outcome, Paused), outcome
-    assert (outcome.phase, outcome.reason) == ("paused", "cap")
-    return outcome
-
-
-async def shown(run: Run) -> dict[str, tuple[float, float]]:
-    """Return the caps as people see them: used, and bound."""
-    return {cap.name: (cap.used, cap.cap) for cap in (await run.view()).caps}
-
 
 # ── repetition ────────────────────────────────────────────────────────────────────────────
 
@@ -97,7 +78,7 @@ async def test_a_condition_without_a_bound_pauses_once_for_what_it_has_seen(
 ) -> None:
     """There is nothing to raise, so a bare resume goes on, and one more step at least."""
     stage = Stage()
-    turns: list[Line] = [*uses("a"), ["I am ready now. ", *uses("b")], *uses("c"), "Done."]  # type: ignore[list-item]  # one turn
+    turns: list[Line] = [*uses("a"), ["I am ready now. ", *uses("b")], *uses("c"), "Done."]
     midrun = await opened(stage.agent(*turns, stop=stop))
     run = await midrun.start("actor", "go")
     await capped(run)
@@ -122,7 +103,7 @@ async def test_a_condition_without_a_bound_pauses_once_for_what_it_has_seen(
 async def test_a_condition_may_say_that_the_run_is_done(stop: Stop, opened: Opener) -> None:
     """What the agent said last is its answer; the calls of that step are made."""
     stage = Stage()
-    turns: list[Line] = [*uses("a"), ["All ready. ", *uses("b")], *uses("never")]  # type: ignore[list-item]  # one turn
+    turns: list[Line] = [*uses("a"), ["All ready. ", *uses("b")], *uses("never")]
     midrun = await opened(stage.agent(*turns, stop=stop))
     run = await midrun.start("actor", "go")
     outcome = await run.result()

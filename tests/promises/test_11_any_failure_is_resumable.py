@@ -292,7 +292,7 @@ async def test_a_pause_does_not_wait_for_the_next_attempt(opened: Opener) -> Non
     midrun = await opened(agent(Stage(), model))
     run = await midrun.start("actor", "go")
     await recorded(run, CallFailed)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await run.pause()
         await run.until("paused")
     assert model.asked == 1
@@ -304,7 +304,7 @@ async def test_a_cancel_does_not_wait_for_the_next_attempt(opened: Opener) -> No
     midrun = await opened(agent(Stage(), model))
     run = await midrun.start("actor", "go")
     await recorded(run, CallFailed)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await run.cancel()
         await run.until("cancelled")
     assert model.asked == 1
@@ -319,7 +319,7 @@ async def test_a_redirect_does_not_wait_for_the_next_attempt(opened: Opener) -> 
     midrun = await opened(agent(Stage(), model))
     run = await midrun.start("actor", "go")
     await recorded(run, CallFailed)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await run.redirect("Use the other one")
         await run.until("completed")
 

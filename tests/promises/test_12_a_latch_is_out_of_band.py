@@ -142,7 +142,7 @@ async def test_a_latch_that_is_met_after_it_was_lifted_holds_nothing(
     await operating.lift(actor=OPERATOR)
     lifted.set()
     stage.gate("a").set()
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await run.until("completed")
 
 
@@ -155,7 +155,7 @@ async def test_a_process_that_dies_while_it_lifts_leaves_no_run_behind(opened: O
     await midrun.halt("stop", actor=OPERATOR)
     await run.until("halted")
     await midrun.store.lift("all")  # and it is killed before it tells anybody
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await run.until("completed")
 
 

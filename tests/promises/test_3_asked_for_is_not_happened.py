@@ -162,7 +162,7 @@ async def test_a_held_pause_lets_go_by_itself_when_its_time_is_over(path: Path) 
 
     agent = stage.agent(Use("slow", name="a"), "Done.")
     outside = Outside(clock=clock, lease=LEASE)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with Midrun(kept_at(path), agents=[agent], outside=outside) as midrun:
             run = await midrun.start("actor", "go")
             await stage.start("a").wait()

@@ -146,7 +146,7 @@ async def test_what_cannot_be_released_does_not_hold_up_a_completion_for_ever(
         return f"{name} locked"
 
     agent = Agent("actor", model=ScriptedModel([Use("lock", name="t"), "Done."]), tools=[lock])
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
             run = await midrun.start("actor", "go")
             await run.until("completed")
@@ -166,7 +166,7 @@ async def test_an_undo_is_tried_again_under_the_same_key(path: Path) -> None:
     drafts = Drafts()
     drafts.fails["a"] = 2
     agent = drafts.agent(Use("write", name="a"), Use("write", name="b"), Use("slow", name="x"))
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
             run = await midrun.start("actor", "go")
             await drafts.stage.start("x").wait()
@@ -218,7 +218,7 @@ async def test_an_undo_that_never_works_is_given_up_by_name_and_the_others_go_on
     drafts.fails["b"] = ATTEMPTS
     turns = [Use("write", name=name) for name in "abc"]
     agent = drafts.agent(*turns, Use("slow", name="x"))
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
             run = await midrun.start("actor", "go")
             await drafts.stage.start("x").wait()
@@ -249,7 +249,7 @@ async def test_somebody_can_take_the_residue_as_it_is(path: Path) -> None:
     drafts = Drafts()
     drafts.fails["a"] = ATTEMPTS
     agent = drafts.agent(Use("write", name="a"), Use("slow", name="x"))
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with Midrun(kept_at(path), agents=[agent], outside=hasty()) as midrun:
             run = await midrun.start("actor", "go")
             await drafts.stage.start("x").wait()

@@ -71,7 +71,7 @@ async def test_the_report_says_what_the_world_saw(path: Path) -> None:
     mixed = Mixed()
     stage = mixed.drafts.stage
     mixed.drafts.fails["cursed"] = ATTEMPTS
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with Midrun(kept_at(path), agents=[mixed.agent()], outside=hasty()) as midrun:
             run = await midrun.start("actor", "the whole lot")
             for name in ("undone", "cursed", "stopped", "unsure", "table"):

@@ -31,7 +31,7 @@ async def after_a_crash(
         talk.kill()
     world = World(folder)
     agents = [world.agent(script)]
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with Midrun(kept_at(path), agents=agents, outside=LATER) as midrun:
             yield await midrun.get(run_id), world
             assert await midrun.verify(run_id)

@@ -219,7 +219,7 @@ async def test_a_question_to_a_run_that_waits_is_answered_and_the_ask_stays_open
     run = await midrun.start("actor", "Main")
     await run.until("waiting")
     await run.say("What day is it?")
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while not await entries(run, FrameResumed):
             await run.until("waiting")
     await run.answer("red")

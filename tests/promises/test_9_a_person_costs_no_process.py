@@ -16,30 +16,15 @@ from midrun import (
     Midrun,
     NotJson,
     Paused,
-    is_paused,
 )
-from midrun.agents.outcome import Outcome
 from midrun.core.entries import AskOpened
 from midrun.models import Use
 from tests.keeping import kept_at
-from tests.promises.office import office, script, told, written
+from tests.promises.office import carried, office, script, told, written
 from tests.promises.processes import elsewhere
 from tests.promises.seen import recorded
 from tests.runtime.conftest import Opener
 from tests.runtime.stage import Stage
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> str:
-    """Give the book that the office writes down in what it does."""
-    return str(tmp_path / "book.txt")
-
-
-def carried(outcome: Outcome) -> Checkpoint:
-    """Return the checkpoint of a paused run as it comes back from JSON."""
-    assert is_paused(outcome)
-    return Checkpoint.from_json(outcome.checkpoint.to_json())
-
 
 # ── a question ────────────────────────────────────────────────────────────────────────────
 

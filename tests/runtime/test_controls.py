@@ -157,7 +157,7 @@ async def test_two_processes_one_drives_and_the_other_controls(opened: Opener) -
     await other.pause(now=True)
     await other.until("paused")
     assert stage.stopped == ["a"]
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await other.resume()
         await run.until("completed")
 

@@ -287,7 +287,7 @@ async def test_a_childs_ask_expires_on_both(path: Path) -> None:
     aide = Agent("aide", model=model, tools=[pay])
     parent = delegating(aide, turns=[Use("aide", task="Do"), told])
     outside = Outside(clock=clock, lease=FAR)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with Midrun(kept_at(path), agents=[parent], outside=outside) as midrun:
             run = await midrun.start("parent", "go")
             await run.until("waiting")

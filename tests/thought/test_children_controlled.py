@@ -52,7 +52,7 @@ async def test_a_parent_is_paused_although_its_child_was_paused_before(opened: O
     shop.gate("x").set()
     await child.until("paused")
     await run.pause()
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await run.until("paused")
 
 
@@ -123,7 +123,7 @@ async def test_a_pause_becomes_sharper_for_the_child_too(opened: Opener) -> None
     await run.pause()
     await child.until("pausing")
     await run.pause(now=True)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await run.until("paused")
     assert shop.stopped == ["x"]
 
@@ -290,7 +290,7 @@ async def test_a_parent_can_be_stopped_while_its_child_is_halted(
     await midrun.halt("stop", scope="agent:aide", actor=OPERATOR)
     child = await child_of(midrun, run)
     await child.until("halted")
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         if control == "pause":
             await run.pause()
             await run.until("paused")

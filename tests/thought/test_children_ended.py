@@ -44,6 +44,31 @@ async def test_a_family_is_undone_in_the_reverse_order_of_all_its_deeds(opened: 
     assert {row.phase for row in page.items} == {"cancelled"}
 
 
+async def test_a_child_whose_thought_is_dropped_is_ended_while_its_parent_waits(
+    opened: Opener,
+) -> None:
+    """Nobody is asked for it any more, and nobody who answers it sets it to work again."""
+    shop = Workshop()
+    child = aide(shop, Use("ask_human", question="Which?"), Use("quick", name="late"), "Done.")
+    turns = [Use("aide", task="Do"), Use("ask_human", question="Who?"), told]
+    midrun = await opened(delegating(child, turns=turns, stage=shop))
+    run = await midrun.start("parent", "go")
+    await run.until("waiting")
+    await run.say("Wait, for whom?", urgency="now")
+    await run.until("waiting")
+    assert len(await midrun.asks()) == 3  # two on the parent, and the child's own
+    await run.drop_frame("f1")
+    await run.until("waiting")
+    assert (await (await child_of(midrun, run)).view()).phase == "cancelled"
+    (ask,) = await midrun.asks()
+    assert ask.question == "Who?"
+    await run.answer("ada")
+    outcome = await run.result()
+    assert isinstance(outcome, Completed)
+    assert outcome.output.endswith("ask_human: ada")
+    assert shop.did == []
+
+
 async def test_a_parent_is_cancelled_only_after_all_its_children(opened: Opener) -> None:
     """Several in parallel, one of them slow to undo."""
     shop = Workshop()

@@ -6,7 +6,16 @@ import anyio
 import msgspec
 import pytest
 
-from midrun import Agent, Cancelled, Checkpoint, CheckpointRefused, Completed, Midrun, Paused
+from midrun import (
+    Agent,
+    Cancelled,
+    Checkpoint,
+    CheckpointRefused,
+    Completed,
+    Midrun,
+    Paused,
+    Run,
+)
 from midrun.core.entries import AskAnswered
 from midrun.core.head import head_of
 from midrun.core.ids import RunId
@@ -27,6 +36,13 @@ def family(shop: Workshop, *turns: object) -> Agent:
     return delegating(aide, turns=[Use("aide", task="Do"), told], stage=shop)
 
 
+async def asking(midrun: Midrun) -> Run:
+    """Return a run of the parent once somebody is asked something."""
+    run = await midrun.start("parent", "go")
+    await run.until("waiting")
+    return run
+
+
 def elsewhere(path: Path, agent: Agent, *, key: bytes | None = None) -> Midrun:
     """Return a Midrun on another store."""
     return Midrun(f"sqlite:///{path}/other.db", agents=[agent], key=key)
@@ -38,9 +54,7 @@ async def test_what_a_child_did_is_not_done_again_where_its_parent_goes_on(
     """The answer, given elsewhere, reaches the child, which goes on from where it asked."""
     shop = Workshop()
     agent = family(shop, Use("quick", name="paid"), Use("ask_human", question="Ok?"), told)
-    midrun = await opened(agent, key=KEY)
-    run = await midrun.start("parent", "go")
-    await run.until("waiting")
+    run = await asking(await opened(agent, key=KEY))
     text = (await run.checkpoint()).to_json()
     async with elsewhere(tmp_path, agent, key=KEY) as other:
         again = await other.resume(Checkpoint.from_json(text, key=KEY), "yes", actor="ada")
@@ -104,8 +118,7 @@ async def test_what_a_completed_child_did_can_be_taken_back_elsewhere(
     turns = [Use("aide", task="Do"), Use("ask_human", question="Go on?"), told]
     agent = delegating(aide, turns=turns, stage=shop)
     midrun = await opened(agent)
-    run = await midrun.start("parent", "go")
-    await run.until("waiting")
+    run = await asking(midrun)
     await run.pause()
     checkpoint = await run.checkpoint()
     async with elsewhere(tmp_path, agent) as other:
@@ -121,8 +134,7 @@ async def test_a_checkpoint_that_lacks_a_child_is_refused(opened: Opener) -> Non
     """Whoever left it out would have its work done again."""
     shop = Workshop()
     midrun = await opened(family(shop, Use("ask_human", question="Ok?"), told))
-    run = await midrun.start("parent", "go")
-    await run.until("waiting")
+    run = await asking(midrun)
     whole = await run.checkpoint()
     (child,) = whole.children
     assert child.run == (await child_of(midrun, run)).id
@@ -166,8 +178,7 @@ async def test_a_child_that_went_on_elsewhere_makes_its_parents_checkpoint_stale
     shop = Workshop()
     agent = family(shop, Use("ask_human", question="Ok?"), Use("quick", name="x"), told)
     midrun = await opened(agent)
-    run = await midrun.start("parent", "go")
-    await run.until("waiting")
+    run = await asking(midrun)
     whole, alone = await run.checkpoint(), await (await child_of(midrun, run)).checkpoint()
     async with elsewhere(tmp_path, agent) as other:
         await (await other.resume(alone, "yes")).until("completed")
@@ -183,8 +194,7 @@ async def test_a_child_whose_agent_has_changed_does_not_go_on_from_a_checkpoint(
     """The parent's own agent is as it was, and does not know."""
     shop = Workshop()
     midrun = await opened(family(shop, Use("ask_human", question="Ok?"), told))
-    run = await midrun.start("parent", "go")
-    await run.until("waiting")
+    run = await asking(midrun)
     checkpoint = await run.checkpoint()
     aide = shop.agent(Use("ask_human", question="Ok?"), told, name="aide", instructions="Hm.")
     changed = delegating(aide, turns=[Use("aide", task="Do"), told], stage=shop)
@@ -199,9 +209,7 @@ async def test_a_family_that_was_taken_in_by_halves_is_taken_in_by_the_next_atte
     """A process died after the child, and before its parent."""
     shop = Workshop()
     agent = family(shop, Use("quick", name="x"), Use("ask_human", question="Ok?"), told)
-    midrun = await opened(agent)
-    run = await midrun.start("parent", "go")
-    await run.until("waiting")
+    run = await asking(await opened(agent))
     checkpoint = await run.checkpoint()
     async with elsewhere(tmp_path, agent) as other:
         for child, state in checkpoint.family():

@@ -19,7 +19,7 @@ from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.stores.memory import MemoryStore
 
-PATIENCE = 10
+PATIENCE = 60
 OPERATOR = "operator:olga"
 OVER = {"already_completed", "is_completed", "ask_closed", "already_answered", "no_such_ask"}
 LATE = 3  # one moment that is too late proves little: the last turns come sooner or later

@@ -25,7 +25,7 @@ CRON = "system:cron"
 async def at_hand(path: Path, clock: Hand, *agents: Agent) -> AsyncIterator[Midrun]:
     """Give a `Midrun` whose time a test moves; its journals are verified."""
     outside = Outside(clock=clock, lease=FAR)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with Midrun(kept_at(path), agents=agents, outside=outside) as midrun:
             yield midrun
         await verify_all(path)

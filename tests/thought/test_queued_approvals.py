@@ -153,7 +153,7 @@ async def test_a_review_that_nobody_makes_in_time_is_a_no(path: Path) -> None:
     shop, clock = Workshop(), Hand()
     agent = shop.agent(Use("brief_post", name="x"), "Hm.", last)
     outside = Outside(clock=clock, lease=FAR)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with Midrun(kept_at(path), agents=[agent], outside=outside) as midrun:
             run = await midrun.start("actor", "go")
             (ask,) = (await run.until("waiting")).asks
@@ -258,7 +258,7 @@ async def test_a_side_question_while_a_review_is_out_is_answered_and_it_stays_ou
     shop = Workshop()
     _, run = await waiting(opened, shop, "Tuesday.", "Good.")
     await run.say("What day is it?")
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while (await turns(run))[-1].text != "Tuesday.":
             await run.until("waiting")
     view = await run.until("waiting")

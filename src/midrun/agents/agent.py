@@ -149,7 +149,7 @@ class Agent:
         """
         # The one import that points up: a convenience for scripts, and late, so that whoever
         # only declares an agent does not load what drives it.
-        from midrun.embed import alone  # noqa: PLC0415
+        from midrun.embed import alone  # noqa: PLC0415 - as said
 
         return await alone.run(self, task, stop=stop)
 

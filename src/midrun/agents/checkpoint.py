@@ -40,7 +40,7 @@ from midrun.core.evolve import fold
 from midrun.core.family import children_of
 from midrun.core.ids import SECOND, Micros, RunId, Seq
 from midrun.core.state import State
-from midrun.core.values import DRIVABLE, TERMINAL, Phase
+from midrun.core.values import DRIVABLE, RESTS, TERMINAL, Phase
 from midrun.errors import (
     CheckpointRefused,
     JournalCorrupt,
@@ -54,7 +54,7 @@ VERSION: Final = 1
 LIMITS: Final = Limits(depth=4, size=64 * 1024 * 1024)
 """An envelope holds a list of texts, and one for each child run; nothing is deeper."""
 
-PARKED: Final = frozenset(Phase) - DRIVABLE - TERMINAL
+PARKED: Final = RESTS - TERMINAL
 
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 

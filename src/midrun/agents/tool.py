@@ -171,7 +171,7 @@ class Tool:
         if not (isinstance(answer, bool) or answer == "queue"):
             problem = f'approve returned {answer!r}; return True, False or "queue"'
             raise Misconfigured(f"tool {self.name}", problem)
-        return replace(traits, approve=_gate(answer))
+        return replace(traits, approve=gate_of(answer))
 
     def __repr__(self) -> str:
         return f"<tool {self.name}>"
@@ -223,7 +223,7 @@ def tool(  # noqa: PLR0913 - one keyword per trait
         undo_unknown=undo_unknown,
         release=release is not None,
         check=check is not None,
-        approve=_gate(approve),
+        approve=gate_of(approve),
         audience=audience or "",
         four_eyes=four_eyes,
         ask_ttl=0 if expires is None else expires // timedelta(microseconds=1),
@@ -280,7 +280,8 @@ def place_of(tool: Function | Tool) -> str | None:
 # ── what a declaration may say ───────────────────────────────────────────────
 
 
-def _gate(approve: object) -> Gate:
+def gate_of(approve: object) -> Gate:
+    """Return what a call waits for: a person's yes, with or without its step; or nothing."""
     if approve == "queue":
         return "queue"
     return "block" if approve else ""

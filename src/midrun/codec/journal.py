@@ -114,9 +114,9 @@ def encode_entry(entry: Entry, limits: Limits = DEFAULT) -> bytes:
     return body
 
 
-def checked_entry(entry: Entry, limits: Limits = DEFAULT) -> Entry:
+def checked_entry(entry: Entry) -> Entry:
     """Return `entry` with its user data as plain JSON: exactly what a reader will get."""
-    return _checked_struct(entry, limits)
+    return _checked_struct(entry, DEFAULT)
 
 
 def line(body: bytes, *, seq: Seq, at: Micros, epoch: Epoch | None) -> bytes:

@@ -118,15 +118,12 @@ class Redaction:
         self._cover = cover
         self._find = find
 
-    def value(self, value: Json, name: str = "", *, prose: bool = False) -> Json:
-        """Return data without its secrets; `name` is that of the field that it is in.
-
-        With `prose`, the texts in it are what somebody has said.
-        """
+    def value(self, value: Json, *, prose: bool = False) -> Json:
+        """Return data without its secrets; with `prose`, its texts are what somebody said."""
         if not value:
             return value
         try:
-            return self._walked(value, name, prose=prose)
+            return self._walked(value, "", prose=prose)
         except RecursionError:  # nobody could store it either
             return self._cover.cover("too deep to be looked at")
 

@@ -16,8 +16,17 @@ def retry_at(now: Micros, attempt: int, *, chance: float, asked: float | None = 
     Doubles from half a second to a minute, spread by `chance` (between 0 and 1) so that many
     runs do not come back at once; never earlier than the far end `asked` for.
     """
-    wait = min(LONGEST, FIRST * 2 ** min(attempt - 1, 16)) * (0.5 + chance / 2)
+    wait = doubled(attempt, first=FIRST, longest=LONGEST, chance=chance)
     return later(now, max(wait, asked or 0.0) * SECOND)
+
+
+def doubled(attempt: int, *, first: float, longest: float, chance: float) -> float:
+    """Return how many seconds to wait after `attempt`: `first` at first, `longest` at most.
+
+    Up to half of it is left off by `chance` (between 0 and 1), so that many who failed together
+    do not come back together.
+    """
+    return min(longest, first * 2.0 ** min(attempt - 1, 16)) * (0.5 + chance / 2)
 
 
 def worth_waiting(asked: float | None) -> bool:

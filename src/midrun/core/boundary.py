@@ -22,8 +22,9 @@ from midrun.core.entries import (
     RedirectApplied,
     UndoGaveUp,
 )
+from midrun.core.facts.asks import Unanswered
 from midrun.core.folds.calls import args_hash
-from midrun.core.ids import AskId, FrameId, Micros, later
+from midrun.core.ids import AskId, FrameId, Micros, ask_id, later
 from midrun.core.state import Call, Pending, Stage, State
 from midrun.core.stops import Stop, cap_of, completes, met
 from midrun.core.values import Phase
@@ -65,16 +66,16 @@ def _redirected(state: State) -> Iterator[Entry]:
         call = state.calls[number - 1]
         if call.unclosed and call.stage is not Stage.ASKING:  # closing its ask sealed that one
             yield seal(call, "the run was redirected")
-    minus = words.upcoming(state)
+    minus = words.upcoming(state, state.plan)
     for waiting in state.redirects:
         plus = words.line(waiting.text)
         yield RedirectApplied(redirect=waiting.seq, minus=minus, plus=plus)
 
 
-def close_asks(state: State, why: str, by: str = "") -> Iterator[AskClosed]:
+def close_asks(state: State, why: Unanswered, by: str = "") -> Iterator[AskClosed]:
     """Close every open ask: nobody decides them any more."""
     for number in state.open_asks:
-        yield AskClosed(ask=state.asks[number - 1].id, why=why, by=by)  # type: ignore[arg-type]  # callers name the reason
+        yield AskClosed(ask=state.asks[number - 1].id, why=why, by=by)
 
 
 def _asks(state: State, now: Micros) -> Iterator[AskOpened]:
@@ -87,11 +88,11 @@ def _asks(state: State, now: Micros) -> Iterator[AskOpened]:
             continue
         if needs_approval(state, call, now):
             count += 1
-            yield approval(call, AskId(f"a{count}"), now)
+            yield approval(call, ask_id(count), now)
         elif call.unsure and not call.error and not call.traits.check:
             count += 1
             yield AskOpened(
-                ask=AskId(f"a{count}"),
+                ask=ask_id(count),
                 ask_kind="unsure",
                 call=call.id,
                 question=f"Nobody knows whether {call.use.tool} took effect. Did it?",
@@ -144,26 +145,25 @@ def _message(state: State, now: Micros) -> Entry | None:
 
 
 def _frame(state: State, waiting: Pending, now: Micros) -> FramePushed:
-    # A side question that made no plan of its own is at no item of the one that is held.
-    own = not state.frames or state.plan != state.frames[-1].plan
-    done, total = words.progress(state.plan if own else ())
+    plan = words.own_plan(state)
+    done, total = words.progress(plan)
     return FramePushed(
         frame=FrameId(f"f{state.frames_pushed + 1}"),
         message=waiting.seq,
         goal=words.goal(state),
         done=done if total else state.meter.steps,
         total=total,
-        next=words.upcoming(state),
+        next=words.upcoming(state, plan),
         expires=later(now, state.started.frame_ttl),
     )
 
 
-def way_back(state: State, now: Micros, by: str = "") -> FrameResumed | FrameReconstructed:
+def way_back(state: State, now: Micros) -> FrameResumed | FrameReconstructed:
     """Return to the thought on top of the stack, honestly if it was held for too long."""
     frame = state.frames[-1]
     if now >= frame.expires:
-        return FrameReconstructed(frame=frame.id, words=words.reconstruction(frame), by=by)
-    return FrameResumed(frame=frame.id, words=words.back_to(frame), by=by)
+        return FrameReconstructed(frame=frame.id, words=words.reconstruction(frame))
+    return FrameResumed(frame=frame.id, words=words.back_to(frame))
 
 
 def _stopped(state: State) -> tuple[Entry, ...]:

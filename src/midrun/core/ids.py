@@ -34,13 +34,28 @@ def call_id(number: int) -> CallId:
     return CallId(f"c{number}")
 
 
+def ask_id(number: int) -> AskId:
+    """Return the id of the `number`-th ask of a run, counted from 1."""
+    return AskId(f"a{number}")
+
+
 @lru_cache(maxsize=4096)  # every look at a call by its id comes through here
 def number_of(call: str) -> int:
     """Return which call of its run `call` names, or 0 if it names none."""
-    digits = call[1:]
-    known = call[:1] == "c" and digits.isdecimal() and len(digits) <= _DIGITS
+    return _number(call, "c")
+
+
+@lru_cache(maxsize=256)
+def ask_number(ask: str) -> int:
+    """Return which ask of its run `ask` names, or 0 if it names none."""
+    return _number(ask, "a")
+
+
+def _number(name: str, letter: str) -> int:
+    digits = name[1:]
+    known = name[:1] == letter and digits.isdecimal() and len(digits) <= _DIGITS
     number = int(digits) if known else 0
-    return number if call_id(number) == call else 0  # "c02" is nobody's id
+    return number if f"{letter}{number}" == name else 0  # "c02" is nobody's id
 
 
 def call_key(run: RunId, call: CallId) -> str:

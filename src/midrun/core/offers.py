@@ -14,7 +14,7 @@ from midrun.core.state import Call, Stage, State
 from midrun.core.stops import caps
 from midrun.core.table import enabled
 from midrun.core.values import Effect, Phase, Value
-from midrun.core.words import current, line, place
+from midrun.core.words import current, goal, line, own_plan, place
 
 
 class Offer(Value, kw_only=True):
@@ -177,8 +177,10 @@ def _waits_for(state: State) -> str:
 
 
 def _next(state: State) -> str:
-    item = current(state.plan)
-    return f"“{line(item.text)}”" if item is not None else "the next step"
+    item = current(own_plan(state))
+    if item is not None:
+        return f"“{line(item.text)}”"
+    return f"“{goal(state)}”" if state.frames else "the next step"
 
 
 def _name(call: Call) -> str:
@@ -278,7 +280,7 @@ def _cancelling(state: State, reach: Reach) -> str:
         return f"Nothing new starts. {under_way(state)}".rstrip()
     if state.phase is Phase.QUEUED and not state.calls:
         return "Never starts. Nothing to undo."
-    said = ["Is cancelled when the latch is lifted" if _halted(state) else "Stops now"]
+    said = ["Stops now"]
     if undo := reach["undo"]:
         said.append(f"can undo {_undoing(undo)}")
     if release := reach["release"]:
@@ -314,10 +316,6 @@ def under_way(state: State) -> str:
     if left and left[0][0].cleanup(left[0][1]).stage == "failed":
         return f"Could not {left[0][1]} {_told(left[0][0])}; it is tried again."
     return ""
-
-
-def _halted(state: State) -> bool:
-    return state.phase is Phase.HALTED
 
 
 def _reach(state: State) -> Reach:

@@ -12,6 +12,12 @@ from msgspec import Struct, field
 from midrun.core.ids import CallId, Micros, RunId
 from midrun.core.values import Action, Purpose, UndoSet
 
+Because = Literal["paused", "redirected", "cancelled", "halted"]
+"""Why a call in flight must stop."""
+
+Passed = Literal["pause", "cancel", "halt"]
+"""What a child run is asked when its parent is."""
+
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class _Order(Struct, frozen=True, kw_only=True, gc=False):
@@ -53,7 +59,7 @@ class AbortCall(_Order, kw_only=True):
     """Stop the call in flight: close the stream, cancel the tool, kill what blocks."""
 
     call: CallId
-    because: Literal["paused", "redirected", "cancelled", "halted"]
+    because: Because
 
 
 class ControlChild(_Order, kw_only=True):
@@ -61,7 +67,7 @@ class ControlChild(_Order, kw_only=True):
 
     call: CallId
     child: RunId
-    control: Literal["pause", "cancel", "halt"]
+    control: Passed
     now: bool = False
     undo: UndoSet = "in_flight"
 

@@ -9,6 +9,7 @@ from midrun.core.ids import Micros, call_id, child_id, later
 from midrun.core.orders import (
     AbortCall,
     Advance,
+    Because,
     CallModel,
     CallTool,
     CheckCall,
@@ -16,6 +17,7 @@ from midrun.core.orders import (
     Judge,
     Order,
     Park,
+    Passed,
     Release,
     RunHost,
     Settle,
@@ -24,7 +26,7 @@ from midrun.core.orders import (
 )
 from midrun.core.state import Call, Hold, Stage, State
 from midrun.core.stops import deadline, unjudged
-from midrun.core.values import TERMINAL, Phase
+from midrun.core.values import TERMINAL, Phase, Purpose
 
 KEEP = 8
 """How many of the newest messages a condensed history keeps word for word."""
@@ -119,11 +121,16 @@ def _starts(state: State) -> Iterator[Order]:
 def _thinks_again(state: State, call: Call) -> Iterator[Order]:
     """Ask the model once more, after what a new step waits for: no child is left behind.
 
-    A person may have given one up while the call was out.
+    A person may have given one up while the call was out. It is ended when nothing is in
+    flight: a call that somebody approved meanwhile may be.
     """
-    if not state.cleaning:
-        left = _left_behind(state)
-        yield _start(state, call) if left is None else left
+    if state.cleaning:
+        return
+    left = left_behind(state)
+    if left is None:
+        yield _start(state, call)
+    elif not state.in_flight:
+        yield left
 
 
 def may_start(call: Call) -> bool:
@@ -146,20 +153,23 @@ def _startable(state: State) -> bool:
 
 def _at_boundary(state: State) -> Order:
     """Nothing is in flight, nothing can be started, nothing waits to be taken up."""
-    if state.error is not None or state.open or state.wheel:
-        return Settle()  # failed, waiting, or back with the person at the wheel
+    if state.error is not None or state.wheel:
+        return Settle()  # failed, or back with the person at the wheel
+    # With an answer, an approval may still be out: the run waits for it before it ends.
+    waits = bool(state.open) or (state.answer is not None and bool(state.open_asks))
+    if (waits or state.answer is None) and (left := left_behind(state)) is not None:
+        return left
+    if waits:
+        return Settle()
     if state.answer is None:
-        left = _left_behind(state)
-        return next_call(state) if left is None else left
-    if state.waited_for or state.open_asks:
-        return Settle()  # an approval is still out: the run waits for it before it ends
+        return next_call(state)
     if (cleanup := next_cleanup(state)) is not None:
         call, _ = cleanup
         return Release(call=call.id, after=call.release.retry_at)
     return Settle()
 
 
-def _left_behind(state: State) -> Order | None:
+def left_behind(state: State) -> Order | None:
     """Return the end of a child run that nobody attends to any more, if there is one.
 
     Its call was given up, by a redirect say: it must not go on for a plan that is gone. One
@@ -184,10 +194,9 @@ def next_call(state: State) -> Order:
     if state.started.hosted:
         return RunHost()
     full = 0 < state.started.window < state.window
-    purpose = "step"
-    if full and len(state.messages) - state.condensed > KEEP:
-        purpose = "condense"
-    return CallModel(call=call_id(len(state.calls) + 1), purpose=purpose)  # type: ignore[arg-type]  # one of two
+    condensable = len(state.messages) - state.condensed > KEEP
+    purpose: Purpose = "condense" if full and condensable else "step"
+    return CallModel(call=call_id(len(state.calls) + 1), purpose=purpose)
 
 
 # ── stopping ──────────────────────────────────────────────────────────────────────────────
@@ -235,11 +244,11 @@ def _cancelling(state: State) -> Iterator[Order]:
     yield order(call=call.id, after=after)
 
 
-def _abort(state: State, number: int, because: str) -> Order:
+def _abort(state: State, number: int, because: Because) -> Order:
     call = state.calls[number - 1]
     if call.call_kind != "child":
-        return AbortCall(call=call.id, because=because)  # type: ignore[arg-type]  # callers name it
+        return AbortCall(call=call.id, because=because)
     child = child_id(state.run, call.id)
-    control = "halt" if because == "halted" else "cancel"
+    control: Passed = "halt" if because == "halted" else "cancel"
     undo = state.cancel.undo if state.cancel else "in_flight"
-    return ControlChild(call=call.id, child=child, control=control, now=True, undo=undo)  # type: ignore[arg-type]  # as above
+    return ControlChild(call=call.id, child=child, control=control, now=True, undo=undo)

@@ -10,7 +10,7 @@ from midrun.core.folds.asks import BECAUSE
 from midrun.core.ids import Micros, child_id
 from midrun.core.state import Call, Stage, State
 from midrun.core.values import Effect, Value
-from midrun.core.words import line
+from midrun.core.words import fate, line, who
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -91,10 +91,15 @@ class Report(Value, kw_only=True):
             yield f"- Run: {self.run}" + (f", of agent {self.agent}" if self.agent else "")
         if self.cancelled_at is not None:
             at = _EPOCH + timedelta(microseconds=self.cancelled_at)
-            by = f", by {self.cancelled_by}" if self.cancelled_by else ""
+            by = f", by {_asker(self.cancelled_by)}" if self.cancelled_by else ""
             yield f"- Cancel asked for: {at:%Y-%m-%d %H:%M:%S} UTC{by}"
         if self.reason:
             yield f"- Reason: {self.reason}"
+
+
+def _asker(actor: str) -> str:
+    run = actor.removeprefix("run:")
+    return actor if run == actor else f"{who(actor)}, {run}"
 
 
 def _section(title: str, deeds: tuple[Deed, ...]) -> Iterable[str]:
@@ -171,9 +176,13 @@ def _note(call: Call, belongs: str) -> str:
     """Return what is truer of a call than the words it was sealed with, if anything is."""
     if belongs == "undone" and call.call_kind == "child":
         return "what it had done, if anything"  # its own journal knows; this one does not
-    if belongs == "stopped" and call.stopped_by:
+    if belongs != "stopped":
+        return ""
+    if call.call_kind == "child" and call.release.stage == "done":
+        return "its own report says what it did and undid"
+    if call.stopped_by:
         return f"stopped by {call.stopped_by}"  # and not by the cancel that came after
-    return ""
+    return call.error.removeprefix(f"{fate(call)}: ")  # the list's title has said so
 
 
 def _deed(state: State, call: Call, note: str = "") -> Deed:

@@ -7,7 +7,7 @@ from midrun.core.offers import SCALES, stoppable, under_way
 from midrun.core.state import State
 from midrun.core.stops import caps
 from midrun.core.values import Phase, Value
-from midrun.core.words import current, line, place
+from midrun.core.words import current, goal, line, own_plan, place, who
 
 Look = Literal[
     "queued",
@@ -77,7 +77,7 @@ def _running(state: State) -> Sign:
 
 def _at_work(state: State) -> str:
     if state.frames:
-        return f"answering: {line(state.goal)}"
+        return f"answering: {goal(state)}"
     item = current(state.plan)
     if item is not None:
         return line(item.text)
@@ -95,15 +95,14 @@ def _pausing(state: State) -> Sign:
     return Sign(
         look="pausing",
         word="Taking over" if state.wheel else "Pausing",
-        by=state.wheel or state.since_by,
+        by=state.wheel or who(state.since_by),
         note=f"{verb} {names}" if names else "",
         said="Pausing after this call." if finishing else "Pausing. Stopping this call.",
     )
 
 
 def _paused(state: State) -> Sign:
-    hold, item = state.hold, current(state.plan)
-    note = f"next: {line(item.text)}" if item is not None else ""
+    hold, note = state.hold, _goes_on(state)
     if state.wheel:
         said = "Paused. A person has taken over."
         return Sign(look="paused", word="Taken over", by=state.wheel, note=note, said=said)
@@ -116,7 +115,13 @@ def _paused(state: State) -> Sign:
         said = "Paused by a stop condition."
         return Sign(look="paused", word=said.rstrip("."), note=str(state.stop), said=said)
     said = "Paused. Everything is kept."
-    return Sign(look="paused", word="Paused", by=state.since_by, note=note, said=said)
+    return Sign(look="paused", word="Paused", by=who(state.since_by), note=note, said=said)
+
+
+def _goes_on(state: State) -> str:
+    if (item := current(own_plan(state))) is not None:
+        return f"next: {line(item.text)}"
+    return f"next: answering {goal(state)}" if state.frames else ""
 
 
 def _waiting(state: State) -> Sign:
@@ -143,35 +148,34 @@ def _cancelling(state: State) -> Sign:
         word = f"Cancelling — undoing {min(over + 1, len(wanted))} of {len(wanted)}"
         said = ""
     return Sign(
-        look="cancelling", word=word, by=state.since_by, note=under_way(state), said=said
+        look="cancelling", word=word, by=who(state.since_by), note=under_way(state), said=said
     )
 
 
 def _cancelled(state: State) -> Sign:
-    if state.residue and not state.residue_accepted:
-        undos = sum(left.action == "undo" for left in state.residue)
-        failed = (
-            (undos, "undo", "undone"),
-            (len(state.residue) - undos, "release", "released"),
-        )
-        what = [f"{n} {noun}{'' if n == 1 else 's'}" for n, noun, _ in failed if n]
-        could = [f"{n} could not be {verb}" for n, _, verb in failed if n]
-        return Sign(
-            look="cancelled",
-            word=f"Cancelled — {' and '.join(what)} failed",
-            by=state.since_by,
-            said=f"Cancelled. {', '.join(could)}.",
-        )
+    what, could = _left(state)
     return Sign(
         look="cancelled",
-        word="Cancelled",
-        by=state.since_by,
-        said="Cancelled. The report is ready.",
+        word=f"Cancelled{what}",
+        by=who(state.since_by),
+        said=f"Cancelled. {could or 'The report is ready.'}",
     )
 
 
-def _completed(_: State) -> Sign:
-    return Sign(look="completed", word="Completed", said="Completed.")
+def _completed(state: State) -> Sign:
+    what, could = _left(state)
+    return Sign(look="completed", word=f"Completed{what}", said=f"Completed. {could}".rstrip())
+
+
+def _left(state: State) -> tuple[str, str]:
+    """Return what an end left behind that nobody has accepted: in a word, and as a sentence."""
+    if not state.residue or state.residue_accepted:
+        return "", ""
+    undos = sum(left.action == "undo" for left in state.residue)
+    failed = ((undos, "undo", "undone"), (len(state.residue) - undos, "release", "released"))
+    what = [f"{n} {noun}{'' if n == 1 else 's'}" for n, noun, _ in failed if n]
+    could = [f"{n} could not be {verb}" for n, _, verb in failed if n]
+    return f" — {' and '.join(what)} failed", f"{', '.join(could)}."
 
 
 def _failed(state: State) -> Sign:
@@ -184,7 +188,7 @@ def _failed(state: State) -> Sign:
 
 def _halted(state: State) -> Sign:
     word = "Halted" if state.since_by else "Halted by an operator"
-    return Sign(look="halted", word=word, by=state.since_by, said="Halted by an operator.")
+    return Sign(look="halted", word=word, by=who(state.since_by), said="Halted by an operator.")
 
 
 _SIGNS: Final = {

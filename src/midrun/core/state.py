@@ -21,6 +21,7 @@ from midrun.core.ids import (
     Micros,
     RunId,
     Seq,
+    ask_number,
     call_id,
     number_of,
 )
@@ -68,10 +69,13 @@ UNCLOSED: Final = frozenset({Stage.PROPOSED, Stage.ASKING, Stage.STARTED})
 ENDED: Final = frozenset({Stage.DONE, Stage.ABORTED, Stage.UNKNOWN})
 
 
+Cleaned = Literal["", "started", "done", "failed", "unknown", "gave_up"]
+
+
 class Cleanup(Value, kw_only=True):
     """How far the undo, or the release, of one call is."""
 
-    stage: Literal["", "started", "done", "failed", "unknown", "gave_up"] = ""
+    stage: Cleaned = ""
     attempts: int = 0
     error: str = ""
     retry_at: Micros | None = None
@@ -308,7 +312,7 @@ class State(Value, kw_only=True):
 
     def ask(self, ask: str) -> Ask | None:
         """Return the ask of that id, if there is one."""
-        number = number_of("c" + ask[1:]) if ask[:1] == "a" else 0
+        number = ask_number(ask)
         return self.asks[number - 1] if 0 < number <= len(self.asks) else None
 
     def with_call(self, call: Call) -> "State":
@@ -317,7 +321,7 @@ class State(Value, kw_only=True):
 
     def with_ask(self, ask: Ask) -> "State":
         """Return the state with `ask` in place of the ask of its id, or after all others."""
-        number = number_of("c" + ask.id[1:])
+        number = ask_number(ask.id)
         if number > len(self.asks):
             return replace(self, asks=self.asks.append(ask))
         return replace(self, asks=self.asks.replace(number - 1, ask))

@@ -212,7 +212,7 @@ def _holds(stop: Stop, meter: Meter, reserve: Spend) -> bool:  # noqa: C901, PLR
         case MaxSteps(n):
             return meter.steps >= n
         case MaxTokens(n):
-            return total.tokens > n or (meter.committed.tokens >= n)
+            return total.tokens > n or meter.committed.tokens >= n
         case MaxCost(usd):
             return total.cost > round(usd * 1e6) or meter.committed.cost >= round(usd * 1e6)
         case MaxTime():

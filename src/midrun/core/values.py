@@ -32,6 +32,9 @@ class Phase(StrEnum):
 DRIVABLE = frozenset({Phase.QUEUED, Phase.RUNNING, Phase.PAUSING, Phase.CANCELLING})
 """A run in one of these needs a driver; in any other it leaves memory."""
 
+RESTS = frozenset(Phase) - DRIVABLE
+"""Phases in which nothing happens by itself."""
+
 TERMINAL = frozenset({Phase.CANCELLED, Phase.COMPLETED})
 
 

@@ -16,6 +16,11 @@ def line(text: str) -> str:
     return flat if len(flat) <= LINE else flat[: LINE - 1].rstrip() + "…"
 
 
+def who(actor: str) -> str:
+    """Return an actor as people read it: a run that acts on another one is its parent."""
+    return "its parent" if actor.startswith("run:") else actor
+
+
 def goal(state: State) -> str:
     """Return what the run is at, as one line."""
     return line(state.goal)
@@ -23,16 +28,18 @@ def goal(state: State) -> str:
 
 def place(items: tuple[Item, ...], steps: int) -> str:
     """Return where the work stands: "step 4 of 7" with a plan, else "step 4"."""
-    if not items:
-        return f"step {steps}" if steps else "the beginning"
-    done, total = progress(items)
-    return f"step {min(done + 1, total)} of {total}"
+    behind, total = progress(items)
+    return _step(behind, total) if total else _step(steps, 0)
 
 
 def progress(items: tuple[Item, ...]) -> tuple[int, int]:
-    """Return how many items of the plan are done, and how many there are."""
-    counted = [item for item in items if item.mark != "dropped"]
-    return sum(item.mark == "done" for item in counted), len(counted)
+    """Return how many items of the plan lie behind the one at hand, and how many there are.
+
+    One that failed lies behind, as one that is done does; one that was dropped is none.
+    """
+    counted = tuple(item for item in items if item.mark != "dropped")
+    at_hand = current(counted)
+    return len(counted) if at_hand is None else counted.index(at_hand), len(counted)
 
 
 def current(items: tuple[Item, ...]) -> Item | None:
@@ -44,11 +51,18 @@ def current(items: tuple[Item, ...]) -> Item | None:
     return None
 
 
-def upcoming(state: State) -> str:
-    """Return what would come next as planned: the left side of a one-line difference."""
-    for item in state.plan:
-        if item.mark in {"running", "queued"}:
-            return line(item.text)
+def own_plan(state: State) -> tuple[Item, ...]:
+    """Return the plan of the chain that the run is at.
+
+    A side question that made none of its own is at no item of the one that is held.
+    """
+    return () if state.frames and state.plan == state.frames[-1].plan else state.plan
+
+
+def upcoming(state: State, plan: tuple[Item, ...]) -> str:
+    """Return what would come next by `plan`: the left side of a one-line difference."""
+    if (item := current(plan)) is not None:
+        return line(item.text)
     for number in state.open:
         use = state.calls[number - 1].use
         if use.tool:
@@ -66,31 +80,38 @@ def acknowledgement(state: State, text: str, urgency: str, *, queued: bool) -> s
         return f"Noted — after *{goal(state)}*"
     if urgency == "now":
         return f"Switching: *{line(text)}*"
-    return f"Hold on — finishing *{upcoming(state) if state.plan else goal(state)}* first"
+    plan = own_plan(state)
+    return f"Hold on — finishing *{upcoming(state, plan) if plan else goal(state)}* first"
 
 
 def back_to(frame: Frame) -> str:
     """Return how the run says that it goes on where it was."""
-    return f"Back to *{frame.goal}* — {_at(frame)}"
+    return f"Back to *{frame.goal}* — {place_of(frame)}"
 
 
 def reconstruction(frame: Frame) -> str:
     """Return how the run admits that it held a thought for too long."""
     return (
-        f"Back to *{frame.goal}* — {_at(frame)}. "
+        f"Back to *{frame.goal}* — {place_of(frame)}. "
         "This was held for too long: what follows is a reconstruction, not a continuation"
     )
 
 
 def dropped(frame: Frame) -> str:
     """Return how the run says that it gave a thought up."""
-    return f"Dropped *{frame.goal}* at {_at(frame)}"
+    return f"Dropped *{frame.goal}* at {place_of(frame)}"
 
 
-def _at(frame: Frame) -> str:
-    if frame.total:
-        return f"step {min(frame.done + 1, frame.total)} of {frame.total}"
-    return f"step {frame.done}" if frame.done else "the beginning"
+def place_of(frame: Frame) -> str:
+    """Return where a held thought stands, in the words of `place`."""
+    return _step(frame.done, frame.total)
+
+
+def _step(behind: int, total: int) -> str:
+    """Return the step after those of a plan that lie behind; without a plan, how many were."""
+    if total:
+        return f"step {min(behind + 1, total)} of {total}"
+    return f"step {behind}" if behind else "the beginning"
 
 
 def seal(call: Call, why: str) -> CallSealed:

@@ -117,9 +117,8 @@ async def clean(
     if call.call_kind == "child":
         with flight.scope:
             left = await children.end(means, state, child_id(state.run, call.id))
-            if left:
-                again = retry_at(means.clock(), flight.attempt, chance=means.chance())
-                return UndoFailed(call=call.id, action=action, error=left, retry_at=again)
+            if left:  # it has tried and given up: nothing changes by waiting
+                return UndoFailed(call=call.id, action=action, error=left)
             return UndoDone(call=call.id, action=action)
         return UndoUnknown(call=call.id, action=action)
     end, limited = await _hook(means, agent, flight, state, action)

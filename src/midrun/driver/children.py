@@ -20,7 +20,7 @@ from midrun.core.head import head_of
 from midrun.core.ids import SECOND, AskId, RunId, child_id
 from midrun.core.machine import apply
 from midrun.core.state import Ask, Hold, State
-from midrun.core.values import TERMINAL, Actor, Decision, Json, Origin, Phase, Role, UndoSet
+from midrun.core.values import RESTS, TERMINAL, Actor, Decision, Json, Origin, Phase, UndoSet
 from midrun.driver.control import Given, bring
 from midrun.driver.flight import Flight
 from midrun.driver.journal import load
@@ -35,12 +35,6 @@ from midrun.errors import (
 )
 from midrun.ports.store import Halt
 
-RESTS: Final = frozenset(Phase) - {
-    Phase.QUEUED,
-    Phase.RUNNING,
-    Phase.PAUSING,
-    Phase.CANCELLING,
-}
 AGAIN_S: Final = 0.25
 """How long to wait before a store that cannot write is tried again."""
 
@@ -360,5 +354,4 @@ def _moot(ask: Ask, child: State) -> bool:
 
 
 def _parent(run: RunId) -> Actor:
-    role: Role = "system"
-    return Actor(name=f"run:{run}", role=role)
+    return Actor(name=f"run:{run}", role="system")

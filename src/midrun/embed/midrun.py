@@ -1,5 +1,6 @@
 """`Midrun`: a store, the agents this process knows, and the engine that drives their runs."""
 
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
@@ -21,6 +22,7 @@ from midrun.driver.journal import load
 from midrun.driver.live import Live
 from midrun.driver.news import News
 from midrun.driver.vault import Vault
+from midrun.embed import forked
 from midrun.embed.desk import Desk
 from midrun.embed.families import check_agents, take_in
 from midrun.embed.latches import let_go
@@ -41,8 +43,7 @@ from midrun.models.named import model_of
 from midrun.ports.model import Model
 from midrun.ports.outside import Outside
 from midrun.ports.relay import relay_of
-from midrun.ports.store import Halt, Page, Query, Store, Timed
-from midrun.stores.sqlite.connect import Durability
+from midrun.ports.store import Durability, Halt, Page, Query, Store, Timed
 from midrun.stores.urls import open_store
 
 LISTED: Final = 500
@@ -59,8 +60,9 @@ class Midrun:
     checkpoints; with `chain_key` nobody who does not have it can write a journal that passes,
     and a store has it from its beginning, or never. Secrets are redacted before anything is
     journaled or shown: those in fields that are named for one, with `redact` as a function also
-    what it finds, with False none.
-    `fleet` says which runs this process takes, and how many, where others share the store.
+    what it finds, with False none. `durability="relaxed"` lets a crash of the machine, never
+    that of a process, cost the newest entries. `fleet` says which runs this process takes, and
+    how many, where others share the store. `outside` is time, chance and ids, for tests.
 
     Use it as an async context manager; leaving it stands down from every run, which is not a
     pause: they go on wherever a driver takes them next.
@@ -92,13 +94,14 @@ class Midrun:
         self._models: dict[str, Model] = {}
         self._open: AsyncExitStack | None = None
         self._opened = False
+        self._pid = 0  # of the process that opened it
         self._local: Local | None = None
         self._at: Desk | None = None
 
     async def __aenter__(self) -> Self:
         if self._opened:
             raise Misconfigured("Midrun", "it is open already; make a second one instead")
-        self._opened = True
+        self._opened, self._pid = True, os.getpid()
         try:
             async with AsyncExitStack() as stack:
                 store = self._address
@@ -165,6 +168,8 @@ class Midrun:
         opened, self._open, self._opened = self._open, None, False
         if opened is None:
             return None
+        if self._pid != os.getpid():
+            forked.end(self._pid, error)
         if error is not None and not isinstance(error, anyio.get_cancelled_exc_class()):
             # It is the caller's own: our task groups would only wrap it.
             await opened.aclose()

@@ -62,8 +62,15 @@ def wish(asking: Asking) -> Wish:
 class Run:
     """One run. A control returns once it is in the journal; await `until` for the fact.
 
+    Every control takes, besides its own: `actor`, who asks ("ada", "operator:olga", or an
+    `Actor`); `reason`, for the journal; `request_id`, under which it is applied once, however
+    often and from wherever it is repeated; and `seen`, the `control_rev` of the view that it is
+    about: if anybody asked something since, it is refused as `stale_revision`, unless it is a
+    pause or a cancel.
+
     What does not fit where the run stands raises `ControlRefused`, which says why, who came
-    first, and what is possible instead.
+    first, and what is possible instead; nothing was applied. What is so already is no error:
+    the receipt's `already` names it.
     """
 
     def __init__(self, run_id: RunId, desk: Desk) -> None:
@@ -82,7 +89,12 @@ class Run:
         hold: timedelta | None = None,
         **asking: Unpack[Asking],
     ) -> Receipt:
-        """Stop at the next boundary, or `now`; with `hold`, go on by itself after that."""
+        """Stop at the next boundary, or `now`; with `hold`, go on by itself after that.
+
+        A model's stream is closed at once, and what it said is kept. A tool finishes, unless it
+        has saved its progress, or `now` is said. Nothing that has ended is made again. The
+        receipt says *pausing* for as long as something is in flight.
+        """
         until = None
         if hold is not None:
             until = later(self._desk.now(), given.span("hold", hold))
@@ -95,7 +107,12 @@ class Run:
         caps: dict[str, float] | None = None,
         **asking: Unpack[Asking],
     ) -> Receipt:
-        """Go on, with an instruction and raised caps if given; withdraws a pause that pends."""
+        """Go on, with an instruction and raised caps if given; withdraws a pause that pends.
+
+        Also after a failure, from the last boundary. A run that paused at a cap goes on only
+        once that is raised, in `caps` say. A second resume changes nothing; one that has words
+        to bring is refused as `not_paused`, so that they are not lost.
+        """
         words = given.text("instruction", instruction or "")
         return await self._ask(
             c.Resume(instruction=words, caps=counted(caps or {}), **wish(asking))
@@ -104,7 +121,12 @@ class Run:
     async def redirect(
         self, text: str, *, when: When = "next_step", **asking: Unpack[Asking]
     ) -> Receipt:
-        """Change course at the next step, or now; finished work stays."""
+        """Change course at the next step, or now; finished work stays.
+
+        A model's stream is closed at once; with "now" tools in flight are stopped as well.
+        Calls that had not started are not made, and what was asked for them is closed. A run
+        that rests goes on with the text. It can be withdrawn until it is applied.
+        """
         one_of("when", when, get_args(When))
         text = given.text("redirect", text)
         return await self._ask(c.Redirect(text=text, when=when, **wish(asking)))
@@ -117,10 +139,12 @@ class Run:
         at: Moment | None = None,
         **asking: Unpack[Asking],
     ) -> Receipt:
-        """Speak to the run while it works; with `at`, not before that time.
+        """Speak to the run while it works: it answers, and goes back to where it was.
 
-        `at` is a datetime with its time zone, or a timedelta from now. A run that rests is
-        woken by it.
+        "now" cuts the model short for it, "next" waits for the boundary, "later" until the task
+        is answered. `receipt.said` is what the runtime says to it at once. With `at`, not
+        before that time: a datetime with its time zone, or a timedelta from now; a run that
+        rests is woken by it.
         """
         one_of("urgency", urgency, get_args(Urgency))
         due = None if at is None else given.moment("at", at, self._desk.now())
@@ -130,14 +154,22 @@ class Run:
     async def answer(
         self, value: Json, *, ask: str | None = None, **asking: Unpack[Asking]
     ) -> Receipt:
-        """Answer a question: the answer is the result of the tool that asked."""
+        """Answer a question: the answer is the result of the tool that asked.
+
+        `ask` may be left out where exactly one is open. Of an unsure call, "yes", "no" or
+        "unknown". The first answer counts; the second is refused, and told who was first.
+        """
         which = await self._which(ask, "answer", asking.get("request_id"))
         return await self._ask(c.Answer(ask=which, value=checked(value), **wish(asking)))
 
     async def approve(
         self, *, ask: str | None = None, args: Json = None, **asking: Unpack[Asking]
     ) -> Receipt:
-        """Let a call be made, once, with these arguments and no others."""
+        """Let a call be made, once, with these arguments and no others.
+
+        `args`, if given, take the place of those that the agent wanted. A redirect that comes
+        before the call is made takes the yes back.
+        """
         which = await self._which(ask, "approve", asking.get("request_id"))
         return await self._ask(c.Approve(ask=which, args=checked(args), **wish(asking)))
 
@@ -156,7 +188,12 @@ class Run:
         return await self._ask(c.Decline(ask=which, **wish(asking)))
 
     async def cancel(self, *, undo: UndoSet = "in_flight", **asking: Unpack[Asking]) -> Receipt:
-        """Stop everything, undo what was in flight or all that can be, and report."""
+        """Stop everything, undo what was in flight or all that can be, and report.
+
+        When this returns, no call of the run starts any more, in any process. What is in flight
+        is stopped within its grace; then effects are undone and what is held is released, the
+        newest first, also after a crash. `report` says what is left.
+        """
         one_of("undo", undo, get_args(UndoSet))
         return await self._ask(c.Cancel(undo=undo, **wish(asking)))
 
@@ -169,7 +206,10 @@ class Run:
         seen: int | None = None,
         **caps: float,
     ) -> Receipt:
-        """Raise bounds by name: steps, tokens, cost (dollars), time (seconds), tool_calls."""
+        """Raise bounds by name: steps, tokens, cost (dollars), time (seconds), tool_calls.
+
+        A run that paused at one of them stays paused: `resume` lets it go on.
+        """
         asking = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
         return await self._ask(c.RaiseCap(caps=counted(caps), **wish(asking)))
 
@@ -178,7 +218,10 @@ class Run:
         return await self._ask(c.Withdraw(seq=Seq(seq), **wish(asking)))
 
     async def force_pause(self, **asking: Unpack[Asking]) -> Receipt:
-        """Stop waiting for calls that do not respond; their outcome becomes unknown."""
+        """Stop waiting for calls that do not respond; their outcome becomes unknown.
+
+        For a run that is pausing and does not come to its end.
+        """
         return await self._ask(c.ForcePause(**wish(asking)))
 
     async def retry_undo(self, **asking: Unpack[Asking]) -> Receipt:
@@ -241,7 +284,7 @@ class Run:
     # ── looking ───────────────────────────────────────────────────────────────────────────
 
     async def view(self) -> RunView:
-        """Return where the run stands."""
+        """Return where the run stands now, in one piece, with what each button would do."""
         return await self._seen(await self._state())
 
     async def until(self, *phases: str) -> RunView:

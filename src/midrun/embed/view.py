@@ -10,7 +10,7 @@ from midrun.core.signs import sign, unheard_of
 from midrun.core.state import Call, Stage, State
 from midrun.core.stops import caps
 from midrun.core.values import DRIVABLE
-from midrun.core.words import fate, goal, line, place
+from midrun.core.words import fate, goal, line, place, place_of
 from midrun.embed.turns import count, rows, text_of
 from midrun.handles.view import (
     CallView,
@@ -120,7 +120,7 @@ def _frames(state: State) -> tuple[FrameView, ...]:
         FrameView(
             id=frame.id,
             goal=frame.goal,
-            place=place(frame.plan, frame.done),
+            place=place_of(frame),
             held_at=Micros(frame.expires - state.started.frame_ttl),
             expires_at=frame.expires,
         )

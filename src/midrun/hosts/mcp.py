@@ -54,8 +54,8 @@ async def mcp_tools(  # noqa: PLR0913 - one keyword per choice
     try:
         # Late, for those who use it; and aside, because the SDK takes a second to import.
         await anyio.to_thread.run_sync(import_module, "midrun.hosts.mcp_offer")
-        from midrun.hosts.mcp_connection import Connection, server_of  # noqa: PLC0415
-        from midrun.hosts.mcp_offer import Choice, tools_of  # noqa: PLC0415
+        from midrun.hosts.mcp_connection import Connection, server_of  # noqa: PLC0415 - as said
+        from midrun.hosts.mcp_offer import Choice, tools_of  # noqa: PLC0415 - as said
     except ImportError as error:
         raise Misconfigured("mcp_tools", f"install midrun[mcp] ({error})") from error
     server = server_of(command=command, env=env, url=url, headers=headers)

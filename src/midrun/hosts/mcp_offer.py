@@ -10,9 +10,9 @@ from mcp_types import ToolAnnotations
 
 from midrun.agents.call import Call
 from midrun.agents.schema import BadArguments, Function
-from midrun.agents.tool import NAME, Approve, Tool
+from midrun.agents.tool import NAME, Approve, Tool, gate_of
 from midrun.codec.brief import safe_str
-from midrun.core.values import Effect, Gate, Json, Traits
+from midrun.core.values import Effect, Json, Traits
 from midrun.errors import Misconfigured
 from midrun.hosts.mcp_connection import Connection
 
@@ -114,13 +114,12 @@ def _tool(connection: Connection, listed: Listed, choice: Choice) -> Tool:
         raise Misconfigured(f"tool {name}", f'{problem}; exclude it: exclude=["{listed.name}"]')
     approve = choice.approval(listed.name)
     effect = _effect(listed.annotations) if choice.trust_hints else Effect.ONCE
-    gate: Gate = "queue" if approve == "queue" else "block" if approve else ""
     return Tool(
         name=name,
         description=_described(listed),
         fn=_function(connection, listed.name),
         arguments=arguments,  # type: ignore[arg-type]  # has all that a tool asks of them
-        traits=Traits(effect=effect, approve=gate),
+        traits=Traits(effect=effect, approve=gate_of(approve)),
         approve=approve,
         timeout=choice.timeout,
     )

@@ -179,15 +179,6 @@ async def test_an_error_is_told_by_its_type_and_in_words(
     assert len(outcome.message) < 500
 
 
-async def test_only_what_can_be_imported_can_be_run(zygote: Zygote) -> None:
-    """It is the answer to whether a tool can be stopped."""
-    assert await zygote.can_run(errand("add").target)
-    assert await zygote.can_run(errand("undo").target)
-    assert not await zygote.can_run(errand("nothing").target)
-    assert not await zygote.can_run("no.such.module:fn")
-    assert not await zygote.can_run("nothing")
-
-
 @pytest.mark.parametrize(
     ("deed", "args", "death"),
     [

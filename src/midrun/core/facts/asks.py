@@ -6,6 +6,9 @@ from midrun.core.facts.fact import Asked, Fact
 from midrun.core.ids import AskId, CallId, Micros
 from midrun.core.values import AskKind, Decision, Json
 
+Unanswered = Literal["superseded", "cancelled", "expired", "evidence", "elsewhere"]
+"""Why nobody decides an ask any more."""
+
 
 class AskOpened(Fact, kw_only=True):
     """A person is needed: a question, an approval, an unsure call, or a child's ask."""
@@ -35,4 +38,4 @@ class AskClosed(Asked, kw_only=True):
     """The ask no longer needs anyone; nobody decided it."""
 
     ask: AskId
-    why: Literal["superseded", "cancelled", "expired", "evidence", "elsewhere"]
+    why: Unanswered

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened
 from midrun.core.folds.calls import args_hash, call_of, out_of_the_way
-from midrun.core.ids import number_of
+from midrun.core.ids import ask_number, number_of
 from midrun.core.state import Arms, Ask, Call, Stage, State
 from midrun.core.values import Approval, Decision, Role
 from midrun.core.words import fate
@@ -115,7 +115,7 @@ def _sealed(state: State, call: Call, why: str) -> State:
 
 
 def _closed(state: State, ask: Ask, how: str, by: str, decision: Decision | None) -> State:
-    number = number_of("c" + ask.id[1:])
+    number = ask_number(ask.id)
     closed = replace(ask, closed=how, closed_seq=state.seq, by=by, decision=decision)
     open_asks = tuple(n for n in state.open_asks if n != number)
     return replace(state.with_ask(closed), open_asks=open_asks)

@@ -92,7 +92,7 @@ def call_started(state: State, entry: CallStarted) -> State:
         stopped_by="",
     )
     effects = state.effects
-    if call.attempt == 1 and (call.lasting):
+    if call.attempt == 1 and call.lasting:
         effects = effects.append(number)
     return replace(
         state,

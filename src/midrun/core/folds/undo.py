@@ -11,7 +11,7 @@ from midrun.core.entries import (
 )
 from midrun.core.folds.calls import call_of
 from midrun.core.ids import Micros, number_of
-from midrun.core.state import Arms, Cleanup, State
+from midrun.core.state import Arms, Cleaned, Cleanup, State
 from midrun.core.values import Action, Residue
 
 
@@ -50,7 +50,7 @@ def _cleaned(
     state: State,
     call_: str,
     action: Action,
-    stage: str,
+    stage: Cleaned,
     *,
     attempts: int | None = None,
     error: str = "",
@@ -59,7 +59,7 @@ def _cleaned(
     call = call_of(state, call_)
     before = call.cleanup(action)
     after = Cleanup(
-        stage=stage,  # type: ignore[arg-type]  # the arms above name the stages
+        stage=stage,
         attempts=before.attempts if attempts is None else attempts,
         error=error,
         retry_at=retry_at,

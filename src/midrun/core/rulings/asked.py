@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from midrun.core.controls import Control
 from midrun.core.entries import Entry, RunWaiting, RunWoken
 from midrun.core.evolve import apply
+from midrun.core.plan import left_behind
 from midrun.core.state import State
 from midrun.core.values import Phase
 
@@ -66,7 +67,7 @@ def parking(state: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
 
 def can_go_on(state: State) -> bool:
     """Tell whether a driver would find something to do in a run that has open asks."""
-    if state.redirects or not state.open_asks:
+    if state.redirects or not state.open_asks or left_behind(state) is not None:
         return True
     if any(not state.waits(state.calls[n - 1]) for n in state.open):
         return True

@@ -4,7 +4,7 @@ from midrun.core.controls import Answer, Approve, Decline
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened, CallSettled, Entry, RunWoken
 from midrun.core.evidence import AskMoot, AskPerson
 from midrun.core.folds.calls import args_hash
-from midrun.core.ids import AskId, Micros
+from midrun.core.ids import Micros, ask_id
 from midrun.core.rulings.asked import asked, by, waking
 from midrun.core.state import Ask, Stage, State
 from midrun.core.values import Decision, Json, Phase
@@ -96,7 +96,7 @@ def ask_person(state: State, evidence: AskPerson, _: Micros) -> Verdict:
         return Refused(reason="not_in_flight")
     return accept(
         AskOpened(
-            ask=AskId(f"a{len(state.asks) + 1}"),
+            ask=ask_id(len(state.asks) + 1),
             ask_kind="child" if evidence.child else "question",
             call=call.id,
             question=evidence.question,

@@ -33,7 +33,7 @@ from midrun.core.evidence import (
     TakeLease,
 )
 from midrun.core.folds.calls import settles
-from midrun.core.ids import AskId, Epoch, Micros, Seq, call_id, number_of
+from midrun.core.ids import Epoch, Micros, Seq, ask_id, call_id, number_of
 from midrun.core.orders import CallModel, CallTool, Release, Undo
 from midrun.core.plan import KEEP, orders
 from midrun.core.rulings.asked import waking
@@ -74,7 +74,7 @@ def start(state: State, evidence: Start, now: Micros) -> Verdict:
         return Refused(reason="unseen_control", seq=state.controls)
     call = state.call(evidence.call)
     if call is not None and needs_approval(state, call, now):  # the yes expired meanwhile
-        return accept(approval(call, AskId(f"a{len(state.asks) + 1}"), now))
+        return accept(approval(call, ask_id(len(state.asks) + 1), now))
     if call is None:
         hit = met(state.stop, state.metered, evidence.reserve)
     else:  # its step has begun: only money can still stop it

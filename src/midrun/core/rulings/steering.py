@@ -88,7 +88,7 @@ def resume(state: State, control: Resume, _: Micros) -> Verdict:
 
 def resumed(state: State, instruction: str, control: Resume) -> RunResumed:
     """Record the resumption with its one-line difference."""
-    minus = words.upcoming(state) if instruction else ""
+    minus = words.upcoming(state, state.plan) if instruction else ""
     plus = words.line(instruction)
     return RunResumed(instruction=instruction, minus=minus, plus=plus, **asked(control))
 
@@ -132,7 +132,7 @@ def cancel(state: State, control: Cancel, _: Micros) -> Verdict:
             FrameAbandoned(frame=frame.id, why="cancelled", words=words.dropped(frame))
             for frame in reversed(state.frames)
         ),
-        *returned(state.pending, "returned"),
+        *returned(state.pending),
     )
     after = apply(state, entries)
     driven = state.phase in {Phase.RUNNING, Phase.PAUSING, Phase.HALTED}
@@ -154,12 +154,12 @@ def take_back(state: State, evidence: TakeBack, _: Micros) -> Verdict:
     return accept(request)
 
 
-def returned(pending: tuple[Pending, ...], why: str, who: str = "") -> tuple[Entry, ...]:
+def returned(pending: tuple[Pending, ...]) -> tuple[Entry, ...]:
     """Give back the texts that were never applied, so that nobody's words are lost."""
     return tuple(
-        RedirectClosed(redirect=p.seq, why=why, text=p.text, by=who)  # type: ignore[arg-type]  # callers name it
+        RedirectClosed(redirect=p.seq, why="returned", text=p.text)
         if p.kind == "redirect"
-        else MessageClosed(message=p.seq, why=why, text=p.text, by=who)  # type: ignore[arg-type]  # as above
+        else MessageClosed(message=p.seq, why="returned", text=p.text)
         for p in pending
     )
 

@@ -129,7 +129,7 @@ def hand_back(state: State, control: HandBack, _: Micros) -> Verdict:
     if state.wheel != control.by.name and not (state.wheel and control.by.role == "operator"):
         return Refused(reason="not_taken_over", by=state.wheel)
     plus = words.line(control.instruction)
-    minus = words.upcoming(state) if plus else ""
+    minus = words.upcoming(state, state.plan) if plus else ""
     resumed = RunResumed(instruction=control.instruction, minus=minus, plus=plus, **by(control))
     return accept(*parking(state, (HandedBack(**asked(control)), resumed)))
 

@@ -21,7 +21,6 @@ from anyio import (
 
 from midrun.driver.blocking.places import main_module
 from midrun.driver.blocking.wire import (
-    Find,
     Frames,
     Kill,
     News,
@@ -46,7 +45,7 @@ EXIT_S: Final = 5.0
 
 
 class Party(Protocol):
-    """Somebody who has asked the zygote for something."""
+    """Somebody who has had the zygote start a call."""
 
     def hear(self, news: News) -> None:
         """Take note of what the zygote says of it."""
@@ -75,11 +74,15 @@ class Link:
 
         If this is cancelled, the call has not been started.
         """
-        return await self._ask(Start(self._number(), target), party, end)
-
-    async def find(self, target: str, party: Party) -> int:
-        """Ask whether `target` can be found; return the question's number."""
-        return await self._ask(Find(self._number(), target), party)
+        self._last += 1
+        call = self._last
+        self._parties[call] = party
+        try:
+            await self._send(Start(call, target), end)
+        except BaseException:
+            self.forget(call)
+            raise
+        return call
 
     async def kill(self, call: int, number: signal.Signals) -> None:
         """Send a signal to the process group of `call`, if it is still there."""
@@ -109,21 +112,6 @@ class Link:
             self._lose()
             with CancelScope(shield=True):
                 await self._reap()
-
-    def _number(self) -> int:
-        self._last += 1
-        return self._last
-
-    async def _ask(
-        self, request: Start | Find, party: Party, end: socket.socket | None = None
-    ) -> int:
-        self._parties[request.call] = party
-        try:
-            await self._send(request, end)
-        except BaseException:
-            self.forget(request.call)
-            raise
-        return request.call
 
     async def _send(self, request: Request, end: socket.socket | None = None) -> None:
         data = [framed(request)]

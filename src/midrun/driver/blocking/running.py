@@ -13,7 +13,6 @@ from midrun.driver.blocking.errands import Answer, Died, Errand, Outcome, Raised
 from midrun.driver.blocking.link import CHUNK, Link
 from midrun.driver.blocking.wire import (
     DONE,
-    Found,
     Frames,
     Garbled,
     Gone,
@@ -121,8 +120,6 @@ class Running:
                 self._die(Died(signal=-code, detail=f"killed by {_name(-code)}"))
             case Gone(code=code):
                 self._die(Died(exit_code=code, detail=f"exited with {code}, without an answer"))
-            case Found():
-                pass  # nobody asked that of a call
 
     def lose(self) -> None:
         """Take note that the zygote is gone, and the call with it."""

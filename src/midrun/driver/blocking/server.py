@@ -25,8 +25,6 @@ from midrun.driver.blocking.child import Channel, perform
 from midrun.driver.blocking.places import CannotFind, Places
 from midrun.driver.blocking.wire import (
     LENGTH,
-    Find,
-    Found,
     Gone,
     Kill,
     News,
@@ -51,7 +49,7 @@ class Server:
     def __init__(self, control: socket.socket, runtime: int, places: Places) -> None:
         self._control = control
         self._places = places
-        self._waiting: dict[int, tuple[str, int | None]] = {}  # target, the child's socket
+        self._waiting: dict[int, tuple[str, int]] = {}  # target, the child's socket
         self._pids: dict[int, int] = {}  # by call
         self._calls: dict[int, int] = {}  # by pid
         self._alarm, self._bell = os.pipe()
@@ -95,10 +93,10 @@ class Server:
         except (EOFError, OSError):
             self._end()
         match request_of(body):
-            case Start(call=call, target=target) if fd is None:
-                self._tell(Refused(call, "OSError", f"no descriptor left to start {target}"))
-            case Start(call=call, target=target) | Find(call=call, target=target):
+            case Start(call=call, target=target) if fd is not None:
                 self._waiting[call] = target, fd
+            case Start(call=call, target=target):
+                self._tell(Refused(call, "OSError", f"no descriptor left to start {target}"))
             case Kill(call=call, signal=number):
                 self._kill(call, number)
 
@@ -117,8 +115,7 @@ class Server:
             _signal(self._pids[call], number)
         elif call in self._waiting:
             _, fd = self._waiting.pop(call)
-            if fd is not None:
-                os.close(fd)
+            os.close(fd)
             self._tell(Refused(call, "", "stopped before it was started"))
 
     def _reap(self) -> None:
@@ -149,7 +146,7 @@ class Server:
     # ── starting ─────────────────────────────────────────────────────────────
 
     def _attend(self, call: int) -> None:
-        """Start the call, or answer whether it could be."""
+        """Start the call, or say why it cannot be."""
         target, _ = self._waiting[call]
         try:
             found = self._find(target)
@@ -171,9 +168,6 @@ class Server:
         if call not in self._waiting:
             return None  # killed while its module was imported
         _, fd = self._waiting[call]
-        if fd is None:
-            del self._waiting[call]
-            return Found(call)
         pid = os.fork()
         if not pid:
             self._become_child(fd, found)
@@ -186,8 +180,7 @@ class Server:
         if call not in self._waiting:
             return None
         _, fd = self._waiting.pop(call)
-        if fd is not None:
-            os.close(fd)
+        os.close(fd)
         return Refused(call, kind, message)
 
     def _become_child(self, fd: int, found: object) -> Never:
@@ -205,7 +198,7 @@ class Server:
             for source in (*self._sources, self._bell):
                 os.close(source if isinstance(source, int) else source.detach())
             for _, other in self._waiting.values():
-                if other is not None and other != fd:
+                if other != fd:
                     os.close(other)
             perform(Channel(fd), found)
         finally:
@@ -250,8 +243,7 @@ def main(control: int, runtime: int, main_name: str, main_path: str) -> Never:
     """Be the zygote of the process `runtime`, at the other end of the descriptor `control`."""
     os.set_inheritable(control, False)  # noqa: FBT003 - the name of the function says it
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(
-            line_buffering=True
-        )  # what a killed tool has printed is not lost
+        # What a killed tool has printed is not lost.
+        sys.stdout.reconfigure(line_buffering=True)
     sys.argv = [main_path]
     Server(socket.socket(fileno=control), runtime, Places(main_name, main_path)).serve()

@@ -33,24 +33,11 @@ class Start(Struct, frozen=True, tag="start"):
     target: str
 
 
-class Find(Struct, frozen=True, tag="find"):
-    """To the zygote: can the target be found?"""
-
-    call: int
-    target: str
-
-
 class Kill(Struct, frozen=True, tag="kill"):
     """To the zygote: send this signal to the call's process group."""
 
     call: int
     signal: int
-
-
-class Found(Struct, frozen=True, tag="found"):
-    """Of the zygote: the target is there."""
-
-    call: int
 
 
 class Refused(Struct, frozen=True, tag="refused"):
@@ -87,8 +74,8 @@ class Note(Struct, frozen=True, tag="note"):
     text: str
 
 
-Request: TypeAlias = Start | Find | Kill
-News: TypeAlias = Found | Refused | Started | Gone
+Request: TypeAlias = Start | Kill
+News: TypeAlias = Refused | Started | Gone
 Said: TypeAlias = Save | Note | Answer
 
 DONE: Final = LENGTH.pack(0)

@@ -9,14 +9,14 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-from anyio import CancelScope, Event, create_task_group
+from anyio import CancelScope, create_task_group
 from anyio.abc import TaskGroup
 
 from midrun.driver.blocking.errands import Errand, Outcome
 from midrun.driver.blocking.importing import refuse_while_importing
 from midrun.driver.blocking.link import Link
 from midrun.driver.blocking.running import Noter, Running, Saver
-from midrun.driver.blocking.wire import TARGET_MAX, Found, News
+from midrun.driver.blocking.wire import TARGET_MAX
 from midrun.errors import Misconfigured
 
 
@@ -94,41 +94,12 @@ class Zygote:
         async with self.running(errand, save=save, note=note, grace=grace) as call:
             return await call.outcome()
 
-    async def can_run(self, target: str) -> bool:
-        """Tell whether `target` can be found by importing it: whether it can be stopped.
-
-        Its module is imported by that, so to ask beforehand makes the first call quick.
-        """
-        _check(target)
-        link, question = self._linked(), _Question()
-        number = await link.find(target, question)
-        try:
-            await question.answered.wait()
-        finally:
-            link.forget(number)
-        return question.yes
-
     def _linked(self) -> Link:
         assert self._group is not None, "enter the zygote's context first"
         if self._link is None or self._link.lost:
             self._link = Link()
             self._group.start_soon(self._link.listen, name="zygote")
         return self._link
-
-
-class _Question:
-    """Whether a function can be found. A zygote that dies over it has not found it."""
-
-    def __init__(self) -> None:
-        self.answered = Event()
-        self.yes = False
-
-    def hear(self, news: News) -> None:
-        self.yes = isinstance(news, Found)
-        self.answered.set()
-
-    def lose(self) -> None:
-        self.answered.set()
 
 
 def _check(target: str) -> None:

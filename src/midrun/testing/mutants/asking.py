@@ -75,17 +75,17 @@ def _old_arguments(before: State, after: State, entry: Entry) -> State:
     return after.with_call(replace(call, use=was.use))
 
 
-def _from_below(state: State, now: Micros, by: str = "") -> FrameResumed | FrameReconstructed:
-    return _WAY_BACK(replace(state, frames=state.frames[:1]), now, by)
+def _from_below(state: State, now: Micros) -> FrameResumed | FrameReconstructed:
+    return _WAY_BACK(replace(state, frames=state.frames[:1]), now)
 
 
 _WAY_BACK = boundary.way_back
 
 
-def _held(state: State, now: Micros, by: str = "") -> FrameResumed:
+def _held(state: State, now: Micros) -> FrameResumed:
     del now
     frame = state.frames[-1]
-    return FrameResumed(frame=frame.id, words=back_to(frame), by=by)
+    return FrameResumed(frame=frame.id, words=back_to(frame))
 
 
 def _deep(old: Ruling) -> Ruling:
@@ -203,7 +203,7 @@ ASKING = (
         wrong="a run that got what it waited for while halted waits on after the lift",
         plant=lambda: filtered(Lift, RunWoken),
         limit=20000,
-        strategy="targeted",
+        strategy="pct",
     ),
     Mutant(
         name="use_of_a_tool_not_recorded",

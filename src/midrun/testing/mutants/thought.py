@@ -21,8 +21,8 @@ from midrun.core.folds import asks as ask_folds
 from midrun.core.folds import calls as call_folds
 from midrun.core.ids import Micros
 from midrun.core.orders import Order
+from midrun.core.rulings import asked, thought
 from midrun.core.rulings import calls as call_rulings
-from midrun.core.rulings import thought
 from midrun.core.state import Call, State
 from midrun.core.table import Input
 from midrun.core.values import TERMINAL
@@ -219,13 +219,19 @@ THOUGHT = (
     Mutant(
         name="child_left_behind",
         wrong="a child works on for a call that its parent has given up",
-        plant=lambda: in_place_of(plan, "_left_behind", lambda _: None),
+        plant=lambda: in_place_of(plan, "left_behind", lambda _: None),
         limit=20000,
     ),
     Mutant(
         name="child_left_behind_by_a_retry",
         wrong="the model is asked once more while a child works on that was given up meanwhile",
         plant=lambda: in_place_of(plan, "_thinks_again", _at_once),
+        limit=20000,
+    ),
+    Mutant(
+        name="child_left_behind_by_a_run_that_waits",
+        wrong="a child whose thought was dropped works on while its parent waits for somebody",
+        plant=lambda: in_place_of(asked, "left_behind", lambda _: None),
         limit=20000,
     ),
     Mutant(

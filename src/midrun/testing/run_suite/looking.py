@@ -110,12 +110,12 @@ class Looking(Setting):
         assert [item async for item in run.feed(len(items))] == []
 
     async def test_runs_are_listed_page_by_page(self, opened: Opened, stage: Stage) -> None:
-        """Newest first, by phase, agent and label."""
+        """Newest first, by phase, agent, label and thread."""
         mid = await opened(stage.agent("Done."), stage.agent("Done.", name="other"))
         ids = []
         for number in range(5):
             agent, label = ("other", "odd") if number % 2 else ("actor", "even")
-            run = await mid.start(agent, f"task {number}", labels=[label])
+            run = await mid.start(agent, f"task {number}", labels=[label], thread=f"t{number}")
             await run.until("completed")
             ids.append(run.id)
         first = await mid.runs(limit=3)
@@ -127,6 +127,8 @@ class Looking(Setting):
         assert await mid.named(ids[2].removeprefix("run_")) == (ids[2],)
         odd = await mid.runs(label="odd")
         assert [view.agent for view in odd.items] == ["other", "other"]
+        (alone,) = (await mid.runs(thread="t4")).items
+        assert alone.run_id == ids[4]
         assert (await mid.runs(phase="paused")).items == ()
         assert len((await mid.runs(agent="actor", phase="completed")).items) == 3
         view = odd.items[0]

@@ -26,7 +26,7 @@ def left_behind(scene: Scene, view: State) -> None:
     """Check that no child works on for a call that its parent has given up.
 
     Raises:
-        Violation: the parent goes on with its next step, and there is one.
+        Violation: the parent goes on with its next step, or waits, and there is one.
     """
     for call in view.calls:
         child = scene.world.children.get(scene.key(call.id))

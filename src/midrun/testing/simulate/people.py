@@ -57,7 +57,7 @@ OPERATED: Final = {
     "retry_undo",
     "accept_residue",
 }
-BY_HAND: Final = ("file", "send", "pay", "ask")
+BY_HAND: Final = ("file", "send", "pay", "ask", "child", "mail")
 SCOPES: Final = {
     "halt": "run:run_1",
     "halt_agent": "agent:clerk",
@@ -246,6 +246,7 @@ MADE: Final[dict[str, Callable[[Person], Control]]] = {
     "withdraw": lambda p: Withdraw(seq=p.last),
     "resume_frame": lambda p: ResumeFrame(frame=p.pick_frame()),
     "drop_frame": lambda p: DropFrame(frame=p.pick_frame()),
+    "drop_at_rest": lambda p: DropFrame(frame=p.pick_frame()),
     "use_tool": lambda p: UseTool(use=use_of(p.scene.rng.choice(BY_HAND))),
     "hand_back": lambda p: HandBack(instruction="Go on" if p.scene.chance(0.5) else ""),
 }

@@ -95,6 +95,9 @@ PROGRAMS: Final[dict[str, Program]] = {
     "planner": Program(turns=(("plan", "look"), ("draft",), ("fetch",)), frame_ttl=15_000),
     "family": Program(turns=(("child", "draft"), ("child",))),
     "clan": Program(turns=(("draft", "child", "child"), ("file",)), aside=("child",)),
+    "guild": Program(
+        turns=(("child", "mail"), ("draft",)), aside=("ask",), history=20, window=5
+    ),
     "reviewed": Program(turns=(("note", "note"), ("file",), ("mail",)), aside=("look",)),
     "digest": Program(
         turns=(("plan", "look"), ("file",), ("draft",)),

@@ -112,6 +112,7 @@ SENSIBLE: Final[Mapping[str, Sense]] = {
     **dict.fromkeys(("resume", "resume_with", "resume_caps"), _rests),
     **dict.fromkeys(("write", "use_tool", "hand_back"), lambda s: bool(s.wheel) and _rests(s)),
     **dict.fromkeys(("resume_frame", "drop_frame"), lambda s: bool(s.frames)),
+    "drop_at_rest": lambda s: bool(s.frames) and s.phase is Phase.WAITING,
     "withdraw": lambda s: bool(s.pending) or s.phase is Phase.PAUSING,
     "force_pause": lambda s: s.phase is Phase.PAUSING,
     "halt_all": lambda s: s.phase is Phase.CANCELLING or _acts(s),

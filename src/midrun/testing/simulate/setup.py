@@ -212,6 +212,28 @@ THEMES: Final[dict[str, Theme]] = {
         undo_failures=(0, 0, 0, 2),
         moments=("AskOpened", "AskOpened", "RunWaiting", "CallStarted", "CallUnknown"),
     ),
+    "crossroads": Theme(
+        programs=("guild", "guild", "clan"),
+        ops=(
+            ("say_now", "drop_at_rest"),
+            ("say_now", "drop_at_rest"),
+            ("say_now", "say_now", "drop_frame"),
+            ("drop_at_rest",),
+            ("pause_now", "drop_frame", "resume"),
+            ("halt", "lift", "drop_frame"),
+            ("say_now", "take_over", "use_tool", "hand_back"),
+            ("say_now", "redirect_now"),
+            ("say", "resume_frame"),
+            ("approve", "redirect"),
+            ("answer_on_child",),
+            ("cancel_child", "say_now"),
+            ("answer",),
+            ("cancel_all",),
+        ),
+        crashes=(0, 1, 2),
+        undo_failures=(0, 0, 2, 6),
+        moments=("AskOpened", "FramePushed", "RunWaiting", "CallStarted", "HistoryCondensed"),
+    ),
     "wheel": Theme(
         programs=("clerk", "buyer", "counted", "family"),
         ops=(

@@ -8,6 +8,7 @@ from midrun.core.state import State
 from midrun.core.values import DRIVABLE, Phase
 from midrun.testing.simulate.checks.audit import audit, audit_so_far
 from midrun.testing.simulate.driver import Driver
+from midrun.testing.simulate.family import left_behind
 from midrun.testing.simulate.faults import Faults, lifter, waker
 from midrun.testing.simulate.people import Person, is_over, open_asks, reader
 from midrun.testing.simulate.scene import TICK, Scene
@@ -156,6 +157,7 @@ class Universe:
             case Phase.PAUSED | Phase.FAILED:
                 self._does("resume")
             case Phase.WAITING:
+                left_behind(self.scene, state)
                 kinds = [ask.ask_kind for ask in open_asks(state)]
                 kind = kinds[0] if kinds else "question"
                 on_child = kind == "child" and self.scene.chance(0.5)

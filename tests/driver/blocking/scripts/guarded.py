@@ -23,7 +23,6 @@ async def main() -> None:
     async with Zygote() as zygote:
         it = errand(place, {})
         print(await zygote.run(it, save=ignore, note=ignore, grace=timedelta()))  # noqa: T201
-        print(await zygote.can_run(place))  # noqa: T201
 
 
 if __name__ == "__main__":
