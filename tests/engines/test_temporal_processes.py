@@ -3,8 +3,9 @@
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -14,9 +15,10 @@ import pytest
 from midrun import Midrun, Run
 from midrun.errors import StoreError
 from midrun.ports.store import Query
+from midrun.stores.postgres import links
 from midrun.testing.postgres import Postgres
 from midrun.testing.temporal import TemporalServer
-from tests.engines.worker import agent_of
+from tests.engines.worker import BACK_S, agents_of
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 
@@ -93,11 +95,11 @@ async def fleet(
                 assert verdict, str(verdict)
 
 
-async def started(fleet: Fleet) -> Run:
+async def started(fleet: Fleet, agent: str = "clerk") -> Run:
     """Start a run where the agent is known, and nothing is driven."""
-    agent = agent_of(fleet.folder, "nobody")
-    async with Midrun(fleet.midrun.store, agents=[agent], engine=None) as midrun:
-        run = await midrun.start(agent, "Enter a, b and c.")
+    agents = agents_of(fleet.folder, "nobody")
+    async with Midrun(fleet.midrun.store, agents=agents, engine=None) as midrun:
+        run = await midrun.start(agent, "Go.")
     return await fleet.midrun.get(run.id)
 
 
@@ -142,24 +144,61 @@ async def test_a_worker_that_is_told_to_leave_hands_its_run_over(fleet: Fleet) -
     assert "PauseRequested" not in kinds
 
 
-async def test_an_outage_of_postgres_loses_nothing_and_repeats_nothing(fleet: Fleet) -> None:
+@asynccontextmanager
+async def outage(postgres: Postgres) -> AsyncIterator[None]:
+    """Have no database for a while."""
+    await anyio.to_thread.run_sync(postgres.stop, "immediate")
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(postgres.start)
+
+
+async def test_an_outage_of_postgres_loses_nothing_and_repeats_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A tool that ends meanwhile has ended: its result is kept until it can be written.
 
     Nothing starts while nobody can journal it. Temporal need not know of any of it.
     """
+    monkeypatch.setattr(links, "BACK_S", BACK_S)
     fleet.start("ada", lease_s=PATIENCE)  # so that the outage ends before the lease does
     run = await started(fleet)
     await fleet.begun("b")
-    await anyio.to_thread.run_sync(fleet.postgres.stop, "immediate")
-    try:
+    async with outage(fleet.postgres):
         (fleet.folder / "on").touch()
         await fleet.exists("b is over")
         with pytest.raises(StoreError):
             await run.pause()
         assert [line[0] for line in fleet.book()] == ["a", "b"]
-    finally:
-        await anyio.to_thread.run_sync(fleet.postgres.start)
     assert (await run.until("completed")).output == "Done."
     assert [line[0] for line in fleet.book()] == ["a", "b", "c"]
     second = await started(fleet)
     assert (await second.until("completed")).output == "Done."
+
+
+async def test_an_outage_that_outlasts_the_lease_repeats_only_what_may_be(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker cannot know whether others have its runs, so it stops what it was doing.
+
+    What may be made again is, once somebody can journal it. What has ended, has ended: that it
+    did is kept until it can be said, however long that takes, and nobody is asked.
+    """
+    monkeypatch.setattr(links, "BACK_S", 5.0)  # longer than one who gives up would try
+    fleet.start("ada", lease_s=2)
+    clerk, payer = await started(fleet), await started(fleet, "payer")
+    await fleet.begun("b")
+    await fleet.begun("pay")
+    async with outage(fleet.postgres):
+        (fleet.folder / "paid").touch()
+        await fleet.exists("pay is over")
+        await fleet.exists("b is over")  # nobody let it go on: it was stopped
+        with pytest.raises(StoreError):
+            await clerk.pause()
+    (fleet.folder / "on").touch()
+    assert (await clerk.until("completed")).output == "Done."
+    assert (await payer.until("completed", "waiting")).phase == "completed"
+    words = Counter(line.split()[0] for line in fleet.book())
+    assert words == {"a": 1, "b": 2, "c": 1, "pay": 1}

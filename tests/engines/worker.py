@@ -1,4 +1,4 @@
-"""A worker in a process of its own: its one tool writes down who made it, and may wait.
+"""A worker in a process of its own: its tools write down who used them, and may wait.
 
 python -m … STORE TEMPORAL QUEUE FOLDER NAME LEASE_S
 """
@@ -14,33 +14,61 @@ from midrun import Agent, Midrun, tool
 from midrun.engines.temporal import Temporal
 from midrun.models import ScriptedModel, Use
 from midrun.ports.outside import Outside
+from midrun.stores.postgres import links
 
 SILENCE = timedelta(seconds=3)
+BACK_S = 1.0
+"""How long a worker waits for a server that went away, before it does without: not ten seconds,
+so that a short outage is a long one."""
 
 
-def agent_of(folder: Path, name: str) -> Agent:
-    """Return an agent that makes three entries in a book; the second takes its time."""
+def agents_of(folder: Path, name: str) -> list[Agent]:
+    """Return two agents that make entries in one book; both wait in the middle.
+
+    The clerk makes three, and any of them may be made again. The payer makes one, once.
+    """
+
+    def note(words: str) -> None:
+        with (folder / "book").open("a") as book:
+            book.write(f"{words} {name}\n")
+
+    async def exists(file: str) -> None:
+        while not (folder / file).exists():  # noqa: ASYNC110 - processes share a folder
+            await anyio.sleep(0.02)
 
     @tool(idempotent=True)
     async def enter(word: str) -> str:
         """Make an entry."""
-        with (folder / "book").open("a") as book:
-            book.write(f"{word} {name}\n")
-        while word == "b" and not (folder / "on").exists():  # noqa: ASYNC110 - a file is shared
-            await anyio.sleep(0.02)
-        (folder / f"{word} is over").touch()
+        note(word)
+        try:
+            if word == "b":
+                await exists("on")
+        finally:
+            (folder / f"{word} is over").touch()
         return word
 
+    @tool
+    async def pay() -> str:
+        """Pay, which nobody does twice unasked."""
+        note("pay")
+        await exists("paid")
+        (folder / "pay is over").touch()
+        return "paid"
+
     turns = [Use("enter", word=word) for word in "abc"]
-    return Agent("clerk", model=ScriptedModel([*turns, "Done."]), tools=[enter])
+    return [
+        Agent("clerk", model=ScriptedModel([*turns, "Done."]), tools=[enter]),
+        Agent("payer", model=ScriptedModel([Use("pay"), "Done."]), tools=[pay]),
+    ]
 
 
 async def main() -> None:
     """Work until killed."""
     store, address, queue, folder, name, lease_s = sys.argv[1:]
+    setattr(links, "BACK_S", BACK_S)  # noqa: B010 - it is Final, but for this process
     engine = Temporal(address, queue=queue, silence=SILENCE)
     agents, outside = (
-        [agent_of(Path(folder), name)],
+        agents_of(Path(folder), name),
         Outside(lease=timedelta(seconds=float(lease_s))),
     )
     async with Midrun(store, agents=agents, engine=engine, outside=outside):

@@ -1,12 +1,16 @@
 """A worker in a process of its own, whose agent acts in the world outside.
 
-python -m tests.fleet.crew STORE FOLDER LEASE_S
+python -m tests.fleet.crew STORE FOLDER LEASE_S FLAW
 """
 
+import json
+import os
 import signal
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Final, LiteralString
 
 import anyio
 
@@ -16,10 +20,16 @@ from midrun.engines.fleet import Fleet
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.ports.outside import Outside
+from midrun.stores.postgres import queries
+from midrun.stores.postgres.link import Link, Rows, Values
 from tests.fleet.world import Deed, World
 
 TAKES_S = 0.02
 """How long an act takes: long enough to be interrupted in."""
+
+
+STARTS: Final = json.dumps('"call":"c6","call_kind":"tool","kind":"CallStarted"')[1:-1]
+"""What stands in the write that starts the second payment of the patient agent."""
 
 
 class Acts:
@@ -99,6 +109,35 @@ FLEET = Fleet(limits={"agent:busy": 100})
 """Whatever happens to workers, no run may wait for ever for a place of theirs."""
 
 
+def an_hour_ahead() -> None:
+    """Have this machine's clock be wrong."""
+    right, hour = time.time_ns, 3600 * 10**9
+    setattr(time, "time_ns", lambda: right() + hour)  # noqa: B010 - only in this process
+
+
+def freeze_at_the_second_payment() -> None:
+    """Freeze this process when the start of that payment is committed, and not known here."""
+    ask = Link.ask
+
+    async def freezing(
+        link: Link,
+        statement: LiteralString,
+        values: Values | None = None,
+        *,
+        prepare: bool | None = None,
+    ) -> Rows:
+        rows = await ask(link, statement, values, prepare=prepare)
+        if statement == queries.WRITE and STARTS in str((values or {})["bids"]):
+            setattr(Link, ask.__name__, ask)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return rows
+
+    setattr(Link, ask.__name__, freezing)  # only in this process
+
+
+FLAWS = {"": lambda: None, "clock": an_hour_ahead, "freezes": freeze_at_the_second_payment}
+
+
 async def main(store: str, folder: str, lease_s: str) -> None:
     """Drive what there is until asked to leave."""
     outside = Outside(lease=timedelta(seconds=float(lease_s)))
@@ -112,4 +151,5 @@ async def main(store: str, folder: str, lease_s: str) -> None:
 
 
 if __name__ == "__main__":
+    FLAWS[sys.argv[4]]()
     anyio.run(main, sys.argv[1], sys.argv[2], sys.argv[3])

@@ -181,11 +181,13 @@ class Chaos:
 
     # ── how it ends ───────────────────────────────────────────────────────────────────────
 
-    async def calm_down(self) -> None:
+    async def calm_down(self, crew: list[Worker]) -> None:
         """Have every run come to its end."""
         for run in self.runs:
             handle = Run(run, self.desk._desk)
             while (phase := (await handle.view()).phase) not in TERMINAL:
+                for worker in crew:
+                    worker.check()
                 if phase in {"paused", "failed"}:
                     await self.ask(run, "resume", f"calm-{run}-{self.chance.random()}")
                 with anyio.move_on_after(5):
@@ -228,7 +230,7 @@ async def _play(
                     await anyio.sleep(SECONDS)
                     chaos.over = True
                 with anyio.fail_after(CALM_S):
-                    await chaos.calm_down()
+                    await chaos.calm_down(crew)
                 tasks.cancel_scope.cancel()
     async with Midrun(url) as desk:
         await _check(chaos, desk)

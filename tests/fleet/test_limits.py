@@ -9,7 +9,8 @@ import pytest
 
 from midrun import Midrun, Run
 from midrun.engines import local
-from midrun.engines.fleet import Fleet
+from midrun.engines.fleet import PROBES, Fleet
+from midrun.errors import NoRoom
 from tests.fleet.acting import slow
 from tests.keeping import kept_at
 from tests.runtime.conftest import verify_all
@@ -112,3 +113,26 @@ async def test_what_is_cancelled_or_paused_does_not_wait_for_the_fleet(path: Pat
         stage.gate("a").set()
         await first.until("completed")
     assert stage.began == ["a"]
+
+
+async def test_a_process_that_was_cut_off_goes_on_with_its_own_whatever_the_limit(
+    path: Path,
+) -> None:
+    """Nobody else can: in the store they are its own, and count, for as long as it is alive."""
+    many = 2 * PROBES
+    stage, fleet = Stage(), Fleet(limits={"agent:actor": many})
+    async with AsyncExitStack() as stack:
+        (one,) = await processes(stack, path, stage, fleet, 1)
+        runs = [await one.start("actor", f"t{n}") for n in range(many)]
+        await grown(stage.began, many)
+        last = await one.start("actor", "last")
+        await looked([one])
+        assert one._local
+        one._local._room.fill(NoRoom(last.id, "agent:actor", many))  # as the store has said
+        one._local._fence()
+        for run in runs:
+            assert [ask.kind for ask in (await run.until("waiting")).asks] == ["unsure"]
+            await run.answer("yes")
+            await run.until("completed")
+        stage.gate("last").set()
+        await last.until("completed")

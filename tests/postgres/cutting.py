@@ -36,6 +36,15 @@ class Cutter:
         self._flows = anyio.Event()
         self._flows.set()
         self._open: list[TaskGroup] = []
+        self._connections: list[_Connection] = []
+
+    def forget(self) -> None:
+        """Let nothing more through of what is connected now, without a word to anybody.
+
+        As a firewall does that has lost its table: whoever connects anew is carried.
+        """
+        for connection in self._connections:
+            connection.forgotten = True
 
     def stall(self) -> None:
         """Let nothing through from now on, without a word to anybody."""
@@ -54,6 +63,7 @@ class Cutter:
             answers.close()
             return
         connection = _Connection(self)
+        self._connections.append(connection)
         try:
             async with anyio.create_task_group() as tasks:
                 self._open.append(tasks)
@@ -61,6 +71,7 @@ class Cutter:
                 tasks.start_soon(_then_cut, connection.answers(their_answers, answers), tasks)
         finally:
             self._open.remove(tasks)
+            self._connections.remove(connection)
             their_asks.transport.abort()
             answers.transport.abort()
 
@@ -82,10 +93,13 @@ class _Connection:
     def __init__(self, cutter: Cutter) -> None:
         self._cutter = cutter
         self._losing = False
+        self.forgotten = False
 
     async def asks(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
         while data := await client.read(SIZE):
             await self._cutter.through()
+            if self.forgotten:
+                continue
             if WRITE in data and self._cutter.next is not Cut.NONE:
                 cut, self._cutter.next = self._cutter.next, Cut.NONE
                 self._cutter.cuts += 1
@@ -97,6 +111,8 @@ class _Connection:
     async def answers(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         while data := await server.read(SIZE):
             await self._cutter.through()
+            if self.forgotten:
+                continue
             if self._losing:  # it has answered, so it has committed
                 if self._cutter.meanwhile is not None:
                     await self._cutter.meanwhile()

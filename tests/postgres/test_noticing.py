@@ -11,6 +11,7 @@ from midrun.testing.postgres import Postgres
 from midrun.testing.store_suite.crowds import newest
 from midrun.testing.store_suite.setting import OTHER, RUN, create, say, take
 from tests.postgres.conftest import Open
+from tests.postgres.cutting import Cutter
 
 pytestmark = pytest.mark.once
 
@@ -65,6 +66,20 @@ async def test_a_watch_outlives_its_connection_and_the_server(
     await create(elsewhere)
     async with store.watch() as watch:
         await anyio.to_thread.run_sync(postgres.restart, "immediate")
+        await say(elsewhere, RUN, 1)
+        await newest(watch, {RUN: 2})
+        await create(elsewhere, OTHER)
+        await newest(watch, {OTHER: 1})
+
+
+async def test_a_watch_whose_connection_was_lost_without_a_word_hears_all_the_same(
+    cut_url: str, url: str, cutter: Cutter, opened: Open
+) -> None:
+    """No end of it ever comes: it is missed when the next look is not answered."""
+    store, elsewhere = await opened(cut_url), await opened(url)
+    await create(elsewhere)
+    async with store.watch() as watch:
+        cutter.forget()
         await say(elsewhere, RUN, 1)
         await newest(watch, {RUN: 2})
         await create(elsewhere, OTHER)

@@ -9,7 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import anyio
+import psycopg
 import pytest
+from anyio.lowlevel import checkpoint
 
 from midrun.errors import StoreForeign, StoreUnreachable
 from midrun.stores.postgres.preparing import migrations
@@ -124,6 +126,47 @@ async def test_the_number_of_connections_is_bounded(
         for _ in range(40):
             tasks.start_soon(look)
     assert 1 < most <= 5  # four to read, one to write
+
+
+@pytest.fixture
+def modest(postgres: Postgres) -> Iterator[str]:
+    """Give the address of a schema for somebody who may have three connections at a time."""
+    postgres.execute("CREATE ROLE modest LOGIN CONNECTION LIMIT 3")
+    url = postgres.url()
+    schema = url.rpartition("search_path%3D")[2]
+    postgres.execute(f'GRANT ALL ON SCHEMA "{schema}" TO modest')
+    yield url.replace(f"{USER}@", "modest@")
+    postgres.execute(f'DROP SCHEMA "{schema}" CASCADE; DROP ROLE modest')
+
+
+async def test_a_server_without_room_for_another_connection_is_waited_for(
+    modest: str, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for one that restarts: others will let go of theirs."""
+    with ExitStack() as others:
+        for _ in range(3):
+            others.enter_context(psycopg.connect(modest))
+
+        async def refused(_: float) -> None:
+            others.close()
+            await checkpoint()
+
+        monkeypatch.setattr("midrun.stores.postgres.store.anyio.sleep", refused)
+        await opened(modest)
+
+
+async def test_a_server_that_has_room_for_few_connections_is_asked_through_few(
+    modest: str, opened: Open
+) -> None:
+    """It takes longer, and nobody is refused."""
+    store = await opened(modest)
+    await create(store)
+    with psycopg.connect(modest):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(40):
+                tasks.start_soon(store.read, RUN)
+    await say(store, RUN, 1)
+    await store.close()
 
 
 @contextmanager

@@ -18,11 +18,13 @@ from midrun.errors import (
     StoreForeign,
     StoreUnreachable,
 )
-from midrun.ports.store import Query, Snapshot
+from midrun.ports.store import Durability, Query, Snapshot
 from midrun.stores.sqlite import connect, queries
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.store_suite.setting import RUN, create, say
 from tests.stores.child import until_full
+
+PAGE = 4096
 
 
 async def small(path: Path) -> dict[RunId, list[bytes]]:
@@ -58,7 +60,7 @@ async def test_a_new_file_is_ours_alone_and_says_what_it_is(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("durability", "level"), [("full", 2), ("relaxed", 1)])
 async def test_durability_is_what_was_asked_for(
-    tmp_path: Path, durability: connect.Durability, level: int
+    tmp_path: Path, durability: Durability, level: int
 ) -> None:
     """FULL survives a power cut; that is the default."""
     store = SqliteStore(tmp_path / "runs.db", durability=durability)
@@ -74,6 +76,7 @@ async def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
     (tmp_path / "runs.db").touch()
     store = SqliteStore(tmp_path / "runs.db")
     await create(store)
+    assert [record.seq for record in await store.read(RUN)] == [1]
     await store.close()
 
 
@@ -149,9 +152,10 @@ async def plans(tmp_path: Path) -> dict[str, str]:
     await small(tmp_path / "runs.db")
     db = apsw.Connection(str(tmp_path / "runs.db"))
     plans = {}
-    for name, text in queries.LISTS.items():
-        wanted = {"COUNTS": 0, "HALTS": 0, "HOLDERS": 1, "DUE": 2, "DRIVABLE": 3}.get(name, 8)
-        rows = db.execute("EXPLAIN QUERY PLAN " + text, (1,) * wanted)
+    takes = {"COUNTS": 0, "HALTS": 0, "HOLDERS": 1, "DUE": 2, "DRIVABLE": 3}
+    takes |= {name: 8 for name in vars(queries) if name.startswith("LIST_")}
+    for name, wanted in takes.items():
+        rows = db.execute(f"EXPLAIN QUERY PLAN {getattr(queries, name)}", (1,) * wanted)
         plans[name] = "; ".join(str(row[3]) for row in rows)
     db.close()
     return plans
@@ -211,6 +215,28 @@ async def test_a_flipped_byte_anywhere_is_harmless_or_noticed(tmp_path: Path) ->
             noticed += 1
         _remove(copy)
     assert noticed > 100
+
+
+async def test_a_page_that_was_written_by_half_is_harmless_or_noticed(tmp_path: Path) -> None:
+    """The last one too: the end of a file is what a power cut, or a full disk, tears."""
+    path = tmp_path / "runs.db"
+    lines = await small(path)
+    sound = path.read_bytes()
+    noticed: list[int] = []
+    for page in range(0, len(sound), PAGE):
+        torn = bytearray(sound)
+        torn[page + PAGE // 2 : page + PAGE] = bytes(PAGE // 2)
+        copy = tmp_path / f"copy{page}.db"
+        copy.write_bytes(torn)
+        try:
+            assert await _check(copy, lines), page
+        except MidrunError:
+            noticed.append(page)
+        _remove(copy)
+    assert len(noticed) > len(lines)
+    (tmp_path / "short.db").write_bytes(sound[: -PAGE // 2])
+    with pytest.raises(MidrunError):
+        await _check(tmp_path / "short.db", lines)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 50, 100, 4096, 4097, 20_000])

@@ -9,13 +9,14 @@ from threading import Event, Thread, get_ident
 from types import ModuleType
 
 import anyio
+import apsw
 import pytest
 
 from midrun.codec.chain import Chain
 from midrun.errors import RunNotFound, StoreClosed, StoreError, StoreUnreachable
 from midrun.ports.store import Store
 from midrun.stores import rules
-from midrun.stores.sqlite.connect import open_file
+from midrun.stores.sqlite.connect import LOG_MAX, open_file
 from midrun.stores.sqlite.standings import Standings
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.stores.sqlite.writer import DETOUR, GROUP_MAX, QUICK_S, WARM, Writer
@@ -354,4 +355,23 @@ async def test_a_log_that_has_grown_is_carried_over_into_the_file(tmp_path: Path
     store._writer._detours_left = 2
     await say(store, RUN, 60)
     assert (tmp_path / "runs.db").stat().st_size > 3_000_000
+    await store.close()
+
+
+async def test_a_log_that_a_long_reader_has_made_large_is_cut_back_after_it(
+    tmp_path: Path,
+) -> None:
+    """Nothing can be carried over while somebody reads what was; the disk has it back later."""
+    path, log = tmp_path / "runs.db", tmp_path / "runs.db-wal"
+    store = SqliteStore(path, durability="relaxed")
+    await create(store)
+    reader = apsw.Connection(str(path))
+    reader.execute("BEGIN; SELECT * FROM runs").fetchall()
+    seq = 1
+    while log.stat().st_size <= LOG_MAX:
+        seq = (await say(store, RUN, seq, "x" * 200_000)).seq
+    reader.close()
+    with anyio.fail_after(30):
+        while log.stat().st_size > LOG_MAX:
+            seq = (await say(store, RUN, seq, "x" * 200_000)).seq
     await store.close()

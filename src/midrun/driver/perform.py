@@ -35,7 +35,7 @@ from midrun.core.entries import (
 from midrun.core.evidence import Close, CloseUndo, Evidence, Fail, Late, SaveProgress, SetPlan
 from midrun.core.ids import CallId, Epoch, RunId
 from midrun.core.orders import AbortCall, CheckCall, ControlChild, Judge, Order
-from midrun.core.state import State
+from midrun.core.state import Stage, State
 from midrun.core.values import Item, Json
 from midrun.driver.acting import act, check, clean
 from midrun.driver.bell import Bell
@@ -104,7 +104,10 @@ class Door:
 
     async def _fly(self, flight: Flight, state: State) -> None:
         """Make the call, and bring what came of it."""
-        if self._dropped or not self._means.holder.alive():
+        alive = self._means.holder.alive()
+        if not (alive or self._dropped):
+            self._means.holder.on_fence()  # a beat under way could bring back all but this call
+        if self._dropped or not alive:
             flight.end()
             return  # the right to act is gone: the next driver finds the call as an orphan
         try:
@@ -265,27 +268,44 @@ class Door:
             self._means.tasks.start_soon(self._bring_late, brought.flight, brought.given)
 
     async def _bring_late(self, flight: Flight, given: Evidence) -> None:
-        """Say what became of a call whose end the journal has without us: nothing else."""
+        """Say what became of a call whose end the journal has without us: nothing else.
+
+        For as long as this process lives: a store may be away for longer than any lease.
+        """
         outcome = given.outcome if isinstance(given, Close) else None
         if not isinstance(outcome, CallDone) or flight.call.call_kind == "model":
             return
         late = LateResult(
             call=outcome.call, attempt=flight.attempt, epoch=self.epoch, result=outcome.result
         )
-        with suppress(MidrunError), anyio.move_on_after(LATE_S, shield=True):
-            while not await self._append_late(late):
+        try:
+            await self._insist(late)
+        except anyio.get_cancelled_exc_class():
+            with anyio.move_on_after(LATE_S, shield=True):
+                await self._insist(late, leaving=True)
+            raise
+
+    async def _insist(self, late: LateResult, *, leaving: bool = False) -> None:
+        with suppress(MidrunError):
+            while not await self._append_late(late, leaving=leaving):
                 pass
 
-    async def _append_late(self, late: LateResult) -> bool:
-        """Tell whether it is journaled, or need not be; if not, it is worth another attempt."""
+    async def _append_late(self, late: LateResult, *, leaving: bool) -> bool:
+        """Tell whether it is journaled, or need not be; if not, it is worth another attempt.
+
+        While the journal has the call in flight under our own epoch, whoever takes the run next
+        has yet to say that nobody knows: only then does it settle anything.
+        """
         store = self._means.store
-        try:
+        with suppress(StoreBusy, StoreFull, StoreUnreachable):
             state = await load(store, self._run)
-            await bring(store, state, Late(result=late), self._means.clock)
-        except (StoreBusy, StoreFull, StoreUnreachable):
-            await anyio.sleep(LATE_S / 10)
-            return False
-        return True
+            call = state.call(late.call)
+            in_flight = call is not None and call.stage is Stage.STARTED
+            if leaving or not in_flight or state.epoch != late.epoch:
+                await bring(store, state, Late(result=late), self._means.clock)
+                return True
+        await anyio.sleep(LATE_S / 10)
+        return False
 
 
 class Saved:

@@ -1,1 +1,1 @@
-"""Engines: what sees to it that drivers run. `local` does so in this process."""
+"""Engines: what sees to it that drivers run: `local` here, `temporal` wherever it says."""

@@ -77,6 +77,7 @@ class Room:
         self._rests: Counter[str] = Counter()  # that we heard of, by scope
         self._asked: dict[RunId, Mapping[str, int]] = {}  # how many those were when we asked
         self._waiting: dict[RunId, Head] = {}  # turned away, as they were when they were read
+        self._own: set[RunId] = set()  # whose lease this process has had all the time
         self._named: set[RunId] = set()
         self.strange: dict[RunId, Seq] = {}  # another version's, when their journal was so long
 
@@ -106,8 +107,10 @@ class Room:
         self._rests.update(scopes.keys())
         return not (self._full | self._short).isdisjoint(scopes)
 
-    def enter(self, run: RunId, head: Head) -> None:
-        """Count a run that is taken up."""
+    def enter(self, run: RunId, head: Head, *, own: bool = False) -> None:
+        """Count a run that is taken up; `own`: it is counted in the store as ours already."""
+        if own:
+            self._own.add(run)
         if run not in self._places:
             both = {**self._fleet.limits, **self._fleet.here}
             self._places[run] = list(covering(both, head))
@@ -117,6 +120,7 @@ class Room:
     def leave(self, run: RunId) -> bool:
         """Count it no more; tell whether that has made room."""
         self._asked.pop(run, None)
+        self._own.discard(run)
         places = self._places.pop(run, [])
         self._driven.subtract(places)
         return bool(places)
@@ -129,7 +133,7 @@ class Room:
         """
         head = head_of(state)
         limits = {} if _is_free(head) else covering(self._fleet.limits, head)
-        for scope in self._full.intersection(limits):
+        for scope in self._full.intersection(() if state.run in self._own else limits):
             raise NoRoom(state.run, scope, limits[scope])
         self._asked[state.run] = {scope: self._rests[scope] for scope in limits}
         return limits

@@ -153,18 +153,21 @@ class Local:
             self._taken.add(run)
             self._tasks.start_soon(self._drive, run, state)
 
-    def _offer(self, run: RunId, head: Head, state: State | None = None) -> None:
+    def _offer(
+        self, run: RunId, head: Head, state: State | None = None, *, own: bool = False
+    ) -> None:
         """See to it that `run` is driven: here, or wherever who places runs says.
 
-        Where there is no room for it, it waits: for room, or for another process.
+        Where there is no room for it, it waits: for room, or for another process. But what is
+        our `own` has its place, and nobody else can take it while we are alive.
         """
         if self._leaving or run in self._taken or run in self._room.strange:
             return
         if self._place is not None:
             self._place(run)
             return
-        if self._room.has(run, head):
-            self._room.enter(run, head)
+        if own or self._room.has(run, head):
+            self._room.enter(run, head, own=own)
             self.take_up(run, state)
 
     async def driven(self, run: RunId) -> None:
@@ -267,10 +270,10 @@ class Local:
             self._look.ring()
         if head.parent and head.phase not in DRIVABLE:
             await self._tell_parent(run)
-        # ours: from an epoch that was dropped
-        free = left or row.holder in {"", self._holder.name}
+        own = row.holder == self._holder.name  # from an epoch that was dropped
+        free = left or own or not row.holder
         if head.phase in DRIVABLE and free and head.agent in self._agents:
-            self._offer(run, head)
+            self._offer(run, head, own=own)
 
     async def _tell_parent(self, run: RunId) -> None:
         try:

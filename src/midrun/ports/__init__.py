@@ -1,1 +1,1 @@
-"""What the shell needs from outside, as Protocols: `store` and `clock`."""
+"""What the shell needs from outside, as Protocols: a store, a model, a clock, a relay."""

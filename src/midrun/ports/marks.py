@@ -1,7 +1,8 @@
 """Marks: how far each follower has got with each run, kept with the journals but not in them.
 
 A follower tells others what happened: it delivers webhooks, or emits spans. What it has not
-told yet is in the journals, however long that takes; where it is, is a mark.
+told yet is in the journals, however long that takes; where it is, is a mark. A run is followed
+when it has come to rest.
 """
 
 from collections.abc import Sequence
@@ -11,10 +12,6 @@ from typing import Final, Protocol, runtime_checkable
 from msgspec import Struct
 
 from midrun.core.ids import START, RunId, Seq
-from midrun.core.values import DRIVABLE, Phase
-
-RESTS: Final = frozenset(Phase) - DRIVABLE
-"""Phases in which nothing happens by itself. A run is followed when it has come to one."""
 
 NOTE_MAX: Final = 1000
 """How many characters a follower may keep with a mark."""

@@ -12,7 +12,7 @@ passes.
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -22,6 +22,9 @@ from midrun.core.ids import START, Epoch, Micros, RunId, Seq
 from midrun.core.values import Phase
 
 T = TypeVar("T")
+
+Durability = Literal["full", "relaxed"]
+"""What a crash of the machine may cost: nothing, or the newest entries."""
 
 
 class Lease(Struct, frozen=True, kw_only=True):

@@ -1,1 +1,1 @@
-"""Where journals are kept: `memory`, `sqlite`; `urls` opens one by its address."""
+"""Where journals are kept: `memory`, `sqlite`, `postgres`; `urls` opens one by its address."""

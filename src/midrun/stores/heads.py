@@ -1,4 +1,4 @@
-"""Heads as they are stored. What cannot be stored is refused before anything is written."""
+"""Heads and rows as they are stored. What cannot be is refused before anything is written."""
 
 from typing import Final
 
@@ -7,8 +7,10 @@ from msgspec import Struct
 
 from midrun.codec.strict import INTEGER_MAX
 from midrun.core.head import Head
+from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.values import Phase
 from midrun.errors import NotJson
+from midrun.ports.store import RunRow
 
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _DECODER: Final = msgspec.json.Decoder(Head)
@@ -46,7 +48,32 @@ def read_head(body: bytes) -> Head:
     Raises:
         msgspec.MsgspecError: nobody stored it like that.
     """
+    if not isinstance(body, bytes):  # where a page was torn there may be nothing at all
+        raise msgspec.ValidationError(f"a head of type {type(body).__name__}")
     return _DECODER.decode(body)
+
+
+def row_of(
+    run: RunId,
+    head: bytes,
+    seq: Seq,
+    link: bytes,
+    epoch: Epoch,
+    holder: str,
+    started_at: Micros,
+    changed_at: Micros,
+) -> RunRow:
+    """Return a row from its columns, in the order in which the stores' queries name them."""
+    return RunRow(
+        run=run,
+        head=read_head(head),
+        seq=seq,
+        hash=link,
+        epoch=epoch,
+        holder=holder,
+        started_at=started_at,
+        changed_at=changed_at,
+    )
 
 
 def _culprit(head: Head) -> str:

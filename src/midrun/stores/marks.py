@@ -6,9 +6,10 @@ from datetime import timedelta
 from anyio.lowlevel import checkpoint
 
 from midrun.core.ids import START, Micros, RunId, Seq
+from midrun.core.values import RESTS
 from midrun.errors import RunNotFound
 from midrun.ports.clock import Clock
-from midrun.ports.marks import NOTE_MAX, RESTS, Mark
+from midrun.ports.marks import NOTE_MAX, Mark
 from midrun.ports.store import RunRow
 from midrun.stores import rules
 

@@ -9,9 +9,8 @@ import anyio.to_thread
 
 from midrun.errors import Misconfigured, StoreError, StoreUnreachable
 from midrun.ports.clock import Clock, wall
-from midrun.ports.store import Store
+from midrun.ports.store import Durability, Store
 from midrun.stores.memory import MemoryStore
-from midrun.stores.sqlite.connect import Durability
 from midrun.stores.sqlite.store import SqliteStore
 
 CLOSE_S: Final = 10.0

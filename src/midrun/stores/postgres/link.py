@@ -7,7 +7,7 @@ answer, a refusal, or `Lost`, after which nobody knows and the link is of no mor
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Final, Literal, LiteralString, TypeAlias
+from typing import Final, LiteralString, TypeAlias
 
 import anyio
 import psycopg
@@ -22,9 +22,9 @@ from midrun.errors import (
     StoreFull,
     StoreUnreachable,
 )
+from midrun.ports.store import Durability
 from midrun.stores.postgres import queries
 
-Durability = Literal["full", "relaxed"]
 Values: TypeAlias = Mapping[str, object]
 Rows: TypeAlias = Sequence[TupleRow]
 
@@ -49,6 +49,16 @@ _LOST: Final = (
     OSError,
 )
 _FULL: Final = (errors.DiskFull, errors.OutOfMemory, errors.ConfigurationLimitExceeded)
+_FINAL: Final = (
+    "password authentication failed",
+    "no pg_hba.conf entry",
+    "does not exist",  # a database, a role, a file with certificates
+    "certificate verify failed",
+    "does not match host name",
+    "does not support SSL",
+)
+"""What a server says, or is said of it, that waiting does not change."""
+
 _BUSY: Final = (
     errors.QueryCanceled,  # by the statement's own timeout
     errors.LockNotAvailable,
@@ -211,11 +221,11 @@ class Link:
 
 def _no_connection(address: Address, error: Exception) -> Exception:
     """Tell a server that may answer soon from one that never will."""
-    text = str(error).strip() or type(error).__name__
-    final = ("password authentication failed", "no pg_hba.conf entry", "does not exist")
-    if any(part in text for part in final):
-        return StoreUnreachable(address.name, text.splitlines()[-1])
-    return Lost(text.splitlines()[-1])
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    text = next(line for line in reversed(lines) if line == line.lstrip())  # others are hints
+    if any(part in line for line in lines for part in _FINAL):
+        return StoreUnreachable(address.name, text)
+    return Lost(text)
 
 
 def unreachable(address: Address, lost: Lost) -> StoreError:

@@ -9,12 +9,12 @@ from midrun.codec.chain import Chain
 from midrun.codec.journal import decode_lines
 from midrun.codec.strict import INTEGER_MAX
 from midrun.core.entries import Record
-from midrun.core.ids import Epoch, Micros, RunId, Seq
+from midrun.core.ids import RunId, Seq
 from midrun.core.values import Phase
 from midrun.errors import JournalCorrupt, RunNotFound
 from midrun.ports.store import Halt, Page, Query, RunRow, Snapshot
 from midrun.stores import rules
-from midrun.stores.heads import read_head
+from midrun.stores.heads import row_of
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.bids import Found
 from midrun.stores.postgres.links import Links
@@ -78,8 +78,11 @@ class Stretch:
             rows = await links.ask(queries.JOURNAL, values)
             if not rows:
                 raise RunNotFound(self._run)
-            self._found = found = found_of(self._run, *_place(rows[0]))
-            for seq, link, line, *_ in rows[1:]:
+            stands, *entries = rows
+            seq, link, head, changed_at, epoch, holder = stands
+            found = found_of(self._run, seq, link, changed_at, epoch, holder, head)
+            self._found = found
+            for seq, link, line, *_ in entries:
                 if seq > at:
                     self.pairs.append((line, link))
                 elif seq == self._after:
@@ -90,20 +93,13 @@ class Stretch:
             at = self._end
 
 
-def _place(
-    row: tuple[Seq, bytes, bytes, Micros, Epoch, str],
-) -> tuple[Seq, bytes, Micros, Epoch, str, bytes]:
-    seq, link, head, at, epoch, holder = row
-    return seq, link, at, epoch, holder, head
-
-
 async def row(links: Links, run: RunId) -> RunRow:
     """Return the row of `run`."""
     rules.check_id(run)
     rows = await links.ask(queries.ROW, {"run": run})
     if not rows:
         raise RunNotFound(run)
-    return _row(*rows[0])
+    return row_of(*rows[0])
 
 
 async def snapshot(links: Links, run: RunId) -> Snapshot | None:
@@ -133,7 +129,7 @@ async def page(links: Links, query: Query) -> Page[RunRow]:
     items = found[:limit]
     more = len(found) > len(items) > 0
     return Page(
-        items=tuple(_row(*values) for _, *values in items),
+        items=tuple(row_of(*values) for _, *values in items),
         cursor=rules.cursor(items[-1][0]) if more else "",
     )
 
@@ -149,25 +145,3 @@ async def halts(links: Links) -> Sequence[Halt]:
         Halt(scope=scope, by=by, reason=reason, at=at)
         for scope, by, reason, at in await links.ask(queries.HALTS)
     ]
-
-
-def _row(
-    run: RunId,
-    head: bytes,
-    seq: Seq,
-    link: bytes,
-    epoch: Epoch,
-    holder: str,
-    started_at: Micros,
-    changed_at: Micros,
-) -> RunRow:
-    return RunRow(
-        run=run,
-        head=read_head(head),
-        seq=seq,
-        hash=link,
-        epoch=epoch,
-        holder=holder,
-        started_at=started_at,
-        changed_at=changed_at,
-    )

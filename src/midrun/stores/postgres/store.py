@@ -22,13 +22,23 @@ from midrun.errors import RunNotFound, StoreClosed, TooLarge
 from midrun.ports.clock import Clock, boottime
 from midrun.ports.marks import Marks
 from midrun.ports.relay import Relay
-from midrun.ports.store import Appended, Change, Halt, Lease, Page, Query, RunRow, Snapshot
+from midrun.ports.store import (
+    Appended,
+    Change,
+    Durability,
+    Halt,
+    Lease,
+    Page,
+    Query,
+    RunRow,
+    Snapshot,
+)
 from midrun.stores import rules
 from midrun.stores.adoption import adopted
 from midrun.stores.hop import Loop
 from midrun.stores.postgres import queries, reads
 from midrun.stores.postgres.bids import Append, Create, Take, check_nul, storable
-from midrun.stores.postgres.link import Address, Durability, Link, Lost, unreachable
+from midrun.stores.postgres.link import Address, Link, Lost, unreachable
 from midrun.stores.postgres.links import BACK_S, PAUSE_MAX_S, PAUSE_S, Links
 from midrun.stores.postgres.marks import PostgresMarks
 from midrun.stores.postgres.notice import Notice

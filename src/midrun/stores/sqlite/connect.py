@@ -7,11 +7,11 @@ can be read. A journal's own bytes are checked when it is read, by its chain.
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 from threading import Lock
-from typing import Final, Literal
+from typing import Final
 
 import apsw
 import msgspec
@@ -25,9 +25,8 @@ from midrun.errors import (
     StoreKeyRefused,
     StoreUnreachable,
 )
+from midrun.ports.store import Durability
 from midrun.stores.sqlite import queries
-
-Durability = Literal["full", "relaxed"]
 
 APPLICATION: Final = 0x4D49_4452  # "MIDR"
 SCHEMA: Final = 1
@@ -37,7 +36,15 @@ HEADER: Final = 100
 NO_RESET_BUG: Final = (3, 51, 3)
 """Before SQLite 3.51.3 two processes that checkpoint at once could lose committed pages."""
 
-DAMAGE: Final = (apsw.Error, UnicodeDecodeError, msgspec.MsgspecError)
+LOG_MAX: Final = 16 * 1024 * 1024
+"""Bytes. A log that a long reader has made larger than this is cut back once that has ended."""
+
+
+class Moved(Exception):
+    """The file that is open is not the one that others would open by its name."""
+
+
+DAMAGE: Final = (apsw.Error, UnicodeDecodeError, msgspec.MsgspecError, Moved)
 """What reading or writing the file can raise when the file, or the disk, is to blame."""
 
 _opening: Final = Lock()
@@ -70,6 +77,7 @@ def open_file(
             full = "PRAGMA synchronous = FULL"
             db.execute(full if durability == "full" else "PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA foreign_keys = ON")
+            db.pragma("journal_size_limit", LOG_MAX)
             _ensure_schema(db)
             _check_key(db, path, kid)
         except BaseException:
@@ -89,6 +97,41 @@ def open_reader(path: Path, *, busy_ms: int) -> apsw.Connection:
         db = _connected(path, apsw.SQLITE_OPEN_READWRITE, busy_ms)
         db.execute("PRAGMA query_only = ON")
     return db
+
+
+class Place:
+    """Which files were found by their names when the store was opened: its own and its log.
+
+    What is written to a file that has lost its name is seen by nobody else and gone with this
+    process; and with another file in its place, two databases would share one log.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._files: dict[str, tuple[int, int]] = {}
+        for name in (str(path), f"{path}-wal"):
+            with suppress(OSError):
+                self._files[name] = _identity(name)
+
+    def check(self) -> None:
+        """See that they are still there.
+
+        Raises:
+            Moved: they are not.
+        """
+        for name, its in self._files.items():
+            try:
+                found = _identity(name)
+            except FileNotFoundError:
+                raise Moved(name) from None
+            except OSError:
+                continue  # we may not look any more: that says nothing about it
+            if found != its:
+                raise Moved(name)
+
+
+def _identity(name: str) -> tuple[int, int]:
+    found = os.stat(name)  # noqa: PTH116 - with every commit: a path would cost more
+    return found.st_dev, found.st_ino
 
 
 @contextmanager
@@ -118,6 +161,9 @@ def meaning_of(error: Exception, path: Path, busy_ms: int, *, errno: int = 0) ->
             return StoreDamaged(str(path), str(error))
         case UnicodeDecodeError() | msgspec.MsgspecError():
             return StoreDamaged(str(path), str(error))
+        case Moved():
+            problem = "removed, or another file was put in its place, while it was in use"
+            return StoreUnreachable(str(path), problem)
         case _:
             return StoreUnreachable(str(path), f"{type(error).__name__}: {error}")
 

@@ -143,13 +143,7 @@ NEWS: Final = """
     WHERE e.id > ? GROUP BY e.no
 """
 
-LISTS: Final = {
-    name: text
-    for name, text in globals().items()
-    if name.startswith("LIST_") or name in {"COUNTS", "DRIVABLE", "DUE", "HALTS", "HOLDERS"}
-}
-"""The statements that list runs; a test looks at how each of them is carried out."""
-
+# ── growing the log ──────────────────────────────────────────────────────────
 CACHE_SIZE: Final = "PRAGMA cache_size"
 SMALL_CACHE: Final = "PRAGMA cache_size = 10"
 MAKE_ROOM: Final = "CREATE TABLE room (zeros BLOB)"

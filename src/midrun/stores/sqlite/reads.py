@@ -18,12 +18,12 @@ from midrun.codec.chain import Chain
 from midrun.codec.journal import decode_lines
 from midrun.codec.strict import INTEGER_MAX
 from midrun.core.entries import Record
-from midrun.core.ids import Epoch, Micros, RunId, Seq
+from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.values import Phase
 from midrun.errors import JournalCorrupt, RunNotFound, StoreClosed
 from midrun.ports.store import Page, Query, RunRow, Snapshot
 from midrun.stores import rules
-from midrun.stores.heads import read_head
+from midrun.stores.heads import row_of
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connect import meaning, open_reader
 
@@ -77,7 +77,7 @@ def row(db: apsw.Connection, run: RunId) -> RunRow:
     found = db.execute(queries.ROW, (run,)).get
     if found is None:
         raise RunNotFound(run)
-    return _row(*found)
+    return row_of(*found)
 
 
 def tail(db: apsw.Connection, run: RunId, after: Seq, limit: int | None) -> "Tail":
@@ -175,7 +175,7 @@ def page(db: apsw.Connection, query: Query) -> Page[RunRow]:
             *(v or None for v in rest),
         )
         for number, *values in db.execute(_statement(query), bound):
-            found.append((number, _row(*values)))
+            found.append((number, row_of(*values)))
     if len(query.phases) > 1:
         found.sort(key=itemgetter(0), reverse=True)
     items = found[:limit]
@@ -222,25 +222,3 @@ def _statement(query: Query) -> str:
     if query.phases:
         return queries.LIST_BY_PHASE
     return queries.LIST_BY_AGENT if query.agent else queries.LIST_ALL
-
-
-def _row(
-    run: RunId,
-    head: bytes,
-    seq: Seq,
-    link: bytes,
-    epoch: Epoch,
-    holder: str,
-    started_at: Micros,
-    changed_at: Micros,
-) -> RunRow:
-    return RunRow(
-        run=run,
-        head=read_head(head),
-        seq=seq,
-        hash=link,
-        epoch=epoch,
-        holder=holder,
-        started_at=started_at,
-        changed_at=changed_at,
-    )

@@ -39,6 +39,8 @@ LOOK_S: Final = 0.05
 """How old a look into the folder may be."""
 
 ENDING: Final = ".sock"
+ATTEMPTS: Final = 3
+"""To bind a socket, if others remove the folder at the same time, again and again."""
 
 log = logging.getLogger("midrun")
 
@@ -162,11 +164,11 @@ class Sockets:
         self._listening = None
 
     def _bind(self) -> None:
-        for attempt in (1, 2, 3):
+        for attempt in range(1, ATTEMPTS + 1):
             try:
                 self._listening = self._made()
             except FileNotFoundError:  # somebody who left has just removed the folder
-                if attempt == 3:  # noqa: PLR2004 - three times is a coincidence, four are not
+                if attempt == ATTEMPTS:
                     raise
             else:
                 self._bound.set()

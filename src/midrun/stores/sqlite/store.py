@@ -21,12 +21,22 @@ from midrun.errors import StoreClosed, TooLarge
 from midrun.ports.clock import Clock, wall
 from midrun.ports.marks import Marks
 from midrun.ports.relay import Relay
-from midrun.ports.store import Appended, Change, Halt, Lease, Page, Query, RunRow, Snapshot
+from midrun.ports.store import (
+    Appended,
+    Change,
+    Durability,
+    Halt,
+    Lease,
+    Page,
+    Query,
+    RunRow,
+    Snapshot,
+)
 from midrun.stores import rules
 from midrun.stores.adoption import adopted
 from midrun.stores.heads import stored
 from midrun.stores.sqlite import reads, writes
-from midrun.stores.sqlite.connect import Durability, open_file
+from midrun.stores.sqlite.connect import open_file
 from midrun.stores.sqlite.marks import SqliteMarks
 from midrun.stores.sqlite.notice import Notice
 from midrun.stores.sqlite.reads import QUICK_BYTES, QUICK_MAX, Pair, Reader

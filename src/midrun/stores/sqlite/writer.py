@@ -40,7 +40,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from midrun.errors import StoreClosed, StoreUnreachable
 from midrun.stores.hop import Loop, Waiter, new_waiter, wake
 from midrun.stores.sqlite import queries
-from midrun.stores.sqlite.connect import DAMAGE, meaning_of
+from midrun.stores.sqlite.connect import DAMAGE, Place, meaning_of
 from midrun.stores.sqlite.requests import Group, Request, Torn
 from midrun.stores.sqlite.standings import Standings
 from midrun.stores.watchers import Watchers
@@ -89,6 +89,7 @@ class Writer:
         self._db = db
         self._standings = Standings(db)
         self._path = path
+        self._place = Place(path)
         self._busy_ms = busy_ms
         self._watchers = watchers
         self._timer = timer
@@ -266,6 +267,7 @@ class Writer:
             at.begin()
             for request in group:
                 request.attempt(at)
+            self._place.check()
             started = self._timer()
             at.commit()
         except (*DAMAGE, Torn) as error:

@@ -108,6 +108,22 @@ class Limits(Setting):
         with pytest.raises(LeaseHeld):
             await _take(store, "r2", ONE, holder="b")
 
+    async def test_a_holder_that_comes_back_goes_beyond_the_limit_with_its_own(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        """For as long as both are at work: what one has begun cannot be taken from it."""
+        await store.beat("a", ttl=TTL)
+        for name in ("r1", "r2", "r3"):
+            await _made(store, name)
+        await _take(store, "r1", ONE)
+        clock.move(10.1)
+        await store.beat("b", ttl=TTL)
+        await _take(store, "r2", ONE, holder="b")
+        await store.beat("a", ttl=TTL)
+        await _take(store, "r1", ONE)
+        with pytest.raises(NoRoom):
+            await _take(store, "r3", ONE)
+
     async def test_a_latch_is_met_before_a_limit(self, store: Store) -> None:
         """What is halted is said to be halted, not to wait."""
         await store.beat("a", ttl=TTL)
