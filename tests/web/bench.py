@@ -35,6 +35,7 @@ FLAGS: Final = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--process-per-site",  # as it is with many tabs; see Profiles
     "--host-resolver-rules=MAP *.example 127.0.0.1",  # names that others have pointed here
 ]
 
@@ -95,11 +96,15 @@ class Profiles:
 
     Every site has a port of its own, so nothing that is stored is another's, but for cookies,
     which are cleared. A profile whose clock was moved is not used again.
+
+    A profile that is lent again has a process for its pages already: a picture, shown in a tab
+    of its own, keeps it. To start one takes as long as most of the rest of a test.
     """
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._idle: dict[Look, list[BrowserContext]] = {}
+        self._keepers: dict[BrowserContext, Page] = {}
 
     async def made(self, look: Look) -> BrowserContext:
         """Return a new one."""
@@ -114,21 +119,29 @@ class Profiles:
         return made
 
     @asynccontextmanager
-    async def lent(self, look: Look) -> AsyncIterator[BrowserContext]:
-        """Give one that is like new."""
+    async def lent(self, look: Look, picture: str) -> AsyncIterator[BrowserContext]:
+        """Give one that is like new. `picture` is where one is, until it is given back."""
         idle = self._idle.setdefault(look, [])
         profile = idle.pop() if idle else await self.made(look)
         try:
             yield profile
         finally:
-            for page in profile.pages:
-                await page.close()
             if profile in _MOVED:
                 await profile.close()
             else:
                 await profile.set_offline(offline=False)
+                await self._emptied(profile, picture)
                 await profile.clear_cookies()
                 idle.append(profile)
+
+    async def _emptied(self, profile: BrowserContext, picture: str) -> None:
+        """Close all pages but the one that keeps the process."""
+        used = [page for page in profile.pages if page is not self._keepers.get(profile)]
+        if profile not in self._keepers:
+            self._keepers[profile] = await profile.new_page()
+            await self._keepers[profile].goto(picture)
+        for page in used:
+            await page.close()
 
 
 class Bench:
@@ -163,7 +176,7 @@ class Bench:
         self, site: Site, path: str = "/", *, who: str = "olga", **look: Unpack[Looking]
     ) -> Page:
         """Open a page of `site`, signed in as one of the people; `look` is what `Look` has."""
-        lent = self._profiles.lent(Look(**look))
+        lent = self._profiles.lent(Look(**look), f"{site.url}/static/icon.svg")
         profile = self._listened(await self._stack.enter_async_context(lent))
         page = await profile.new_page()
         await page.goto(site.link(path, who=who))

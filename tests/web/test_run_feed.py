@@ -1,6 +1,8 @@
 """The page and its feed: two browsers, one stream, lost connections, people who come back."""
 
+import re
 from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
 import anyio
 import pytest
@@ -9,7 +11,7 @@ from playwright.async_api import Route, expect
 from midrun import Agent
 from midrun.errors import ModelFailed
 from midrun.ports.model import Finished, Piece
-from tests.web.bench import Bench, later
+from tests.web.bench import PATIENCE_S, Bench, later
 from tests.web.stage import HeldModel, Hold, Said, Stage, Turn, Use
 from tests.web.watching import PLAN, SETTLED_MS, at_tool, exactly, watched
 
@@ -62,11 +64,48 @@ async def test_a_lost_connection_is_said_and_the_page_comes_back(
     await seen.says("Connection lost")
     bar = seen.page.locator("midrun-controls")
     await expect(bar).to_contain_text("the run may still be working")
+    await expect(seen.page.locator("midrun-steps")).not_to_contain_text("Running")
+    await expect(seen.page).to_have_title("⚠ Connection lost — Write a memo")
     await seen.button("pause").click()
     await expect(bar.get_by_role("alert")).to_have_text("Pause was not sent; press it again.")
     stage.gate("work").set()
     await seen.run.until("completed")
     await seen.says("Connection lost")
+
+
+HOURS: Final = re.compile(r"\d h\b")
+
+FAST: Final = """{
+  const real = Date.now;
+  Date.now = () => real() + 3_600_000;
+}"""
+
+SINCE: Final = """text => {
+  const [hours, minutes] = /As of (\\d\\d):(\\d\\d)/.exec(text).slice(1).map(Number);
+  const now = new Date(performance.timeOrigin + performance.now());
+  return (now.getHours() * 60 + now.getMinutes() - hours * 60 - minutes + 1440) % 1440;
+}"""
+
+
+async def test_a_browser_whose_clock_is_an_hour_fast_shows_the_servers_time(
+    bench: Bench, stage: Stage
+) -> None:
+    """How long something lasts, and when the server was last heard of."""
+    site = await bench.site(stage.play(Use("slow", name="work"), "Done."))
+    run = await site.start()
+    page = await bench.page(site)
+    await page.add_init_script(FAST)
+    await page.goto(f"{site.url}/runs/{run.id}")
+    await stage.start("work").wait()
+    bar = page.locator("midrun-controls")
+    await bar.get_by_role("button", name="Pause").click()
+    await expect(bar).to_contain_text("Pausing by you")
+    await expect(bar).not_to_contain_text(HOURS)
+    await page.route("**/v1/**", lambda route: route.abort())
+    site.app.close()
+    await expect(bar).to_contain_text("As of")
+    minutes = await page.evaluate(SINCE, await bar.locator("section").inner_text())
+    assert minutes <= PATIENCE_S / 60 + 1
 
 
 async def test_what_was_not_sent_is_no_news_once_the_server_is_back(

@@ -1,5 +1,7 @@
 """The task list: what the agent says as it says it, and what it did, folded."""
 
+import re
+
 import pytest
 from playwright.async_api import expect
 
@@ -104,3 +106,23 @@ async def test_a_reload_shows_the_same(bench: Bench, stage: Stage) -> None:
     await seen.says("Paused by you")
     await expect(steps.locator(".call")).to_contain_text("Done")
     assert await steps.inner_text() == before
+
+
+async def test_the_bar_counts_as_the_rows_do_after_an_item_failed(
+    bench: Bench, stage: Stage
+) -> None:
+    """What failed lies behind, as what is done does; what was dropped is no step."""
+    items = ["Ask the old one", "Leave it out", "Ask the new one", "Write it up"]
+    marks = {"1": "failed", "2": "dropped", "3": "running"}
+    turn: Turn = [Use("plan", items=items, marks=marks), Use("slow", name="work")]
+    seen = await watched(bench, stage, turn, "Done.")
+    await expect(seen.page.locator("midrun-controls")).to_contain_text("step 2 of 3")
+    rows = seen.page.locator("midrun-steps li")
+    await expect(rows).to_have_text(
+        [
+            re.compile(r"Failed\s+1\. Ask the old one"),
+            re.compile(r"Dropped\s+Leave it out"),
+            re.compile(r"Running\s+2\. Ask the new one"),
+            re.compile(r"Queued\s+3\. Write it up"),
+        ]
+    )

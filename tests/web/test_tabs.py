@@ -5,7 +5,7 @@ from playwright.async_api import Page, expect
 from tests.web.bench import Bench, Site
 from tests.web.stage import Stage, Use
 
-TABS = 8
+TABS = 7
 
 
 async def opened(bench: Bench, site: Site, paths: list[str]) -> list[Page]:
@@ -45,7 +45,7 @@ async def test_a_tab_without_a_place_misses_nothing(bench: Bench, stage: Stage) 
     steps = [Use("slow", name=f"step {n}") for n in range(3)]
     site = await bench.site(stage.play(*steps, "Done."))
     run = await site.start(task="Crawl")
-    tabs = await opened(bench, site, [f"/runs/{run.id}"] * 6)
+    tabs = await opened(bench, site, [f"/runs/{run.id}"] * 5)
     for number in range(3):
         await stage.start(f"step {number}").wait()
         stage.gate(f"step {number}").set()

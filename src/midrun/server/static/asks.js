@@ -2,6 +2,8 @@
 /** `<midrun-asks>`: what waits for a person to decide. */
 import { css, html, live, nothing, repeat } from "./lit.js";
 import { Problem, etag } from "./api.js";
+import { details, pretty, question, waitsFor } from "./ask-words.js";
+import { keep, kept } from "./drafts.js";
 import { bring } from "./following.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
@@ -49,6 +51,7 @@ export class Asks extends StoreElement {
       .question {
         font-weight: 600;
         white-space: pre-wrap;
+        unicode-bidi: plaintext;
       }
       :host {
         scroll-margin: 10px;
@@ -80,7 +83,7 @@ export class Asks extends StoreElement {
     this._known = new Map();
     /** @type {Set<string>} those that were brought before the reader's eyes */
     this._brought = new Set();
-    this._focused = false;
+    this._focused = this._restored = false;
   }
 
   /** Whether somebody is about to decide something in their own words. */
@@ -92,6 +95,8 @@ export class Asks extends StoreElement {
   /** @param {import("./lit.js").Changed} changed */
   willUpdate(changed) {
     super.willUpdate(changed);
+    if (this.view && !this._restored) this._restore(this.view);
+    if (this._restored && (changed.has("drafts") || changed.has("field"))) this._keep();
     for (const ask of this.view?.asks ?? []) this._known.set(ask.id, ask);
     this._focused = Boolean(this.shadowRoot?.activeElement);
   }
@@ -100,6 +105,19 @@ export class Asks extends StoreElement {
     this._bring();
     if (!this._focused || this.shadowRoot?.activeElement) return;
     this._focus("#title"); // what had the focus is gone
+  }
+
+  /** Take up what was written before a reload. @param {import("./shapes.js").Run} run */
+  _restore(run) {
+    this._restored = true;
+    const text = kept(`${run.run_id} asks`);
+    if (text) ({ drafts: this.drafts, field: this.field } = JSON.parse(text));
+  }
+
+  _keep() {
+    const { drafts, field } = this;
+    const written = field || Object.keys(drafts).length;
+    keep(`${this.store?.id} asks`, written ? JSON.stringify({ drafts, field }) : "");
   }
 
   /** What is new for the reader to decide may be out of their sight. */
@@ -166,15 +184,22 @@ export class Asks extends StoreElement {
               tool && tool !== ASKER ? html`, for <code>${tool}</code>` : nothing
             }.</span
           >`
-        : ask.tool === ASKER
-          ? nothing
-          : html`<pre>${ask.tool} ${pretty(ask.kind === "question" ? details(ask.data) : ask.args)}</pre>`}
+        : this._about(ask)}
       ${why ? html`<span class="dim">Why: ${why}</span>` : nothing}
       ${left < Infinity
         ? html`<span class="dim">${left > 0 ? `Expires in ${span(left)}` : "Its time is up"}</span>`
         : nothing}
       ${ask.may_decide ? this._buttons(ask) : html`<span class="dim">${waitsFor(ask)}</span>`}
     </div>`;
+  }
+
+  /** What would be called, or who asks, and with what. @param {Ask} ask */
+  _about({ kind, tool, data, args }) {
+    if (tool === ASKER) return nothing;
+    if (kind !== "question") return html`<pre>${tool} ${pretty(args)}</pre>`;
+    const given = pretty(details(data));
+    return html`${given ? html`<pre>${given}</pre>` : nothing}
+      <span class="dim"><code>${tool}</code> asks.</span>`;
   }
 
   /** @param {Ask} ask */
@@ -316,13 +341,13 @@ export class Asks extends StoreElement {
     this._focus(`[data-ask="${ask}"] .${of}`);
   }
 
-  /** Forget the field and what is written in it. */
-  _drop() {
+  /** Forget what is written for an ask, that of the open field unless told, and the field. */
+  _drop(id = this.field?.ask) {
     this.error = "";
-    if (!this.field) return;
-    const { [this.field.ask]: _, ...others } = this.drafts;
+    if (!id) return;
+    const { [id]: _, ...others } = this.drafts;
     this.drafts = others;
-    this.field = null;
+    if (this.field?.ask === id) this.field = null;
   }
 
   /** @param {Ask} ask */
@@ -354,32 +379,8 @@ export class Asks extends StoreElement {
       return true;
     });
     store.refresh();
-    if (done && this.field?.ask === ask.id) this._drop();
+    if (done) this._drop(ask.id);
   }
-}
-
-/** @param {Ask} ask @param {string} tool */
-const question = (ask, tool) =>
-  ask.of === "unsure" ? `Did ${tool} go through?` : `Let it use ${tool}?`;
-
-/** What a question comes with; its options are the buttons. @param {any} data */
-function details(data) {
-  if (typeof data !== "object" || Array.isArray(data)) return data;
-  const { options: _, ...others } = data ?? {};
-  return Object.keys(others).length ? others : null;
-}
-
-/** @param {Ask} ask */
-function waitsFor(ask) {
-  if (ask.audience === "operator") return "An operator has to decide.";
-  if (ask.audience.startsWith("user:")) return `${ask.audience.slice(5)} has to decide.`;
-  return "Somebody else has to decide.";
-}
-
-/** @param {unknown} value */
-function pretty(value) {
-  if (value === null || value === undefined) return "";
-  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
 }
 
 customElements.define("midrun-asks", Asks);

@@ -14,8 +14,11 @@ const MOVING = new Set(["running", "pausing", "cancelling", "halting"]);
 /** Tell whether a run has come to its end. @param {Run} run */
 export const isOver = (run) => OVER.has(run.phase);
 
-/** Badge, clock, place, what it is at, what is used. @param {RunStore} store @param {Run} run */
-export function top(store, run) {
+/**
+ * Badge, clock, place, what it is at, the way to what it is about, what is used.
+ * @param {RunStore} store @param {Run} run @param {unknown} link as `wayTo` draws it
+ */
+export function top(store, run, link) {
   const lost = store.link === "lost";
   const { look, word, by: who } = lost
     ? { look: "lost", word: "Connection lost", by: "" }
@@ -33,7 +36,10 @@ export function top(store, run) {
       .textContent=${clock(store.elapsed)}
     ></span>
     <span class="mono">${place(run)}</span>
-    <span class="note">${lost ? nothing : note(store, run)}</span>
+    <span class="at">
+      <span class="note">${lost ? nothing : note(store, run)}</span>
+      ${link}
+    </span>
     ${used(run)}
   </div>`;
 }
@@ -55,10 +61,11 @@ function place(run) {
 
 /** What it is at, and since when. @param {RunStore} store @param {Run} run */
 function note(store, run) {
-  const age = span((store.now - Date.parse(run.since_at)) / 1000);
+  const seconds = (store.now - Date.parse(run.since_at)) / 1000;
+  const age = seconds < 1 ? "" : span(seconds);
   const parts = [run.sign.note];
   if (run.phase === "pausing") parts.push(age);
-  else if (run.phase === "paused" || run.phase === "waiting") parts.unshift(`for ${age}`);
+  else if (age && (run.phase === "paused" || run.phase === "waiting")) parts.unshift(`for ${age}`);
   return parts.filter(Boolean).join(" · ");
 }
 
@@ -69,7 +76,10 @@ function used(run) {
   const [cap] = run.caps;
   if (cap) {
     const [part, whole] = [capValue(cap.name, cap.used), capValue(cap.name, cap.cap)];
-    return html`<span class="used">${part} of ${whole} ${cap.name.replace("_", " ")}</span>`;
+    // "step 2 of 7", of the plan, stands in the same line: this one says that it is a cap
+    const steps = cap.name === "steps";
+    const [before, after] = steps ? ["step cap ", ""] : ["", ` ${cap.name.replace("_", " ")}`];
+    return html`<span class="used">${before}${part} of ${whole}${after}</span>`;
   }
   if (run.usage.cost_usd) return html`<span class="used">${money(run.usage.cost_usd)}</span>`;
   return nothing;
@@ -81,7 +91,7 @@ export function lostLine(store) {
   return html`<div class="line">
     <span>
       As of <span class="mono">${timeOfDay(store.heardAt)}</span> — the run may still be working.
-      Reconnecting; what you press and cannot be sent says so.
+      Reconnecting; you are told if what you press cannot be sent.
     </span>
   </div>`;
 }
@@ -219,23 +229,35 @@ export function unsureLines(run, settle) {
     );
 }
 
-/** The way to what waits for an answer. @param {Run} run @param {() => void} go */
-export function askLine(run, go) {
-  const asks = run.asks.filter((ask) => ask.kind !== "unsure" && ask.may_decide);
-  if (!asks.length || isOver(run)) return nothing;
+/**
+ * The way to what the run is about now, where the page shows it: what waits for an answer, or what
+ * became of the work.
+ * @param {Run} run
+ * @param {{reach(): void} | null} asks @param {{reach(): void} | null} report
+ */
+export function wayTo(run, asks, report) {
+  if (report && run.phase === "cancelled") return way("Read the report", report);
+  const count = mine(run).length;
+  if (!asks || !count || run.phase !== "waiting") return nothing;
+  return way(count > 1 ? `Answer (${count})…` : "Answer…", asks);
+}
+
+/** What waits for an answer while the run goes on, and the way there. @param {Run} run @param {{reach(): void} | null} asks */
+export function askLine(run, asks) {
+  const count = mine(run).length;
+  if (!asks || !count || run.phase === "waiting" || isOver(run)) return nothing;
   return html`<div class="line" data-tone="wait">
-    ${icon("waiting")}<span>Needs your answer${asks.length > 1 ? ` (${asks.length})` : ""}</span>
-    <button class="link" @click=${go}>Answer…</button>
+    ${icon("waiting")}<span>Needs your answer${count > 1 ? ` (${count})` : ""}</span>
+    ${way("Answer…", asks)}
   </div>`;
 }
 
-/** The way to what became of the work of a run that was cancelled. @param {Run} run @param {() => void} go */
-export function reportLine(run, go) {
-  if (run.phase !== "cancelled") return nothing;
-  return html`<div class="line">
-    <button class="link" @click=${go}>Read the report</button>
-  </div>`;
-}
+/** @param {Run} run */
+const mine = (run) => run.asks.filter((ask) => ask.kind !== "unsure" && ask.may_decide);
+
+/** @param {string} label @param {{reach(): void}} there */
+const way = (label, there) =>
+  html`<button class="link" @click=${() => there.reach()}>${label}</button>`;
 
 /**
  * The halt that a run is under, why, and the way to lift it; also of a run that had come to rest.

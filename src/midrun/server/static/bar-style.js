@@ -8,6 +8,7 @@ export const style = css`
   }
   .bar {
     display: grid;
+    grid-template-columns: minmax(0, 1fr);
     gap: 8px;
     padding: 10px 12px;
     border: 1px solid var(--line);
@@ -28,13 +29,26 @@ export const style = css`
   .clock.still {
     color: var(--dim);
   }
-  .note {
+  .at {
     flex: 1 1 160px;
+    display: flex;
+    align-items: baseline;
+    gap: 10px;
+    min-width: 0;
+  }
+  .at .link {
+    flex: none;
+  }
+  .note {
     min-width: 0;
     color: var(--dim);
     overflow: hidden;
     text-overflow: ellipsis;
     white-space: nowrap;
+  }
+  .note:empty,
+  .at:not(:has(.link, .note:not(:empty))) {
+    display: none;
   }
   .used {
     margin-left: auto;
@@ -125,11 +139,45 @@ export const style = css`
       gap: 6px;
       padding: 8px;
     }
+    .top {
+      gap: 3px 10px;
+      font-size: 13px;
+    }
+    .badge {
+      padding: 1px 8px 1px 6px;
+    }
+    .clock {
+      font-size: 14px;
+    }
+    .at {
+      flex-basis: 40%;
+      order: 1;
+    }
+    .used {
+      order: 2;
+      font-size: 11.5px;
+    }
+    .note {
+      display: -webkit-box;
+      -webkit-box-orient: vertical;
+      -webkit-line-clamp: 2;
+      white-space: normal;
+    }
+    .note:has(~ .link) {
+      -webkit-line-clamp: 1; /* what it points to says the rest */
+    }
+    .row button {
+      padding-inline: 9px;
+    }
+    .row {
+      gap: 6px;
+    }
     .buttons {
       gap: 6px;
     }
     .big {
-      padding: 6px 7px;
+      min-height: 48px;
+      padding: 5px 6px;
     }
     .big b {
       gap: 5px;
@@ -137,12 +185,13 @@ export const style = css`
     }
     .big small {
       font-size: 12px;
-      line-height: 1.25;
+      line-height: 1.2;
     }
-    .note {
-      flex-basis: 100%;
-      order: 1;
-      white-space: normal;
+    .buttons[inert] .big {
+      min-height: 0;
+    }
+    .buttons[inert] small {
+      display: none; /* the sheet below says it */
     }
   }
   @container (max-width: 320px) {

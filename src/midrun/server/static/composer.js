@@ -1,6 +1,7 @@
 // @ts-check
 /** `<midrun-composer>`: what should happen next, in somebody's own words. */
 import { css, html, live, nothing } from "./lit.js";
+import { keep, kept } from "./drafts.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 
@@ -9,12 +10,14 @@ const AT_WORK = new Set(["running", "pausing", "waiting", "queued"]);
 /**
  * Emits "closed" when there is nothing more to write; its detail is what the run says to it at
  * once. `mode` is "redirect", or "fork" to go on
- * from a run that is over. What is written survives a reload.
+ * from a run that is over. What is written survives a reload; opened again for that alone, it is
+ * `unasked`, and leaves the focus where it is.
  */
 export class Composer extends StoreElement {
   static properties = {
     ...StoreElement.properties,
     mode: { type: String },
+    unasked: { attribute: false },
     text: { state: true },
     aside: { state: true },
     when: { state: true },
@@ -71,6 +74,7 @@ export class Composer extends StoreElement {
   constructor() {
     super();
     this.mode = "redirect";
+    this.unasked = false;
     this.text = "";
     this.aside = false; // a side question: the run answers it, and comes back
     /** @type {"next_step" | "now"} */
@@ -79,7 +83,7 @@ export class Composer extends StoreElement {
   }
 
   get _key() {
-    return `midrun draft ${this.store?.id ?? ""}`;
+    return this.store?.id ?? "";
   }
 
   /** @param {import("./lit.js").Changed} changed */
@@ -89,6 +93,11 @@ export class Composer extends StoreElement {
   }
 
   firstUpdated() {
+    if (!this.unasked) this.reach();
+  }
+
+  /** Let whoever wants to write go on. */
+  reach() {
     this.renderRoot.querySelector("textarea")?.focus();
   }
 
@@ -220,25 +229,6 @@ export class Composer extends StoreElement {
     return html`<label class="choice">
       <input type="radio" name=${name} .checked=${live(checked)} @change=${act} />${label}
     </label>`;
-  }
-}
-
-/** Storage may be switched off; then a draft lives as long as its element. @param {string} key */
-function kept(key) {
-  try {
-    return sessionStorage.getItem(key) ?? "";
-  } catch {
-    return "";
-  }
-}
-
-/** @param {string} key @param {string} text */
-function keep(key, text) {
-  try {
-    if (text) sessionStorage.setItem(key, text);
-    else sessionStorage.removeItem(key);
-  } catch {
-    // as above
   }
 }
 

@@ -16,12 +16,13 @@ import {
   lostLine,
   pausingLine,
   pendingLines,
-  reportLine,
   returnedLines,
   top,
   unsureLines,
+  wayTo,
 } from "./bar-lines.js";
 import { style } from "./bar-style.js";
+import { kept } from "./drafts.js";
 import { emphatic } from "./emphasis.js";
 import { endButtons } from "./ended.js";
 import { keepKeys, keysEverywhere } from "./keys.js";
@@ -33,6 +34,7 @@ import "./composer.js";
 
 /** @typedef {import("./shapes.js").Offer} Offer */
 /** @typedef {import("./shapes.js").Pending} Pending */
+/** @typedef {import("./shapes.js").Run} Run */
 
 /** Milliseconds for which a button that has just changed its meaning is not pressed. */
 const SETTLE = 400;
@@ -69,6 +71,8 @@ export class MidrunControls extends StoreElement {
     this.help = false;
     this._everywhere = keysEverywhere();
     this.said = ""; // what somebody who does not look is told
+    this._of = ""; // the run whose draft was looked for
+    this._unasked = false; // the composer is open because of it
     this._label = "";
     this._flippedAt = -Infinity;
     this._word = "";
@@ -100,7 +104,16 @@ export class MidrunControls extends StoreElement {
     this._label = label;
     const word = this.store?.link === "lost" ? "Connection lost." : run.sign.said;
     if (word && word !== this._word) this.said = this._word = word;
+    if (run.run_id !== this._of) this._reopen(run);
     if (this.sheet === "redirect" && isOver(run)) this.sheet = "fork";
+  }
+
+  /** Show what somebody had begun to write when the page went away. @param {Run} run */
+  _reopen(run) {
+    this._of = run.run_id;
+    const may = run.role !== "viewer" && (run.controls.redirect.enabled || isOver(run));
+    this._unasked = may && Boolean(kept(run.run_id));
+    if (this._unasked) this.sheet = "redirect";
   }
 
   /** What was said to somebody's words is over once the run has taken them up. */
@@ -150,6 +163,8 @@ export class MidrunControls extends StoreElement {
     if (!this.view?.controls.redirect.enabled || this.sheet === "cancel") return;
     this.notice = "";
     this.sheet = "redirect";
+    const open = this.renderRoot.querySelector("midrun-composer");
+    /** @type {import("./composer.js").Composer | null} */ (open)?.reach();
   }
 
   /** Cancel at once where nothing was done; else say first what would become of it. */
@@ -221,6 +236,7 @@ export class MidrunControls extends StoreElement {
   async _closed(said) {
     const button = { cancel: "cancel", redirect: "redirect", fork: "fork", "": "" }[this.sheet];
     this.sheet = "";
+    this._unasked = false;
     this.notice = said ?? "";
     await this.updateComplete;
     /** @type {HTMLElement | null} */ (this.renderRoot.querySelector(`#${button}`))?.focus();
@@ -232,13 +248,12 @@ export class MidrunControls extends StoreElement {
     const { store, view: run } = this;
     if (!store || !run) return this._empty();
     return html`<section class="bar" part="bar" aria-label="Run controls">
-      ${top(store, run)} ${lostLine(store)} ${haltLine(store, run)}
+      ${top(store, run, wayTo(run, this._asks, this._report))} ${lostLine(store)} ${haltLine(store, run)}
       ${pausingLine(store, run, (verb, body) => void this._send(verb, body))}
       ${this.sheet === "cancel" || run.hold_until ? holdLine(store, run) : nothing}
       ${pendingLines(run, (pending) => void this._withdraw(pending), (pending) => void this._hurry(pending))}
       ${unsureLines(run, (ask, value) => void this._settle(ask, value))}
-      ${this._asks ? askLine(run, () => this._asks?.reach()) : nothing}
-      ${this._report ? reportLine(run, () => this._report?.reach()) : nothing}
+      ${askLine(run, this._asks)}
       ${isOver(run) ? nothing : diffLines(store, run)}
       ${returnedLines(store, run, (text) => void this._followUp(text))}
       ${this.notice ? html`<div class="line"><span>${emphatic(this.notice)}</span></div>` : nothing}
@@ -258,7 +273,7 @@ export class MidrunControls extends StoreElement {
     </div>`;
   }
 
-  /** @param {import("./shapes.js").Run} run */
+  /** @param {Run} run */
   _buttons({ controls: { pause, redirect, cancel } }) {
     return html`<div class="buttons" ?inert=${this.sheet === "cancel"}>
       ${this._button("pause", "P", pause, () => this._press())}
@@ -314,6 +329,7 @@ export class MidrunControls extends StoreElement {
         ? html`<midrun-cancel-sheet .store=${this.store} @closed=${closed}></midrun-cancel-sheet>`
         : html`<midrun-composer
             .store=${this.store}
+            .unasked=${this._unasked}
             mode=${this.sheet}
             @closed=${closed}
           ></midrun-composer>`}

@@ -7,12 +7,13 @@
  */
 import { LitElement, css, html, nothing } from "./lit.js";
 import { Problem, newKey } from "./api.js";
+import { keep, kept } from "./drafts.js";
 import { theme } from "./theme.js";
 
 /** @typedef {import("./runs-store.js").RunsStore} RunsStore */
 /** @typedef {import("./runs-store.js").Agent} Agent */
 
-const DRAFT = "midrun-new-run";
+const DRAFT = "new run";
 
 /** Name on the wire, words, and the smallest step. @type {[string, string, string][]} */
 const CAPS = [
@@ -72,7 +73,7 @@ export class MidrunNewRun extends LitElement {
       </label>
       <label>
         What should it do?
-        <textarea name="task" required rows="3" .value=${sessionStorage.getItem(DRAFT) ?? ""} @input=${this.#keep}></textarea>
+        <textarea name="task" required rows="3" .value=${kept(DRAFT)} @input=${this.#keep}></textarea>
       </label>
       ${this.store?.may("operator") ? this.#caps() : nothing}
       ${this._problem ? html`<p class="problem" role="alert">${this._problem}</p>` : nothing}
@@ -107,7 +108,7 @@ export class MidrunNewRun extends LitElement {
 
   /** What was typed survives a reload. @param {Event} event */
   #keep = (event) => {
-    sessionStorage.setItem(DRAFT, /** @type {HTMLTextAreaElement} */ (event.target).value);
+    keep(DRAFT, /** @type {HTMLTextAreaElement} */ (event.target).value);
   };
 
   /** @param {KeyboardEvent} event */
@@ -116,7 +117,7 @@ export class MidrunNewRun extends LitElement {
   };
 
   #close = () => {
-    sessionStorage.removeItem(DRAFT);
+    keep(DRAFT, "");
     this.#tell("midrun-done", undefined);
   };
 

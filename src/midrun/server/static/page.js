@@ -7,6 +7,7 @@
  * script can read.
  */
 import { Api, HOME, Problem } from "./api.js";
+import { forget } from "./drafts.js";
 import { noticeButton, notify } from "./notices.js";
 
 /** @typedef {{name: string, role: string}} Who */
@@ -77,6 +78,7 @@ async function show(who) {
   const leave = made("button", {}, "Sign out");
   leave.addEventListener("click", async () => {
     await new Api().delete(SESSION).catch(() => undefined);
+    forget();
     location.reload();
   });
   document.querySelector("#who")?.replaceChildren(

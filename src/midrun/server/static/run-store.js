@@ -62,7 +62,7 @@ export class RunStore extends EventTarget {
   link = "connecting";
   /** @type {Problem | null} why the run cannot be shown */
   problem = null;
-  /** When the server was last heard of. */
+  /** When the server was last heard of, by its own clock. */
   heardAt = Date.now();
   /** @type {Map<string, Saying>} by call: what is being said, between two entries */
   live = new Map();
@@ -185,7 +185,7 @@ export class RunStore extends EventTarget {
       this.run = run;
       this.#seenAt = Date.now();
       this.#skew = Date.parse(run.now) - this.#seenAt;
-      this.heardAt = this.#seenAt;
+      this.heardAt = this.now;
       this.#forgetEnded(run);
     }
     this.#followAgain();
@@ -235,7 +235,7 @@ export class RunStore extends EventTarget {
       heard: (event) => this.#heard(event),
       opened: () => this.#live(),
       lost: () => this.#lose(),
-      alive: () => (this.heardAt = Date.now()),
+      alive: () => (this.heardAt = this.now),
       signal,
       last,
     });

@@ -38,12 +38,17 @@ const GLYPHS = /** @type {Record<string, string>} */ ({
   lost: "⚠",
 });
 
+/** Letters and lines of a task that are shown without being asked for. */
+const LONG = 240;
+const LINES = 4;
+
 export class MidrunRun extends StoreElement {
   static quiet = true;
 
   static properties = {
     ...StoreElement.properties,
     globalKeys: { type: Boolean, attribute: "global-keys" },
+    whole: { state: true },
   };
 
   static styles = [
@@ -71,6 +76,12 @@ export class MidrunRun extends StoreElement {
         line-height: 1.3;
         overflow-wrap: anywhere;
         white-space: pre-line;
+      }
+      .cut {
+        display: -webkit-box;
+        -webkit-box-orient: vertical;
+        -webkit-line-clamp: 4;
+        overflow: hidden;
       }
       .main,
       .aside {
@@ -114,6 +125,7 @@ export class MidrunRun extends StoreElement {
   constructor() {
     super();
     this.globalKeys = false;
+    this.whole = false; // whether a long task is shown to its end
     this._title = "";
     this._news = new Newsworthy();
     this.addEventListener("midrun-started", (event) => {
@@ -125,7 +137,9 @@ export class MidrunRun extends StoreElement {
     if (this.store?.problem?.status === 401) this._tell("midrun-signed-out", "");
     const run = this.view;
     if (!run) return;
-    const title = `${GLYPHS[run.sign.look] ?? ""} ${run.sign.word} — ${run.task.split("\n")[0]}`;
+    const { look, word } =
+      this.store?.link === "lost" ? { look: "lost", word: "Connection lost" } : run.sign;
+    const title = `${GLYPHS[look] ?? ""} ${word} — ${run.task.split("\n")[0]}`;
     if (title !== this._title) this._tell("midrun-title", title);
     this._title = title;
     if (this._news.isNews(run.run_id, run.phase, run.reason === "cap")) {
@@ -138,13 +152,26 @@ export class MidrunRun extends StoreElement {
     this.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true }));
   }
 
+  /** The task; a long one is cut for the eye, until somebody wants to read it. @param {string} task */
+  _task(task) {
+    if (task.length <= LONG && task.split("\n").length <= LINES) return html`<h1>${task}</h1>`;
+    return html`<h1 class=${this.whole ? "" : "cut"}>${task}</h1>
+      <button
+        class="link"
+        aria-expanded=${String(this.whole)}
+        @click=${() => (this.whole = !this.whole)}
+      >
+        ${this.whole ? "Show less" : "Show the whole task"}
+      </button>`;
+  }
+
   render() {
     const { store, view: run } = this;
     if (!store) return nothing;
     if (!run) return html`<midrun-controls .store=${store}></midrun-controls>`;
     return html`<div class="page">
       <div class="title">
-        <h1>${run.task}</h1>
+        ${this._task(run.task)}
         <code class="dim">${run.run_id}</code>
         <span class="dim">${run.agent}</span>
       </div>

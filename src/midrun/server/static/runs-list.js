@@ -41,7 +41,7 @@ export class MidrunRuns extends LitElement {
     /** @type {"" | "pause" | "new" | "halt"} */
     this._sheet = "";
     this._said = "";
-    /** @type {Map<string, string>} */
+    /** By run: what went wrong with what was pressed last. @type {Map<string, Problem>} */
     this._problems = new Map();
     /** @type {Map<string, {label: string, at: number}>} */
     this._flips = new Map();
@@ -50,6 +50,7 @@ export class MidrunRuns extends LitElement {
     this._title = "";
     this._news = new Newsworthy();
     this._changed = () => this.requestUpdate();
+    this._returned = () => this.#forgive();
     /** @type {ReturnType<typeof setInterval> | undefined} */
     this._tick = undefined;
   }
@@ -58,6 +59,7 @@ export class MidrunRuns extends LitElement {
     super.connectedCallback();
     this._store = RunsStore.joined(this.base, this.token);
     this._store.addEventListener("change", this._changed);
+    this._store.addEventListener("returned", this._returned);
     this._tick = setInterval(this._changed, 1000);
   }
 
@@ -65,6 +67,7 @@ export class MidrunRuns extends LitElement {
     super.disconnectedCallback();
     clearInterval(this._tick);
     this._store?.removeEventListener("change", this._changed);
+    this._store?.removeEventListener("returned", this._returned);
     this._store?.left();
     this._store = null;
   }
@@ -246,7 +249,7 @@ export class MidrunRuns extends LitElement {
       <td class="what">
         <a href=${`${this.base}/runs/${line.run_id}`}>${line.task || "(no task)"}</a>
         <div class="mono dim">${line.run_id} · ${line.agent}${line.parent ? ` · part of ${line.parent}` : ""}</div>
-        ${problem ? html`<div class="problem" role="alert">${problem}</div>` : nothing}
+        ${problem ? html`<div class="problem" role="alert">${problem.message}</div>` : nothing}
       </td>
       <td class="mono" data-label="Elapsed">${clock(store.elapsed(line))}</td>
       <td class="mono" data-label="Step">${step(line)}</td>
@@ -288,9 +291,14 @@ export class MidrunRuns extends LitElement {
       await this._store?.ask(line, line.work.quick);
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
-      this._problems.set(line.run_id, error.message);
+      this._problems.set(line.run_id, error);
     }
     this.requestUpdate();
+  }
+
+  /** Say no longer that the server does not answer: it does. */
+  #forgive() {
+    for (const [run, { status }] of this._problems) if (!status) this._problems.delete(run);
   }
 
   #empty() {

@@ -23,6 +23,7 @@ const LOOK_MS = 10_000; // between two looks at what is not over: a lost worker 
 /** @type {Map<string, RunsStore>} */
 const stores = new Map();
 
+/** Emits "change" when there is something new to show, and "returned" when the server is there again. */
 export class RunsStore extends EventTarget {
   /** Return the store of a server, shared by all who show it. @param {string} server @param {string} token */
   static joined(server, token) {
@@ -150,6 +151,7 @@ export class RunsStore extends EventTarget {
 
   #opened() {
     const again = this.loaded && !this.lost;
+    if (this.lost) this.dispatchEvent(new Event("returned"));
     this.lost = null;
     this.loadHalts().catch(ignore);
     if (again) return; // the snapshot says the rest

@@ -77,8 +77,13 @@ export const style = css`
     overflow-wrap: anywhere;
   }
   .what a {
+    display: -webkit-box;
+    -webkit-box-orient: vertical;
+    -webkit-line-clamp: 3; /* the run's own page has it all */
+    overflow: hidden;
     font-weight: 600;
     color: var(--fg);
+    unicode-bidi: plaintext;
   }
   .note {
     margin-top: 4px;
@@ -135,20 +140,33 @@ export const style = css`
       padding: 0;
       border: 0;
     }
-    .what,
-    .state {
-      width: 100%;
-    }
     .what {
       order: -1;
+      width: 100%;
+    }
+    .state {
+      flex: 1 1 50%;
+    }
+    .state .badge {
+      white-space: normal;
+      border-radius: 14px;
+    }
+    td.act {
+      order: 1;
+      padding: 0;
+    }
+    tr::after {
+      content: ""; /* the figures have a line of their own */
+      order: 2;
+      flex-basis: 100%;
+    }
+    td[data-label] {
+      order: 3;
     }
     td[data-label]::before {
       content: attr(data-label) " ";
       font-family: var(--sans);
       color: var(--dim);
-    }
-    td.act {
-      margin-left: auto;
     }
     .head .push {
       margin-left: 0;

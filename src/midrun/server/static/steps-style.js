@@ -51,6 +51,7 @@ export const style = css`
   }
   .title {
     overflow-wrap: anywhere;
+    unicode-bidi: plaintext;
   }
   details[open] > .head .echo > span {
     display: none; /* its text stands below */
@@ -102,6 +103,7 @@ export const style = css`
   .text {
     white-space: pre-wrap;
     overflow-wrap: anywhere;
+    unicode-bidi: plaintext;
   }
   .caret {
     display: inline-block;

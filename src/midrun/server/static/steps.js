@@ -70,11 +70,12 @@ export class Steps extends StoreElement {
   /** @param {Run} run @param {Line} line @param {import("./run-store.js").Saying} [speaking] */
   _line(run, line, speaking) {
     const { store } = this;
+    const lost = run.lost || store?.link === "lost"; // nobody knows whether it still runs
     const about = {
       you: run.you,
       notes: store?.notes ?? new Map(),
       base: store?.api.base ?? "",
-      lost: run.lost,
+      lost,
     };
     if (!line.look) {
       const said = line.turns.map((turn) => drawn(turn, { ...about, goesOn: false }));
@@ -82,7 +83,7 @@ export class Steps extends StoreElement {
     }
     const look = speaking ? "running" : line.look;
     const kind = NEVER.has(look) ? "title never" : line.number ? "title" : "title echo";
-    const head = html`${standing(look, run.lost)}
+    const head = html`${standing(look, lost)}
       <span class=${kind}
         ><span>${line.number}${line.title}</span>${line.was
           ? html`<code class="was dim">was: ${line.was}</code>`

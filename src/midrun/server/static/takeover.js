@@ -1,8 +1,12 @@
 // @ts-check
 /** `<midrun-takeover>`: a person writes in the agent's place, and hands back. */
 import { css, html, live, nothing } from "./lit.js";
+import { keep, kept } from "./drafts.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
+
+/** What is long enough to be worth keeping. */
+const DRAFTS = ["text", "instruction"];
 
 export class TakeOver extends StoreElement {
   static quiet = true;
@@ -39,8 +43,19 @@ export class TakeOver extends StoreElement {
     this.tools = null;
   }
 
+  /** @param {import("./lit.js").Changed} changed */
+  willUpdate(changed) {
+    super.willUpdate(changed);
+    if (!this.hasUpdated) [this.text, this.instruction] = DRAFTS.map((name) => kept(this._key(name)));
+  }
+
   updated() {
     if (this._drives && this.tools === null) void this._learn();
+  }
+
+  /** Under which name a draft is kept. @param {string} name */
+  _key(name) {
+    return `${this.store?.id} ${name}`;
   }
 
   get _drives() {
@@ -131,11 +146,12 @@ export class TakeOver extends StoreElement {
   _set(name) {
     return (/** @type {Event} */ event) => {
       this[name] = /** @type {HTMLInputElement} */ (event.target).value;
+      if (DRAFTS.includes(name)) keep(this._key(name), this[name]);
     };
   }
 
   async _write() {
-    if (await this._send("write", { text: this.text.trim() })) this.text = "";
+    if (await this._send("write", { text: this.text.trim() })) this._forget("text");
   }
 
   async _use() {
@@ -151,7 +167,13 @@ export class TakeOver extends StoreElement {
 
   async _handBack() {
     const body = { instruction: this.instruction.trim() };
-    if (await this._send("hand_back", body)) this.instruction = "";
+    if (await this._send("hand_back", body)) this._forget("instruction");
+  }
+
+  /** What was sent is a draft no longer. @param {"text" | "instruction"} name */
+  _forget(name) {
+    this[name] = "";
+    keep(this._key(name), "");
   }
 }
 

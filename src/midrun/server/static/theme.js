@@ -99,6 +99,11 @@ export const theme = css`
     white-space: pre-wrap;
     overflow-wrap: anywhere;
   }
+  h1,
+  textarea,
+  input[type="text"] {
+    unicode-bidi: plaintext; /* it runs as its first letter does, whatever the page's language */
+  }
   .dim {
     color: var(--dim);
   }
@@ -201,9 +206,21 @@ export const theme = css`
     border-radius: 8px;
     background: var(--bg);
   }
+  textarea,
+  input,
+  select {
+    font-weight: 400;
+  }
   textarea {
     min-height: 58px;
     resize: vertical;
+  }
+  @media (pointer: coarse) {
+    textarea,
+    input,
+    select {
+      font-size: 16px; /* below that some phones zoom in, and stay there */
+    }
   }
   fieldset {
     min-width: 0;

@@ -21,7 +21,7 @@ export const hasContent = (turn) =>
 
 /**
  * Where something stands: icon and word.
- * @param {string} look @param {boolean} lost whether nothing is heard of the worker
+ * @param {string} look @param {boolean} lost whether nothing is heard of the worker, or the server
  */
 export function standing(look, lost) {
   const shown = lost && look === "running" ? "unheard" : look;
@@ -57,7 +57,7 @@ export function drawn(turn, about) {
       ? html`<p class="text">${turn.role === "runtime" ? emphatic(turn.text) : led(turn.text)}</p>`
       : nothing}
     ${turn.interrupted
-      ? html`<span class="mark" data-tone="stop">interrupted here; the text above is kept</span>`
+      ? html`<span class="mark" data-tone="hold">interrupted here; the text above is kept</span>`
       : nothing}
     ${madeCalls(turn).map((call) => called(call, about))}
   </div>`;
