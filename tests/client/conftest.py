@@ -13,7 +13,7 @@ from midrun.handles.interface import AnyMidrun
 from tests.runtime.stage import Stage
 from tests.server.conftest import Serve, Served, server_on, token_of
 
-PATIENCE = 60
+PATIENCE = 120
 
 
 @pytest.fixture

@@ -118,4 +118,4 @@ def _narrow(port: int) -> httpx2.AsyncClient:
     )
     headers = {"Authorization": f"Bearer {token_of('olga')}"}
     url = f"http://127.0.0.1:{port}"
-    return httpx2.AsyncClient(base_url=url, headers=headers, transport=transport, timeout=60)
+    return httpx2.AsyncClient(base_url=url, headers=headers, transport=transport, timeout=120)

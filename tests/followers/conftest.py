@@ -9,7 +9,7 @@ import pytest
 from midrun.followers import trail as module
 from tests.followers.receiving import FarEnd, far_end
 
-PATIENCE = 60
+PATIENCE = 120
 
 
 @pytest.fixture(autouse=True)

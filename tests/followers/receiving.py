@@ -2,7 +2,7 @@
 
 import base64
 import hmac
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -61,6 +61,7 @@ class FarEnd:
     def __init__(self) -> None:
         self.got: list[Got] = []
         self.answer: Callable[[int], Response] = lambda _: Response(status_code=204)
+        self.taking: Callable[[Request], Awaitable[Response]] = self.take
         self.url = ""
         self._more = anyio.Event()
 
@@ -77,12 +78,16 @@ class FarEnd:
         self._more.set()
         return self.answer(len(self.got))
 
+    async def serve(self, request: Request) -> Response:
+        """Take one request as the test wants it taken."""
+        return await self.taking(request)
+
 
 @asynccontextmanager
 async def far_end() -> AsyncIterator[FarEnd]:
     """Give a far end that listens on loopback."""
     made = FarEnd()
-    site = Starlette(routes=[Route("/{rest:path}", made.take, methods=["POST", "GET"])])
+    site = Starlette(routes=[Route("/{rest:path}", made.serve, methods=["POST", "GET"])])
     config = uvicorn.Config(site, log_config=None, access_log=False, lifespan="off")
     server = uvicorn.Server(config)
     with bound("127.0.0.1", 0) as sock:

@@ -9,7 +9,7 @@ from midrun.models import ScriptedModel, Use
 from midrun.server import Limits
 from tests.runtime.stage import Stage
 from tests.server.calling import expect
-from tests.server.conftest import Serve, serve, stage
+from tests.server.conftest import PEOPLE, Serve, serve, stage
 
 __all__ = ["serve", "stage"]
 
@@ -58,6 +58,28 @@ async def test_a_thread_of_somebody_else_is_not_joined_by_another_agent_of_ag_ui
     reply = await bob.post("/agui/other", json=agui("secrets", "What was said?"))
     assert reply.status_code == 403, reply.text
     assert "swordfish" not in reply.text
+
+
+async def test_a_run_of_an_operator_in_ones_thread_is_not_spoken_to(
+    serve: Serve, stage: Stage
+) -> None:
+    """One goes on with the thread that is one's own, and with no run that is not."""
+    served = await serve(stage.agent(Use("slow", name="a"), "Done."))
+    hers = await served.mid.start("actor", "Tell.", thread="t", actor=PEOPLE["ann"])
+    await hers.cancel(actor="ann")
+    await hers.until("cancelled")
+    theirs = await served.mid.start("actor", "Help.", thread="t", actor=PEOPLE["olga"])
+    await stage.start("a").wait()
+    ann = await served.client("ann")
+    stopped = expect(await ann.post("/copilotkit/agent/actor/stop/t", json={}), 200)
+    assert stopped.json()["stopped"] is False
+    stage.gate("a").set()
+    expect(await ann.post("/agui/actor", json=agui("t", "Go on.")), 200)
+    await theirs.until("completed")
+    records = await served.mid.store.read(theirs.id)
+    assert "ann" not in {getattr(record.entry, "by", "") for record in records}
+    lines = (await ann.get("/v1/runs?thread=t")).json()["items"]
+    assert [line["task"] for line in lines] == ["Go on.", "Tell."]
 
 
 async def test_two_people_may_send_messages_of_the_same_name(
@@ -147,3 +169,16 @@ async def test_a_stream_of_a2a_ends_with_the_session_it_was_opened_in(
         expect(await ann.delete("/v1/session", headers=own), 204)
         with anyio.fail_after(60):
             assert not [line async for line in lines if line.startswith("data:")]
+
+
+async def test_a_page_that_no_list_gave_out_is_the_callers_mistake(
+    serve: Serve, stage: Stage
+) -> None:
+    """In both forms of A2A: an internal error would have somebody look into our log."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client()
+    version = {"A2A-Version": "1.0"}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {"pageToken": "mine"}}
+    told = expect(await client.post("/a2a/actor", json=call, headers=version), 200).json()
+    assert told["error"]["code"] == -32602
+    expect(await client.get("/a2a/actor/tasks?pageToken=mine", headers=version), 400)

@@ -48,3 +48,37 @@ async def test_an_approval_is_given_once_with_edited_arguments(serve: Serve) -> 
     expect(await client.post(path, json={"decision": "edit", "args": {"to": "b"}}), 202)
     await reached(client, where, "terminal")
     assert made == ["b"]
+
+
+async def test_a_decision_that_could_be_read_in_two_ways_is_none(serve: Serve) -> None:
+    """Whoever sends other arguments does not mean those that were asked about."""
+    made: list[str] = []
+
+    @tool(approve=True)
+    async def send(to: str) -> str:
+        """Send a letter."""
+        made.append(to)
+        return "sent"
+
+    served = await serve(
+        Agent("clerk", model=ScriptedModel([Use("send", to="a"), "."]), tools=[send])
+    )
+    client = await served.client()
+    where = await start_run(client, "clerk")
+    await reached(client, where, "waiting")
+    (ask,) = expect(await client.get("/v1/approvals"), 200).json()["items"]
+    path = f"/v1/approvals/{ask['ref']}"
+    for body in (
+        {"decision": "approve", "args": {"to": "b"}},
+        {"decision": "decline", "args": {"to": "b"}},
+        {"decision": "edit"},
+        {"decision": "approve", "value": True},
+    ):
+        refused = expect(await client.post(path, json=body), 422).json()
+        assert refused["type"] == "urn:midrun:problem:invalid-body"
+        assert refused["run"]["phase"] == "waiting"
+    nobodys = expect(await client.post("/v1/asks/a1", json={"decision": "approve"}), 404).json()
+    assert nobodys["type"] == "urn:midrun:problem:ask-not-found"
+    expect(await client.post(path, json={"decision": "approve"}), 202)
+    await reached(client, where, "terminal")
+    assert made == ["a"]

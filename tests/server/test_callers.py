@@ -6,10 +6,12 @@ from midrun import Agent, tool
 from midrun.core.entries import RunStarted
 from midrun.core.values import Actor
 from midrun.models import ScriptedModel
+from midrun.server import views
 from midrun.server.routes import ENDPOINTS
 from midrun.server.views import Views
 from tests.runtime.stage import Stage, Use
-from tests.server.conftest import Serve, token_of
+from tests.server.calling import expect
+from tests.server.conftest import PEOPLE, Serve, token_of
 from tests.server.defences import JSON, entries_of, is_guarded, name_of, path_of
 
 
@@ -32,8 +34,9 @@ async def test_probes_are_answered_and_told_nothing(serve: Serve, stage: Stage) 
     served = await serve(stage.agent("Done."))
     client = await served.client(None)
     for path in ("/healthz", "/readyz"):
-        reply = await client.get(path)
-        assert (reply.status_code, reply.content) == (204, b"")
+        for method in ("GET", "HEAD"):
+            reply = await client.request(method, path)
+            assert (reply.status_code, reply.content) == (204, b"")
     served.app.close()
     assert (await client.get("/readyz")).status_code == 503
 
@@ -109,10 +112,48 @@ async def test_a_thread_of_somebody_else_cannot_be_continued(
     assert (await ann.post("/v1/runs", json=body)).status_code == 201
 
 
+async def test_a_thread_stays_theirs_whose_first_run_it_has(serve: Serve, stage: Stage) -> None:
+    """An operator who ran something in it takes it from nobody, and is not quoted either."""
+    served = await serve(stage.agent(*["The password is swordfish."] * 6))
+    for name in ("ann", *["olga"] * 3):
+        run = await served.mid.start("actor", "Tell.", thread="hers", actor=PEOPLE[name])
+        await run.until("terminal")
+    body = {"agent": "actor", "input": "What was said?", "thread_id": "hers"}
+    ann, bob, olga = [await served.client(name) for name in ("ann", "bob", "olga")]
+    assert (await bob.post("/v1/runs", json=body)).status_code == 403
+    told = {}
+    for client in (ann, olga):
+        made = expect(await client.post("/v1/runs", json=body), 201).json()
+        await (await served.mid.get(made["run_id"])).until("terminal")
+        (record,) = await served.mid.store.read(made["run_id"], limit=1)
+        assert isinstance(record.entry, RunStarted)
+        told[made["started_by"]] = sum(m.text == "Tell." for m in record.entry.history)
+    assert told == {"ann": 1, "olga": 4}
+    others = {"agent": "actor", "input": "What was said?", "thread_id": "operators"}
+    expect(await olga.post("/v1/runs", json=others), 201)
+    assert (await ann.post("/v1/runs", json=others)).status_code == 403
+
+
+async def test_the_first_run_of_a_long_thread_is_found(
+    serve: Serve, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many came after it."""
+    monkeypatch.setattr(views, "PAGE", 2)
+    served = await serve(stage.agent("Done."))
+    for name in ("ann", *["olga"] * 4):
+        await served.mid.start("actor", "Go.", thread="long", actor=PEOPLE[name])
+    body = {"agent": "actor", "input": "Go on.", "thread_id": "long"}
+    expect(await (await served.client("ann")).post("/v1/runs", json=body), 201)
+    assert (await (await served.client("bob")).post("/v1/runs", json=body)).status_code == 403
+
+
 async def test_one_who_joins_a_thread_between_the_check_and_the_start_is_not_quoted(
     serve: Serve, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two users take the same new id at once: neither is told what the other said."""
+    """Two users take the same new id at once: neither is told what the other said.
+
+    It is the one's who was first, and the other must look for another.
+    """
     served = await serve(stage.agent("The password is swordfish."))
     checked = Views.joins
 
@@ -122,10 +163,13 @@ async def test_one_who_joins_a_thread_between_the_check_and_the_start_is_not_quo
         await hers.until("terminal")
         return found
 
-    monkeypatch.setattr(Views, "joins", joins)
     body = {"agent": "actor", "input": "What was said?", "thread_id": "new"}
-    made = await (await served.client("bob")).post("/v1/runs", json=body)
-    assert made.status_code == 201
+    bob, ann = await served.client("bob"), await served.client("ann")
+    with monkeypatch.context() as late:
+        late.setattr(Views, "joins", joins)
+        made = expect(await bob.post("/v1/runs", json=body), 201)
+    expect(await ann.post("/v1/runs", json=body), 201)
+    assert (await bob.post("/v1/runs", json=body)).status_code == 403
     (record,) = await served.mid.store.read(made.json()["run_id"], limit=1)
     assert isinstance(record.entry, RunStarted)
     assert record.entry.history == ()

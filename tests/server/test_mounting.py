@@ -20,7 +20,7 @@ START = {"agent": "actor", "input": "Go."}
 async def test_the_app_opens_and_closes_what_nobody_opened() -> None:
     """`uvicorn module:app` must do."""
     mid = Midrun("memory://", agents=[Stage().agent("Done.")])
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with (
             listening(app(mid, token=token_of("me"))) as port,
             httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=HEADERS) as client,
@@ -40,7 +40,7 @@ async def test_the_app_is_a_part_of_another_with_its_own_path() -> None:
             yield
 
     host = Starlette(routes=[Mount("/agents", made)], lifespan=lifespan)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with host.router.lifespan_context(host), _inside(host) as client:
             started = await client.post("/agents/v1/runs", json=START)
             assert started.headers["location"].startswith("/agents/v1/runs/run_")

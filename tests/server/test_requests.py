@@ -62,6 +62,57 @@ async def test_one_who_was_late_looks_again_and_asks_again_under_the_same_key(
     assert again.json()["command"]["receipt"]["applied"] is False, "it still waits"
 
 
+async def test_of_many_words_at_once_no_more_get_in_than_there_is_room_for(
+    serve: Serve, stage: Stage
+) -> None:
+    """And who was let in, and lost the reply, is told so, though there is no room any more."""
+    served = await serve(stage.agent(Use("slow", name="x"), "Done."), limits=Limits(pending=3))
+    client = await served.client()
+    where = await start_run(client)
+    await stage.start("x").wait()
+    replies: dict[int, int] = {}
+
+    async def say(number: int) -> None:
+        said, key = {"text": f"{number}", "urgency": "later"}, {"Idempotency-Key": f"{number}"}
+        reply = await client.post(f"{where}/messages", json=said, headers=key)
+        replies[number] = reply.status_code
+
+    for least in (202, 200):
+        async with anyio.create_task_group() as tasks:
+            for number in range(12):
+                tasks.start_soon(say, number)
+        assert sorted(replies.values()) == [least] * 3 + [429] * 9
+    assert len((await client.get(where)).json()["pending"]) == 3
+
+
+async def test_a_number_that_is_longer_than_any_is_none(serve: Serve, stage: Stage) -> None:
+    """Python itself refuses to read it, and that must not be our failure."""
+    served = await serve(stage.agent(Use("slow", name="x"), "Done."))
+    client = await served.client()
+    where, nines = await start_run(client), "9" * 5000
+    course = {"instruction": "Left."}
+    for tag in (f'"{nines}"', f'"{nines}.1"', f"W/{nines}"):
+        match = {"If-Match": tag}
+        expect(await client.post(f"{where}/redirect", json=course, headers=match), 412)
+    expect(await client.get(f"{where}/events", headers={"Last-Event-ID": nines}), 400)
+    expect(await client.get(f"{where}/events", headers={"Last-Event-ID": ""}), 200)
+    for query in (f"{where}/events?after={nines}", f"/v1/runs?limit={nines}"):
+        expect(await client.get(query), 400)
+
+
+async def test_a_list_may_be_asked_for_a_phase_after_the_other(
+    serve: Serve, stage: Stage
+) -> None:
+    """As the other half of the world writes it: neither is passed over."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client()
+    await reached(client, await start_run(client), "terminal")
+    for query in ("phase=completed&phase=paused", "state=paused&state=completed,failed"):
+        found = expect(await client.get(f"/v1/runs?{query}"), 200).json()
+        assert len(found["items"]) == 1, query
+    expect(await client.get("/v1/runs?phase=paused&phase=nonsense"), 400)
+
+
 async def test_a_fork_under_one_key_is_one_run(serve: Serve, stage: Stage) -> None:
     """Also if the run has gone on meanwhile."""
     served = await serve(stage.agent("Done.", "Again."))

@@ -2,12 +2,17 @@
 
 from datetime import timedelta
 
+import anyio
+import httpx2
+import pytest
+
 from midrun import Midrun
 from midrun.core.entries import LeaseTaken
 from midrun.core.head import head_of
 from midrun.core.ids import Epoch, Micros, RunId
 from midrun.core.machine import apply
 from midrun.driver.journal import load
+from midrun.server import runs
 from midrun.server.hearing import HOLDERS_MAX, Hearing
 from tests.runtime.stage import Stage, Use
 from tests.server.calling import expect
@@ -57,6 +62,37 @@ async def test_a_run_at_rest_says_what_a_halt_means_for_it(serve: Serve, stage: 
     if seen["phase"] == "queued":  # its driver may have met the latch by now
         assert "until the halt is lifted" in seen["sign"]["note"]
     assert expect(await client.get(f"/v1/runs/{over.id}/seen"), 200).json()["halt"] is None
+
+
+async def test_a_view_that_a_driver_left_by_falling_silent_is_another(
+    serve: Serve, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No entry says so; whoever has the view of before must not hear that it is the same."""
+    monkeypatch.setattr(runs, "SILENCE_S", 0.01)
+    served = await serve()  # it drives nothing
+    async with Midrun(served.mid.store, agents=[stage.agent("Done.")], engine=None) as idle:
+        run = await idle.start("actor", "Go.", actor=OLGA)
+    await taken(served.mid, run.id)
+    client, where = await served.client(), f"/v1/runs/{run.id}"
+    alive = expect(await client.get(where), 200)
+    known = {"If-None-Match": alive.headers["etag"]}
+    expect(await client.get(where, headers=known), 304)
+    replies: list[httpx2.Response] = []
+
+    async def wait() -> None:
+        replies.append(await client.get(where, headers={**known, "Prefer": "wait=60"}))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await served.mid.store.rest("elsewhere")
+    (lost,) = replies
+    assert (lost.status_code, lost.json()["sign"]["look"]) == (200, "lost")
+    assert lost.json()["seq"] == alive.json()["seq"]
+    again = {"If-None-Match": f"W/{lost.headers['etag']}, {alive.headers['etag']}"}
+    expect(await client.get(where, headers=again), 304)
+    seen = {"If-Match": f"W/{lost.headers['etag']}"}  # as a proxy leaves it
+    said = {"instruction": "Be brief."}
+    expect(await client.post(f"{where}/redirect", json=said, headers=seen), 202)
 
 
 def test_silence_is_counted_from_the_last_sign_of_life() -> None:

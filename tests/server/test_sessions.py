@@ -1,4 +1,4 @@
-"""Sessions of browsers, and what a server must have before it is one."""
+"""Sessions of browsers: how they begin, how they end, and what they outlive."""
 
 import string
 from collections.abc import AsyncIterator
@@ -14,9 +14,10 @@ from anyio.lowlevel import checkpoint
 from midrun import Actor, Midrun, Misconfigured
 from midrun.core.ids import SECOND, Micros
 from midrun.ports.clock import boottime, wall
-from midrun.server import App, Auth, Limits, Tokens, app, token_in
+from midrun.server import App, Auth, Limits, Tokens, app
 from midrun.server import serve as serve_forever
 from midrun.server.sessions import (
+    CODE_S,
     ENDED_MAX,
     SECRET_MAX,
     SESSION_S,
@@ -25,7 +26,7 @@ from midrun.server.sessions import (
     key_of,
 )
 from tests.runtime.stage import Stage, Use
-from tests.server.conftest import Serve, listening, token_of
+from tests.server.conftest import PATIENCE, Serve, listening, token_of
 from tests.server.listening import heard
 
 TOKEN = token_of("me")
@@ -51,12 +52,54 @@ async def test_a_link_signs_one_browser_in_once(serve: Serve, stage: Stage) -> N
 
 async def test_nobody_signs_others_out_by_signing_in_too_often() -> None:
     """There is room for so many sessions; whoever has the most gives one up."""
-    sessions = Sessions(boottime, wall, key=b"k" * 32)
+    sessions = Sessions(boottime, wall)
     olga, ann = Actor(name="olga", role="operator"), Actor(name="ann", role="user")
     hers = sessions.open(olga)
     secrets = [sessions.open(ann) for _ in range(2 * SESSIONS_MAX)]
     assert sessions.find(hers) is not None
     assert [sessions.find(secrets[n]) is not None for n in (0, -1)] == [False, True]
+
+
+async def test_a_cookie_that_says_itself_what_it_is_needs_no_room() -> None:
+    """Whoever signs in after it, however often; and who listens by it is still told its end."""
+    sessions = open_sessions()
+    ann, olga = Actor(name="ann"), Actor(name="olga", role="operator")
+    cookies = [sessions.open(ann) for _ in range(SESSIONS_MAX)]
+    listening = sessions.find(cookies[0])
+    for _ in range(SESSIONS_MAX):
+        sessions.open(olga)
+        sessions.open(ann)
+    assert (len(sessions._open), sessions._ended) == (SESSIONS_MAX, {})
+    assert all(sessions.find(cookie) for cookie in cookies)
+    assert sessions.find(cookies[0]) is listening is not None
+    sessions.end(cookies[0])
+    assert listening.ended.is_set()
+    assert sessions.find(cookies[0]) is None
+
+
+async def test_nobody_signs_others_out_by_signing_out_too_often() -> None:
+    """What is remembered of sessions that ended is bounded, for each at their own expense."""
+    then, now = open_sessions(), open_sessions()  # the server was started again
+    ann, bob = Actor(name="ann"), Actor(name="bob")
+    hers, his, left = then.open(ann), then.open(bob), then.open(ann)
+    assert now.find(left) is not None
+    now.end(left)
+    for _ in range(ENDED_MAX + 2):
+        now.end(now.open(bob))
+    assert len(now._ended) <= ENDED_MAX
+    assert now.find(hers) is not None
+    assert [now.find(gone) for gone in (his, left)] == [None, None]
+
+
+async def test_a_code_that_nobody_uses_is_not_kept_for_ever() -> None:
+    """An application that shows everybody a link of their own must not grow by it."""
+    now = 0.0
+    sessions = Sessions(lambda: now, wall)
+    old = [sessions.code(Actor(name="ann")) for _ in range(3)]
+    now = CODE_S
+    new = sessions.code(Actor(name="ann"))
+    assert len(sessions._codes) == 1
+    assert [sessions.redeem(code) for code in (*old, new)] == [None] * 3 + [Actor(name="ann")]
 
 
 async def test_a_session_ends_and_its_streams_with_it(serve: Serve, stage: Stage) -> None:
@@ -83,7 +126,7 @@ async def test_a_token_that_is_revoked_ends_its_sessions_and_streams(stage: Stag
         return known.get(token)
 
     agent = stage.agent(Use("slow", name="x"), ".")
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         async with (
             Midrun("memory://", agents=[agent]) as mid,
             listening(made := app(mid, auth=auth, limits=Limits(ping=0.02))) as port,
@@ -302,57 +345,3 @@ def open_sessions(at: Micros | None = None) -> Sessions:
     """Return the sessions of a server that has just started, or of one that did then."""
     clock = wall if at is None else lambda: at
     return Sessions(boottime, clock, key=key_of(TOKEN))
-
-
-# ── setting up ───────────────────────────────────────────────────────────────
-
-
-def test_a_token_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
-    """256 bits, in a file that nobody else on the machine can read."""
-    token = token_in(tmp_path / "data")
-    path = tmp_path / "data" / "token"
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert path.parent.stat().st_mode & 0o777 == 0o700
-    assert len(token) >= 43
-    assert token_in(tmp_path / "data") == token
-    assert token_in(tmp_path / "other") != token
-
-
-def test_a_token_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    """It has been read already, for all we know."""
-    token_in(tmp_path)
-    (tmp_path / "token").chmod(0o644)
-    with pytest.raises(Misconfigured, match="others can read it"):
-        token_in(tmp_path)
-
-
-def test_a_token_behind_a_link_is_refused(tmp_path: Path) -> None:
-    """Whoever can place a link in the folder must not choose the token."""
-    (tmp_path / "chosen").write_text("a" * 43)
-    (tmp_path / "token").symlink_to(tmp_path / "chosen")
-    with pytest.raises(OSError, match="symbolic"):
-        token_in(tmp_path)
-
-
-def test_a_server_without_credentials_is_not_made() -> None:
-    """Neither on loopback nor for a test: there is no such setting."""
-    mid = Midrun("memory://")
-    with pytest.raises(Misconfigured, match="token"):
-        app(mid)
-    with pytest.raises(Misconfigured, match="token"):
-        app(mid, token=token_of("me"), auth=Tokens({token_of("me"): Actor()}))
-    for weak in ("", "short"):
-        with pytest.raises(Misconfigured, match="characters"):
-            app(mid, token=weak)
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])  # noqa: S104 - to be refused
-async def test_no_bind_beyond_loopback_without_configured_auth(
-    host: str, tmp_path: Path
-) -> None:
-    """Others could reach it; a token that nobody chose is not a decision to let them."""
-    mid = Midrun("memory://")
-    with pytest.raises(Misconfigured, match="others can reach it"):
-        await serve_forever(mid, host=host, folder=tmp_path)
-    with pytest.raises(Misconfigured, match="allow_hosts"):
-        await serve_forever(mid, host=host, token=token_of("me"))

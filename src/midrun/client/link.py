@@ -19,6 +19,7 @@ import httpx2
 import msgspec
 
 from midrun.client.refusals import refusal
+from midrun.core.backoff import doubled
 from midrun.core.values import Actor
 from midrun.errors import MidrunError, Misconfigured, ServerRefused, ServerUnreachable
 from midrun.handles.asking import Who, actor_of
@@ -71,8 +72,8 @@ class Away:
         """Wait before the next attempt; False if that is not worth it any more."""
         self._until = min(self._until, anyio.current_time() + self._patience)
         self._tries += 1
-        wait = min(LONGEST_S, FIRST_S * 2 ** min(self._tries - 1, 16))
-        wait = max(wait * (0.5 + self._chance() / 2), asked)
+        wait = doubled(self._tries, first=FIRST_S, longest=LONGEST_S, chance=self._chance())
+        wait = max(wait, asked)
         if anyio.current_time() + wait > self._until:
             return False
         await anyio.sleep(wait)

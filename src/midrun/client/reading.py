@@ -5,13 +5,14 @@ a newer server has besides are passed over.
 """
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cache
 from typing import Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
+from midrun.core.dates import micros_of
 from midrun.core.entries import KINDS, Entry
 from midrun.core.head import Head
 from midrun.core.ids import Epoch, Micros, RunId, Seq
@@ -23,7 +24,6 @@ from midrun.ports.store import RunRow
 
 S = TypeVar("S", bound=Struct)
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _KINDS: Final[Mapping[str, type[Entry]]] = {kind.__name__: kind for kind in KINDS}
 
 _Mend = Callable[[object], object]
@@ -125,7 +125,7 @@ def micros(text: object) -> object:
     if not isinstance(text, str):
         return text
     try:
-        return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1)
+        return micros_of(datetime.fromisoformat(text))
     except (ValueError, TypeError):
         return text
 

@@ -210,7 +210,8 @@ class RemoteMidrun:
         """Take a latch away; runs that no other latch covers go on where they were."""
         self._link.check_actor(actor)
         reply = await self._link.change("POST", "/v1/lift", {"scope": scope})
-        return reply.json().get("lifted") is True
+        # Where a reply was lost, the latch that is gone now was lifted by what it replied to.
+        return reply.json().get("lifted") is True or reply.lost
 
     # ── inside ────────────────────────────────────────────────────────────────────────────
 

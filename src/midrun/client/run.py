@@ -17,7 +17,7 @@ from midrun.codec.strict import checked
 from midrun.core.ids import SECOND, RunId
 from midrun.core.report import Report
 from midrun.core.stops import CAPS
-from midrun.core.values import DRIVABLE, TERMINAL, Json, Phase, UndoSet, Urgency, When
+from midrun.core.values import RESTS, TERMINAL, Json, Phase, UndoSet, Urgency, When
 from midrun.errors import CheckpointRefused, ControlRefused, Misconfigured, RunOver
 from midrun.handles import given
 from midrun.handles.asking import Asking, Who, one_of, phase_of
@@ -239,7 +239,7 @@ class RemoteRun:
     async def result(self) -> Outcome:
         """Wait until the run rests or has ended, and return how."""
         while True:
-            view = await self.until(*(set(Phase) - DRIVABLE))
+            view = await self.until(*RESTS)
             if view.phase is Phase.COMPLETED:
                 return Completed(run_id=self.id, output=view.output)
             if view.phase is Phase.CANCELLED:

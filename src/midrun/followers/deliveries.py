@@ -7,12 +7,12 @@ Who has the secret knows that it comes from here, that it is whole, and when it 
 import base64
 import binascii
 import hmac
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
+from midrun.core.dates import date_of
 from midrun.core.entries import (
     Entry,
     Record,
@@ -66,7 +66,7 @@ def type_of(entry: Entry) -> str:
 def delivery(run: RunId, record: Record, state: State) -> Delivery:
     """Return what is told of an entry; `state` is what the journal meant right after it."""
     id_ = f"{run}:{record.seq}"
-    at = datetime.fromtimestamp(record.at / 1e6, UTC).isoformat(timespec="milliseconds")
+    at = date_of(record.at).isoformat(timespec="milliseconds")
     told = {
         "specversion": "1.0",
         "id": id_,

@@ -3,7 +3,9 @@
 The journals are the queue. How far a follower has got is a mark in the store, moved when
 something was told, so that after a restart it goes on where it was: everything is told at least
 once, and of one run in order. A follower that cannot tell now is tried again later; what it has
-not told waits in the journals and costs nothing but a few entries here. Nobody waits for it.
+not told waits in the journals and costs nothing but a few entries here. Nobody waits for it:
+what is tried again has a lane of its own, so that runs which a far end never takes, however
+many, and however slowly it refuses them, do not hold up those that it would.
 
 Of several processes that follow the same store for the same follower, one does the telling.
 """
@@ -16,14 +18,16 @@ from typing import Final, Protocol
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
-from msgspec import Struct
+from msgspec import Struct, field
 
+from midrun.core.backoff import doubled
 from midrun.core.entries import Record
 from midrun.core.ids import RunId, Seq
+from midrun.core.values import RESTS
 from midrun.driver.bell import Bell
 from midrun.embed.midrun import Midrun
 from midrun.errors import MidrunError, Misconfigured, RunNotFound, StoreError
-from midrun.ports.marks import RESTS, Mark, Marking
+from midrun.ports.marks import Mark, Marking
 from midrun.ports.outside import Outside
 from midrun.ports.store import Change, RunRow, Store
 
@@ -40,10 +44,16 @@ LEAVE_S: Final = 2.0
 """How long what must still be said is waited for when this is left."""
 
 AT_ONCE: Final = 8
-"""How many runs are told of at a time."""
+AGAIN_AT_ONCE: Final = 2
+"""How many runs are told of at a time: for the first time, and once more."""
 
 MANY: Final = 256
-"""How many runs may wait to be tried again; whatever else there is stays in the store."""
+"""How many runs may wait for their turn in a lane; the others stay in the store."""
+
+REMEMBERED: Final = 4096
+"""Of how many runs it is known how often they were tried, and when they are next: a megabyte.
+
+Those beyond are tried whenever all runs are looked at."""
 
 FIRST_S: Final = 1.0
 LONGEST_S: Final = 3600.0
@@ -148,9 +158,9 @@ class Trail:
         self._holder = f"f_{outside.ids()}"
         self._bell = Bell()
         self._changed: set[RunId] = set()
-        self._busy: set[RunId] = set()
         self._later: dict[RunId, _Later] = {}
-        self._room = anyio.Semaphore(AT_ONCE)
+        self._first = _Lane(room=anyio.Semaphore(AT_ONCE))
+        self._again = _Lane(room=anyio.Semaphore(AGAIN_AT_ONCE))
         self._next_look = 0.0
         self._attending = False
 
@@ -209,20 +219,31 @@ class Trail:
             found |= await self._behind()
         if not self._attending:
             return
-        found |= {run for run, later in self._later.items() if later.due <= now}
-        for run in found:
-            later = self._later.get(run)
-            full = later is None and len(self._later.keys() | self._busy) >= MANY
-            if run in self._busy or full or (later is not None and later.due > now):
-                continue
-            self._busy.add(run)
-            tasks.start_soon(self._tell, run)
+        due = [run for run, later in self._later.items() if later.due <= now]
+        due.sort(key=lambda run: self._later[run].due)
+        left = self._take(tasks, self._first, [run for run in found if run not in self._later])
+        self._take(tasks, self._again, due)
+        self._changed |= set(left[:MANY])  # the rest is found by looking at all
+
+    def _take(self, tasks: TaskGroup, lane: "_Lane", found: Sequence[RunId]) -> Sequence[RunId]:
+        """Let runs into a lane for as long as it has room; return those that found none."""
+        busy = self._busy
+        free = [run for run in found if run not in busy]
+        fits = max(0, MANY - len(lane.runs))
+        for run in free[:fits]:
+            lane.runs.add(run)
+            tasks.start_soon(self._tell, run, lane)
+        return free[fits:]
+
+    @property
+    def _busy(self) -> set[RunId]:
+        return self._first.runs | self._again.runs
 
     async def _behind(self) -> set[RunId]:
         if not self._attending:
             return set()
         try:
-            limit = MANY + len(self._later)
+            limit = MANY + len(self._later.keys() | self._busy)
             marks = await self._marks.behind(self._follower.name, limit=limit)
         except StoreError as error:
             log.warning("cannot look for what %s was not told: %s", self._follower.name, error)
@@ -235,16 +256,19 @@ class Trail:
         """Return for how long nothing is to be done unless something changes."""
         if not self._attending:
             return max(0.0, self._next_look - anyio.current_time())
-        dues = (later.due for run, later in self._later.items() if run not in self._busy)
-        return max(0.0, min((self._next_look, *dues)) - anyio.current_time())
+        busy, due = self._busy, self._next_look
+        if len(self._again.runs) < MANY:
+            waiting = (at.due for run, at in self._later.items() if run not in busy)
+            due = min((due, *waiting))
+        return max(0.0, due - anyio.current_time())
 
     # ── telling ───────────────────────────────────────────────────────────────────────────
 
-    async def _tell(self, run: RunId) -> None:
+    async def _tell(self, run: RunId, lane: "_Lane") -> None:
         """Tell everything of one run, in order; what cannot be told is tried again later."""
         try:
             if (await self._store.row(run)).head.phase in RESTS:
-                async with self._room:
+                async with lane.room:
                     while await self._tell_next(run):
                         pass
         except Later as later:
@@ -259,7 +283,7 @@ class Trail:
         else:
             self._later.pop(run, None)
         finally:
-            self._busy.discard(run)
+            lane.runs.discard(run)
             self._bell.ring()
 
     async def _tell_next(self, run: RunId) -> bool:
@@ -295,9 +319,10 @@ class Trail:
     def _put_off(self, run: RunId, why: str, seconds: float = 0.0) -> None:
         before = self._later.get(run)
         attempts = 1 + (0 if before is None else before.attempts)
-        wait = min(LONGEST_S, FIRST_S * 2 ** min(attempts - 1, 16)) * (0.5 + self._chance() / 2)
+        wait = doubled(attempts, first=FIRST_S, longest=LONGEST_S, chance=self._chance())
         due = anyio.current_time() + max(wait, min(seconds, LONGEST_S))
-        self._later[run] = _Later(attempts=attempts, due=due)
+        if before is not None or len(self._later) < REMEMBERED:
+            self._later[run] = _Later(attempts=attempts, due=due)
         level = logging.WARNING if attempts == 1 else logging.DEBUG
         log.log(level, "%s is told of run %s later: %s", *self._of(run), why)
 
@@ -307,3 +332,10 @@ class _Later(Struct, frozen=True, kw_only=True):
 
     attempts: int
     due: float
+
+
+class _Lane(Struct, frozen=True, kw_only=True):
+    """The runs that are told of, or wait for their turn, and how many may at a time."""
+
+    room: anyio.Semaphore
+    runs: set[RunId] = field(default_factory=set)

@@ -2,17 +2,17 @@
 
 import math
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from midrun.agents.checkpoint import Checkpoint
+from midrun.core.dates import date_of, micros_of
 from midrun.core.ids import SECOND, Micros, later
 from midrun.errors import Misconfigured
 
 Moment: TypeAlias = datetime | timedelta
 """A time of the world's clock, or so long from now."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _MILLIONTHS: Final = frozenset({"cost", "time"})
 
@@ -78,12 +78,12 @@ def moment(name: str, value: object, now: Micros) -> Micros:
         return later(now, value.total_seconds() * SECOND)
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise Misconfigured(name, "say timedelta(hours=1), or a datetime with its time zone")
-    return Micros((value - _EPOCH) // timedelta(microseconds=1))
+    return micros_of(value)
 
 
 def said(at: Micros) -> str:
     """Return a time as text that `datetime.fromisoformat` reads."""
-    return (_EPOCH + timedelta(microseconds=at)).isoformat()
+    return date_of(at).isoformat()
 
 
 def counted(caps: dict[str, float]) -> dict[str, int]:

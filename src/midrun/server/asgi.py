@@ -23,6 +23,7 @@ from midrun.server.credentials import Auth, Tokens
 from midrun.server.guard import SAFE, check_body, check_host, check_page, guarded
 from midrun.server.limits import Limits
 from midrun.server.openapi import described
+from midrun.server.placing import path_in, placed, root_of, with_slash
 from midrun.server.problems import Problem, problem_of, reply
 from midrun.server.routes import ENDPOINTS, RANKS, Endpoint
 from midrun.server.sessions import KEY_MIN, key_of
@@ -93,8 +94,16 @@ class App:
         self._hosts = hosts
 
     def close(self) -> None:
-        """End every stream: their consumers come back, to whoever answers then."""
+        """End every stream: their consumers come back, to whoever answers then.
+
+        Uvicorn is seen to stop, also with an application that this is mounted in. Where another
+        server waits for its connections for ever, call this when it is told to stop.
+        """
         self._lobby.closing.set()
+
+    def will_be_closed(self) -> None:
+        """Trust that `close` is called in time: nobody need look whether the server stops."""
+        self._lobby.is_told = True
 
     def code(self, actor: str | Actor = OWNER) -> str:
         """Return a code for a link that signs one browser in, once, within ten minutes.
@@ -125,6 +134,7 @@ class App:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
+            scope = placed(scope)
             response = await self._answer(Request(scope, receive))
             await response(scope, receive, guarded(send))
 
@@ -158,10 +168,12 @@ class App:
 
     async def _probe(self, request: Request) -> Response | None:
         """Answer what needs no credential, and tells nothing."""
-        path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-        if request.method == "GET" and path == "/healthz":
+        path, looks = path_in(request.scope), request.method in {"GET", "HEAD"}
+        if looks and not path and root_of(request.scope):
+            return with_slash(request.scope)
+        if looks and path == "/healthz":
             return operating.alive()
-        if request.method == "GET" and path == "/readyz":
+        if looks and path == "/readyz":
             return await operating.ready(self._lobby)
         return pages.found(request.method, path, request.headers.get("if-none-match", ""))
 
@@ -245,8 +257,7 @@ class App:
 
 
 def _signs_in(request: Request) -> bool:
-    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    return request.method == "POST" and path == "/v1/session"
+    return request.method == "POST" and path_in(request.scope) == "/v1/session"
 
 
 def _found(scope: Scope) -> tuple[Endpoint, dict[str, str]]:

@@ -16,7 +16,7 @@ from midrun.errors import ControlRefused, RunNotFound
 from midrun.handles.receipt import Receipt
 from midrun.ports.store import Query
 from midrun.server.bodies import DecisionBody
-from midrun.server.problems import said
+from midrun.server.problems import Problem, said
 from midrun.server.seeing import may_decide
 from midrun.server.views import UNREADABLE
 from midrun.server.visit import Visit, answer, told
@@ -88,6 +88,8 @@ def _addressed(visit: Visit, audience: str) -> bool:
 async def decide(visit: Visit) -> Response:
     """Settle an ask, once. Whoever comes second is told who was first."""
     name, _, ask_id = visit.path["ask"].rpartition("-")
+    if not name:
+        raise Problem("ask_not_found", 404, "an ask goes by its `ref`, as /v1/asks has it")
     run_id, lobby = RunId(name), visit.lobby
     sees = await lobby.views.sees(visit.actor, run_id)
     try:
@@ -101,6 +103,7 @@ async def decide(visit: Visit) -> Response:
         raise RunNotFound(run_id)
     run = await lobby.mid.get(run_id)
     body = await visit.body(DecisionBody)
+    _check_fit(body)
     try:
         receipt = await _decided(visit, run, AskId(ask_id), body)
     except ControlRefused as refusal:
@@ -115,6 +118,18 @@ async def decide(visit: Visit) -> Response:
 
 def _expired(ask: Ask) -> bool:
     return ask.closed in {"", "expired"}  # open, yet its time is up: nobody has looked yet
+
+
+def _check_fit(body: DecisionBody) -> None:
+    """Refuse what could be read in two ways: nobody's words are passed over in silence.
+
+    Raises:
+        Problem: 422.
+    """
+    if (body.decision == "edit") == (body.args is None):
+        raise Problem("invalid_body", 422, "`args` go with the decision `edit`, and only there")
+    if body.value is not None and body.decision != "answer":
+        raise Problem("invalid_body", 422, "a `value` goes with the decision `answer`")
 
 
 async def _decided(visit: Visit, run: Run, ask: AskId, body: DecisionBody) -> Receipt:

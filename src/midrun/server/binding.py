@@ -84,6 +84,7 @@ class Server(uvicorn.Server):
             )
         )
         self._served = served
+        served.will_be_closed()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, end the streams, wait for the rest.

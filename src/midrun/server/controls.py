@@ -44,18 +44,18 @@ async def resume(visit: Visit) -> Response:
 async def redirect(visit: Visit) -> Response:
     """Change course; a paused run goes on with the instruction."""
     run, body = await visit.run(), await visit.body(RedirectBody)
-    await visit.check_room(run.id)
     asking = visit.asking(body.reason)
-    receipt = await run.redirect(body.instruction, when=body.when, **asking)
+    async with visit.words_to(run.id, asking):
+        receipt = await run.redirect(body.instruction, when=body.when, **asking)
     return await told(visit, run, receipt)
 
 
 async def say(visit: Visit) -> Response:
     """Speak to the run while it works."""
     run, body = await visit.run(), await visit.body(MessageBody)
-    await visit.check_room(run.id)
     asking = visit.asking(body.reason)
-    receipt = await run.say(body.text, urgency=body.urgency, at=body.at, **asking)
+    async with visit.words_to(run.id, asking):
+        receipt = await run.say(body.text, urgency=body.urgency, at=body.at, **asking)
     return await told(visit, run, receipt)
 
 

@@ -14,9 +14,9 @@ from midrun.ports.store import Query, RunRow
 from midrun.server.channels import GAP_S, Seat
 from midrun.server.events import PAGE, Event, ShownEvent, delta_type, framed
 from midrun.server.problems import Problem
-from midrun.server.runs import phases_of, visible
+from midrun.server.runs import phases_in, visible
 from midrun.server.streams import SSE, Source, Stream, Writer
-from midrun.server.visit import Visit, answer
+from midrun.server.visit import Visit, answer, is_number
 
 NDJSON = "application/x-ndjson"
 RETRY = b"retry: 1000\n\n"
@@ -65,9 +65,9 @@ def _after(visit: Visit) -> int:
     """Return the seq that the caller has seen; `Last-Event-ID` counts before the query."""
     after = visit.number("after", 0, least=0, most=2**53 - 1)
     last = visit.request.headers.get("last-event-id")
-    if last is None:
+    if not last:
         return after
-    if not (last.isascii() and last.isdecimal() and len(last) < 17):  # noqa: PLR2004 - longer than any seq
+    if not is_number(last):
         raise Problem("bad_query", 400, "Last-Event-ID is the seq of an entry")
     return int(last)
 
@@ -142,7 +142,7 @@ async def changes(visit: Visit) -> Response:
     """
     given = visit.request.query_params
     query = Query(
-        phases=phases_of(given.get("phase", given.get("state", ""))),
+        phases=phases_in(given),
         agent=given.get("agent", ""),
         label=given.get("label", ""),
         limit=50,

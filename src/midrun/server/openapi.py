@@ -16,6 +16,7 @@ from midrun.core.values import Phase
 from midrun.server.bodies import REASON_MAX, Body
 from midrun.server.events import PAGE
 from midrun.server.moving import EXPIRY_MAX
+from midrun.server.placing import root_of
 from midrun.server.plain import encoded, schemas
 from midrun.server.problems import MEDIA
 from midrun.server.routes import ENDPOINTS, Endpoint
@@ -73,13 +74,12 @@ _HEADERS: Final[Mapping[str, Mapping[str, Schema]]] = {
 
 async def described(visit: Visit) -> Response:
     """Describe every route."""
-    del visit
-    return Response(openapi(), media_type="application/json")
+    return Response(openapi(root_of(visit.request.scope)), media_type="application/json")
 
 
-@lru_cache(maxsize=1)
-def openapi() -> bytes:
-    """Return the description as JSON."""
+@lru_cache(maxsize=8)
+def openapi(root: str = "") -> bytes:
+    """Return the description as JSON, for an app that is mounted at `root`."""
     native = [e for e in ENDPOINTS if e.path.startswith("/v1/")]
     given: set[type[Body]] = {e.takes for e in native if e.takes is not None}
     shown: set[type[Struct]] = {e.shows for e in native if e.shows is not None}
@@ -101,6 +101,7 @@ def openapi() -> bytes:
     description = {
         "openapi": "3.1.0",
         "info": {"title": "midrun", "version": version("midrun")},
+        "servers": [{"url": root or "/"}],
         "security": [{"token": []}],
         "paths": paths,
         "components": {

@@ -10,6 +10,7 @@ from midrun.errors import MidrunError, RunNotFound
 from midrun.ports.store import Halt
 from midrun.server.bodies import Empty, HaltBody, LiftBody
 from midrun.server.guard import split_host
+from midrun.server.placing import root_of
 from midrun.server.problems import Problem
 from midrun.server.sessions import SESSION_S
 from midrun.server.visit import Lobby, Visit, answer
@@ -94,7 +95,7 @@ async def sign_in(visit: Visit) -> Response:
         cookie_name(visit.request.headers.get("host", "")),
         secret,
         max_age=SESSION_S,
-        path=visit.request.scope.get("root_path", "") + "/",
+        path=root_of(visit.request.scope) + "/",
         httponly=True,
         samesite="strict",
         secure=visit.request.url.scheme == "https",
@@ -110,7 +111,7 @@ async def sign_out(visit: Visit) -> Response:
     reply = Response(status_code=204)
     reply.delete_cookie(
         cookie_name(visit.request.headers.get("host", "")),
-        path=visit.request.scope.get("root_path", "") + "/",
+        path=root_of(visit.request.scope) + "/",
         httponly=True,
         samesite="strict",
     )

@@ -5,7 +5,6 @@ neither riddle. What a user's data says is passed on as it is.
 """
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from functools import cache
 from typing import Final, get_args, get_type_hints
@@ -13,10 +12,10 @@ from typing import Final, get_args, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from midrun.core.dates import date_of
 from midrun.core.ids import Micros
 from midrun.core.values import Use
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FREE: Final = get_type_hints(Use)["args"]
 _TIME_SCHEMA: Final = {"type": "string", "format": "date-time"}
 
@@ -29,7 +28,7 @@ class _As(Enum):
 
 def rfc3339(at: Micros) -> str:
     """Return a time as text, to the microsecond, in UTC."""
-    return (_EPOCH + timedelta(microseconds=at)).isoformat().replace("+00:00", "Z")
+    return date_of(at).isoformat().replace("+00:00", "Z")
 
 
 def plain(value: object) -> object:

@@ -1,10 +1,13 @@
 """Runs over HTTP: starting, listing, looking, waiting."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Final, cast
 
 import anyio
 from msgspec.structs import replace
+from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from midrun.core.evolve import evolve
@@ -22,12 +25,16 @@ from midrun.ports.store import Query, RunRow
 from midrun.server.bodies import ChangeBody, StartBody
 from midrun.server.commands import Command, commands
 from midrun.server.lines import RunLine
+from midrun.server.placing import root_of
 from midrun.server.problems import Problem, said
 from midrun.server.views import ShownRun
 from midrun.server.visit import Visit, answer, etag, told
 
 PAGES_MAX: Final = 20
 """How many pages of other people's runs are passed over for one page of a user's own."""
+
+SILENCE_S: Final = 2.0
+"""How often one who waits for a change looks whether the run's driver is still heard of."""
 
 
 class RunPage(Value, kw_only=True):
@@ -117,7 +124,7 @@ async def is_known(visit: Visit) -> bool:
 async def created(visit: Visit, run: Run, *, known: bool = False) -> Response:
     """Return a run that was started, now or when the same was asked for first."""
     shown = await visit.lobby.views.shown(run.id)
-    root = visit.request.scope.get("root_path", "")
+    root = root_of(visit.request.scope)
     headers = {"Location": f"{root}/v1/runs/{run.id}", "ETag": etag(shown)}
     if known:
         headers["Idempotency-Replayed"] = "true"
@@ -160,7 +167,7 @@ async def listed(visit: Visit) -> Response:
     if (attention := given.get("attention", "")) not in {"", "true", "false"}:
         raise Problem("bad_query", 400, "attention is true or false")
     query = Query(
-        phases=phases_of(given.get("phase", given.get("state", ""))),
+        phases=phases_in(given),
         agent=given.get("agent", ""),
         label=given.get("label", ""),
         thread=given.get("thread", ""),
@@ -197,6 +204,15 @@ async def visible(visit: Visit, query: Query) -> tuple[list[RunRow], str]:
     return found, query.cursor
 
 
+def phases_in(given: QueryParams) -> tuple[Phase, ...]:
+    """Return the phases that a list is asked for, said once or several times.
+
+    Raises:
+        Problem: 400, no such phase.
+    """
+    return phases_of(",".join(given.getlist("phase") or given.getlist("state")))
+
+
 def phases_of(text: str) -> tuple[Phase, ...]:
     """Return the phases that a query names; "terminal" stands for the two that are final.
 
@@ -222,20 +238,38 @@ async def look(visit: Visit) -> Response:
         headers["Preference-Applied"] = f"wait={wait:g}"
         with anyio.move_on_after(wait):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_closing, visit, tasks.cancel_scope)
+                waiting = tasks.cancel_scope
+                tasks.start_soon(_until, visit.over, waiting)
+                if not wanted:
+                    tasks.start_soon(_until, partial(_otherwise, visit, run), waiting)
                 found = await _changed(visit, run, wanted)
-                tasks.cancel_scope.cancel()
+                waiting.cancel()
     shown = await visit.lobby.views.shown_in(found or await visit.lobby.views.state(run.id))
     headers["ETag"] = etag(shown)
-    if visit.request.headers.get("if-none-match") == etag(shown):
+    if _has(visit, shown):
         return Response(status_code=304, headers=headers)
     return answer(shown, headers=headers)
 
 
-async def _closing(visit: Visit, waiting: anyio.CancelScope) -> None:
-    """Let nobody wait for a server that is going away."""
-    await visit.lobby.closing.wait()
+def _has(visit: Visit, shown: ShownRun) -> bool:
+    """Tell whether the caller has this very view, as `If-None-Match` says."""
+    known = visit.request.headers.get("if-none-match", "")
+    tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
+    return not tags.isdisjoint({etag(shown), "*"})
+
+
+async def _until(over: Callable[[], Awaitable[None]], waiting: anyio.CancelScope) -> None:
+    await over()
     waiting.cancel()
+
+
+async def _otherwise(visit: Visit, run: Run) -> None:
+    """Wait until the run is shown otherwise than the caller has it, whatever its journal says.
+
+    A driver that falls silent leaves no entry, nor does one that is heard of again.
+    """
+    while _has(visit, await visit.lobby.views.shown(run.id)):  # noqa: ASYNC110 - nobody tells
+        await anyio.sleep(SILENCE_S)
 
 
 async def _changed(visit: Visit, run: Run, wanted: tuple[Phase, ...]) -> State:
@@ -244,9 +278,7 @@ async def _changed(visit: Visit, run: Run, wanted: tuple[Phase, ...]) -> State:
     Entry by entry, so that a phase that lasts for a moment is not overlooked.
     """
     state = await visit.lobby.views.state(run.id)
-    over = state.phase in TERMINAL or state.phase in wanted
-    tag = f'"{state.control_rev}.{state.seq}"'
-    if over or (not wanted and visit.request.headers.get("if-none-match") != tag):
+    if state.phase in TERMINAL or state.phase in wanted:
         return state
     with suppress(StoreClosed):  # whoever answers next will say so
         async with aclosing(run.feed(state.seq)) as feed:

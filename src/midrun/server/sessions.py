@@ -7,7 +7,9 @@ in its fragment, good for one use, is exchanged for a cookie that is `HttpOnly` 
 With a key the cookie says itself whom it is for and until when, and is signed: a server that
 starts again with the same key takes it, so that no open page is signed out by a restart. The
 key of a server with one token is made from that token; whoever changes it ends every session.
-Who signed out is remembered by the process where that happened, and by no other.
+Who signed out is remembered by the process where that happened, and by no other. Memory is
+bounded, and nobody can use it up for others: who signs in and out too often signs only
+themselves out.
 
 Without a key the cookie is a random word and the session is in memory: it ends with the
 process. So does one that was opened with a token that `auth` must be asked about again, which
@@ -17,11 +19,12 @@ is written down nowhere. Codes always do.
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from secrets import token_urlsafe
 from typing import Final
+from weakref import WeakValueDictionary
 
 import anyio
 import msgspec
@@ -33,6 +36,8 @@ from midrun.ports.clock import Clock
 SESSION_S: Final = 12 * 3600
 CODE_S: Final = 600.0
 SESSIONS_MAX: Final = 256
+"""How many are in memory. One that says itself what it is may be left out, and goes on."""
+
 ENDED_MAX: Final = 4096
 SECRET_MAX: Final = 2048
 """Characters of a cookie that is looked at; browsers keep twice as many."""
@@ -59,6 +64,7 @@ class Session:
     actor: Actor
     token: str = field(repr=False, default="")
     until: Micros
+    signed: bool = False  # the cookie says all of this itself
     ended: anyio.Event = field(default_factory=anyio.Event)
 
 
@@ -77,13 +83,16 @@ class Sessions:
         self._key = key
         self._codes: dict[str, tuple[Actor, float]] = {}
         self._open: dict[str, Session] = {}
-        self._ended: dict[str, Micros] = {}
-        self._forgotten = Micros(0)  # of what ended, all that was good no longer than this
+        self._listening: WeakValueDictionary[str, Session] = WeakValueDictionary()
+        self._ended: dict[str, Session] = {}
+        self._forgotten: dict[Actor, Micros] = {}  # of theirs, all that was good no longer
 
     def code(self, actor: Actor) -> str:
         """Return a code that opens one session for `actor`, once, within ten minutes."""
-        code = token_urlsafe(_BYTES)
-        self._codes[_hashed(code)] = (actor, self._now() + CODE_S)
+        now, code = self._now(), token_urlsafe(_BYTES)
+        for lapsed in [name for name, (_, until) in self._codes.items() if until <= now]:
+            del self._codes[lapsed]
+        self._codes[_hashed(code)] = (actor, now + CODE_S)
         return code
 
     def redeem(self, code: str) -> Actor | None:
@@ -98,7 +107,7 @@ class Sessions:
             said = _Said(actor=actor, until=until, id=token_urlsafe(_BYTES))
             secret = _signed(_text(msgspec.json.encode(said)), self._key)
             if len(secret) <= SECRET_MAX:
-                self._keep(_hashed(secret), Session(actor=actor, until=until))
+                self._keep(_hashed(secret), Session(actor=actor, until=until, signed=True))
                 return secret
         secret = token_urlsafe(_BYTES)
         self._keep(_hashed(secret), Session(actor=actor, token=token, until=until))
@@ -107,7 +116,7 @@ class Sessions:
     def find(self, secret: str) -> Session | None:
         """Return the session of this secret, if it is still open."""
         name = _hashed(secret)
-        session = self._open.get(name) or self._of_before(name, secret)
+        session = self._known(name) or self._of_before(name, secret)
         if session is not None and session.until <= self._clock():
             self._end(name)
             return None
@@ -117,34 +126,60 @@ class Sessions:
         """End a session; its streams end with it."""
         self._end(_hashed(secret))
 
+    def _known(self, name: str) -> Session | None:
+        """Return a session that is in memory, be it only because somebody listens by it."""
+        return self._open.get(name) or self._listening.get(name)
+
     def _of_before(self, name: str, secret: str) -> Session | None:
-        """Take a session over that another process opened with the same key."""
+        """Take a session over that another process opened with the same key, or this one."""
         said = None if self._key is None or name in self._ended else _read(secret, self._key)
-        if said is None or said.until <= max(self._forgotten, self._clock()):
+        if said is None:
             return None
-        session = Session(actor=said.actor, until=said.until)
+        if said.until <= max(self._forgotten.get(said.actor, 0), self._clock()):
+            return None
+        session = Session(actor=said.actor, until=said.until, signed=True)
         self._keep(name, session)
         return session
 
     def _keep(self, name: str, session: Session) -> None:
         while len(self._open) >= SESSIONS_MAX:
-            self._end(self._most_dispensable())
+            gone = _most(self._open)[0]  # so that nobody signs others out
+            if self._open[gone].signed:
+                self._listening[gone] = self._open.pop(gone)
+            else:
+                self._end(gone)
         self._open[name] = session
 
-    def _most_dispensable(self) -> str:
-        """Return the oldest session of whoever has the most: nobody signs others out."""
-        ((most, _),) = Counter(each.actor for each in self._open.values()).most_common(1)
-        return next(name for name, each in self._open.items() if each.actor == most)
-
     def _end(self, name: str) -> None:
-        session = self._open.pop(name, None)
+        session = self._known(name)
         if session is None:
             return
+        for known in (self._open, self._listening):
+            known.pop(name, None)
         session.ended.set()
-        self._ended[name] = session.until
+        if session.signed and session.until > self._clock():
+            self._remember(name, session)
+
+    def _remember(self, name: str, ended: Session) -> None:
+        """Keep in mind that a session has ended, for as long as its cookie says otherwise."""
+        self._ended[name] = ended
+        if len(self._ended) <= ENDED_MAX:
+            return
+        now = self._clock()
+        self._ended = {n: each for n, each in self._ended.items() if each.until > now}
+        self._forgotten = {who: until for who, until in self._forgotten.items() if until > now}
         while len(self._ended) > ENDED_MAX:
-            gone = self._ended.pop(next(iter(self._ended)))
-            self._forgotten = max(self._forgotten, gone)
+            theirs = _most(self._ended)
+            for gone in theirs[: len(theirs) // 2 + 1]:  # one by one would take its time
+                forgotten = self._ended.pop(gone)
+                before = self._forgotten.get(forgotten.actor, forgotten.until)
+                self._forgotten[forgotten.actor] = max(before, forgotten.until)
+
+
+def _most(sessions: Mapping[str, Session]) -> Sequence[str]:
+    """Return the sessions of whoever has the most, the oldest first."""
+    ((most, _),) = Counter(each.actor for each in sessions.values()).most_common(1)
+    return [name for name, each in sessions.items() if each.actor == most]
 
 
 def key_of(token: str) -> bytes:

@@ -85,7 +85,7 @@ class Stream(Response):
                     tasks.cancel_scope.cancel()
 
                 tasks.start_soon(until, partial(_gone, receive))
-                tasks.start_soon(until, lobby.closing.wait)
+                tasks.start_soon(until, self._visit.over)
                 if caller.session is not None:
                     tasks.start_soon(until, caller.session.ended.wait)
                 tasks.start_soon(until, partial(self._pinged, writer))

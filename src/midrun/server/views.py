@@ -11,16 +11,17 @@ from midrun.core.state import State
 from midrun.core.values import Actor
 from midrun.driver.journal import load, read_on
 from midrun.embed.midrun import Midrun
-from midrun.embed.threads import REMEMBERED
 from midrun.embed.view import heard, view_of
 from midrun.errors import JournalCorrupt, JournalTooNew
 from midrun.handles.view import RunView
 from midrun.ports.store import Query
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 STATES_MAX: Final = 128
 FIRSTS_MAX: Final = 8192
+PAGE: Final = 500
 
 UNREADABLE: Final = (JournalCorrupt, JournalTooNew)
 """What a journal can be that was tampered with, or is of a newer midrun: one of many."""
@@ -40,6 +41,7 @@ class Views:
         self._mid = mid
         self._states: OrderedDict[RunId, State] = OrderedDict()
         self._firsts: OrderedDict[RunId, RunStarted] = OrderedDict()
+        self._threads: OrderedDict[str, RunId] = OrderedDict()  # the first run of each
 
     async def state(self, run: RunId) -> State:
         """Return what the journal of `run` means now.
@@ -101,18 +103,34 @@ class Views:
         return first.by == actor.name
 
     async def joins(self, actor: Actor, thread: str) -> bool:
-        """Tell whether `actor` may go on with `thread`.
+        """Tell whether `actor` may go on with `thread`: it is theirs whose first run it has.
 
-        A new run is given what was said in it, by whichever agent: so they must be allowed to
-        see every run that it would be told of.
+        Others may have run something in it: an operator who helped, or somebody who took the
+        same new name in the same moment. That takes it from nobody. A run is told only of those
+        that its starter may see.
         """
-        page = await self._mid.store.runs(Query(thread=thread, limit=REMEMBERED))
-        return all([await self.sees(actor, row.run) for row in page.items])
+        if actor.role != "user":
+            return True
+        first = self._threads.get(thread) or await self._first_in(thread)
+        if first is None:
+            return True
+        keep(self._threads, thread, first, FIRSTS_MAX)
+        return await self.sees(actor, first)
+
+    async def _first_in(self, thread: str) -> RunId | None:
+        """Return the first run of a thread, if there is any; it stays the first for ever."""
+        query, first = Query(thread=thread, limit=PAGE), None
+        while True:
+            page = await self._mid.store.runs(query)
+            first = page.items[-1].run if page.items else first
+            if not page.cursor:
+                return first
+            query = structs.replace(query, cursor=page.cursor)
 
 
-def keep(kept: OrderedDict[RunId, T], run: RunId, value: T, most: int) -> None:
+def keep(kept: OrderedDict[K, T], name: K, value: T, most: int) -> None:
     """Keep `value`, and let go what has not been asked for the longest."""
-    kept[run] = value
-    kept.move_to_end(run)
+    kept[name] = value
+    kept.move_to_end(name)
     if len(kept) > most:
         kept.popitem(last=False)

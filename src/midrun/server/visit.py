@@ -1,10 +1,12 @@
 """A visit: one request, with who makes it and what all requests of a server share."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
 import anyio
 import msgspec
@@ -35,10 +37,17 @@ from midrun.server.lines import Lines
 from midrun.server.plain import encoded
 from midrun.server.problems import Problem
 from midrun.server.sessions import Session, Sessions
+from midrun.server.stopping import is_stopping
 from midrun.server.views import Views
 from midrun.server.whole import whole
 
 B = TypeVar("B", bound=Struct)
+
+LOOK_S: Final = 1.0
+"""How often it is looked whether a server that says nothing is about to stop."""
+
+DIGITS_MAX: Final = 16
+"""Of a seq, in a header or a query."""
 
 KEY: Final = r'"?([!#-~]{1,200})"?'
 """An `Idempotency-Key`, with quotes, as its draft has it, or without."""
@@ -62,7 +71,9 @@ class Lobby:
         self.events = Events(mid)
         self.hearing = Hearing()
         self.channels = Channels(mid, self.events)
+        self.turns: WeakValueDictionary[RunId, anyio.Lock] = WeakValueDictionary()
         self.closing = anyio.Event()
+        self.is_told = False  # whether whoever serves us says when that ends
 
     @property
     def store(self) -> Store:
@@ -188,10 +199,22 @@ class Visit:
         """Tell whether the caller may look at `run`."""
         return await self.lobby.views.sees(self.actor, run)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the server goes away, so that nothing may go on for long."""
+        lobby = self.lobby
+        return lobby.closing.is_set() or (not lobby.is_told and is_stopping(self.request.scope))
+
+    async def over(self) -> None:
+        """Wait until the server goes away."""
+        while not self.is_over:
+            with anyio.move_on_after(None if self.lobby.is_told else LOOK_S):
+                await self.lobby.closing.wait()
+
     async def check_thread(self, thread: str) -> None:
         """Refuse to go on with somebody else's conversation.
 
-        Somebody may join it right after: a start is given `sees`, and told nothing of theirs.
+        Somebody may begin it right after: a start is given `sees`, and told nothing of theirs.
 
         Raises:
             Problem: 403.
@@ -199,22 +222,31 @@ class Visit:
         if not await self.lobby.views.joins(self.actor, thread):
             raise Problem("not_allowed", 403, "this thread is somebody else's")
 
-    async def check_room(self, run: RunId) -> None:
-        """Refuse more words to a run than anybody could keep an eye on.
+    @asynccontextmanager
+    async def words_to(self, run: RunId, asking: Asking) -> AsyncIterator[None]:
+        """Let words to a run in, unless there are more than anybody could keep an eye on.
+
+        One after the other, so that of many that come at once no more get in. Whoever asks
+        again for what was taken, because the reply was lost, finds that it was.
 
         Raises:
             Problem: 429.
         """
-        state, most = await self.lobby.views.state(run), self.lobby.limits.pending
-        if len(state.pending) >= most:
-            text = f"{most} wait for their boundary already; withdraw one, or let the run go on"
-            raise Problem("too_many_pending", 429, text, headers={"Retry-After": "5"})
+        most = self.lobby.limits.pending
+        async with self.lobby.turns.setdefault(run, anyio.Lock()):
+            state = await self.lobby.views.state(run)
+            known = asking.get("request_id") in state.heard
+            if len(state.pending) >= most and not known:
+                text = f"{most} wait for their boundary already; withdraw one, or let it go on"
+                raise Problem("too_many_pending", 429, text, headers={"Retry-After": "5"})
+            yield
 
     def seen(self, *, required: bool = False) -> int | None:
         """Return which revision of the run `If-Match` says that the caller looked at.
 
         The core holds it against the journal in the very append, so that nobody acts on old
-        news. Of several the newest counts; one that is none of ours is as old as can be.
+        news. Of several the newest counts; one that is none of ours is as old as can be. A
+        proxy that compresses makes it a weak one: it names the same revision.
 
         Raises:
             Problem: 428, it is needed.
@@ -224,8 +256,9 @@ class Visit:
             if required:
                 raise Problem("precondition_required", 428, "send If-Match with the ETag")
             return None
-        revs = {tag.strip().strip('"').partition(".")[0] for tag in wanted.split(",")}
-        numbers = [int(rev) for rev in revs if rev.isascii() and rev.isdecimal()]
+        tags = (tag.strip().removeprefix("W/") for tag in wanted.split(","))
+        revs = {tag.strip('"').partition(".")[0] for tag in tags}
+        numbers = [int(rev) for rev in revs if is_number(rev)]
         return None if "*" in revs else max(numbers, default=0)
 
     def number(self, name: str, default: int, *, least: int, most: int) -> int:
@@ -237,15 +270,24 @@ class Visit:
         text = self.request.query_params.get(name, "")
         if not text:
             return default
-        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 17 else -1  # noqa: PLR2004 - longer than any seq
+        value = int(text) if is_number(text) else -1
         if not least <= value <= most:
             raise Problem("bad_query", 400, f"{name} is a number from {least} to {most}")
         return value
 
 
+def is_number(text: str) -> bool:
+    """Tell whether `text` is a number that a seq may be; longer ones are not even read."""
+    return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
+
+
 def etag(run: RunView) -> str:
-    """Return what names this view; up to the dot, what was asked of the run."""
-    return f'"{run.control_rev}.{run.seq}"'
+    """Return what names this view; up to the dot, what was asked of the run.
+
+    A driver that falls silent tells nobody, and yet the run is shown otherwise.
+    """
+    silent = ".lost" if run.sign.look == "lost" else ""
+    return f'"{run.control_rev}.{run.seq}{silent}"'
 
 
 def answer(

@@ -14,6 +14,7 @@ from midrun.agents.agent import Agent
 from midrun.codec.strict import Limits as JsonLimits
 from midrun.codec.strict import parse
 from midrun.server.a2a import PAUSE_METHOD
+from midrun.server.placing import root_of
 from midrun.server.problems import Problem
 from midrun.server.visit import Visit, answer
 
@@ -60,7 +61,8 @@ def _agent(visit: Visit) -> Agent:
 def _routes(visit: Visit, agent: Agent) -> ASGIApp:
     from midrun.server.a2a.routing import router  # noqa: PLC0415 - as above
 
-    base = f"{str(visit.request.base_url).rstrip('/')}/a2a/{agent.name}"
+    host, scope = visit.request.headers.get("host", ""), visit.request.scope
+    base = f"{scope['scheme']}://{host}{root_of(scope)}/a2a/{agent.name}"
     return router(agent, base, version("midrun"))
 
 
@@ -98,7 +100,7 @@ class Forwarded(Response):
                     await over()
                     tasks.cancel_scope.cancel()
 
-                tasks.start_soon(end_with, lobby.closing.wait)
+                tasks.start_soon(end_with, self._visit.over)
                 tasks.start_soon(end_with, partial(caller.leaves, lobby))
                 await self._to(there, _again(self._text, receive), noted)
                 tasks.cancel_scope.cancel()

@@ -24,7 +24,7 @@ from midrun.core.ids import RunId
 from midrun.core.state import State
 from midrun.core.values import TERMINAL, Phase
 from midrun.embed.run import SETTLED, Run
-from midrun.errors import ControlRefused, MidrunError, RunNotFound
+from midrun.errors import ControlRefused, CursorRefused, MidrunError, RunNotFound
 from midrun.handles.asking import Asking
 from midrun.ports.store import Query
 from midrun.server.a2a.tasks import artifacts_of, context_of, status_of, task_of
@@ -125,7 +125,10 @@ class Handler(RequestHandler):
         query = Query(
             agent=self._agent, thread=params.context_id, limit=size, cursor=params.page_token
         )
-        page = await visit.lobby.store.runs(query)
+        try:
+            page = await visit.lobby.store.runs(query)
+        except CursorRefused as error:
+            raise InvalidParamsError(str(error)) from None
         tasks = []
         for row in page.items:
             if await visit.lobby.views.sees(visit.actor, row.run):
@@ -232,7 +235,7 @@ def _visit(context: ServerCallContext) -> Visit:
 
 
 async def _ends_with(visit: Visit, waiting: anyio.CancelScope) -> None:
-    await visit.lobby.closing.wait()
+    await visit.over()
     waiting.cancel()
 
 
@@ -244,7 +247,7 @@ async def _followed(visit: Visit, run: Run, state: State) -> AsyncGenerator[Even
         return
     async with aclosing(run.feed(state.seq)) as feed:
         async for item in feed:
-            if visit.lobby.closing.is_set():
+            if visit.is_over:
                 return
             if item.seq is None:
                 continue
@@ -279,8 +282,8 @@ async def _steer(
         case Phase.WAITING if await _decided(run, state, text, data, asking):
             return
         case _:
-            await visit.check_room(run.id)
-            await run.redirect(text, **asking)
+            async with visit.words_to(run.id, asking):
+                await run.redirect(text, **asking)
 
 
 async def _decided(

@@ -16,6 +16,7 @@ from midrun.server.agui.ending import finished
 from midrun.server.agui.given import ConnectInput, RunAgentInput, StopInput
 from midrun.server.agui.segment import RESTS, Event, Segment, messages
 from midrun.server.agui.wishes import Joined, joined, newest
+from midrun.server.placing import root_of
 from midrun.server.plain import plain
 from midrun.server.streams import Stream, Writer
 from midrun.server.visit import Visit, answer
@@ -107,10 +108,10 @@ class SegmentStream(Stream):
         lobby, run = self._visit.lobby, self._at.run
         with lobby.attending.of(run.id):
             await super().__call__(scope, receive, send)
-        if self._over or lobby.closing.is_set() or lobby.bridges.on_disconnect == "continue":
+        if self._over or self._visit.is_over or lobby.bridges.on_disconnect == "continue":
             return
         with anyio.move_on_after(lobby.bridges.grace_s):
-            await lobby.closing.wait()
+            await self._visit.over()
             return
         if lobby.attending.anybody(run.id) or lobby.channels.watched(run.id):
             return
@@ -144,7 +145,7 @@ class SegmentStream(Stream):
     async def _snapshots(self, segment: Segment) -> list[Event]:
         """Return everything anew: what a client got in pieces, or not at all, it has then."""
         shown = await self._visit.lobby.views.shown(self._at.run.id)
-        root = self._visit.request.scope.get("root_path", "")
+        root = root_of(self._visit.request.scope)
         view = {"run": plain(shown), "control_url": f"{root}/v1/runs/{shown.run_id}"}
         ids = {said.text: said.id for said in self._given.messages if said.id}
         return [

@@ -7,6 +7,7 @@ from msgspec import Struct
 from midrun.core.state import State
 from midrun.core.values import TERMINAL, Json, Phase
 from midrun.embed.run import Run
+from midrun.embed.threads import REMEMBERED
 from midrun.handles.asking import Asking
 from midrun.ports.store import Query, RunRow
 from midrun.server.agui.given import Resumption, RunAgentInput
@@ -27,14 +28,17 @@ class Joined(Struct, frozen=True, kw_only=True):
 
 
 async def newest(visit: Visit, agent: str, thread: str) -> RunRow | None:
-    """Return the newest run of a thread, if there is one.
+    """Return the newest run of a thread that the caller may see, if there is one.
 
     Raises:
         Problem: 403, the thread is somebody else's.
     """
     await visit.check_thread(thread)
-    page = await visit.lobby.store.runs(Query(thread=thread, agent=agent, limit=1))
-    return page.items[0] if page.items else None
+    query = Query(thread=thread, agent=agent, limit=REMEMBERED)
+    for row in (await visit.lobby.store.runs(query)).items:
+        if await visit.sees(row.run):
+            return row
+    return None
 
 
 async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
@@ -82,8 +86,8 @@ async def _steer(
         case Phase.WAITING if wish and _asks_one(state):
             await run.answer(wish, **asking)
         case Phase.WAITING | Phase.RUNNING | Phase.QUEUED | Phase.PAUSING if wish:
-            await visit.check_room(run.id)
-            await run.redirect(wish, **asking)
+            async with visit.words_to(run.id, asking):
+                await run.redirect(wish, **asking)
         case _:
             return  # it is being cancelled, or halted: there is only to look
 
@@ -93,7 +97,7 @@ def _asks_one(state: State) -> bool:
     if len(state.open_asks) != 1:
         return False
     ask = state.asks[state.open_asks[0] - 1]
-    return (ask.of or ask.ask_kind) == "question"
+    return ask.kind == "question"
 
 
 async def _resumed(run: Run, state: State, one: Resumption, asking: Asking) -> None:
@@ -108,7 +112,7 @@ async def _resumed(run: Run, state: State, one: Resumption, asking: Asking) -> N
     ask = next((a for a in state.asks if a.id == own), None)
     if ask is None:
         raise Problem("ask_not_found", 404, f"run {run.id} has no interrupt {own}")
-    if (ask.of or ask.ask_kind) == "approval":
+    if ask.kind == "approval":
         if one.status == "resolved" and said.get("approved") is True:
             await run.approve(ask=own, args=said.get("editedArgs"), **asking)
         else:

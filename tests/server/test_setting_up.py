@@ -1,0 +1,61 @@
+"""What a server must have before it is one: a credential, and a name where others reach it."""
+
+from pathlib import Path
+
+import pytest
+
+from midrun import Actor, Midrun, Misconfigured
+from midrun.server import Tokens, app, token_in
+from midrun.server import serve as serve_forever
+from tests.server.conftest import token_of
+
+
+def test_a_token_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+    """256 bits, in a file that nobody else on the machine can read."""
+    token = token_in(tmp_path / "data")
+    path = tmp_path / "data" / "token"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert len(token) >= 43
+    assert token_in(tmp_path / "data") == token
+    assert token_in(tmp_path / "other") != token
+
+
+def test_a_token_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    """It has been read already, for all we know."""
+    token_in(tmp_path)
+    (tmp_path / "token").chmod(0o644)
+    with pytest.raises(Misconfigured, match="others can read it"):
+        token_in(tmp_path)
+
+
+def test_a_token_behind_a_link_is_refused(tmp_path: Path) -> None:
+    """Whoever can place a link in the folder must not choose the token."""
+    (tmp_path / "chosen").write_text("a" * 43)
+    (tmp_path / "token").symlink_to(tmp_path / "chosen")
+    with pytest.raises(OSError, match="symbolic"):
+        token_in(tmp_path)
+
+
+def test_a_server_without_credentials_is_not_made() -> None:
+    """Neither on loopback nor for a test: there is no such setting."""
+    mid = Midrun("memory://")
+    with pytest.raises(Misconfigured, match="token"):
+        app(mid)
+    with pytest.raises(Misconfigured, match="token"):
+        app(mid, token=token_of("me"), auth=Tokens({token_of("me"): Actor()}))
+    for weak in ("", "short"):
+        with pytest.raises(Misconfigured, match="characters"):
+            app(mid, token=weak)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])  # noqa: S104 - to be refused
+async def test_no_bind_beyond_loopback_without_configured_auth(
+    host: str, tmp_path: Path
+) -> None:
+    """Others could reach it; a token that nobody chose is not a decision to let them."""
+    mid = Midrun("memory://")
+    with pytest.raises(Misconfigured, match="others can reach it"):
+        await serve_forever(mid, host=host, folder=tmp_path)
+    with pytest.raises(Misconfigured, match="allow_hosts"):
+        await serve_forever(mid, host=host, token=token_of("me"))
