@@ -1,6 +1,7 @@
 """What to type next: it can be pasted as it stands, and it is what the run waits for."""
 
 import json
+import socket
 import sys
 from pathlib import Path
 
@@ -89,3 +90,47 @@ def test_the_demo_is_found_again_as_it_was_started(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("MAKELEVEL", "1")
     assert hinting.demo() == "make demo"
     assert hinting.demo("--terminal") == 'make demo ARGS="--terminal"'
+
+
+def test_a_run_that_is_not_there_is_looked_for_in_the_same_store(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Not in the one that would be opened without being told."""
+    store = f"sqlite:///{tmp_path}/runs.db"
+    midrun = Typist(capsys, "--store", store)
+    midrun("run", f"{APP}:asker", "Ask me")
+    assert f"see which there are: midrun ls --store {store}\n" in midrun("show", "run_x").err
+
+
+def test_a_worker_that_has_nothing_to_do_is_not_overlooked(
+    store: Typist, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle it gives no sign of life, until what was asked wakes it: nobody starts another."""
+    monkeypatch.setattr(hinting, "NOTICED_S", 60)
+    run = store("run", f"{APP}:asker", "Ask me").out.split()[0]
+    said = store("answer", run, "red").out
+    assert "answer: in the journal" in said
+    assert "worker APP" not in said
+
+
+def test_a_port_that_is_taken_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """The text is the system's; what to type is ours."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = Typist(capsys)("serve", f"{APP}:asker", "--port", port)
+    assert said.code == 1
+    assert "choose another port: --port N" in said.err
+
+
+@pytest.mark.parametrize(
+    ("app", "told"),
+    [
+        (".", "is a folder; name a file: file.py, or file.py:agent"),
+        (f"{APP}:askre", "has no askre; it has: searcher, asker, sender,"),
+    ],
+)
+def test_an_app_that_is_not_there_says_what_is(
+    capsys: pytest.CaptureFixture[str], app: str, told: str
+) -> None:
+    """A name that is misspelt is seen at a glance."""
+    assert told in Typist(capsys)("run", app, "Go").err

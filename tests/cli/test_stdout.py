@@ -13,6 +13,7 @@ from midrun import Agent, Midrun
 from midrun.models import ScriptedModel
 
 SAID = "Dönë — 日本"
+MIDRUN = (sys.executable, "-m", "midrun")
 
 pytestmark = pytest.mark.once
 
@@ -36,7 +37,7 @@ def typed(*words: str, into: str = "") -> subprocess.CompletedProcess[bytes]:
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = f'exec "$@" {into}'
     return subprocess.run(  # noqa: S603 - our own code
-        ["/bin/sh", "-c", command, "sh", sys.executable, "-m", "midrun", *words],
+        ["/bin/sh", "-c", command, "sh", *MIDRUN, *words],
         env=os.environ | locale,
         capture_output=True,
         timeout=120,
@@ -77,13 +78,57 @@ def test_an_option_before_its_command_is_told_where_it_belongs() -> None:
     assert b"--json comes after the command" in done.stderr
 
 
-def test_a_reader_that_leaves_in_the_middle_of_a_run_is_no_fault(tmp_path: Path) -> None:
-    """What was written side by side with the run comes out of a task group."""
-    app = tmp_path / "talks.py"
-    app.write_text(
-        "from midrun import Agent\nfrom midrun.models import ScriptedModel\n"
-        "a = Agent('a', model=ScriptedModel(['x' * 300_000]))\n"
+TALKS = """
+import os
+import anyio
+from midrun import Agent, tool
+from midrun.models import ScriptedModel, Use
+
+@tool
+async def wait() -> None:
+    \"\"\"Wait for the test.\"\"\"
+    while not await anyio.Path(os.environ["GATE"]).exists():
+        await anyio.sleep(0.005)
+
+model = ScriptedModel([Use("wait"), "word " * 10_000], chunk_delay=0.1)
+a = Agent("a", model=model, tools=[wait])
+"""
+
+
+@pytest.mark.parametrize("form", ["--plain", "--json"])
+def test_a_reader_that_leaves_in_the_middle_of_a_run_pauses_it(
+    tmp_path: Path, form: str
+) -> None:
+    """As a terminal that is closed does: the driver is about to go, and nobody watches.
+
+    What is written side by side with the run comes out of a task group; that is no fault.
+    """
+    app, gate, store = tmp_path / "talks.py", tmp_path / "gate", f"sqlite:///{tmp_path}/runs.db"
+    app.write_text(TALKS)
+    words = ("run", f"{app}:a", "Go.", "--store", store, "--actor", "ada", form)
+    with subprocess.Popen(  # noqa: S603 - our own code
+        [*MIDRUN, *words],
+        env=os.environ | {"GATE": str(gate)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as started:
+        assert started.stdout is not None
+        assert started.stderr is not None
+        started.stdout.read(1)
+        started.stdout.close()
+        gate.touch()
+        said = started.stderr.read().decode()
+    assert started.returncode == 75
+    assert said.startswith(
+        "midrun: nobody takes the output, so the run is paused\nresume with: "
     )
-    store = f"sqlite:///{tmp_path / 'runs.db'}"
-    done = typed("run", f"{app}:a", "Go.", "--store", store, into="| head -c 1")
-    assert (done.stdout, done.stderr) == (b"r", b"")
+    assert said.endswith(f"--store {store}\n")
+    view = msgspec.json.decode(typed("ls", "--store", store, "--json").stdout)
+    assert (view["phase"], view["sign"]["by"]) == ("paused", "ada")
+
+
+def test_a_reader_that_leaves_a_run_of_others_pauses_nothing(store: str) -> None:
+    """It was only looked at."""
+    run = msgspec.json.decode(typed("ls", "--store", store, "--json").stdout)["run_id"]
+    done = typed("attach", run, "--store", store, into="| head -c 1")
+    assert (len(done.stdout), done.stderr) == (1, b"")

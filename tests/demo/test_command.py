@@ -129,7 +129,7 @@ async def test_a_run_that_is_paused_survives_a_kill_and_goes_on_in_its_sentence(
 def test_the_terminal_shows_the_same_run_with_its_bar(tmp_path: Path) -> None:
     """It waits for an answer; whoever leaves finds it there again."""
     command = ["-m", "midrun", "demo", "--terminal", "--speed", "inf"]
-    for how in ("started", "found again, waiting at step 4 of 7"):
+    for how in ("started", "found again, waiting at plan step 4 of 7"):
         terminal = pexpect.spawn(
             sys.executable,
             command,
@@ -142,7 +142,7 @@ def test_the_terminal_shows_the_same_run_with_its_bar(tmp_path: Path) -> None:
         terminal.expect_exact(how)
         terminal.expect_exact("Waiting")
         terminal.send("d")
-        terminal.expect_exact("It is waiting, at step 4 of 7")
+        terminal.expect_exact("It is waiting, at plan step 4 of 7")
         terminal.expect(pexpect.EOF)
         terminal.close()
         assert terminal.exitstatus == 75

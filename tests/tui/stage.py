@@ -16,6 +16,7 @@ from midrun.models import ScriptedModel
 from midrun.ports.clock import wall
 from midrun.tui.attending import _Attending
 from midrun.tui.hand import Left
+from midrun.tui.hints import Hints
 from midrun.tui.style import words
 
 
@@ -59,7 +60,8 @@ class Stage:
     async def play(self) -> None:
         """Attend the run until somebody leaves."""
         view = await self.run.view()
-        self._attending = _Attending(self.run, view, actor="ada", clock=self.clock)
+        hints = Hints(where="--store sqlite:///runs.db")
+        self._attending = _Attending(self.run, view, actor="ada", hints=hints, clock=self.clock)
         self.left = await self._attending.shown(driven_here=True)
 
     def clock(self) -> Micros:
@@ -86,6 +88,11 @@ class Stage:
     async def lacks(self, text: str) -> None:
         """Wait until the bar does not show `text` any more."""
         await self._until(lambda: text not in self.bar)
+
+    async def caught_up(self) -> None:
+        """Wait until the bar has seen the run as it is now: what is pressed goes by that."""
+        seq = (await self.run.view()).seq
+        await self._until(lambda: self._attending._hand.view.seq >= seq)
 
     async def printed(self, text: str) -> str:
         """Wait until `text` was printed above the bar."""

@@ -34,9 +34,10 @@ class Terminal:
             "LC_ALL": "C.UTF-8",
         }
 
-    async def open(self, columns: int, *words: str) -> None:
+    async def open(self, columns: int, *words: str, **env: str) -> None:
         """Type a command of midrun into a new window, and its exit code after it."""
-        command = join([sys.executable, "-m", "midrun", *words])
+        settings = (f"{name}={value}" for name, value in env.items())
+        command = join(["env", *settings, sys.executable, "-m", "midrun", *words])
         shell = f"{command}; echo code=$?; exec cat"
         await self._tmux(
             "-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", "40", shell
@@ -89,10 +90,12 @@ class Terminal:
 
 
 @asynccontextmanager
-async def terminal(folder: Path, columns: int, *words: str) -> AsyncIterator[Terminal]:
+async def terminal(
+    folder: Path, columns: int, *words: str, **env: str
+) -> AsyncIterator[Terminal]:
     """Open a terminal of so many columns, with a command of midrun in it."""
     made = Terminal(folder)
-    await made.open(columns, *words)
+    await made.open(columns, *words, **env)
     try:
         yield made
     finally:

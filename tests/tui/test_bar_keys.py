@@ -35,7 +35,7 @@ async def test_p_pauses_takes_it_back_and_resumes() -> None:
 async def test_a_key_that_is_held_down_is_pressed_once() -> None:
     """Otherwise it would pause and resume by turns, and end somewhere."""
     async with staged(READ, "Done.") as stage:
-        await stage.sees("p  Pause")
+        await stage.sees("p  Pause — Stops after read.")
         stage.type("p" * 20)
         await stage.sees("Pausing")
         stage.gates["read"].set()
@@ -46,7 +46,7 @@ async def test_a_key_that_is_held_down_is_pressed_once() -> None:
 async def test_a_redirect_is_written_in_one_line_and_waits_for_its_step() -> None:
     """Letters are letters while somebody writes: no p, c or d reaches the run."""
     async with staged(READ, "Done.") as stage:
-        await stage.sees("r  Redirect")
+        await stage.sees("Stops after read", "r  Redirect")
         stage.type("r")
         await stage.sees("Enter: next step")
         stage.type("pcd? skip the sports")
@@ -61,7 +61,7 @@ async def test_a_redirect_is_written_in_one_line_and_waits_for_its_step() -> Non
 async def test_alt_enter_redirects_now() -> None:
     """The call in flight is stopped for it."""
     async with staged(READ, "Done.") as stage:
-        await stage.sees("r  Redirect")
+        await stage.sees("Stops after read", "r  Redirect")
         stage.type("r")
         await stage.sees("Alt+Enter: now")
         stage.type("stop reading")
@@ -75,7 +75,7 @@ async def test_alt_enter_redirects_now() -> None:
 async def test_escape_discards_what_was_written() -> None:
     """And the keys are keys again."""
     async with staged(READ, "Done.") as stage:
-        await stage.sees("r  Redirect")
+        await stage.sees("Stops after read", "r  Redirect")
         stage.type("rnever mind")
         await stage.sees("never mind")
         stage.type(ESC)
@@ -88,7 +88,7 @@ async def test_escape_discards_what_was_written() -> None:
 async def test_what_waits_can_be_taken_back() -> None:
     """Until its boundary has come."""
     async with staged(READ, "Done.") as stage:
-        await stage.sees("r  Redirect")
+        await stage.sees("Stops after read", "r  Redirect")
         stage.type(f"rskip the sports{ENTER}")
         await stage.sees("skip the sports", "w takes it back")
         stage.type("w")
@@ -100,7 +100,7 @@ async def test_what_waits_can_be_taken_back() -> None:
 async def test_a_side_question_is_acknowledged_at_once() -> None:
     """`s`, or Tab in the composer, which keeps the text."""
     async with staged(READ, "Nearly there.", "Done.") as stage:
-        await stage.sees("r  Redirect")
+        await stage.sees("Stops after read", "r  Redirect")
         stage.type("rhow far are you?")
         await stage.sees("how far are you?")
         stage.type(TAB)
@@ -118,7 +118,7 @@ async def test_a_side_question_is_acknowledged_at_once() -> None:
 async def test_hold_on_is_said_until_the_side_question_has_its_turn() -> None:
     """What the bar says is true now."""
     async with staged(READ, "Nearly there.", WRITE, "Done.") as stage:
-        await stage.sees("r  Redirect")
+        await stage.sees("Stops after read", "r  Redirect")
         stage.type(f"show far are you?{ENTER}")
         await stage.sees("Hold on", "message waits")
         stage.gates["read"].set()
@@ -128,7 +128,7 @@ async def test_hold_on_is_said_until_the_side_question_has_its_turn() -> None:
 async def test_a_text_that_was_refused_comes_back_to_be_sent_again() -> None:
     """Nobody's words are lost because somebody else was faster."""
     async with staged(READ, "Done.") as stage:
-        await stage.sees("r  Redirect")
+        await stage.sees("Stops after read", "r  Redirect")
         stage.type("rskip the sports")
         await stage.sees("skip the sports")
         await stage.midrun.halt("fire drill", actor="operator:olga")
@@ -140,7 +140,7 @@ async def test_a_text_that_was_refused_comes_back_to_be_sent_again() -> None:
 async def test_a_text_that_comes_too_late_is_printed() -> None:
     """The run has ended under the hands of whoever wrote it."""
     async with staged(READ, "Done.") as stage:
-        await stage.sees("r  Redirect")
+        await stage.sees("Stops after read", "r  Redirect")
         stage.type("rskip the sports")
         await stage.sees("skip the sports")
         stage.gates["read"].set()
@@ -202,7 +202,7 @@ async def test_a_cancel_that_was_not_meant_lets_the_run_go_on() -> None:
 async def test_ctrl_c_pauses_then_asks_then_leaves_the_run_paused() -> None:
     """Three times the same key, and nothing is lost at any of them."""
     async with staged(WRITE, "Done.") as stage:
-        await stage.sees("p  Pause")
+        await stage.sees("p  Pause — Stops after write.")
         stage.type(CTRL_C)
         await stage.sees("Pausing by ada", "Keep running")
         stage.type(CTRL_C)
@@ -258,7 +258,7 @@ async def test_a_cap_is_raised_with_the_same_key() -> None:
 async def test_pasted_text_presses_no_buttons() -> None:
     """Somebody's clipboard must not cancel a run."""
     async with staged(READ, "Done.") as stage:
-        await stage.sees("p  Pause")
+        await stage.sees("p  Pause — Stops after read.")
         stage.type("\x1b[200~pcd\x1b[201~?")
         await stage.sees("^C")  # the help that came after it
         view = await stage.run.view()

@@ -116,6 +116,15 @@ async def test_detaching_leaves_the_run_to_the_process(tmp_path: Path) -> None:
         await t.sees("RunCompleted", "All read.", "code=0")
 
 
+async def test_a_terminal_that_knows_only_lines_gets_lines(tmp_path: Path) -> None:
+    """As in an editor's shell: no cursor can be put anywhere, so there is no bar."""
+    async with terminal(tmp_path, 80, "run", f"{APP}:clerk", "Sort the mail", TERM="dumb") as t:
+        screen = await t.sees("RunStarted", "call_kind=tool")
+        assert "p  Pause" not in screen
+        t.gate.touch()
+        await t.sees("RunCompleted", "All read.", "code=0")
+
+
 @pytest.mark.parametrize("options", [[], ["--plain"]])
 async def test_closing_the_terminal_pauses_what_is_driven_in_it(
     tmp_path: Path, options: list[str]

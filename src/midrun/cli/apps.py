@@ -30,7 +30,11 @@ def agents_of(app: str) -> tuple[Agent, ...]:
     module = _module(where)
     if attribute:
         if not hasattr(module, attribute):
-            raise Misconfigured(app, f"{where} has no {attribute}")
+            names = [
+                n for n, value in vars(module).items() if isinstance(value, Agent | Midrun)
+            ]
+            has = f"; it has: {', '.join(names)}" if names else ""
+            raise Misconfigured(app, f"{where} has no {attribute}{has}")
         return _agents(app, getattr(module, attribute))
     found = [value for value in vars(module).values() if isinstance(value, Agent | Midrun)]
     if not found:
@@ -53,6 +57,8 @@ def _agents(app: str, value: object) -> tuple[Agent, ...]:
 
 def _module(where: str) -> ModuleType:
     path = Path(where)
+    if path.is_dir() and not path.name.isidentifier():
+        raise Misconfigured(where, "is a folder; name a file: file.py, or file.py:agent")
     if path.suffix != ".py":
         return _imported(where, where, Path.cwd())
     if not path.is_file():

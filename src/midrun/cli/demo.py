@@ -6,20 +6,21 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Final
 
 from midrun.cli import hinting
+from midrun.cli.exits import CODES, PAUSED
 from midrun.cli.saying import Sayer
 from midrun.demo.cast import choose_model
 from midrun.demo.opening import STORE, Demo, Opened
 from midrun.demo.played import Pace
 from midrun.errors import Misconfigured
 from midrun.handles.view import RunView
-
-CODES: Final = {"completed": 0, "failed": 1, "cancelled": 3}
-PAUSED: Final = 75
+from midrun.tui.hints import Hints
+from midrun.tui.places import place
 
 TRY: Final = """\
 Try, while it works:
   Pause it      in the middle of a sentence. Resume: it goes on with the next word.
-  Redirect it   "Summarise and stop", or "Add a paragraph on salt".
+  Redirect it   "Start writing" when it reads on and on: soon it asks you before
+                it mails. Or "Summarise and stop", "Add a paragraph on salt".
   Ask it        "How hot did it get?": Redirect, then choose Side question.
                 It answers, and goes back to where it was.
   Cancel it     during the analysis. The process is killed, the lock released,
@@ -30,9 +31,10 @@ Try, while it works:
 TRY_HERE: Final = """\
 Try, while it works:
   p   pause it in the middle of a sentence; again: it goes on with the next word
-  r   redirect it: "Summarise and stop", or "Add a paragraph on salt"
+  r   redirect it: "Start writing", "Summarise and stop", "Add a paragraph on salt"
   s   ask it on the side: "How hot did it get?"
   c   cancel it, and see what is undone
+  t   take over, and write in its place
   d   leave; `{again}` finds it again.
   ?   all keys
 """
@@ -88,19 +90,20 @@ async def demo(args: Namespace, say: Sayer) -> int:
 
 
 async def _in_terminal(shown: Demo, opened: Opened, say: Sayer) -> int:
-    if say.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if say.as_json or not (sys.stdin.isatty() and say.moves):
         raise Misconfigured("demo --terminal", "this is no terminal; leave it out")
     try:
         from midrun.demo import terminal  # noqa: PLC0415 - only this needs the bar
     except ImportError as error:
         problem = f"install midrun[tui] ({error})"
         raise Misconfigured("demo --terminal", problem) from error
-    view, report = await terminal.show(shown, opened)
+    hints = Hints(program=hinting.program(), where=f"--store {shown.store}")
+    view, report = await terminal.show(shown, opened, hints)
     if view.phase == "cancelled":
         say.text(str(report))
     if view.phase not in CODES:
         say.text(
-            f"It is {view.phase}, at {view.place}; "
+            f"It is {view.phase}, at {place(view)}; "
             f"`{hinting.demo('--terminal')}` finds it again."
         )
     return CODES.get(view.phase, PAUSED)
@@ -108,7 +111,7 @@ async def _in_terminal(shown: Demo, opened: Opened, say: Sayer) -> int:
 
 def _greeting(shown: Demo, link: str, found: str, view: RunView, model: str) -> str:
     """Return what a person reads first."""
-    run = f"found again, {found} at {view.place}" if found else "started"
+    run = f"found again, {found} at {place(view)}" if found else "started"
     lines = [
         "An agent reads the notes of a small town and writes a briefing.",
         "You hold the handle.",

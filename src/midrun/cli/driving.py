@@ -13,7 +13,7 @@ from midrun.cli.hinting import typed
 from midrun.cli.opening import opened
 from midrun.cli.saying import Sayer
 from midrun.cli.staffing import followed, staffed
-from midrun.cli.watching import shown, spilling
+from midrun.cli.watching import Watch, shown, spilling
 from midrun.core.values import DRIVABLE
 from midrun.embed.midrun import Midrun
 from midrun.errors import Misconfigured
@@ -35,10 +35,10 @@ async def run(args: Namespace, say: Sayer) -> int:
             started = await midrun.start(
                 name, args.task, thread=args.thread, labels=args.label, actor=args.actor
             )
-            if not say.as_json:
-                pause = typed(args, "pause", started.id)
-                say.text(f"{started.id}\npause it from anywhere: {pause}")
-            return await shown(started, args, say, driven_here=not args.url, spill=spill)
+            pause = typed(args, "pause", started.id)
+            first = "" if say.as_json else f"{started.id}\npause it from anywhere: {pause}"
+            watch = Watch(driven_here=not args.url, spill=spill, first=first)
+            return await shown(started, args, say, watch)
 
 
 def _chosen(args: Namespace, agents: tuple[Agent, ...]) -> str:
@@ -61,7 +61,7 @@ async def attach(args: Namespace, say: Sayer) -> int:
             run = await find(midrun, args.run)
             if agents and not say.as_json:
                 await _say_if_strange(run, agents, args, say)
-            return await shown(run, args, say, driven_here=bool(agents), spill=spill)
+            return await shown(run, args, say, Watch(driven_here=bool(agents), spill=spill))
 
 
 async def _say_if_strange(

@@ -4,16 +4,25 @@ import os
 import shutil
 import sys
 from argparse import Namespace
+from contextlib import aclosing
 from pathlib import Path
 from shlex import join
 from typing import Final
 
+import anyio
+
 from midrun.cli.saying import Sayer
+from midrun.core.ids import SECOND
 from midrun.core.values import DRIVABLE
 from midrun.handles.interface import AnyMidrun
 from midrun.handles.view import RunView
+from midrun.ports.clock import wall
+from midrun.tui.hints import Hints
 
 NAME: Final = "midrun"
+
+NOTICED_S: Final = 1.5
+"""By then a worker that has nothing else to do has taken a run: it looks once a second."""
 
 
 def typed(args: Namespace, *words: str) -> str:
@@ -22,7 +31,13 @@ def typed(args: Namespace, *words: str) -> str:
     `words` stand as they are given, so that one may say APP or RUN. A token is not repeated:
     what is printed is read by others.
     """
-    return " ".join((program(), *words, *where(args)))
+    return hints(args).typed(*words)
+
+
+def hints(args: Namespace) -> Hints:
+    """Return how commands are typed here, for a bar that wants to say so."""
+    workers = not getattr(args, "url", None)  # a server drives its own
+    return Hints(program=program(), where=where(args), workers=workers)
 
 
 def program() -> str:
@@ -34,10 +49,9 @@ def program() -> str:
     return NAME if found and Path(found).resolve() == ours.resolve() else _short(ours)
 
 
-def where(args: Namespace) -> list[str]:
+def where(args: Namespace) -> str:
     """Return where the runs are, if that was typed: then it must be typed again."""
-    given = getattr(args, "where", ())
-    return [join(given)] if given else []
+    return join(getattr(args, "where", ()))
 
 
 def demo(*words: str) -> str:
@@ -62,13 +76,25 @@ async def say_who_drives(midrun: AnyMidrun, view: RunView, args: Namespace, say:
         say.line([("bad", f"{view.sign.word}: what is asked takes effect when one has it")])
     if args.url:  # a server drives its own
         return
-    if lost or not await _anybody(midrun):
+    if lost or not await _anybody(midrun, view):
         worker = typed(args, "worker", "APP")
         say.line([("dim", f"it goes on as soon as a worker takes it: {worker}")])
 
 
-async def _anybody(midrun: AnyMidrun) -> bool:
-    """Tell whether somebody is alive who drives runs; a server drives its own."""
+async def _anybody(midrun: AnyMidrun, view: RunView) -> bool:
+    """Tell whether somebody drives runs here: one is alive, or takes this one in a moment.
+
+    Who has nothing to drive gives no sign of life; what was asked for is what wakes them.
+    """
     from midrun.embed.midrun import Midrun  # noqa: PLC0415 - not needed for a server
 
-    return not isinstance(midrun, Midrun) or bool(await midrun.store.holders())
+    if not isinstance(midrun, Midrun) or await midrun.store.holders():
+        return True
+    if wall() - view.changed_at > NOTICED_S * SECOND:
+        return False
+    run = await midrun.get(view.run_id)
+    with anyio.move_on_after(NOTICED_S):
+        async with aclosing(run.feed(after=view.seq)) as items:
+            async for _ in items:
+                return True
+    return False

@@ -2,16 +2,13 @@
 
 from argparse import Namespace
 from contextlib import aclosing
-from typing import Final
 
+from midrun.cli.exits import CODES
 from midrun.cli.finding import find
 from midrun.cli.hinting import say_who_drives, typed
 from midrun.cli.saying import Sayer, ask_line, item_line, row_line, view_lines
 from midrun.handles.interface import AnyMidrun, AnyRun
 from midrun.ports.clock import wall
-
-CODES: Final = {"completed": 0, "failed": 1, "cancelled": 3}
-"""Phase in which a feed ends → exit code."""
 
 
 async def ls(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:

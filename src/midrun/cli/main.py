@@ -5,17 +5,18 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Sequence
-from errno import EDQUOT, EIO, ENOSPC, EPIPE
+from errno import EADDRINUSE
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Final, cast
 
 import anyio
 
+from midrun.cli.hinting import typed
 from midrun.cli.opening import opened, settle
 from midrun.cli.parsing import parser
-from midrun.cli.saying import Sayer
-from midrun.errors import ControlRefused, MidrunError, ServerRefused
+from midrun.cli.saying import UNWRITABLE, Sayer
+from midrun.errors import ControlRefused, MidrunError, RunNotFound, ServerRefused
 from midrun.handles.interface import AnyMidrun
 from midrun.tui.safe import printable
 
@@ -66,10 +67,9 @@ DRIVING: Final = {
 """What opens for itself what it needs."""
 
 NEXT: Final = {
-    "run_not_found": "see which there are: midrun ls",
     "store_unreachable": "say where the runs are: --store or --url",
 }
-"""Code of an error → what to type next, where its text does not say so."""
+"""Code of an error → what to do next, where its text does not say so."""
 
 INSTEAD: Final = {
     "not_a_question": "it asks for an approval: use approve or decline",
@@ -81,9 +81,6 @@ UNAUTHORIZED: Final = 401
 
 INTERRUPTED: Final = 130
 
-UNWRITABLE: Final = frozenset({EPIPE, ENOSPC, EDQUOT, EIO})
-"""Of the output: the store's errors, and the network's, have names of their own by then."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what was typed, and return the exit code."""
@@ -94,21 +91,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settle(args)
         return anyio.run(_do, args, say)
     except (MidrunError, OSError, BaseExceptionGroup) as raised:
-        if not _is_told(_first(raised), say):
+        if not _is_told(_first(raised), args, say):
             raise
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-def _is_told(error: BaseException | None, say: Sayer) -> bool:
+def _is_told(error: BaseException | None, args: Namespace, say: Sayer) -> bool:
     """Say what went wrong, if that is somebody else's fault than ours."""
     if isinstance(error, MidrunError):
-        _complain(error, say)
+        _complain(error, args, say)
         return True
     if not isinstance(error, OSError) or error.errno not in UNWRITABLE:
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no more must be written
+    say.hush()
     if not isinstance(error, BrokenPipeError):  # then whoever read us has had enough
         sys.stderr.write(f"midrun: the output cannot be written: {error.strerror}\n")
     return True
@@ -149,15 +146,24 @@ def _found(place: str) -> object:
     return getattr(importlib.import_module(f"midrun.cli.{module}"), name)
 
 
-def _complain(error: MidrunError, say: Sayer) -> None:
+def _complain(error: MidrunError, args: Namespace, say: Sayer) -> None:
     if say.as_json:
         say.json({"error": error.code, "text": _text(error)})
         return
-    hint = NEXT.get(error.code, "")
-    if isinstance(error, ControlRefused):
-        hint = INSTEAD.get(error.reason, "")
+    hint = _hint(error, args)
     next_line = f"\nmidrun: {hint}" if hint else ""
     sys.stderr.write(f"midrun: {printable(_text(error))}{next_line}\n")
+
+
+def _hint(error: MidrunError, args: Namespace) -> str:
+    """Return what to do next, where the text of `error` does not say so."""
+    if isinstance(error, ControlRefused):
+        return INSTEAD.get(error.reason, "")
+    if isinstance(error, RunNotFound):
+        return f"see which there are: {typed(args, 'ls')}"
+    if isinstance(error.__cause__, OSError) and error.__cause__.errno == EADDRINUSE:
+        return "choose another port: --port N, or --port 0 for any that is free"
+    return NEXT.get(error.code, "")
 
 
 def _text(error: MidrunError) -> str:

@@ -3,6 +3,7 @@
 import os
 import sys
 from datetime import UTC, datetime
+from errno import EDQUOT, EIO, ENOSPC, EPIPE
 from typing import Final, TextIO
 
 import msgspec
@@ -14,21 +15,27 @@ from midrun.driver.live import Delta
 from midrun.handles.item import Happened, Item
 from midrun.handles.receipt import Receipt
 from midrun.handles.view import OpenAsk, RunView
+from midrun.tui.places import place
 from midrun.tui.safe import flat, json_line, printable
 from midrun.tui.style import SGR, Line, emphasised
+
+UNWRITABLE: Final = frozenset({EPIPE, ENOSPC, EDQUOT, EIO})
+"""Of the output: the store's errors, and the network's, have names of their own by then."""
 
 
 class Sayer:
     """Writes to a stream: lines with colours on a terminal, or JSON, one value a line.
 
-    Whatever a model or a tool said, a terminal gets it as text: nothing in it acts.
+    Whatever a model or a tool said, a terminal gets it as text: nothing in it acts. `moves`
+    tells whether there is one that knows more than lines: where a cursor can be put.
     """
 
     def __init__(self, out: TextIO | None = None, *, as_json: bool = False) -> None:
         self._out = out or sys.stdout
         self.as_json = as_json
         self.on_terminal = self._out.isatty()
-        self.colours = self.on_terminal and not as_json and not os.environ.get("NO_COLOR")
+        self.moves = self.on_terminal and os.environ.get("TERM") != "dumb"
+        self.colours = self.moves and not as_json and not os.environ.get("NO_COLOR")
 
     def json(self, value: object) -> None:
         """Write a value as one line of JSON."""
@@ -55,6 +62,10 @@ class Sayer:
         self._out.write(text)
         self._out.flush()
 
+    def hush(self) -> None:
+        """Write nowhere from here on: what takes our output does not take it any more."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())
+
     def _look(self, look: str, text: str) -> str:
         return f"\x1b[{SGR[look]}m{text}\x1b[0m" if look and self.colours else text
 
@@ -65,11 +76,10 @@ class Sayer:
 def row_line(view: RunView, now: Micros) -> Line:
     """Return a run as one line of a list."""
     needs = needing(view)
-    place = (view.place if view.step or view.plan else "").ljust(13)
     return [
         ("", f"{view.run_id}  "),
         (view.phase, f"{view.phase:<11}"),
-        ("", place),
+        ("", place(view).ljust(18)),
         ("dim", f"{ago(now, view.changed_at):>10}  "),
         ("", line(view.task)),
         ("waiting", f"  ! {needs}" if needs else ""),
@@ -94,7 +104,8 @@ def view_lines(view: RunView, now: Micros) -> list[Line]:
     head: Line = [
         ("bold", f"{view.run_id}  "),
         (sign.look, f"{sign.word}{by}"),
-        ("", f"  {view.place}  at work {spell(view.elapsed)}"),
+        ("", f"  {place(view)}" if place(view) else ""),
+        ("", f"  at work {spell(view.elapsed)}"),
     ]
     return (
         [

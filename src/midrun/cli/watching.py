@@ -5,21 +5,22 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from errno import EIO
+from math import inf
 from typing import Final
 
 import anyio
 from anyio.abc import TaskStatus
 
 from midrun.agents.outcome import AskView, Cancelled, Completed, Failed, Outcome, Paused
-from midrun.cli.hinting import typed
-from midrun.cli.saying import Sayer, item_line
+from midrun.cli.exits import CODES, PAUSED
+from midrun.cli.hinting import hints, typed
+from midrun.cli.saying import UNWRITABLE, Sayer, item_line
 from midrun.driver.live import Delta
 from midrun.errors import ControlRefused, Misconfigured
 from midrun.handles.interface import AnyRun
 from midrun.tui.spill import Spill
-
-PAUSED: Final = 75
-CODES: Final[dict[type[Outcome], int]] = {Completed: 0, Failed: 1, Cancelled: 3}
 
 DECIDING: Final = {
     "question": ("answer {} VALUE", ""),
@@ -32,7 +33,7 @@ DECIDING: Final = {
 
 def has_bar(args: Namespace, say: Sayer) -> bool:
     """Tell whether a run is shown with its bar: on a terminal, unless told otherwise."""
-    return say.on_terminal and sys.stdin.isatty() and not (args.plain or say.as_json)
+    return say.moves and sys.stdin.isatty() and not (args.plain or say.as_json)
 
 
 @contextmanager
@@ -45,28 +46,44 @@ def spilling(args: Namespace, say: Sayer) -> Iterator[Spill | None]:
         yield spill
 
 
-async def shown(
-    run: AnyRun, args: Namespace, say: Sayer, *, driven_here: bool, spill: Spill | None = None
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """How a run is watched: by the process that drives it, or not; and what is said first."""
+
+    driven_here: bool
+    spill: Spill | None = None
+    first: str = ""
+
+
+async def shown(run: AnyRun, args: Namespace, say: Sayer, watch: Watch) -> int:
     """Show a run until it rests, or until somebody leaves; return the exit code."""
     if not has_bar(args, say):
-        return await _plainly(run, args, say, driven_here=driven_here)
+        printing = _Printing(run, say, first=watch.first)
+        return await _plainly(printing, args, driven_here=watch.driven_here)
     try:
         from midrun.tui.attending import attend  # noqa: PLC0415 - needs its extra
         from midrun.tui.hand import Left  # noqa: PLC0415 - as above
     except ImportError as error:
         problem = f"install midrun[tui] for the control bar ({error}), or add --plain"
         raise Misconfigured("midrun", problem) from error
-    left = await attend(run, actor=args.actor, driven_here=driven_here, spill=spill)
+    if watch.first:
+        say.text(watch.first)
+    left = await attend(
+        run,
+        actor=args.actor,
+        driven_here=watch.driven_here,
+        spill=watch.spill,
+        hints=hints(args),
+    )
     if left is Left.ENDED:
         return _ended(await run.result(), say)
     if left is Left.QUIT:
-        return _paused(run, args, say, driven_here=driven_here)
-    if not driven_here:
+        return _paused(run, args, say, driven_here=watch.driven_here)
+    if not watch.driven_here:
         return _detached(run, args, say)
-    say.text("detached: the run goes on in this process; Ctrl-C pauses it")
-    after = (await run.view()).seq
-    return await _plainly(run, args, say, driven_here=driven_here, after=after)
+    first = "detached: the run goes on in this process; Ctrl-C pauses it"
+    printing = _Printing(run, say, after=(await run.view()).seq, first=first)
+    return await _plainly(printing, args, driven_here=True)
 
 
 def _detached(run: AnyRun, args: Namespace, say: Sayer) -> int:
@@ -79,7 +96,7 @@ def _ended(outcome: Outcome, say: Sayer) -> int:
     """Say how it ended, where the lines above the bar have not said it."""
     if isinstance(outcome, Cancelled):
         say.text(str(outcome.report))
-    return CODES.get(type(outcome), PAUSED)
+    return CODES.get(outcome.phase, PAUSED)
 
 
 def _paused(run: AnyRun, args: Namespace, say: Sayer, *, driven_here: bool) -> int:
@@ -92,12 +109,15 @@ def _paused(run: AnyRun, args: Namespace, say: Sayer, *, driven_here: bool) -> i
 # ── without a terminal ────────────────────────────────────────────────────────────────────
 
 
-async def _plainly(
-    run: AnyRun, args: Namespace, say: Sayer, *, driven_here: bool, after: int = 0
-) -> int:
-    """Print one line per fact until the run rests; an interrupt pauses it, a second leaves."""
+async def _plainly(printing: "_Printing", args: Namespace, *, driven_here: bool) -> int:
+    """Print one line per fact until the run rests; an interrupt pauses it, a second leaves.
+
+    So does an output that nobody takes any more, if the run is driven here: its driver is about
+    to go. Then what is left to say is said on standard error.
+    """
+    run, say = printing.run, printing.say
     outcome: Outcome | None = None
-    paused = True
+    paused, unread = True, False
     async with anyio.create_task_group() as tasks:
 
         async def leave(*, task_status: TaskStatus[None]) -> None:
@@ -106,46 +126,77 @@ async def _plainly(
             paused = await _pause_when_told(run, args, pausing, task_status)
             tasks.cancel_scope.cancel()
 
+        async def go_on() -> None:
+            nonlocal unread
+            try:
+                await printing.go_on()
+            except OSError as error:
+                if not driven_here or error.errno not in UNWRITABLE:
+                    raise
+                unread = True
+                printing.stop()
+                await _pauses(run, args, "nobody takes the output")
+                if error.errno == EIO:  # a terminal, which took along who could interrupt us
+                    tasks.cancel_scope.cancel()
+
         await tasks.start(leave)
-        printing = _Printing(run, say, after)
-        tasks.start_soon(printing.go_on)
+        tasks.start_soon(go_on)
         outcome = await run.result()
         await printing.reached((await run.view()).seq)
         tasks.cancel_scope.cancel()
-    if outcome is None and not paused:
-        return _detached(run, args, say)
     if outcome is None:
-        return _paused(run, args, say, driven_here=False)
+        return _left(run, args, say, paused=paused)
+    following = _next(outcome, args)
+    if unread and following:
+        why = f"midrun: nobody takes the output, so the run is {outcome.phase}"
+        sys.stderr.write("\n".join([why, *following, ""]))
     say.say(_shape(outcome), *_lines(outcome))
     if not say.as_json:
-        for line in _next(outcome, args):
+        for line in following:
             say.text(line)
-    return CODES.get(type(outcome), PAUSED)
+    return CODES.get(outcome.phase, PAUSED)
+
+
+def _left(run: AnyRun, args: Namespace, say: Sayer, *, paused: bool) -> int:
+    if paused:
+        return _paused(run, args, say, driven_here=False)
+    return _detached(run, args, say)
 
 
 class _Printing:
     """Prints a feed, and knows how far it is: how a run ends is said after what led there."""
 
-    def __init__(self, run: AnyRun, say: Sayer, after: int) -> None:
-        self._run = run
-        self._say = say
-        self._seq = after
+    def __init__(self, run: AnyRun, say: Sayer, *, after: int = 0, first: str = "") -> None:
+        self.run = run
+        self.say = say
+        self._first = first
+        self._seq: float = after
         self._grew = anyio.Event()
 
     async def go_on(self) -> None:
-        async with aclosing(self._run.feed(after=self._seq)) as items:
+        if self._first:
+            self.say.text(self._first)
+        async with aclosing(self.run.feed(after=int(self._seq))) as items:
             async for item in items:
                 text = item_line(item)
-                if text is not None or (self._say.as_json and not isinstance(item, Delta)):
-                    self._say.say(item, text or "")
+                if text is not None or (self.say.as_json and not isinstance(item, Delta)):
+                    self.say.say(item, text or "")
                 if item.seq is not None:
-                    self._seq = item.seq
-                    self._grew.set()
+                    self._reach(item.seq)
+
+    def stop(self) -> None:
+        """Print no more, and keep nobody waiting for it."""
+        self.say.hush()
+        self._reach(inf)
 
     async def reached(self, seq: int) -> None:
         while self._seq < seq:
             self._grew = anyio.Event()
             await self._grew.wait()
+
+    def _reach(self, seq: float) -> None:
+        self._seq = seq
+        self._grew.set()
 
 
 def _pausing(args: Namespace, *, driven_here: bool) -> set[signal.Signals]:
@@ -178,15 +229,18 @@ async def _pause_when_told(
         async for number in signals:
             if number not in pausing:
                 return False
-            try:
-                receipt = await run.pause(
-                    actor=args.actor, reason="interrupted at the terminal"
-                )
-            except ControlRefused:
-                return True
-            if receipt.already:
+            if not await _pauses(run, args, "interrupted at the terminal"):
                 return True
     return True
+
+
+async def _pauses(run: AnyRun, args: Namespace, reason: str) -> bool:
+    """Ask the run to pause, and tell whether there was anything to pause."""
+    try:
+        receipt = await run.pause(actor=args.actor, reason=reason)
+    except ControlRefused:
+        return False
+    return not receipt.already
 
 
 def _shape(outcome: Outcome) -> dict[str, object]:

@@ -16,7 +16,8 @@ from midrun.handles.asking import Who
 from midrun.handles.interface import AnyRun
 from midrun.handles.view import RunView
 from midrun.ports.clock import Clock, wall
-from midrun.tui.hand import Hand, Left, Mode
+from midrun.tui.hand import Hand, Left
+from midrun.tui.hints import MIDRUN, Hints
 from midrun.tui.safe import printable
 from midrun.tui.screen import Screen
 from midrun.tui.spill import Spill
@@ -41,18 +42,21 @@ async def attend(
     actor: Who = None,
     driven_here: bool = False,
     spill: Spill | None = None,
+    hints: Hints = MIDRUN,
     clock: Clock = wall,
 ) -> Left:
     """Show `run` with its bar on this terminal, and return how it was left.
 
     A terminal that goes away is no reason to stop a run that others drive; one that is
     `driven_here` is paused, because its driver is about to go, too. What the tools of such a
-    run write in processes of their own comes out of `spill`, above the bar.
+    run write in processes of their own comes out of `spill`, above the bar. `hints` say how
+    commands are typed here.
 
     Raises:
         MidrunError: the run cannot be looked at.
     """
-    attending = _Attending(run, await run.view(), actor=actor, clock=clock)
+    view = await run.view()
+    attending = _Attending(run, view, actor=actor, hints=hints, clock=clock)
     if spill is None:
         return await attending.shown(driven_here=driven_here)
     loop = asyncio.get_running_loop()
@@ -70,9 +74,11 @@ def _later(loop: asyncio.AbstractEventLoop, tell: Callable[[str], None], text: s
 
 
 class _Attending:
-    def __init__(self, run: AnyRun, view: RunView, *, actor: Who, clock: Clock) -> None:
+    def __init__(
+        self, run: AnyRun, view: RunView, *, actor: Who, hints: Hints, clock: Clock
+    ) -> None:
         self._run = run
-        self._hand = Hand(run, view, actor=actor, clock=clock, leave=self._leave)
+        self._hand = Hand(run, view, actor=actor, clock=clock, leave=self._leave, hints=hints)
         self._watching = Watching(run.id, known=view.seq)
         self._screen = Screen(self._hand, self._watching, clock=clock)
         self._grown = anyio.Event()
@@ -114,14 +120,15 @@ class _Attending:
                 left = await app.run_async(handle_sigint=False, set_exception_handler=False)
             tasks.cancel_scope.cancel()
         rest: list[Line] = [[("", self._spilt)]] if self._spilt else []
-        self._screen.above([*rest, *self._watching.speech.stop(), *self._unsent()])
+        self._screen.above([*rest, *self._watching.speech.stop(), *self._unsent(left)])
         self._screen.flush()
         return left
 
-    def _unsent(self) -> list[Line]:
-        text = self._hand.buffer.text
-        composing = self._hand.mode is Mode.COMPOSE and text
-        return [[("bad", f"! it finished first. Your text: {text}")]] if composing else []
+    def _unsent(self, left: Left | None) -> list[Line]:
+        """Return what somebody was writing: under a sheet, too, it is theirs."""
+        text = "" if self._hand.draft is None else self._hand.buffer.text
+        why = "it finished first" if left is Left.ENDED else "it was not sent"
+        return [[("bad", f"! {why}. Your text: {text}")]] if text else []
 
     def _leave(self, left: Left) -> None:
         app = self._screen.app

@@ -14,6 +14,8 @@ from midrun.core.ids import SECOND, Micros
 from midrun.core.offers import Offer
 from midrun.handles.view import CallView, RunView
 from midrun.tui.folding import folded
+from midrun.tui.hints import MIDRUN, Hints
+from midrun.tui.places import place
 from midrun.tui.safe import flat
 from midrun.tui.style import Line, words
 from midrun.tui.telling import shown
@@ -43,9 +45,13 @@ MARKS: Final = {
 AT_WORK: Final = frozenset({"running", "pausing", "cancelling"})
 
 
-def drawn(view: RunView, now: Micros, width: int) -> list[Line]:
+def drawn(view: RunView, now: Micros, width: int, hints: Hints = MIDRUN) -> list[Line]:
     """Return the whole bar: the headline, the buttons, and what waits."""
     lines = [clipped(headline(view, now), width)]
+    if waits_long(view, now) and hints.workers:
+        lines.append(
+            clipped([("bad", f"nobody drives it: {hints.typed('worker', 'APP')}")], width)
+        )
     lines += flowing(
         [button(KEYS[name], offer) for name, offer in view.controls.items()], width
     )
@@ -59,10 +65,8 @@ def headline(view: RunView, now: Micros) -> Line:
     by = f" by {flat(sign.by)}" if sign.by else ""
     badge = f" {MARKS[sign.look]} {flat(sign.word)}{by} "
     line: Line = [(f"badge.{sign.look}", badge), ("bold", f" {clock(elapsed(view, now))}")]
-    if view.step or view.plan:
-        line.append(("", f"  {view.place}"))
-    for text in (current(view, now), _money(view)):
-        line += [("dim", f"  {flat(text)}")] if text else []
+    for look, text in (("", place(view)), ("dim", current(view, now)), ("dim", _money(view))):
+        line += [(look, f"  {flat(text)}")] if text else []
     return line
 
 
@@ -81,13 +85,16 @@ def clock(seconds: float) -> str:
 
 def current(view: RunView, now: Micros) -> str:
     """Return what the run is at, and for how long; or what it waits for."""
-    if view.phase == "queued" and now - view.changed_at > PATIENCE_S * SECOND:
-        return "nobody drives it: midrun worker APP"
     if view.phase != "running":
         return view.sign.note
     doing = ", ".join(_doing(call, now) for call in view.in_flight)
     plan = view.sign.note if view.plan else ""
     return " · ".join(filter(None, (plan, doing)))
+
+
+def waits_long(view: RunView, now: Micros) -> bool:
+    """Tell whether a run lies in the queue for so long that nobody seems to drive it."""
+    return view.phase == "queued" and now - view.changed_at > PATIENCE_S * SECOND
 
 
 def _doing(call: CallView, now: Micros) -> str:
@@ -121,6 +128,8 @@ def _waiting(view: RunView) -> Iterable[Line]:
     for frame in view.frames[-1:]:
         more = f" (and {len(view.frames) - 1} more)" if len(view.frames) > 1 else ""
         yield [("dim", f"⋯ held: {flat(frame.goal)} — {frame.place}{more}")]
+    if view.controls["pause"].command == "hand_back":
+        yield [("key", " t "), ("bold", " Write"), ("dim", " — In the agent's place.")]
     for ask in view.asks[:1]:
         more = f"  ({len(view.asks)} open)" if len(view.asks) > 1 else ""
         yield [("key", " a "), ("waiting", f" {flat(asked(ask))}"), ("dim", more)]

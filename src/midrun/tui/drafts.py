@@ -7,8 +7,11 @@ from msgspec import Struct
 
 from midrun.handles.receipt import Receipt
 
-Send: TypeAlias = Callable[[str, bool], Awaitable[Receipt]]
-"""Takes the text, and whether it was sent with Alt: now, not at the next step."""
+Send: TypeAlias = Callable[[str, bool], Awaitable[Receipt | None]]
+"""Takes the text, and whether it was sent with Alt: now, not at the next step.
+
+Returns what became of it; nothing if it has said so itself.
+"""
 
 SENDING: Final = "Enter: next step · Alt+Enter: now · Tab: {other} · Esc: discard"
 PLAIN: Final = "Enter: send · Esc: discard"

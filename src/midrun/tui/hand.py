@@ -23,6 +23,7 @@ from midrun.handles.receipt import Receipt
 from midrun.handles.view import RunView
 from midrun.ports.clock import Clock
 from midrun.tui.drafts import SENDING, Draft
+from midrun.tui.hints import MIDRUN, Hints
 
 Wish: TypeAlias = Callable[[], Awaitable[Receipt | None]]
 
@@ -65,8 +66,10 @@ class Hand:
         actor: Who,
         clock: Clock,
         leave: Callable[[Left], None],
+        hints: Hints = MIDRUN,
     ) -> None:
         self.view = view
+        self.hints = hints
         self.mode = Mode.BAR
         self.notice = ""
         self.draft: Draft | None = None
@@ -80,9 +83,7 @@ class Hand:
         self._leave = leave
         self._ask = 0
         self._warned = False
-        self._promised: Receipt | None = (
-            None  # whose words are true until what was asked is due
-        )
+        self._promised: Receipt | None = None  # its words are true until it is applied
         self._pressed = Micros(0)
         self._wishes: deque[Wish] = deque()
         self._wanted = anyio.Event()
@@ -122,7 +123,8 @@ class Hand:
         elif self._holds and view.phase in GOING:
             self.held = self._holds = False
             if self.mode is Mode.CONFIRM:
-                self.mode, self.notice = Mode.BAR, "The minute is over: the run goes on."
+                self._close_sheet()
+                self.notice = "The minute is over: the run goes on."
         if self.mode is Mode.ASKS and not view.asks:
             self.mode = Mode.BAR
 
@@ -192,9 +194,13 @@ class Hand:
     def back(self) -> None:
         """Close the sheet; a run that was held for it goes on."""
         held, self.held, self._holds = self.held, False, False
-        self.mode = Mode.BAR
+        self._close_sheet()
         if held:
             self.want(self._let_go)
+
+    def _close_sheet(self) -> None:
+        """Go back to what was under it: a line that somebody was writing, or the buttons."""
+        self.mode = Mode.BAR if self.draft is None else Mode.COMPOSE
 
     async def _let_go(self) -> Receipt | None:
         view = await self.run.view()
@@ -242,6 +248,10 @@ class Hand:
         """Leave the bar; the run goes on."""
         self._leave(Left.DETACHED)
 
+    def say_how_to_leave(self) -> None:
+        """Answer a key that leaves elsewhere: suspended, a driver would lose its run."""
+        self.notice = "d leaves the bar, and the run goes on; Ctrl-C pauses it first."
+
     # ── writing ───────────────────────────────────────────────────────────────────────────
 
     def compose(self, draft: Draft, text: str = "") -> None:
@@ -262,7 +272,7 @@ class Hand:
         if draft is not None and (text or draft.blank):
             self.want(lambda: self._sent(draft, text, now=now))
 
-    async def _sent(self, draft: Draft, text: str, *, now: bool) -> Receipt:
+    async def _sent(self, draft: Draft, text: str, *, now: bool) -> Receipt | None:
         try:
             return await draft.send(text, now)
         except MidrunError:

@@ -9,6 +9,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from midrun.tui.deciding import decide
 from midrun.tui.hand import Hand, Mode
+from midrun.tui.wheel import fork, redirect, take_over
 
 Actions: TypeAlias = Mapping[str, Callable[[], None]]
 """Key, or keys one after the other, → what is done."""
@@ -47,12 +48,16 @@ def _modes(hand: Hand) -> dict[Mode, Actions]:
     return {
         Mode.BAR: {
             "p": hand.press,
-            "r": hand.redirect,
+            "r": partial(redirect, hand),
             "s": hand.ask_aside,
             "c": hand.cancel,
             "a": hand.look_at_asks,
             "w": hand.withdraw,
+            "t": partial(take_over, hand),
+            "f": partial(fork, hand),
             "d": hand.detach,
+            "c-d": hand.say_how_to_leave,
+            "c-z": hand.say_how_to_leave,
             "?": hand.help,
         },
         Mode.COMPOSE: {

@@ -143,7 +143,7 @@ class Screen:
             return [*top, *deciding(ask, hand.ask_number, len(hand.view.asks), width)]
         if hand.mode is Mode.HELP:
             return [*top, *helping(width)]
-        return drawn(hand.view, now, width)
+        return drawn(hand.view, now, width, hand.hints)
 
 
 def _classes(line: Line) -> StyleAndTextTuples:

@@ -24,6 +24,8 @@ HELP: Final = (
     ("c", "cancel; if something was done, you are asked what to undo first"),
     ("a", "answer what the run asks: approve, decline, edit, answer"),
     ("w", "take back the redirect or message that waits"),
+    ("t", "take over, and write in the agent's place; p hands back, r with words"),
+    ("f", "fork: a new run goes on from here, this one stays as it is"),
     ("d", "detach: the bar goes away, the run goes on"),
     ("^C", "pause; again: cancel?; again: leave the run paused and quit"),
     ("?", "close this"),

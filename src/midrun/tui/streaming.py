@@ -32,12 +32,9 @@ class Speech:
         An opening is everything so far: only what was not heard of it is told.
         """
         if opening and self._call == call:
-            missed = text.removeprefix(self._said)
-            if len(missed) + len(self._said) != len(
-                text
-            ):  # what is above is of another attempt
+            if not text.startswith(self._said):  # what is above is of another attempt
                 return self.stop(interrupted=True) + self.heard(call, text, width)
-            text = missed
+            text = text[len(self._said) :]
         lines = self.stop(interrupted=True) if self._call not in {call, None} else []
         self._call = call
         self._said += text

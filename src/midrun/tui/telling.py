@@ -110,7 +110,7 @@ def _words_closed(entry: "e.RedirectClosed | e.MessageClosed", *_: State) -> lis
 
 
 def _cap(entry: e.CapReached, _: State, __: State) -> list[Line]:
-    return _one("paused", "‖", f"reached {entry.stop}")
+    return _one("paused", "‖", f"a cap is reached: {entry.stop}")
 
 
 def _raised(entry: e.CapRaised, _: State, __: State) -> list[Line]:

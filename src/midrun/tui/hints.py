@@ -1,0 +1,21 @@
+"""Hints: how a command is typed where a bar is shown, so that it can be pasted as it stands."""
+
+from typing import Final
+
+from msgspec import Struct
+
+
+class Hints(Struct, frozen=True, kw_only=True):
+    """Which program it is, and where it finds the runs; nothing, if that need not be typed."""
+
+    program: str = "midrun"
+    where: str = ""
+    workers: bool = True  # whether one can be started: a server drives its own runs
+
+    def typed(self, *words: str) -> str:
+        """Return a command; `words` stand as they are, so that one may say APP or RUN."""
+        return " ".join(filter(None, (self.program, *words, self.where)))
+
+
+MIDRUN: Final = Hints()
+"""Where nothing else is known: the program by its name, and the runs where it looks itself."""
