@@ -95,7 +95,7 @@ def test_while_the_model_speaks_a_pause_is_at_once() -> None:
     """A stream is closed; a tool would be let finish."""
     run = begun.starts("c1")
     assert sign(run.state).note == "thinking"
-    assert pressed(run.state)[0].consequence.startswith("Stops now, and keeps what is written.")
+    assert pressed(run.state)[0].consequence.startswith("Stops now. Everything is kept;")
 
 
 def test_the_plan_says_what_is_at_work_and_where_it_goes_on() -> None:

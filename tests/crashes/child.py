@@ -218,4 +218,6 @@ def main(mode: str, *rest: str) -> None:
 
 
 if __name__ == "__main__":
+    # A shell that runs tests in the background has them ignore Ctrl-C, and so their children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main(*sys.argv[1:])

@@ -14,6 +14,7 @@ import pytest
 from midrun import Agent, Checkpoint, Completed, Failed, Midrun, Run
 from midrun.core.entries import CallFailed, CallStarted, Record
 from midrun.core.transcript import Transcript
+from midrun.errors import ControlRefused
 from midrun.models import Use
 from midrun.ports.outside import Outside
 from midrun.stops import Custom, MaxTokens
@@ -278,7 +279,8 @@ async def test_attempts_are_bounded_and_afterwards_the_run_fails(path: Path) -> 
             failure = await recorded(run, CallFailed, n)
             assert failure.retry_at is not None
             clock.move(timedelta(minutes=2))
-            await run.resume(request_id=f"look {n}")  # a note in the journal: it looks again
+            with pytest.raises(ControlRefused):  # and noted in the journal: it looks again
+                await run.approve(ask="a1", request_id=f"look {n}")
         outcome = await failed(run)
         assert (outcome.code, model.asked) == ("overloaded", 6)
         await run.resume()

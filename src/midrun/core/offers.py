@@ -143,7 +143,7 @@ def _stops_after(state: State) -> str:
         return f"Stops after {_names(finishing)}."
     if tools:
         return "Stops now; goes on from what it saved."
-    return "Stops now, and keeps what is written." if calls else "Stops before the next call."
+    return "Stops now." if calls else "Stops before the next call."
 
 
 def stoppable(call: Call) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta
-from typing import Final, TypedDict, Unpack, get_args
+from typing import TypedDict, Unpack, get_args
 
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Outcome, outcome_of
@@ -13,11 +13,10 @@ from midrun.core.possible import possible
 from midrun.core.report import Report, report
 from midrun.core.state import State
 from midrun.core.values import (
-    DRIVABLE,
+    RESTS,
     TERMINAL,
     Actor,
     Json,
-    Phase,
     UndoSet,
     Urgency,
     Use,
@@ -34,8 +33,6 @@ from midrun.handles.given import Moment, counted
 from midrun.handles.item import Item
 from midrun.handles.receipt import Receipt
 from midrun.handles.view import RunView
-
-SETTLED: Final = frozenset(Phase) - DRIVABLE
 
 
 class Wish(TypedDict):
@@ -305,13 +302,13 @@ class Run:
     async def result(self) -> Outcome:
         """Wait until the run rests or has ended, its children with it, and return how."""
         while True:
-            state = await self._desk.reached(self.id, SETTLED)
+            state = await self._desk.reached(self.id, RESTS)
             try:
                 return outcome_of(state, await self._checkpoint(state))
             except CheckpointRefused:  # somebody has just let a child go on
                 child = await at_work(self._desk.store, state)
             if child is not None:
-                await self._desk.reached(child, SETTLED)
+                await self._desk.reached(child, RESTS)
 
     async def report(self) -> Report:
         """Return what became of everything the run did, so far or in the end."""

@@ -22,8 +22,8 @@ from midrun.core.entries import Record
 from midrun.core.evolve import fold
 from midrun.core.ids import RunId
 from midrun.core.state import State
-from midrun.core.values import TERMINAL, Phase
-from midrun.embed.run import SETTLED, Run
+from midrun.core.values import RESTS, TERMINAL, Phase
+from midrun.embed.run import Run
 from midrun.errors import ControlRefused, CursorRefused, MidrunError, RunNotFound
 from midrun.handles.asking import Asking
 from midrun.ports.store import Query
@@ -61,7 +61,7 @@ class Handler(RequestHandler):
             with anyio.CancelScope() as waiting:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_ends_with, visit, waiting)
-                    await run.until(*SETTLED)
+                    await run.until(*RESTS)
                     tasks.cancel_scope.cancel()
         return task_of(await visit.lobby.views.state(run.id))
 
@@ -243,7 +243,7 @@ async def _followed(visit: Visit, run: Run, state: State) -> AsyncGenerator[Even
     """Yield the task, then each change of its status from `state` on, until it rests."""
     now = await visit.lobby.views.state(run.id)
     yield task_of(now)
-    if now.seq == state.seq and now.phase in SETTLED:
+    if now.seq == state.seq and now.phase in RESTS:
         return
     async with aclosing(run.feed(state.seq)) as feed:
         async for item in feed:
@@ -253,7 +253,7 @@ async def _followed(visit: Visit, run: Run, state: State) -> AsyncGenerator[Even
                 continue
             record = Record(seq=item.seq, at=item.at, entry=item.entry, epoch=item.epoch)
             before, state = state.phase, fold(run.id, [record], state)
-            rests = state.phase in SETTLED
+            rests = state.phase in RESTS
             if state.seq < now.seq or not (rests or state.phase is not before):
                 continue  # the task as it was shown has that already, or it is no change
             for event in _changed(state):
@@ -293,7 +293,7 @@ async def _decided(
     if len(state.open_asks) != 1:
         return False
     ask = state.asks[state.open_asks[0] - 1]
-    if (ask.of or ask.ask_kind) != "approval":
+    if ask.kind != "approval":
         await run.answer(text, ask=ask.id, **asking)
         return True
     word = text.strip().lower().rstrip(".!")
