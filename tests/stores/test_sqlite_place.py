@@ -68,3 +68,19 @@ async def test_a_file_that_is_put_back_is_as_good_as_before(tmp_path: Path) -> N
     again = SqliteStore(path)
     assert [record.seq for record in await again.read(RUN)] == [1, 2]
     await again.close()
+
+
+async def test_a_file_may_be_opened_by_a_link(tmp_path: Path) -> None:
+    """Its log is beside the file, not beside the link."""
+    path, link = tmp_path / "disk" / "runs.db", tmp_path / "runs.db"
+    path.parent.mkdir()
+    link.symlink_to(path)
+    store = SqliteStore(path)
+    await create(store)
+    await store.close()
+    store = SqliteStore(link)
+    assert (await say(store, RUN, 1)).seq == 2
+    path.rename(tmp_path / "aside")
+    with pytest.raises(StoreUnreachable, match="while it was in use"):
+        await say(store, RUN, 2)
+    await store.close()
