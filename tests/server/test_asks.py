@@ -1,5 +1,7 @@
 """Asks over HTTP: what waits for a person, and what they decide."""
 
+from httpx2 import AsyncClient
+
 from midrun import Agent, ask_human, tool
 from midrun.models import ScriptedModel, Use
 from tests.server.calling import expect, reached, start_run
@@ -25,9 +27,8 @@ async def test_a_run_that_asks_is_answered_by_reference(serve: Serve) -> None:
     assert ended.json()["phase"] == "completed"
 
 
-async def test_an_approval_is_given_once_with_edited_arguments(serve: Serve) -> None:
-    """What is approved is what is made, and nobody approves it twice."""
-    made: list[str] = []
+async def waiting_to_send(serve: Serve, made: list[str]) -> tuple[AsyncClient, str, str]:
+    """Start a run that asks before it writes to `made`; return where it, and its ask, are."""
 
     @tool(approve=True)
     async def send(to: str) -> str:
@@ -35,14 +36,18 @@ async def test_an_approval_is_given_once_with_edited_arguments(serve: Serve) -> 
         made.append(to)
         return "sent"
 
-    served = await serve(
-        Agent("clerk", model=ScriptedModel([Use("send", to="a"), "."]), tools=[send])
-    )
-    client = await served.client()
+    model = ScriptedModel([Use("send", to="a"), "."])
+    client = await (await serve(Agent("clerk", model=model, tools=[send]))).client()
     where = await start_run(client, "clerk")
     await reached(client, where, "waiting")
     (ask,) = expect(await client.get("/v1/approvals"), 200).json()["items"]
-    path = f"/v1/approvals/{ask['ref']}"
+    return client, where, f"/v1/approvals/{ask['ref']}"
+
+
+async def test_an_approval_is_given_once_with_edited_arguments(serve: Serve) -> None:
+    """What is approved is what is made, and nobody approves it twice."""
+    made: list[str] = []
+    client, where, path = await waiting_to_send(serve, made)
     bad = {"decision": "edit", "args": {"nobody": 1}}
     assert expect(await client.post(path, json=bad), 422).json()["reason"] == "bad_arguments"
     expect(await client.post(path, json={"decision": "edit", "args": {"to": "b"}}), 202)
@@ -53,21 +58,7 @@ async def test_an_approval_is_given_once_with_edited_arguments(serve: Serve) -> 
 async def test_a_decision_that_could_be_read_in_two_ways_is_none(serve: Serve) -> None:
     """Whoever sends other arguments does not mean those that were asked about."""
     made: list[str] = []
-
-    @tool(approve=True)
-    async def send(to: str) -> str:
-        """Send a letter."""
-        made.append(to)
-        return "sent"
-
-    served = await serve(
-        Agent("clerk", model=ScriptedModel([Use("send", to="a"), "."]), tools=[send])
-    )
-    client = await served.client()
-    where = await start_run(client, "clerk")
-    await reached(client, where, "waiting")
-    (ask,) = expect(await client.get("/v1/approvals"), 200).json()["items"]
-    path = f"/v1/approvals/{ask['ref']}"
+    client, where, path = await waiting_to_send(serve, made)
     for body in (
         {"decision": "approve", "args": {"to": "b"}},
         {"decision": "decline", "args": {"to": "b"}},

@@ -1,5 +1,8 @@
 """Watchers: what is told at once, and what is gathered."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import anyio
 import anyio.to_thread
 from anyio.lowlevel import checkpoint
@@ -34,6 +37,17 @@ class Heard:
         return self.changes
 
 
+@asynccontextmanager
+async def listening(watchers: Watchers) -> AsyncIterator[Heard]:
+    """Have somebody listen to `watchers` until the end of the block, which ends them."""
+    with watchers.joined() as watch:
+        heard = Heard(watch)
+        async with anyio.create_task_group() as group:
+            group.start_soon(heard.listen)
+            yield heard
+            watchers.end()
+
+
 def changes(*pairs: tuple[RunId, int]) -> list[Change]:
     """Return changes, of nobody's."""
     return [Change(run=run, seq=Seq(seq)) for run, seq in pairs]
@@ -42,57 +56,41 @@ def changes(*pairs: tuple[RunId, int]) -> list[Change]:
 async def test_what_this_process_wrote_is_gathered_and_told_in_one_go() -> None:
     """Nobody here waits for it: a run that appends thousands of times wakes nobody as often."""
     watchers = Watchers()
-    with watchers.joined() as watch:
-        heard = Heard(watch)
-        async with anyio.create_task_group() as group:
-            group.start_soon(heard.listen)
-            await checkpoint()
-            for seq in range(1, 6):
-                watchers.tell([(ONE, Seq(seq))], later=True)
-            assert await heard.until(1) == changes((ONE, 5))
-            watchers.tell([(ONE, Seq(6))], later=True)  # nor is what comes next forgotten
-            assert await heard.until(2) == changes((ONE, 5), (ONE, 6))
-            watchers.end()
+    async with listening(watchers) as heard:
+        await checkpoint()
+        for seq in range(1, 6):
+            watchers.tell([(ONE, Seq(seq))], later=True)
+        assert await heard.until(1) == changes((ONE, 5))
+        watchers.tell([(ONE, Seq(6))], later=True)  # nor is what comes next forgotten
+        assert await heard.until(2) == changes((ONE, 5), (ONE, 6))
 
 
 async def test_what_others_wrote_is_told_at_once_and_takes_along_what_was_gathered() -> None:
     """It may be a control: that is what somebody waits for."""
     watchers = Watchers()
-    with watchers.joined() as watch:
-        heard = Heard(watch)
-        async with anyio.create_task_group() as group:
-            group.start_soon(heard.listen)
-            await checkpoint()
-            watchers.tell([(ONE, Seq(1))], later=True)
-            watchers.tell([(TWO, Seq(9))])
-            await checkpoint()
-            await checkpoint()
-            assert heard.changes == changes((ONE, 1), (TWO, 9))
-            watchers.end()
+    async with listening(watchers) as heard:
+        await checkpoint()
+        watchers.tell([(ONE, Seq(1))], later=True)
+        watchers.tell([(TWO, Seq(9))])
+        await checkpoint()
+        await checkpoint()
+        assert heard.changes == changes((ONE, 1), (TWO, 9))
 
 
 async def test_a_latch_is_never_gathered() -> None:
     """Everything has to stop: now."""
     watchers = Watchers()
-    with watchers.joined() as watch:
-        heard = Heard(watch)
-        async with anyio.create_task_group() as group:
-            group.start_soon(heard.listen)
-            await checkpoint()
-            watchers.tell([(LATCHES, Seq(0))], later=True)
-            await checkpoint()
-            await checkpoint()
-            assert heard.changes == changes((LATCHES, 0))
-            watchers.end()
+    async with listening(watchers) as heard:
+        await checkpoint()
+        watchers.tell([(LATCHES, Seq(0))], later=True)
+        await checkpoint()
+        await checkpoint()
+        assert heard.changes == changes((LATCHES, 0))
 
 
 async def test_who_watches_from_another_thread_hears_of_it_too() -> None:
     """A loop that the writer does not run in has no timer that it could set."""
     watchers = Watchers()
-    with watchers.joined() as watch:
-        heard = Heard(watch)
-        async with anyio.create_task_group() as group:
-            group.start_soon(heard.listen)
-            await anyio.to_thread.run_sync(lambda: watchers.tell([(ONE, Seq(1))], later=True))
-            assert await heard.until(1) == changes((ONE, 1))
-            watchers.end()
+    async with listening(watchers) as heard:
+        await anyio.to_thread.run_sync(lambda: watchers.tell([(ONE, Seq(1))], later=True))
+        assert await heard.until(1) == changes((ONE, 1))

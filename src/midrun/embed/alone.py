@@ -60,7 +60,7 @@ async def _alone(agent: Agent, begin: Callable[[Midrun], Awaitable[Run]]) -> Out
         with anyio.CancelScope(shield=True):
             try:
                 async with Midrun("memory://", agents=[agent]) as midrun:
-                    found.append(await _seen_through(agent, await begin(midrun), given_up))
+                    await _seen_through(agent, await begin(midrun), given_up, found)
             except Exception as error:  # noqa: BLE001 - the caller's, and not as a group of one
                 found.append(error)
             over.set()
@@ -77,13 +77,14 @@ async def _alone(agent: Agent, begin: Callable[[Midrun], Awaitable[Run]]) -> Out
     return outcome
 
 
-async def _seen_through(agent: Agent, run: Run, given_up: anyio.Event) -> Outcome:
-    """Return how the run comes to rest, or how it was cancelled."""
+async def _seen_through(
+    agent: Agent, run: Run, given_up: anyio.Event, found: list[Outcome | Exception]
+) -> None:
+    """Find how the run comes to rest; nothing, if it was given up and does not end in time."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_cancelled, agent, run, given_up, tasks.cancel_scope)
-        outcome = await run.result()
+        found.append(await run.result())
         tasks.cancel_scope.cancel()
-    return outcome
 
 
 async def _cancelled(
