@@ -16,6 +16,9 @@ OTHER_VERSIONS := 3.12 3.13
 JOBS ?= 3
 ARGS ?=
 
+# The order of tests is shuffled, the same way each time: one tree gets one answer. SEED=2 asks again.
+SEED ?= 1
+
 # What happens to be set in the caller's shell must not change what is tested.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP
 export PIP_NO_INPUT := 1
@@ -23,6 +26,7 @@ export PIP_NO_INPUT := 1
 BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
+MANY := -n $(JOBS) --randomly-seed=$(SEED)
 
 # Held to 95 % of lines and branches by `make coverage`.
 COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors/*
@@ -36,7 +40,7 @@ help: ## list the targets
 setup: $(READY) ## make .venv with the pinned packages (the other targets do it too)
 
 check: lint types imports web ## the fast loop: lint, types, imports, tests that are not slow
-	$(PYTEST) -n $(JOBS) -m "not slow" $(ARGS)
+	$(PYTEST) $(MANY) -m "not slow" $(ARGS)
 
 test: lint types imports web site tests postgres examples package others ## everything CI runs, on every Python found here
 	@echo "make test: PASSED. Python $(PYTHON_VERSION) with every gate; the others as listed above."
@@ -63,20 +67,20 @@ programs: $(READY) ## what tests drive: Chromium, Postgres, pgbouncer, tmux, zsh
 
 # The browser lives in an event loop for as long as its tests do; others start loops of their own.
 tests: $(READY) programs ## all tests on Python 3.11, slow ones and gates included
-	$(PYTEST) -n $(JOBS) --ignore=tests/web $(ARGS)
-	$(PYTEST) -n $(JOBS) tests/web
+	$(PYTEST) $(MANY) --ignore=tests/web $(ARGS)
+	$(PYTEST) $(MANY) tests/web
 
 # Only those that keep runs somewhere; what is about the file itself is listed with its reason.
 DRIVER := $(addprefix tests/,driver runtime promises thought crashes)
 postgres: $(READY) programs ## the driver's tests once more, with their runs in Postgres
-	MIDRUN_TEST_STORE=postgres $(PYTEST) -n $(JOBS) -rs $(DRIVER) $(ARGS)
+	MIDRUN_TEST_STORE=postgres $(PYTEST) $(MANY) -rs $(DRIVER) $(ARGS)
 
 # What an interpreter can change: the library and its processes. Pages, protocols and servers are
 # tested once, and so is what is marked `once`; `slow` would take the time of all the rest again.
 LIBRARY := $(addprefix tests/,agents codec core driver hosts journals models promises runtime \
                               stores thought verify)
 others: $(READY) ## the tests on each other Python that is installed
-	$(BIN)/python tools/other_pythons.py $(OTHER_VERSIONS) -- $(LIBRARY) -n $(JOBS) -m "not once and not slow" $(ARGS)
+	$(BIN)/python tools/other_pythons.py $(OTHER_VERSIONS) -- $(LIBRARY) $(MANY) -m "not once and not slow" $(ARGS)
 
 # In page order, so without shuffling. Pages without a block to run would have nothing to
 # collect, and pytest calls that a failure; hence the look before.

@@ -120,9 +120,9 @@ class Profiles:
 
     @asynccontextmanager
     async def lent(self, look: Look, picture: str) -> AsyncIterator[BrowserContext]:
-        """Give one that is like new. `picture` is where one is, until it is given back."""
+        """Give one that is like new. `picture` is where one is now, if not later."""
         idle = self._idle.setdefault(look, [])
-        profile = idle.pop() if idle else await self.made(look)
+        profile = idle.pop() if idle else await self._kept(look, picture)
         try:
             yield profile
         finally:
@@ -130,18 +130,18 @@ class Profiles:
                 await profile.close()
             else:
                 await profile.set_offline(offline=False)
-                await self._emptied(profile, picture)
+                for page in profile.pages:
+                    if page is not self._keepers[profile]:
+                        await page.close()
                 await profile.clear_cookies()
                 idle.append(profile)
 
-    async def _emptied(self, profile: BrowserContext, picture: str) -> None:
-        """Close all pages but the one that keeps the process."""
-        used = [page for page in profile.pages if page is not self._keepers.get(profile)]
-        if profile not in self._keepers:
-            self._keepers[profile] = await profile.new_page()
-            await self._keepers[profile].goto(picture)
-        for page in used:
-            await page.close()
+    async def _kept(self, look: Look, picture: str) -> BrowserContext:
+        """Return a new one, with the tab that keeps its process."""
+        made = await self.made(look)
+        self._keepers[made] = await made.new_page()
+        await self._keepers[made].goto(picture)
+        return made
 
 
 class Bench:
