@@ -24,6 +24,7 @@ from midrun import (
 )
 from midrun.core.entries import CallDone, CallSettled, RunStarted
 from midrun.core.values import Reply, Spend
+from midrun.driver.speaking import CALLS_MAX
 from midrun.errors import OutcomeUnknown, StoreClosed
 from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
@@ -328,3 +329,25 @@ async def test_what_goes_wrong_while_opening_comes_as_it_is() -> None:
             await midrun.__aenter__()
     with pytest.raises(Misconfigured, match="open it first"):
         await midrun.runs()
+
+
+async def test_a_reply_that_asks_for_too_many_calls_has_the_first_of_them(
+    opened: Opener,
+) -> None:
+    """A provider that lost count holds nobody up; the model hears how many were left out."""
+    made: list[int] = []
+
+    @tool
+    async def count(n: int) -> int:
+        """Count."""
+        made.append(n)
+        return n
+
+    many = [Use("count", n=n) for n in range(CALLS_MAX + 50)]
+    model = ScriptedModel([many, "Done."])
+    run = await (await opened(Agent("actor", model=model, tools=[count]))).start("actor", "go")
+    assert isinstance(await run.result(), Completed)
+    assert sorted(made) == list(range(CALLS_MAX))
+    asked = (await entries(run, CallDone))[0].reply
+    assert asked is not None
+    assert "nor were 49 more" in asked.uses[-1].refused

@@ -37,7 +37,7 @@ from midrun.driver.blocking.errands import (
 from midrun.driver.flight import Flight
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
-from midrun.driver.mishaps import end_of, must_go_on
+from midrun.driver.mishaps import end_of, must_go_on, shake_off
 from midrun.errors import NotJson, TooLarge
 
 End: TypeAlias = Outcome | None
@@ -153,11 +153,13 @@ class Performance:
 async def _ended(work: Callable[[], Awaitable[object]]) -> Outcome:
     """Await `work`. Whatever it raises is its outcome, for the agent to hear of."""
     try:
-        return _returned(await work())
+        outcome: Outcome = _returned(await work())
     except BaseException as error:
         if must_go_on(error):
             raise
-        return end_of(error)
+        outcome = end_of(error)
+    await shake_off()
+    return outcome
 
 
 def _end(work: Callable[[], object]) -> Outcome:

@@ -1,9 +1,12 @@
 """Mishaps: what somebody's code raised, in words that can be journaled and told to an agent."""
 
+import asyncio
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from midrun.agents.pausing import PauseHere
 from midrun.codec.brief import safe_str
@@ -56,6 +59,22 @@ def is_ours() -> bool:
     If not, something that the code waited for was cancelled by others, and that is its error.
     """
     return anyio.current_effective_deadline() == -math.inf
+
+
+async def shake_off() -> None:
+    """Let a cancellation that somebody's code has left on this task come, and come to nothing.
+
+    A timer of its own that fires too late leaves one, say. Asyncio would raise it wherever we
+    await next, or end the task with it, and with the task all that is driven beside it. What a
+    scope around us wants comes again.
+    """
+    task = asyncio.current_task()
+    if task is None or not task.cancelling():
+        return
+    with suppress(anyio.get_cancelled_exc_class()), anyio.CancelScope(shield=True):
+        await checkpoint()
+    while task.cancelling():
+        task.uncancel()
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

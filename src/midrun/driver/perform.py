@@ -48,7 +48,7 @@ from midrun.driver.judging import judge
 from midrun.driver.keeping import kept
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
-from midrun.driver.mishaps import must_go_on, words
+from midrun.driver.mishaps import must_go_on, shake_off, words
 from midrun.driver.speaking import speak
 from midrun.errors import (
     MidrunError,
@@ -119,6 +119,7 @@ class Door:
                 raise
             # A fault of ours: it must not end anything but this call.
             given = _failed(self.epoch, flight, words(error))
+        await shake_off()
         flight.end()
         if self._flights.get((flight.call.id, flight.form)) is flight:
             del self._flights[flight.call.id, flight.form]
@@ -207,6 +208,7 @@ class Door:
 
     async def _judge(self, name: str, state: State) -> None:
         given = await judge(self.epoch, name, state)
+        await shake_off()
         self._judging.discard(name)
         self._bring(hidden(self._means.vault, self._run, given))
 

@@ -1,5 +1,7 @@
 """Speaking: one model call, from its prompt to what the journal says of it."""
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
@@ -7,7 +9,7 @@ from midrun.core.backoff import retry_at, worth_waiting
 from midrun.core.entries import CallAborted, CallDone, CallFailed
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
-from midrun.core.values import Reply, Spend
+from midrun.core.values import Reply, Spend, Use
 from midrun.driver.flight import Flight
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
@@ -19,6 +21,15 @@ CONDENSE = (
     "Summarise this conversation so that the work can go on from the summary alone: the task, "
     "what was done and found, decisions, open questions, what comes next. Do not call tools."
 )
+
+CALLS_MAX: Final = 128
+"""How many calls one reply may ask for.
+
+A provider that has lost count must not hold up all that is driven in this process: each call is
+planned, journaled and started before anything else.
+"""
+
+TOO_MANY: Final = f"one reply may ask for {CALLS_MAX} calls; ask again for what is still needed"
 
 
 def prompt_for(agent: Agent, state: State, *, condense: bool = False) -> Prompt:
@@ -126,5 +137,8 @@ def _believed(spent: Spend | None) -> Spend | None:
 
 def _completed(agent: Agent, reply: Reply) -> Reply:
     """Complete what the model asks for by what the agent knows of its tools."""
-    uses = tuple(agent.offered(use) for use in reply.uses)
+    uses = tuple(agent.offered(use) for use in reply.uses[:CALLS_MAX])
+    if left := reply.uses[CALLS_MAX:]:
+        problem = f"not made, nor were {len(left) - 1} more that followed: {TOO_MANY}"
+        uses = (*uses, Use(tool=left[0].tool, refused=problem))
     return replace(reply, uses=uses) if uses else reply

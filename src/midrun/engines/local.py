@@ -110,13 +110,15 @@ class Local:
         before they have been told.
         """
         async with anyio.create_task_group() as outer:
-            await outer.start(self._live)
+            await outer.start(self._live, outer.cancel_scope)
             try:
                 yield
             finally:
                 self._leave.set()
 
-    async def _live(self, *, task_status: TaskStatus[None]) -> None:
+    async def _live(
+        self, around: anyio.CancelScope, *, task_status: TaskStatus[None]
+    ) -> None:
         with anyio.CancelScope(shield=True):
             async with (
                 Zygote() as zygote,
@@ -146,6 +148,8 @@ class Local:
                 await self._leave.wait()
                 await self._shut_down()
                 tasks.cancel_scope.cancel()
+        if not self._leave.is_set():
+            around.cancel()  # others have cancelled a task of ours: nobody may wait on in there
 
     def take_up(self, run: RunId, state: State | None = None) -> None:
         """Drive `run` unless it is driven here already; `state` saves reading it."""

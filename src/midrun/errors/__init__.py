@@ -9,6 +9,7 @@
     ├── ModelFailed            a provider said no, or broke off
     ├── OutcomeUnknown         a tool says that nobody knows whether it took effect
     ├── ToolsUnreachable       the server that a tool lives in does not answer
+    ├── EngineLost             somebody cancelled midrun's own tasks: nothing is driven here
     ├── ServerUnreachable      a client's server does not answer
     ├── ServerRefused          a client's server said no: the token, a limit, a bad request
     ├── Misconfigured          an agent, tool or store that cannot work as it is declared
@@ -42,6 +43,7 @@ from midrun.errors.root import (
 from midrun.errors.runs import (
     CheckpointRefused,
     ControlRefused,
+    EngineLost,
     JournalCorrupt,
     JournalTooNew,
     Misconfigured,
@@ -77,6 +79,7 @@ __all__ = [
     "CheckpointRefused",
     "ControlRefused",
     "CursorRefused",
+    "EngineLost",
     "HaltInForce",
     "JournalCorrupt",
     "JournalTooNew",

@@ -170,6 +170,23 @@ class ToolsUnreachable(MidrunError):
         return f"server {self.server}: {self.problem}"
 
 
+class EngineLost(MidrunError):
+    """Tasks of an open `Midrun` were cancelled by others, so that nothing is driven any more.
+
+    The block that it was open around is left. No run is lost: whoever opens the store next goes
+    on with them.
+    """
+
+    code = "engine_lost"
+
+    def __str__(self) -> str:
+        return (
+            "midrun's tasks were cancelled by others (by code that cancels "
+            "asyncio.all_tasks()?), and nothing is driven here any more; the runs go on where "
+            "their store is opened again"
+        )
+
+
 class Misconfigured(MidrunError, ValueError):
     """Something cannot work as it is declared. `where` names it, `problem` says what to do."""
 

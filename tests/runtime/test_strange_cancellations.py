@@ -1,0 +1,182 @@
+"""Cancellations that are not midrun's: asyncio lets any code cancel any task.
+
+What a tool, a model or a condition leaves on its task must not end anything but itself. Where
+others have ended midrun's own tasks, nobody is left waiting.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from midrun import Agent, Call, Cancelled, Completed, Midrun, Tool, tool
+from midrun.core.entries import CallDone, CallFailed
+from midrun.errors import EngineLost
+from midrun.models import ScriptedModel, Use
+from midrun.ports.model import Finished, Piece, Prompt
+from midrun.stops import Custom
+from midrun.stores.memory import MemoryStore
+from tests.promises.seen import PATIENCE, journal
+from tests.runtime.conftest import Opener
+
+
+def strike() -> None:
+    """Do what a timer does that fires too late: cancel the task that is at work."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+@tool
+async def returns() -> str:
+    """Leave a cancellation behind, and return."""
+    strike()
+    return "counted"
+
+
+@tool
+async def fails() -> str:
+    """Leave a cancellation behind, and raise."""
+    strike()
+    raise ValueError("its own")
+
+
+@tool
+async def is_hit() -> str:
+    """Be cancelled at an await of its own."""
+    strike()
+    await checkpoint()
+    return "never"
+
+
+async def _take_back(_: Call, __: object, ___: object) -> None:
+    strike()
+
+
+@tool(undo=_take_back)
+async def posts() -> str:
+    """Do something that is taken back by a function that leaves a cancellation."""
+    return "posted"
+
+
+def is_enough(_: object) -> bool:
+    """Leave a cancellation behind, and decide."""
+    strike()
+    return True
+
+
+class Struck(ScriptedModel):
+    """A model whose connection leaves a cancellation behind when it is closed."""
+
+    @asynccontextmanager
+    async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
+        """Play on."""
+        async with super().stream(prompt) as pieces:
+            yield pieces
+        strike()
+
+
+CALLS = [(returns, "counted"), (fails, "its own"), (is_hit, "CancelledError")]
+
+
+@pytest.mark.parametrize(("struck", "heard"), CALLS, ids=lambda one: getattr(one, "name", None))
+async def test_what_a_tool_leaves_on_its_task_ends_nothing_else(
+    opened: Opener, struck: Tool, heard: str
+) -> None:
+    """Its outcome counts, its run goes on, and so does the run beside it."""
+    midrun = await opened(
+        Agent("actor", model=ScriptedModel([Use(struck.name), "Done."]), tools=[struck]),
+        Agent("other", model=ScriptedModel(["Fine."])),
+    )
+    run = await midrun.start("actor", "go")
+    assert isinstance(await run.result(), Completed)
+    ends = [one for one in await journal(run) if isinstance(one, CallDone | CallFailed)]
+    assert heard in str(ends[1])
+    assert isinstance(await (await midrun.start("other", "go")).result(), Completed)
+
+
+async def test_what_a_model_leaves_on_its_task_ends_nothing_else(opened: Opener) -> None:
+    """A library of a provider cancels the task that it runs in, say."""
+    midrun = await opened(
+        Agent("actor", model=Struck([Use("returns"), "Done."]), tools=[returns])
+    )
+    for _ in range(2):
+        assert isinstance(await (await midrun.start("actor", "go")).result(), Completed)
+
+
+async def test_what_an_undo_leaves_on_its_task_ends_nothing_else(opened: Opener) -> None:
+    """It is undone, and the report says so."""
+    model = ScriptedModel([Use("posts"), Use("waits"), "Done."])
+    waiting = anyio.Event()
+
+    @tool
+    async def waits() -> None:
+        """Wait to be stopped."""
+        waiting.set()
+        await anyio.sleep_forever()
+
+    midrun = await opened(Agent("actor", model=model, tools=[posts, waits]))
+    run = await midrun.start("actor", "go")
+    await waiting.wait()
+    await run.cancel(undo="all")
+    ended = await run.result()
+    assert isinstance(ended, Cancelled)
+    assert len(ended.report.undone) == 1
+
+
+async def test_what_a_condition_leaves_on_its_task_ends_nothing_else(opened: Opener) -> None:
+    """It is met, and the run pauses."""
+    midrun = await opened(Agent("actor", model=ScriptedModel(["Hm."] * 2)))
+    run = await midrun.start("actor", "go", stop=Custom(is_enough, then="complete"))
+    assert isinstance(await run.result(), Completed)
+    assert isinstance(await (await midrun.start("actor", "go")).result(), Completed)
+
+
+async def test_a_call_that_is_stopped_while_one_is_left_on_its_task_is_stopped() -> None:
+    """AnyIO does not take the two for one: the stop is carried out, and nothing else ends."""
+    started = anyio.Event()
+
+    @tool
+    async def stubborn() -> None:
+        """Survive one cancellation of its own, and wait."""
+        strike()
+        with suppress(asyncio.CancelledError):
+            await checkpoint()
+        started.set()
+        await anyio.sleep_forever()
+
+    model = ScriptedModel([Use("stubborn"), "Done."])
+    with anyio.fail_after(PATIENCE):
+        async with Midrun(
+            "memory://", agents=[Agent("a", model=model, tools=[stubborn])]
+        ) as mid:
+            run = await mid.start("a", "go")
+            await started.wait()
+            await run.cancel()
+            assert isinstance(await run.result(), Cancelled)
+            again = await mid.start("a", "go")
+            await again.cancel()
+            assert isinstance(await again.result(), Cancelled)
+
+
+async def test_nobody_waits_on_in_an_engine_whose_tasks_were_cancelled() -> None:
+    """The block is left with an error that says why, and the runs go on elsewhere."""
+    store = MemoryStore()
+    agent = Agent("actor", model=ScriptedModel(["Done."]))
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(EngineLost, match="opened again"):
+            await _lose(Midrun(store, agents=[agent]))
+        async with Midrun(store, agents=[agent]) as again:
+            assert isinstance(await (await again.start("actor", "go")).result(), Completed)
+
+
+async def _lose(midrun: Midrun) -> None:
+    """Open it, and have a task of its engine cancelled."""
+    async with midrun:
+        for task in asyncio.all_tasks():
+            if "Local._sweep" in repr(task):
+                task.cancel()
+        await anyio.sleep_forever()
