@@ -288,6 +288,14 @@ def _generator() -> Iterator[int]:
     yield 1
 
 
+def _yields(_: Call, __: object, ___: object) -> Iterator[int]:
+    yield 1
+
+
+async def _yields_later(_: Call, __: object, ___: object) -> AsyncIterator[int]:
+    yield 1
+
+
 async def _async_generator() -> AsyncIterator[int]:
     yield 1
 
@@ -312,6 +320,8 @@ async def _async_judge(args: Json) -> bool:
         (plain, {"release": look}, r"release is called as"),
         (plain, {"check": take_back}, r"check is called as check\(call, args\)"),
         (plain, {"check": "look"}, r"'look' cannot be"),
+        (plain, {"undo": _yields}, "undo is a generator"),
+        (plain, {"release": _yields_later}, "release is a generator"),
         (plain, {"approve": "later"}, "approve is True, False"),
         (plain, {"approve": _async_judge}, "must not be async"),
         (plain, {"approve": take_back}, r"approve\(args\)"),

@@ -27,6 +27,8 @@ SLIPS: dict[str, Slip] = {
     "cap cost": lambda run: run.resume(caps={"cost": "4"}),  # type: ignore[dict-item]
     "cap tokens": lambda run: run.raise_cap(tokens=-1),
     "expires": lambda run: run.checkpoint(expires=timedelta(0)),
+    "ask": lambda run: run.answer("this", ask=5),  # type: ignore[arg-type]
+    "seq": lambda run: run.fork("x"),  # type: ignore[arg-type]
 }
 
 
@@ -42,6 +44,23 @@ async def test_a_slip_is_named_and_changes_nothing(where: str) -> None:
             await SLIPS[where](run)
         assert caught.value.where == where
         assert (await run.view()).seq == before.seq
+
+
+@pytest.mark.parametrize("scope", ["", "agent", "label:", "tag:x", "a\0b"])
+async def test_a_latch_that_would_cover_nothing_is_refused_by_name(scope: str) -> None:
+    """Whoever sets one is in a hurry, and must not believe that it holds."""
+    async with Midrun("memory://") as midrun:
+        with pytest.raises(Misconfigured, match="scope"):
+            await midrun.halt("Fire.", scope=scope, actor="operator:olga")
+        assert not await midrun.store.halts()
+
+
+@pytest.mark.parametrize("limit", [0, -1, "5", None, True])
+async def test_a_list_of_no_length_is_refused_by_name(limit: int) -> None:
+    """Not with what the store stumbles over."""
+    async with Midrun("memory://") as midrun:
+        with pytest.raises(Misconfigured, match="limit"):
+            await midrun.runs(limit=limit)
 
 
 @pytest.mark.parametrize("half", ["task", "thread", "request_id", "labels", "actor"])

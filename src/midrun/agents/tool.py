@@ -134,7 +134,7 @@ class Tool:
     @cached_property
     def is_async(self) -> bool:
         """Calling it makes a coroutine; otherwise it blocks."""
-        return iscoroutinefunction(self.fn)
+        return is_async(self.fn)
 
     @cached_property
     def spec(self) -> ToolSpec:
@@ -258,6 +258,11 @@ def take_why(args: Json) -> tuple[str, Json]:
     return why.strip() if isinstance(why, str) else "", rest
 
 
+def is_async(fn: Function) -> bool:
+    """Tell whether calling `fn`, a function or an object that is called as one, is awaited."""
+    return iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - not whether it can be called, but how
+
+
 def place_of(tool: Function | Tool) -> str | None:
     """Return where another process finds this function or tool, as "module:qualname".
 
@@ -337,8 +342,10 @@ def _misfit(tool: Tool) -> str:
         fn = getattr(tool, hook)
         if fn is not None and not _takes(fn, parameters.count(",") + 1):
             return f"{hook} is called as {hook}({parameters}); {fn!r} cannot be"
+        if isgeneratorfunction(fn) or isasyncgenfunction(fn):
+            return f"{hook} is a generator, of which nothing would run; drop its yield"
     if callable(tool.approve):
-        if iscoroutinefunction(tool.approve) or not _takes(tool.approve, 1):
+        if is_async(tool.approve) or not _takes(tool.approve, 1):
             return "approve is called as approve(args), and must not be async"
     elif tool.approve not in (True, False, "queue"):
         return 'approve is True, False, "queue" or a function of the arguments'

@@ -133,9 +133,17 @@ async def clean(
 async def check(
     means: Means, agent: Agent, flight: Flight, state: State
 ) -> SettleCall | Fail | None:
-    """Ask the tool itself whether an unknown call took effect."""
+    """Ask the tool itself whether an unknown call took effect.
+
+    One that was made again and is unknown again gives the far end time first: to come back, or
+    to show what came late. Otherwise it would be made as often as it can fail.
+    """
     epoch, call = state.epoch, flight.call
     end: End = None
+    if call.attempt > 1:
+        await _wait(means, flight, call.attempt - 1)
+        if flight.stop:
+            return None
     for attempt in range(1, CHECKS + 1):
         end, _ = await _hook(means, agent, flight, state, "check")
         if isinstance(end, Returned | NotDone):
@@ -145,11 +153,16 @@ async def check(
         if flight.stop:
             return None
         if attempt < CHECKS:
-            now = means.clock()
-            with flight.scope:
-                await anyio.sleep((retry_at(now, attempt, chance=means.chance()) - now) / 1e6)
+            await _wait(means, flight, attempt)
     problem = f"nobody could find out whether {call.use.tool} took effect: {_words(end)}"
     return Fail(epoch=epoch, error=problem, code="check_failed")
+
+
+async def _wait(means: Means, flight: Flight, attempt: int) -> None:
+    """Wait as long as one waits after so many attempts; who stops the flight ends it."""
+    now = means.clock()
+    with flight.scope:
+        await anyio.sleep((retry_at(now, attempt, chance=means.chance()) - now) / 1e6)
 
 
 async def _hook(

@@ -9,8 +9,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import cached_property, partial
-from inspect import isawaitable, iscoroutinefunction
-from typing import Literal, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import anyio
 import anyio.to_thread
@@ -19,7 +18,7 @@ from anyio import from_thread
 from midrun.agents.agent import Agent
 from midrun.agents.call import Call
 from midrun.agents.schema import Function
-from midrun.agents.tool import NOT_DONE, Tool, place_of
+from midrun.agents.tool import NOT_DONE, Tool, is_async, place_of
 from midrun.codec.brief import safe_repr
 from midrun.codec.strict import checked
 from midrun.core.ids import call_key, undo_key
@@ -28,11 +27,12 @@ from midrun.core.values import Json
 from midrun.driver.blocking.errands import (
     CallFacts,
     Errand,
+    ErrandForm,
     NotDone,
     Outcome,
     Raised,
     Returned,
-    unawaited,
+    unrun,
 )
 from midrun.driver.flight import Flight
 from midrun.driver.live import Delta
@@ -87,7 +87,7 @@ class Performance:
     def blocks_thread(self, what: Function | Tool) -> bool:
         """Tell whether it runs where nobody can stop it."""
         function = what.fn if isinstance(what, Tool) else what
-        if iscoroutinefunction(function):
+        if is_async(function):
             return False
         return bool(self._tool.in_process) or place_of(what) is None
 
@@ -95,21 +95,21 @@ class Performance:
         self,
         what: Function | Tool,
         work: Callable[[], object],
-        form: Literal["tool", "hook"],
+        form: ErrandForm,
         args: Json,
     ) -> End:
-        in_loop = what.is_async if isinstance(what, Tool) else iscoroutinefunction(what)
+        in_loop = what.is_async if isinstance(what, Tool) else is_async(what)
         if in_loop:
-            return await self._in_loop(cast("Callable[[], Awaitable[object]]", work))
+            return await self._in_loop(cast("Callable[[], Awaitable[object]]", work), form)
         place = None if self._tool.in_process else place_of(what)
         if place is None:
-            return await self._in_thread(work)
+            return await self._in_thread(work, form)
         errand = Errand(target=place, form=form, args=args, call=self._facts)
         return await self._in_process(errand)
 
-    async def _in_loop(self, work: Callable[[], Awaitable[object]]) -> End:
+    async def _in_loop(self, work: Callable[[], Awaitable[object]], form: ErrandForm) -> End:
         with self._flight.scope:
-            return await _ended(work)
+            return await _ended(work, form)
         return None
 
     async def _in_process(self, errand: Errand) -> End:
@@ -122,16 +122,16 @@ class Performance:
         # Only now: what finished within its grace has its outcome, cancelled or not.
         return None if running is None else running.ended
 
-    async def _in_thread(self, work: Callable[[], object]) -> End:
+    async def _in_thread(self, work: Callable[[], object], form: ErrandForm) -> End:
         """Nothing reaches a thread: it is waited for, unless the process itself is left."""
         return await anyio.to_thread.run_sync(
-            partial(_end, work), abandon_on_cancel=True, limiter=self._means.threads
+            partial(_end, work, form), abandon_on_cancel=True, limiter=self._means.threads
         )
 
     def _call(self, function: Function) -> Call:
         facts, save, note = self._facts, self._flight.save, self._note
         # In a thread nothing can be awaited: there, the work is done when the call returns.
-        blocks = not iscoroutinefunction(function)
+        blocks = not is_async(function)
         return Call(
             key=facts.key,
             original=facts.original,
@@ -150,10 +150,10 @@ class Performance:
         )
 
 
-async def _ended(work: Callable[[], Awaitable[object]]) -> Outcome:
+async def _ended(work: Callable[[], Awaitable[object]], form: ErrandForm) -> Outcome:
     """Await `work`. Whatever it raises is its outcome, for the agent to hear of."""
     try:
-        outcome: Outcome = _returned(await work())
+        outcome: Outcome = _returned(await work(), form)
     except BaseException as error:
         if must_go_on(error):
             raise
@@ -162,21 +162,18 @@ async def _ended(work: Callable[[], Awaitable[object]]) -> Outcome:
     return outcome
 
 
-def _end(work: Callable[[], object]) -> Outcome:
+def _end(work: Callable[[], object], form: ErrandForm) -> Outcome:
     """Do `work`, in a thread, and return what came of it: no Ctrl-C is ever raised there."""
     try:
-        return _returned(work())
+        return _returned(work(), form)
     except BaseException as error:  # noqa: BLE001 - somebody's code: all that it raises is its own
         return end_of(error)
 
 
-def _returned(value: object) -> Returned | NotDone | Raised:
-    """Take what came back; that it is not JSON does not undo what has happened.
-
-    A coroutine that nobody awaited is no result: what was meant to happen has not.
-    """
-    if isawaitable(value):
-        return unawaited(value)
+def _returned(value: object, form: ErrandForm) -> Returned | NotDone | Raised:
+    """Take what came back; that it is not JSON does not undo what has happened."""
+    if (unmade := unrun(value, form)) is not None:
+        return unmade
     if value is NOT_DONE:
         return NotDone()
     try:

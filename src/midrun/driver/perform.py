@@ -52,6 +52,7 @@ from midrun.driver.mishaps import must_go_on, shake_off, words
 from midrun.driver.speaking import speak
 from midrun.errors import (
     MidrunError,
+    Misconfigured,
     StaleEpoch,
     StoreBusy,
     StoreFull,
@@ -98,7 +99,8 @@ class Door:
         call = state.call(call_)
         assert call is not None, f"{call_} was journaled as started"
         call = self._means.vault.opened(self._run, call)
-        flight = Flight(call, partial(self._save, call_), form, attempt)
+        save = partial(self._save, call_) if form == "call" else _save_nothing
+        flight = Flight(call, save, form, attempt)
         self._flights[call_, form] = flight
         self._means.tasks.start_soon(self._fly, flight, state)
 
@@ -308,6 +310,13 @@ class Door:
                 return True
         await anyio.sleep(LATE_S / 10)
         return False
+
+
+async def _save_nothing(_: Json) -> None:
+    """Refuse to save for an undo, a release or a check: progress is that of the call."""
+    raise Misconfigured(
+        "call.save", "only the call itself can save, not what cleans up after it"
+    )
 
 
 class Saved:

@@ -10,7 +10,6 @@ import socket
 import sys
 import threading
 from contextlib import suppress
-from inspect import isawaitable
 from typing import Final, Never, cast
 
 import msgspec
@@ -29,7 +28,7 @@ from midrun.driver.blocking.errands import (
     NotDone,
     Raised,
     Returned,
-    unawaited,
+    unrun,
 )
 from midrun.driver.blocking.wire import (
     LENGTH,
@@ -118,12 +117,12 @@ def _answer(errand: Errand, found: object, channel: Channel) -> Answer:
         return Raised(kind=type(error).__name__, message=safe_str(error))
     if value is NOT_DONE:
         return NotDone()
-    if isawaitable(value):
-        return unawaited(value)
+    if (problem := unrun(value, errand.form)) is not None:
+        return problem
     try:
         return Returned(value=_storable(value))
-    except (NotJson, TooLarge) as problem:
-        return Returned(problem=str(problem), shown=safe_repr(value))
+    except (NotJson, TooLarge) as error:
+        return Returned(problem=str(error), shown=safe_repr(value))
 
 
 def _storable(value: object) -> Json:

@@ -1,11 +1,15 @@
 """Errands: what a blocking function is to do in a process of its own, and what came of it."""
 
 from collections.abc import Coroutine
+from inspect import isasyncgen, isawaitable, isgenerator
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from midrun.core.values import Json
+
+ErrandForm: TypeAlias = Literal["tool", "hook"]
+"""A tool's own function; or its undo, release or check."""
 
 
 class CallFacts(Struct, frozen=True, kw_only=True):
@@ -27,7 +31,7 @@ class Errand(Struct, frozen=True, kw_only=True):
     """
 
     target: str
-    form: Literal["tool", "hook"]
+    form: ErrandForm
     args: Json
     call: CallFacts
 
@@ -73,11 +77,18 @@ class Died(Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-def unawaited(value: object) -> Raised:
-    """Return that a function gave back something to await, which nobody will; close it."""
+def unrun(value: object, form: ErrandForm) -> Raised | None:
+    """Return that what was meant to happen has not: `value` is code that nobody will run.
+
+    A coroutine; and of a hook, whose result is of no use, also a generator.
+    """
     if isinstance(value, Coroutine):
         value.close()
-    return Raised(kind="TypeError", message="it returned a coroutine; make it an async def")
+    if isawaitable(value):
+        return Raised(kind="TypeError", message="it returned a coroutine; make it an async def")
+    if form == "hook" and (isgenerator(value) or isasyncgen(value)):
+        return Raised(kind="TypeError", message="it returned a generator; drop its yield")
+    return None
 
 
 Answer: TypeAlias = Returned | NotDone | Raised | Asked

@@ -1,0 +1,82 @@
+"""An undo may be written in many ways: it is run, or the report does not say that it was."""
+
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+from midrun import Agent, Call, Run, tool
+from midrun.agents.schema import Function
+from midrun.core.entries import UndoFailed
+from midrun.models import ScriptedModel, Use
+from tests.promises.seen import recorded
+from tests.runtime.conftest import Opener
+
+
+class Later:
+    """An undo that is an object: called as an async function."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def __call__(self, _: Call, __: object, ___: object) -> None:
+        """Take it back."""
+        self.calls += 1
+
+
+def iter_nothing() -> Iterator[int]:
+    """Be a body that only runs if somebody asks for its first item."""
+    yield 1
+
+
+async def hidden_generator(_: Call, __: object, ___: object) -> object:
+    """Look like a function, and return a body that has not run."""
+    return iter_nothing()
+
+
+async def saves(call: Call, _: object, __: object) -> None:
+    """Save progress where there is none."""
+    await call.save({"half": True})
+
+
+async def _cancelled(opened: Opener, undo: Function) -> Run:
+    """Return a run that is cancelled in the middle of a call that is undone with `undo`."""
+    at_work = anyio.Event()
+
+    @tool(undo=undo)
+    async def act() -> None:
+        """Act, until it is stopped."""
+        at_work.set()
+        await anyio.sleep_forever()
+
+    midrun = await opened(Agent("a", model=ScriptedModel([Use("act")]), tools=[act]))
+    run = await midrun.start("a", "go")
+    await at_work.wait()
+    await run.cancel()
+    return run
+
+
+async def test_an_undo_that_is_an_object_is_awaited(opened: Opener) -> None:
+    """However it is written, it is called the way it asks to be."""
+    undo = Later()
+    run = await _cancelled(opened, undo)
+    await run.until("cancelled")
+    assert (len((await run.report()).undone), undo.calls) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("undo", "why"),
+    [
+        (hidden_generator, "it returned a generator"),
+        (lambda *_: iter_nothing(), "it returned a generator"),
+        (saves, "only the call itself can save"),
+    ],
+    ids=["async", "blocking", "saves"],
+)
+async def test_what_has_not_run_is_not_called_undone(
+    opened: Opener, undo: Function, why: str
+) -> None:
+    """A body behind a `yield` has undone nothing, whatever it looks like."""
+    run = await _cancelled(opened, undo)
+    assert why in (await recorded(run, UndoFailed)).error
+    assert not (await run.report()).undone
