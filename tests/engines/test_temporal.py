@@ -16,6 +16,7 @@ from midrun.ports.outside import Outside
 from midrun.testing.engine_suite import EngineSuite, Gate, Opener
 from midrun.testing.postgres import Postgres
 from midrun.testing.temporal import TemporalServer
+from tests.crashes.facts import becomes
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 
@@ -51,8 +52,7 @@ async def test_a_run_that_rests_costs_temporal_a_closed_workflow(
         run = await midrun.start("waiter", "Go.")
         await run.until("waiting")
         client = await Client.connect(server.address)
-        with anyio.fail_after(30):
-            await client.get_workflow_handle(f"midrun:{run.id}").result()
+        await client.get_workflow_handle(f"midrun:{run.id}").result()
         await run.answer("this")
         assert (await run.until("completed")).output == "So be it."
 
@@ -63,18 +63,19 @@ async def test_an_outage_of_temporal_disturbs_nothing_that_is_at_work(
     """The lease is the store's, and so are controls; new runs wait, and are placed later."""
     gate = Gate()
     async with opened(gate.agent(Use("wait", name="x"), "Done.")) as midrun:
-        run = await midrun.start("waiter", "Go.")
-        await gate.came.wait()
+        run, busy = await midrun.start("waiter", "Go."), await midrun.start("waiter", "Go on.")
+        await becomes(lambda: len(gate.entered) == 2)
         server.kill()
         try:
             await run.pause(now=True)
             await run.until("paused")
             late = await midrun.start("waiter", "Go, too.")
+            gate.open.set()
+            assert (await busy.until("completed")).output == "Done."
             assert (await late.view()).phase == "queued"
             await run.resume()
         finally:
             server.start()
-        gate.open.set()
         assert (await run.until("completed")).output == "Done."
         assert (await late.until("completed")).output == "Done."
         assert await midrun.verify(run.id)

@@ -4,13 +4,14 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
+from temporalio.client import Client
 
 from midrun import Midrun, Run
 from midrun.errors import StoreError
@@ -18,10 +19,12 @@ from midrun.ports.store import Query
 from midrun.stores.postgres import links
 from midrun.testing.postgres import Postgres
 from midrun.testing.temporal import TemporalServer
+from tests.cli.app import searcher
 from tests.engines.worker import BACK_S, agents_of
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 
+APP = Path(__file__).parents[1] / "cli" / "app.py"
 PATIENCE = 120
 Worker = subprocess.Popen[str]
 
@@ -187,7 +190,7 @@ async def test_an_outage_that_outlasts_the_lease_repeats_only_what_may_be(
     did is kept until it can be said, however long that takes, and nobody has to answer.
     """
     monkeypatch.setattr(links, "BACK_S", 5.0)  # longer than one who gives up would try
-    fleet.start("ada", lease_s=2)
+    fleet.start("ada", lease_s=5)  # of which the payment needs a moment, without a database
     clerk, payer = await started(fleet), await started(fleet, "payer")
     await fleet.begun("b")
     await fleet.begun("pay")
@@ -202,3 +205,29 @@ async def test_an_outage_that_outlasts_the_lease_repeats_only_what_may_be(
     await payer.until("completed")  # it may have asked for a moment; nobody answered
     words = Counter(line.split()[0] for line in fleet.book())
     assert words == {"a": 1, "b": 2, "c": 1, "pay": 1}
+
+
+@contextmanager
+def typed(*words: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run the command until the test has ended."""
+    with subprocess.Popen([sys.executable, "-m", "midrun", *words]) as process:  # noqa: S603 - our own command
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def test_the_command_works_for_temporal(
+    postgres: Postgres, server: TemporalServer
+) -> None:
+    """`midrun worker APP --engine temporal --temporal-address …`, until SIGTERM."""
+    url = postgres.url()
+    words = [f"{APP}:searcher", "--store", url, "--temporal-address", server.address]
+    with anyio.fail_after(PATIENCE), typed("worker", "--engine", "temporal", *words) as worker:
+        async with Midrun(url, agents=[searcher], engine=None) as midrun:
+            run = await midrun.start(searcher, "cats")
+            assert (await run.until("completed")).output == "Found cats."
+        client = await Client.connect(server.address)
+        await client.get_workflow_handle(f"midrun:{run.id}").result()  # Temporal knew of it
+        worker.terminate()
+        assert await anyio.to_thread.run_sync(worker.wait, abandon_on_cancel=True) == 0

@@ -13,9 +13,10 @@ from midrun.cli.parsing import parser
 from midrun.cli.staffing import staffed
 from midrun.core.entries import LeaseTaken
 from midrun.core.ids import RunId
-from midrun.engines import local
+from midrun.engines import fleet, local
 from midrun.engines.fleet import Fleet
 from midrun.models import ScriptedModel
+from tests.crashes.facts import becomes
 from tests.fleet.acting import slow
 from tests.runtime.conftest import verify_all
 from tests.runtime.stage import Stage, Use
@@ -146,13 +147,28 @@ async def test_versions_side_by_side_drive_each_their_own_runs(
     with caplog.at_level(logging.WARNING, logger="midrun"):
         async with Midrun(address, agents=[new], fleet=same) as newer:
             await settled(newer)
+            await becomes(lambda: "agent_mismatch" in caplog.text)
             assert (await (await newer.get(run.id)).view()).phase == "queued"
-            assert "agent_mismatch" in caplog.text
             async with Midrun(address, agents=[old], fleet=same) as older:
                 stage.gate("a").set()
                 view = await (await older.get(run.id)).until("completed")
     assert view.output == "Old."
     assert caplog.text.count("agent_mismatch") == 1
+
+
+async def test_what_was_said_of_runs_is_not_remembered_for_ever(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that leaves others' runs alone meets new ones for as long as it lives."""
+    monkeypatch.setattr(fleet, "NAMED_MAX", 2)
+    old, new = versions(Stage())
+    async with Midrun(f"sqlite:///{path}", agents=[old], engine=None) as creating:
+        runs = [await creating.start("actor", f"t{n}") for n in range(5)]
+    same = Fleet(versions="same")
+    async with Midrun(f"sqlite:///{path}", agents=[new], fleet=same) as newer:
+        await becomes(lambda: all(f"run {run.id}: not driven" in caplog.text for run in runs))
+        assert newer._local
+        assert len(newer._local._room._named) == 2
 
 
 async def test_another_version_goes_on_with_a_run_where_that_is_allowed(path: Path) -> None:
@@ -176,8 +192,7 @@ async def test_that_another_version_took_a_run_over_is_journaled(
     async with Midrun(address, agents=[old], engine=None) as creating:
         run = await creating.start("actor", "go")
     async with Midrun(address, agents=[new], fleet=same) as careful:
-        await settled(careful)
-        assert "agent_mismatch" in caplog.text
+        await becomes(lambda: "agent_mismatch" in caplog.text)
         async with Midrun(address, agents=[new], fleet=Fleet(versions="any")) as bold:
             await stage.start("a").wait()
             await (await bold.get(run.id)).pause(now=True)

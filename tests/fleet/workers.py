@@ -39,6 +39,9 @@ class Worker:
         line = await anyio.to_thread.run_sync(
             self._process.stdout.readline, abandon_on_cancel=True
         )
+        if not line:
+            self._process.wait()
+            self.check()
         return line.strip()
 
     async def stopped(self) -> None:

@@ -154,6 +154,7 @@ async def fill(path: str, limit: int) -> None:
     """Append until files may not grow any more; then let them, and append once more."""
     store = SqliteStore(path)
     first = await store.create(RUN, [RunStarted(agent="a", task="t")], head=HEAD)
+    sys.dont_write_bytecode = True  # Python 3.11 would leave half a file, and call it whole
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     acknowledged = await until_full(store, first.seq)

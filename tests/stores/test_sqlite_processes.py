@@ -106,7 +106,7 @@ async def test_two_processes_append_to_one_run_without_losing_or_doubling_anythi
 
 def test_processes_that_make_one_file_at_the_same_moment_all_open_it(tmp_path: Path) -> None:
     """None takes the half of it that another has made for something foreign, or gives up."""
-    rounds = 40
+    rounds = 20
     with ExitStack() as stack:
         talks = [stack.enter_context(child("make", tmp_path, rounds)) for _ in range(4)]
         for _ in range(rounds):

@@ -23,6 +23,9 @@ WINDING_DOWN: Final = frozenset({Phase.PAUSING, Phase.CANCELLING})
 PROBES: Final = 4
 """How many runs one look tries where a limit of the fleet was reached at the last."""
 
+NAMED_MAX: Final = 4096
+"""Of how many runs it is remembered that it was said why they are not driven here."""
+
 log = logging.getLogger("midrun")
 
 
@@ -78,7 +81,7 @@ class Room:
         self._asked: dict[RunId, Mapping[str, int]] = {}  # how many those were when we asked
         self._waiting: dict[RunId, Head] = {}  # turned away, as they were when they were read
         self._own: set[RunId] = set()  # whose lease this process has had all the time
-        self._named: set[RunId] = set()
+        self._named: dict[RunId, None] = {}  # as strange, in the log; in order
         self.strange: dict[RunId, Seq] = {}  # another version's, when their journal was so long
 
     def looks(self, *, everywhere: bool) -> None:
@@ -152,7 +155,9 @@ class Room:
         if self._fleet.versions == "any" or its in {"", agent.fingerprint}:
             return False
         if state.run not in self._named:
-            self._named.add(state.run)
+            self._named[state.run] = None
+            if len(self._named) > NAMED_MAX:
+                del self._named[next(iter(self._named))]
             log.warning(
                 "run %s: not driven here, agent_mismatch: %s %s drove it last, and this is %s;"
                 " keep a worker of that version until it has ended, or have one take it over"

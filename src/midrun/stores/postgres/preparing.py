@@ -4,6 +4,10 @@ Migrations only go forward. All that are missing are carried out in one transact
 of their own, so any number of processes may open a store at once, and one that is killed midway
 leaves nothing behind. A store of a newer midrun is left alone.
 
+Processes of an older midrun that have the store open go on: so a fleet is upgraded, one by one.
+A migration under which they must not write gives `midrun_write` another name; they miss it, and
+are told why.
+
 Between two transactions a pooler in transaction mode lends our server process to others: what
 we listen for is heard by somebody else, and our timeouts are theirs. Nothing fails at once, so
 it is looked for.
@@ -53,6 +57,7 @@ async def prepare(address: Address, kid: str = "") -> Micros:
         steps = migrations()
         if await _version(link) != steps[-1][0]:
             await _migrate(address, link, steps)
+        address.schema = steps[-1][0]
         await _check_key(address, link, kid)
     finally:
         link.drop()

@@ -115,6 +115,8 @@ async def snapshot(links: Links, run: RunId) -> Snapshot | None:
 async def page(links: Links, query: Query) -> Page[RunRow]:
     """Return a page of runs, newest first."""
     limit, before = rules.page(query)
+    if "\0" in query.agent + query.thread + query.parent + query.label:
+        return Page(items=())  # there is no such text in Postgres
     values = {
         "before": before,
         "limit": limit + 1,

@@ -357,6 +357,8 @@ class PostgresStore:
             with self._lock:
                 if self._closed:
                     raise StoreClosed(self.address.name)
+                for gone in [other for other in self._ends if other.is_closed()]:
+                    self._ends.pop(gone).abandon()
                 ends = self._ends[loop] = _Ends(self)
         return ends
 

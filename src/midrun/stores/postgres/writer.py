@@ -35,6 +35,7 @@ from midrun.errors import (
     StoreClosed,
     StoreDamaged,
     StoreError,
+    StoreForeign,
     StoreFull,
 )
 from midrun.ports.store import Appended
@@ -283,7 +284,7 @@ class Writer:
         words = msgspec.json.encode(bids).decode()
         try:
             answer = await self._sent(words, again=False)
-        except (StoreBusy, StoreFull, StoreDamaged):
+        except (StoreBusy, StoreFull, StoreDamaged, StoreForeign):
             answer = await self._sent(words, again=True)
         told = _ANSWERS.decode(answer)
         self._time.said(told.now)

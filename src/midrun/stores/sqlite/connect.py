@@ -44,7 +44,11 @@ class Moved(Exception):
     """The file that is open is not the one that others would open by its name."""
 
 
-DAMAGE: Final = (apsw.Error, UnicodeDecodeError, msgspec.MsgspecError, Moved)
+class Newer(Exception):
+    """A newer midrun has made the file its own, while it was in use here."""
+
+
+DAMAGE: Final = (apsw.Error, UnicodeDecodeError, msgspec.MsgspecError, Moved, Newer)
 """What reading or writing the file can raise when the file, or the disk, is to blame."""
 
 _opening: Final = Lock()
@@ -165,6 +169,8 @@ def meaning_of(error: Exception, path: Path, busy_ms: int, *, errno: int = 0) ->
             return StoreDamaged(str(path), str(error))
         case UnicodeDecodeError() | msgspec.MsgspecError():
             return StoreDamaged(str(path), str(error))
+        case Newer():
+            return StoreForeign(str(path), str(error))
         case Moved():
             problem = "removed, or another file was put in its place, while it was in use"
             return StoreUnreachable(str(path), problem)
@@ -221,16 +227,27 @@ def _check_ours(db: apsw.Connection, path: Path) -> None:
         " FROM pragma_application_id, pragma_user_version"
     ).get
     if application == APPLICATION:
-        if version > SCHEMA:
-            raise StoreForeign(str(path), f"schema {version} is of a newer midrun")
+        check_version(db)
         return
     if application or version or tables:
         raise StoreForeign(str(path), "a database of something else")
 
 
+def check_version(db: apsw.Connection) -> None:
+    """See that the file is still of a version that we know.
+
+    Raises:
+        Newer: it is not.
+    """
+    version = db.execute(queries.VERSION).get
+    if version > SCHEMA:
+        raise Newer(f"schema {version} is of a newer midrun")
+
+
 def _ensure_schema(db: apsw.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")  # another process may be doing the same right now
     try:
+        check_version(db)
         added = ("marks.sql", "chains.sql")
         names = ("schema.sql", *added) if db.pragma("user_version") == 0 else added
         for name in names:

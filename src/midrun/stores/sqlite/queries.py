@@ -136,6 +136,7 @@ HOLDERS: Final = "SELECT holder, lag FROM holders WHERE abs(? - beat_at) < ttl O
 
 # ── noticing what other processes did ────────────────────────────────────────
 DATA_VERSION: Final = "PRAGMA data_version"
+VERSION: Final = "PRAGMA user_version"
 NEWEST: Final = "SELECT coalesce(max(id), 0) FROM entries"
 TURNS: Final = "SELECT turns FROM latches"
 NEWS: Final = """

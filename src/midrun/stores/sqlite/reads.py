@@ -25,7 +25,7 @@ from midrun.ports.store import Page, Query, RunRow, Snapshot
 from midrun.stores import rules
 from midrun.stores.heads import row_of
 from midrun.stores.sqlite import queries
-from midrun.stores.sqlite.connect import meaning, open_reader
+from midrun.stores.sqlite.connect import DAMAGE, check_version, meaning, open_reader
 
 T = TypeVar("T")
 Pair = tuple[bytes, bytes]
@@ -56,7 +56,11 @@ class Reader:
         with self._turn, meaning(self._path, self._busy_ms):
             if self._db is None:
                 raise StoreClosed(str(self._path))
-            return work(self._db)
+            try:
+                return work(self._db)
+            except DAMAGE:
+                check_version(self._db)  # then it is no damage
+                raise
 
     async def aside(self, work: Callable[[apsw.Connection], T]) -> T:
         """Return what `work` reads, in a thread of its own."""

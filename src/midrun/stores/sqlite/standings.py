@@ -17,6 +17,7 @@ from midrun.stores import rules
 from midrun.stores.heads import StoredHead, read_head
 from midrun.stores.rules import Stamped, Standing
 from midrun.stores.sqlite import queries
+from midrun.stores.sqlite.connect import check_version
 from midrun.stores.watchers import LATCHES
 
 REMEMBERED: Final = 4096
@@ -41,10 +42,17 @@ class Standings:
         self._version = -1
 
     def begin(self) -> None:
-        """Begin a transaction; whatever another process has changed is forgotten."""
+        """Begin a transaction; whatever another process has changed is forgotten.
+
+        Raises:
+            Newer: what it has changed is the schema.
+        """
         self._execute("BEGIN IMMEDIATE")
         self.news.clear()
-        if self.db.data_version() != self._version or len(self._known) > REMEMBERED:
+        if self.db.data_version() != self._version:
+            self._forget()
+            check_version(self.db)
+        elif len(self._known) > REMEMBERED:
             self._forget()
 
     def commit(self) -> None:

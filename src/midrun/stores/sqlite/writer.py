@@ -313,7 +313,7 @@ class Writer:
             self._queue.put(Chore.CHECKPOINT)
 
     def _do(self, chore: Chore) -> None:
-        with suppress(apsw.Error, OSError):  # either can be done another time, or never
+        with suppress(*DAMAGE, OSError):  # either can be done another time, or never
             if chore is Chore.CHECKPOINT:
                 self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             else:
