@@ -66,6 +66,22 @@ async def test_a_handle_must_be_open_and_is_open_once(
             pass
 
 
+async def test_a_task_that_says_nothing_is_none_wherever_it_is_started(
+    serve: Serve, connected: Connected, stage: Stage
+) -> None:
+    """By one rule, before anything is sent or stored."""
+    agent = stage.agent("Done.")
+    served = await serve(agent)
+    mid = await connected(served)
+    for task in ("", " \n"):
+        for start in (served.mid.start, mid.start):
+            with pytest.raises(Misconfigured, match="task: it is empty"):
+                await start("actor", task)
+        with pytest.raises(Misconfigured, match="task: it is empty"):
+            await agent.run(task)
+    assert (await mid.runs()).items == ()
+
+
 async def test_nobody_speaks_for_somebody_else(
     serve: Serve, connected: Connected, stage: Stage
 ) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from socket import socket
 
 import anyio
 import pytest
@@ -223,10 +224,11 @@ async def test_a_server_that_stays_away_is_named_and_what_was_asked_can_be_repea
 
 async def test_nobody_at_the_address_is_said_when_connecting(connected: Connected) -> None:
     """At once, and with what to look at; not at the first control, deep in a program."""
-    async with proxied(1) as proxy:
-        port = proxy.port
-    with pytest.raises(ServerUnreachable, match="midrun serve"):
-        await connected(None, port=port, patience=0.1)  # type: ignore[arg-type]  # there is none
+    with socket() as held:  # bound, so that it is nobody else's; nobody listens
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        with pytest.raises(ServerUnreachable, match="midrun serve"):
+            await connected(None, port=port, patience=0.1)  # type: ignore[arg-type]  # there is none
 
 
 async def test_one_who_asks_too_often_is_slowed_down_and_not_refused(

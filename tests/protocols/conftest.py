@@ -20,6 +20,7 @@ class Bridged:
 
     def __init__(self, mid: Midrun, made: App, url: str) -> None:
         self.mid = mid
+        self.made = made
         self.url = url
         self.close = made.close
 

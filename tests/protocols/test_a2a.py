@@ -92,11 +92,11 @@ async def test_a_message_to_a_task_at_work_redirects_it_at_once(
         tasks.start_soon(follow)
         await stage.start("x").wait()
         run = await server.only()
-        second = theirs.send_message(saying("Change course.", run.id))
-        assert shown(await anext(aiter(second))) == ("task", "working")
+        second = aiter(theirs.send_message(saying("Change course.", run.id)))
+        assert shown(await anext(second)) == ("task", "working")
         assert [pending.text for pending in (await run.view()).pending] == ["Change course."]
         stage.gate("x").set()
-        await run.until("completed")
+        assert [shown(e) async for e in second][-1] == ("status_update", "completed")
     assert seen[-1] == ("status_update", "completed")
 
 
@@ -193,7 +193,10 @@ async def test_the_card_needs_a_credential_like_everything_else(
     serving: Serving, stage: Stage
 ) -> None:
     """It names the agents; and the only agent's is also where clients look first."""
-    async with serving(stage.agent("So.")) as server, httpx.AsyncClient() as http:
+    async with (
+        serving(stage.agent("So.")) as server,
+        httpx.AsyncClient(timeout=PATIENCE) as http,
+    ):
         where = f"{server.url}/.well-known/agent-card.json"
         assert (await http.get(where)).status_code == 401
         headers = {"Authorization": f"Bearer {token_of('vera')}"}

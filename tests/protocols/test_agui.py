@@ -26,6 +26,13 @@ def only(items: object) -> object:
     return item
 
 
+def parent(stage: Stage) -> Agent:
+    """Return an agent that has another one look something up."""
+    aide = stage.agent(Use("read", name="x"), "It is x.", name="aide")
+    model = ScriptedModel([Use("aide", task="Look."), "All done."])
+    return Agent("actor", model=model, tools=[aide.as_tool()])
+
+
 @BOTH
 async def test_a_run_is_streamed_and_ends_well(
     serving: Serving, stage: Stage, kind: str
@@ -43,8 +50,57 @@ async def test_a_run_is_streamed_and_ends_well(
             assert theirs.types.count(f"{part}_START") == theirs.types.count(f"{part}_END")
         assert theirs.types[0] == "RUN_STARTED"
         assert theirs.types[-3:] == ["STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+        assert theirs.events[0]["protocolVersion"] == "1.0"
+        usage = theirs.events[-1]["usage"]
+        assert sorted(only(usage)) == ["totalTokens"], "what the provider has said"  # type: ignore[call-overload]  # a dict
         run = await server.only()
         assert (await run.view()).thread == "t"
+
+
+async def test_a_child_run_is_a_subagent_and_rests_with_its_parent(
+    serving: Serving, stage: Stage
+) -> None:
+    """It is told of in every segment that it is at work in, and ends in each of them."""
+    url = "/agui/actor"
+    async with serving(parent(stage)) as server, client(CURRENT, server.url + url) as theirs:
+        await theirs.tell(run={"thread": "t", "say": "Go."})
+        began = await theirs.until("SUBAGENT_STARTED")
+        assert began["name"] == "aide"
+        calls = [e["toolCallId"] for e in theirs.events if e["type"] == "TOOL_CALL_START"]
+        assert [began["parentToolCallId"]] == calls
+        await stage.start("x").wait()
+        run = await server.mid.get(str(calls[0]).rpartition("-")[0])
+        await run.pause(now=True)
+        interrupt = only((await theirs.over())["pending"])
+        (rested,) = [e for e in theirs.events if e["type"] == "SUBAGENT_FINISHED"]
+        assert (rested["subagentRunId"], rested["outcome"]) == (
+            began["subagentRunId"],
+            {"type": "suspended"},
+        )
+        child = await server.mid.get(str(began["subagentRunId"]))
+        assert (await child.view()).agent == "aide"
+        stage.gate("x").set()
+        theirs.events.clear()
+        answer = {"interruptId": interrupt, "status": "resolved", "payload": {}}
+        await theirs.tell(run={"thread": "t", "resume": [answer]})
+        done = await theirs.over()
+        assert texts(done["messages"], "assistant")[-1] == "All done."
+        (ended,) = [e for e in theirs.events if e["type"] == "SUBAGENT_FINISHED"]
+        assert ended["result"] == "It is x."
+
+
+async def test_a_client_of_before_1_0_is_told_of_a_child_as_of_any_call(
+    serving: Serving, stage: Stage
+) -> None:
+    """It would throw at a word that it does not know."""
+    stage.gate("x").set()
+    async with serving(parent(stage)) as server:
+        async with client(BEFORE, f"{server.url}/agui/actor") as theirs:
+            await theirs.tell(run={"thread": "t", "say": "Go."})
+            done = await theirs.over()
+        assert texts(done["messages"], "assistant")[-1] == "All done."
+        assert texts(done["messages"], "tool") == ["It is x."]
+        assert not [kind for kind in theirs.types if kind.startswith("SUBAGENT")]
 
 
 async def test_a_pause_is_an_interrupt_and_its_answer_resumes_with_an_instruction(

@@ -17,4 +17,4 @@ async def start_run(client: httpx2.AsyncClient, agent: str = "actor") -> str:
 
 async def reached(client: httpx2.AsyncClient, where: str, phase: str) -> httpx2.Response:
     """Wait for a phase, and return the run then."""
-    return await client.get(f"{where}?until={phase}", headers={"Prefer": "wait=20"})
+    return await client.get(f"{where}?until={phase}", headers={"Prefer": "wait=60"})

@@ -9,7 +9,7 @@ import httpx2
 import msgspec
 import pytest
 
-from tests.server.conftest import token_of
+from tests.server.conftest import PATIENCE, token_of
 
 ROOT = Path(__file__).parents[2]
 AUTH = {"Authorization": f"Bearer {token_of('olga')}"}
@@ -40,7 +40,7 @@ def server(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
 
 def _described(url: str, runs: list[str], path: Path) -> Path:
     """Write what the server says of itself, with the ids of things that are there."""
-    described = httpx2.get(f"{url}/v1/openapi.json", headers=AUTH).json()
+    described = httpx2.get(f"{url}/v1/openapi.json", headers=AUTH, timeout=PATIENCE).json()
     del described["paths"]["/v1/events"]  # never ends
     there = {
         "run": [*runs, "run_none"],

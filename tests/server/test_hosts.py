@@ -44,8 +44,9 @@ async def host(request: pytest.FixtureRequest) -> AsyncIterator[Hosted]:
     with anyio.fail_after(PATIENCE):
         async with hosted(HOSTS[request.param](mid, made)) as (server, url):
             # As its address says, there: paths of requests go on from it.
-            async with httpx2.AsyncClient(base_url=url + WHERE, headers=BEARER) as client:
-                client.timeout = httpx2.Timeout(PATIENCE)
+            async with httpx2.AsyncClient(
+                base_url=url + WHERE, headers=BEARER, timeout=PATIENCE
+            ) as client:
                 yield Hosted(
                     mid=mid, made=made, stage=stage, server=server, url=url, client=client
                 )
@@ -56,7 +57,9 @@ async def host(request: pytest.FixtureRequest) -> AsyncIterator[Hosted]:
 
 async def test_the_page_and_its_files_are_below_the_path(host: Hosted) -> None:
     """Also for who leaves the last slash out: what the page names is relative to it."""
-    async with httpx2.AsyncClient(base_url=host.url, follow_redirects=True) as browser:
+    async with httpx2.AsyncClient(
+        base_url=host.url, follow_redirects=True, timeout=PATIENCE
+    ) as browser:
         page = expect(await browser.get(WHERE), 200)
         assert page.url.path == f"{WHERE}/"
         assert page.content == ours()["index.html"].body
@@ -91,7 +94,7 @@ async def test_the_api_is_below_the_path_and_says_so(host: Hosted) -> None:
 async def test_whoever_has_no_right_elsewhere_has_none_there(host: Hosted) -> None:
     """The defences look at what was sent, wherever the app is."""
     runs = f"{host.url}{WHERE}/v1/runs"
-    async with httpx2.AsyncClient() as anybody:
+    async with httpx2.AsyncClient(timeout=PATIENCE) as anybody:
         expect(await anybody.get(runs), 401)
         rebound = {**BEARER, "Host": "evil.example:80"}
         assert (await anybody.get(runs, headers=rebound)).status_code in {400, 421}
@@ -107,7 +110,7 @@ async def test_whoever_has_no_right_elsewhere_has_none_there(host: Hosted) -> No
 async def test_a_session_is_for_what_is_below_the_path(host: Hosted) -> None:
     """The host's own routes never see our cookie."""
     session = f"{host.url}{WHERE}/v1/session"
-    async with httpx2.AsyncClient() as browser:
+    async with httpx2.AsyncClient(timeout=PATIENCE) as browser:
         code = {"Authorization": f"Code {host.made.code()}"}
         signed = expect(await browser.post(session, json={}, headers=code), 200)
         assert f"path={WHERE}/;" in signed.headers["set-cookie"].lower()
@@ -182,7 +185,10 @@ async def test_another_server_that_stops_beside_it_ends_nothing(
         await anext(events)
         mid = Midrun("memory://")
         beside = HOSTS["starlette"](mid, app(mid, token=TOKEN))
-        async with hosted(beside) as (_, url), httpx2.AsyncClient() as client:
+        async with (
+            hosted(beside) as (_, url),
+            httpx2.AsyncClient(timeout=PATIENCE) as client,
+        ):
             expect(await client.get(f"{url}{WHERE}/healthz"), 204)
         host.stage.gate("a").set()
         assert [event async for event in events][-1] == "stream.end"
@@ -194,9 +200,11 @@ async def _events(host: Hosted, path: str) -> AsyncIterator[AsyncGenerator[str]]
     headers = {"Accept": "text/event-stream"}
 
     async def called() -> AsyncGenerator[str]:
-        async for line in reply.aiter_lines():
-            if line.startswith("event: "):
-                yield line.removeprefix("event: ")
+        # Closed here, in this task: left to the collector it would be closed in some other.
+        async with aclosing(reply.aiter_lines()) as lines:  # type: ignore[type-var]  # a generator
+            async for line in lines:
+                if line.startswith("event: "):
+                    yield line.removeprefix("event: ")
 
     async with (
         host.client.stream("GET", host.url + path, headers=headers) as reply,

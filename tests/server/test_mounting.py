@@ -23,7 +23,9 @@ async def test_the_app_opens_and_closes_what_nobody_opened() -> None:
     with anyio.fail_after(60):
         async with (
             listening(app(mid, token=token_of("me"))) as port,
-            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=HEADERS) as client,
+            httpx2.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", headers=HEADERS, timeout=60
+            ) as client,
         ):
             assert (await client.get("/readyz")).status_code == 204
             assert (await client.post("/v1/runs", json=START)).status_code == 201

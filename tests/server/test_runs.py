@@ -28,7 +28,7 @@ async def test_a_run_is_started_watched_and_reported(serve: Serve, stage: Stage)
         "All done.",
         "olga",
     )
-    assert ended.headers["preference-applied"] == "wait=20"
+    assert ended.headers["preference-applied"] == "wait=60"
     report = expect(await client.get(f"{where}/report"), 200).json()
     assert [deed["tool"] for deed in report["done"]] == ["draft"]
     markdown = await client.get(f"{where}/report", headers={"Accept": "text/markdown"})
@@ -195,7 +195,7 @@ async def test_one_who_has_seen_everything_can_wait_for_the_next_change(
     run = RunId(where.rpartition("/")[2])
 
     async def wait() -> None:
-        headers = {"If-None-Match": seen, "Prefer": "wait=20"}
+        headers = {"If-None-Match": seen, "Prefer": "wait=60"}
         found.append(await client.get(where, headers=headers))
 
     async with anyio.create_task_group() as tasks:
@@ -295,7 +295,7 @@ async def test_a_parked_run_is_exported_and_its_chain_can_be_checked(
     run = expect(started, 201).json()["run_id"]
     await stage.start("x").wait()
     await client.post(f"/v1/runs/{run}/pause", json={"mode": "now"})
-    paused = await client.get(f"/v1/runs/{run}?until=paused", headers={"Prefer": "wait=20"})
+    paused = await client.get(f"/v1/runs/{run}?until=paused", headers={"Prefer": "wait=60"})
     checkpoint = (await client.get(f"/v1/runs/{run}/checkpoint")).json()
     assert checkpoint["head_hash"] == paused.json()["head_hash"]
     lines = (await client.get(f"/v1/runs/{run}/export")).text.splitlines()

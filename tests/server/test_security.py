@@ -7,7 +7,7 @@ import pytest
 
 from midrun.server import Limits, app
 from tests.runtime.stage import Stage
-from tests.server.conftest import Serve, listening, token_of
+from tests.server.conftest import PATIENCE, Serve, listening, token_of
 from tests.server.defences import JSON, entries_of, is_guarded
 
 # ── from where ───────────────────────────────────────────────────────────────
@@ -40,7 +40,7 @@ async def test_loopback_has_three_names_and_others_are_allowed_byname_of(
         assert (await client.get("/v1/runs", headers=headers)).status_code == 200
     hosts = ["runs.example", "other.example:444"]
     made = app(served.mid, token=token_of("me"), allow_hosts=hosts)
-    async with listening(made) as port, httpx2.AsyncClient() as outside:
+    async with listening(made) as port, httpx2.AsyncClient(timeout=PATIENCE) as outside:
         for host, status in (
             ("runs.example", 204),
             ("RUNS.example:8443", 204),
@@ -194,7 +194,6 @@ async def test_methods_that_are_not_there_say_which_are(serve: Serve, stage: Sta
     run = await served.mid.start("actor", "Go.", actor="olga")
     reply = await client.get(f"/v1/runs/{run.id}/cancel")
     assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
-    assert (await client.head("/v1/runs")).status_code == 405
     assert (await client.get("/nowhere")).status_code == 404
 
 

@@ -130,7 +130,7 @@ async def test_a_token_that_is_revoked_ends_its_sessions_and_streams(stage: Stag
         async with (
             Midrun("memory://", agents=[agent]) as mid,
             listening(made := app(mid, auth=auth, limits=Limits(ping=0.02))) as port,
-            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client,
         ):
             client.headers["authorization"] = "Bearer a-token-that-is-long"
             run = await mid.start("actor", "Go.", actor="ann")

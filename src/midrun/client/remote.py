@@ -102,9 +102,9 @@ class RemoteMidrun:
         self._link.check_actor(actor)
         body = {
             "agent": agent if isinstance(agent, str) else agent.name,
-            "input": given.text("task", task),
-            "thread_id": given.text("thread", thread or ""),
-            "labels": [given.text("labels", label) for label in labels or ()],
+            "input": given.task(task),
+            "thread_id": given.name("thread", thread or ""),
+            "labels": [given.name("labels", label) for label in labels or ()],
             "stop": msgspec.to_builtins(stop),
         }
         return await self._made("/v1/runs", body, request_id)
@@ -203,7 +203,7 @@ class RemoteMidrun:
     async def halt(self, reason: str, *, scope: str = "all", actor: Who = None) -> None:
         """Set a latch: nothing of the runs it covers starts until it is lifted."""
         self._link.check_actor(actor)
-        body = {"scope": scope, "reason": given.text("reason", reason)}
+        body = {"scope": scope, "reason": given.name("reason", reason)}
         await self._link.change("POST", "/v1/halt", body)
 
     async def lift(self, *, scope: str = "all", actor: Who = None) -> bool:

@@ -136,8 +136,10 @@ class Desk:
             return await load(self.store, run)
         return await read_on(self.store, state)
 
-    async def create(self, run: RunId, started: RunStarted) -> None:
+    async def create(self, run: RunId, started: RunStarted) -> bool:
         """Begin the journal of `run`, and have it driven; one that is there must be the same.
+
+        Tell whether this began it: of many at once that ask for the same, one did.
 
         Raises:
             ControlRefused: `request_id_reused`, there is one that was started otherwise.
@@ -154,8 +156,9 @@ class Desk:
                 raise ControlRefused(
                     run, wish, "request_id_reused", state.phase, (wish,), detail=detail
                 ) from None
-        else:
-            self.hear(run, apply(empty, [started], appended.at))
+            return False
+        self.hear(run, apply(empty, [started], appended.at))
+        return True
 
     def id_for(self, request_id: str) -> RunId:
         """Return the id of a new run: one that follows from the request, if that has one."""
@@ -164,8 +167,10 @@ class Desk:
 
     async def fork(
         self, run: RunId, seq: int | None, *, instruction: str, by: Actor, request: str
-    ) -> RunId:
+    ) -> tuple[RunId, bool]:
         """Start a run that continues from a boundary of another: at `seq`, or the newest.
+
+        Return its id, and whether this began it.
 
         Raises:
             ControlRefused: `not_a_boundary`, something was under way there.
@@ -186,15 +191,18 @@ class Desk:
                 found = state
         forked = None if found is None else fork(found, by=by, instruction=instruction)
         if forked is None or isinstance(forked, Refused):
-            detail = (
-                f"at {seq or 'any seq'} something was under way, or the journal ends before"
-            )
+            ends = f"the journal ends at {state.seq}"
+            amid = f"at {seq} something was under way"
             raise ControlRefused(
-                run, "fork", "not_a_boundary", state.phase, ("fork",), detail=detail
+                run,
+                "fork",
+                "not_a_boundary",
+                (await self.state_of(run)).phase,
+                ("fork",),
+                detail=ends if seq is not None and seq > state.seq else amid,
             )
         new = self.id_for(request)
-        await self.create(new, replace(forked, request=request))
-        return new
+        return new, await self.create(new, replace(forked, request=request))
 
     async def reached(self, run: RunId, phases: Collection[Phase]) -> State:
         """Wait until the run is in one of `phases`, and return its state then."""

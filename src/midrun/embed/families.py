@@ -17,7 +17,7 @@ from midrun.core.state import State
 from midrun.core.values import DRIVABLE, TERMINAL
 from midrun.driver.journal import load
 from midrun.errors import CheckpointRefused, RunExists, RunNotFound
-from midrun.ports.store import Store
+from midrun.ports.store import RunRow, Store
 
 Pairs: TypeAlias = tuple[tuple[bytes, bytes], ...]
 Family: TypeAlias = Sequence[tuple[ChildJournal, State]]
@@ -74,8 +74,18 @@ def check_agents(family: Family, agents: Mapping[str, Agent]) -> None:
             raise CheckpointRefused("agent_mismatch", problem)
 
 
-async def take_in(store: Store, checkpoint: Checkpoint, family: Family) -> None:
+async def row_in(store: Store, run: RunId) -> RunRow | None:
+    """Return the row of a run; None: the store does not know it."""
+    try:
+        return await store.row(run)
+    except RunNotFound:
+        return None
+
+
+async def take_in(store: Store, checkpoint: Checkpoint, family: Family) -> bool:
     """Have the store know a run and its whole family; the run comes last.
+
+    False: somebody was quicker, and may have gone on with it already.
 
     Raises:
         CheckpointRefused: `stale_checkpoint`, the store has one of the children, and it has
@@ -89,4 +99,8 @@ async def take_in(store: Store, checkpoint: Checkpoint, family: Family) -> None:
             if PLAIN.head(child.run, (line for line, _ in pairs)).hex() != child.head_hash:
                 where = f"child run {child.run} is at seq {len(pairs)}"
                 raise CheckpointRefused("stale_checkpoint", where) from None
-    await store.adopt(checkpoint.run, checkpoint.journal, head=head_of(checkpoint.state()))
+    try:
+        await store.adopt(checkpoint.run, checkpoint.journal, head=head_of(checkpoint.state()))
+    except RunExists:
+        return False
+    return True

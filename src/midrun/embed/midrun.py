@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Final, Literal, Self, cast
 
@@ -24,7 +25,7 @@ from midrun.driver.news import News
 from midrun.driver.vault import Vault
 from midrun.embed import forked
 from midrun.embed.desk import Desk
-from midrun.embed.families import check_agents, take_in
+from midrun.embed.families import check_agents, row_in, take_in
 from midrun.embed.latches import let_go
 from midrun.embed.listing import asked, views
 from midrun.embed.resuming import answers
@@ -34,7 +35,7 @@ from midrun.embed.verdict import bare_head, verdict_on
 from midrun.engines.fleet import Fleet
 from midrun.engines.local import Local
 from midrun.engines.placing import Placing
-from midrun.errors import Misconfigured, RunNotFound
+from midrun.errors import EngineLost, Misconfigured
 from midrun.handles import given
 from midrun.handles.asking import Who, actor_of, phase_of
 from midrun.handles.verdict import Verdict
@@ -174,7 +175,9 @@ class Midrun:
             # It is the caller's own: our task groups would only wrap it.
             await opened.aclose()
             return None
-        return await opened.__aexit__(kind, error, trace)
+        if await opened.__aexit__(kind, error, trace):
+            raise EngineLost  # a scope of ours cancelled it, and not by our will
+        return None
 
     @property
     def store(self) -> Store:
@@ -213,7 +216,7 @@ class Midrun:
         often it is paused. Of its thread it is told what `sees` allows: without it, everything.
 
         Raises:
-            Misconfigured: no such agent, or a cap on money for a model without a price.
+            Misconfigured: no such agent, an empty task, or a cap on money without a price.
             ControlRefused: `request_id_reused`, with another task, thread, label or actor.
         """
         if isinstance(labels, str):
@@ -223,23 +226,19 @@ class Midrun:
         self._check_price(known, stop)
         person = actor_of(actor)
         started = RunStarted(
-            task=given.text("task", task),
+            task=given.task(task),
             **known.spec(stop),
-            thread=given.text("thread", thread or ""),
+            thread=given.name("thread", thread or ""),
             history=await said_before(self.store, thread, sees) if thread else (),
-            labels=tuple(given.text("labels", label) for label in labels or ()),
+            labels=tuple(given.name("labels", label) for label in labels or ()),
             by=person.name,
             role=person.role,
             request=given.text("request_id", request_id or ""),
             trace=given.traceparent(trace or ""),
         )
         run = self._desk.id_for(started.request)
-        await self._desk.create(run, started)
-        return Run(run, self._desk)
-
-    def id_for(self, request_id: str) -> RunId:
-        """Return the id of the run that a request of this id starts, or forks."""
-        return self._desk.id_for(request_id)
+        began = await self._desk.create(run, started)
+        return Run(run, self._desk, repeated=not began)
 
     async def get(self, run_id: str) -> Run:
         """Return the handle of a run.
@@ -263,11 +262,11 @@ class Midrun:
         """Return a page of runs, newest first; `page.cursor` leads to the next."""
         query = Query(
             phases=() if phase is None else (phase_of(phase),),
-            agent=agent or "",
-            label=label or "",
-            thread=thread or "",
-            limit=limit,
-            cursor=cursor or "",
+            agent=given.name("agent", agent or ""),
+            label=given.name("label", label or ""),
+            thread=given.name("thread", thread or ""),
+            limit=given.count("limit", limit),
+            cursor=given.text("cursor", cursor or ""),
         )
         return await views(self.store, query)
 
@@ -302,13 +301,10 @@ class Midrun:
         checkpoint = given.checkpoint(checkpoint)
         if self._key is not None:
             checkpoint.check_signed(self._key)
-        try:
-            row = await self.store.row(checkpoint.run)
-        except RunNotFound:
-            row = None
+        row = await row_in(self.store, checkpoint.run)
         if row is not None:
             if request_id and request_id in (await load(self.store, row.run)).heard:
-                return Run(row.run, self._desk)
+                return Run(row.run, self._desk, repeated=True)
             checkpoint.check_head(row.seq, await bare_head(self.store, row))
         agent = self.agents.get(checkpoint.agent)
         name = ", ".join(self.agents) if agent is None else agent.name
@@ -321,8 +317,9 @@ class Midrun:
         *before, last = wishes
         wishes = (*before, replace(last, request=given.text("request_id", request_id or "")))
         self._desk.check_all(state, wishes)  # before anything is taken in
-        if row is None:
-            await take_in(self.store, checkpoint, family)
+        if row is None and not await take_in(self.store, checkpoint, family):
+            then = partial(self.resume, checkpoint, answer, instruction=instruction, caps=caps)
+            return await then(actor=actor, request_id=request_id)  # it is known by now
         await self._desk.ask_all(checkpoint.run, wishes)
         return Run(checkpoint.run, self._desk)
 
@@ -345,11 +342,12 @@ class Midrun:
 
         `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`.
         """
+        scope, reason = given.scope(scope), given.name("reason", reason)
         await self.store.halt(Halt(scope=scope, by=actor_of(actor).name, reason=reason))
 
     async def lift(self, *, scope: str = "all", actor: Who) -> bool:
         """Take a latch away; runs that no other latch covers go on where they were."""
-        lifted = await self.store.lift(scope)
+        lifted = await self.store.lift(given.name("scope", scope))
         await let_go(self._desk, actor_of(actor))
         return lifted
 

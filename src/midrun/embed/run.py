@@ -68,10 +68,13 @@ class Run:
     What does not fit where the run stands raises `ControlRefused`, which says why, who came
     first, and what is possible instead; nothing was applied. What is so already is no error:
     the receipt's `already` names it.
+
+    `repeated` says that the request which this handle was returned for had been made before.
     """
 
-    def __init__(self, run_id: RunId, desk: Desk) -> None:
+    def __init__(self, run_id: RunId, desk: Desk, *, repeated: bool = False) -> None:
         self.id = run_id
+        self.repeated = repeated
         self._desk = desk
 
     def __repr__(self) -> str:
@@ -275,8 +278,11 @@ class Run:
         """
         words, by = given.text("instruction", instruction or ""), actor_of(actor)
         request = given.text("request_id", request_id or "")
-        run = await self._desk.fork(self.id, seq, instruction=words, by=by, request=request)
-        return Run(run, self._desk)
+        where = None if seq is None else given.whole("seq", seq)
+        run, began = await self._desk.fork(
+            self.id, where, instruction=words, by=by, request=request
+        )
+        return Run(run, self._desk, repeated=not began)
 
     # ── looking ───────────────────────────────────────────────────────────────────────────
 
@@ -361,7 +367,7 @@ class Run:
         A request that is repeated means the one that it decided.
         """
         if ask is not None:
-            return AskId(ask)
+            return AskId(given.text("ask", ask))
         state = await self._state()
         if (heard := state.heard.get(request or "")) is not None:
             for decided in state.asks:

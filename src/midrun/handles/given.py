@@ -16,6 +16,9 @@ Moment: TypeAlias = datetime | timedelta
 _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _MILLIONTHS: Final = frozenset({"cost", "time"})
 
+WORDS: Final = r"[^\s\x1c-\x1f\x85]"
+"""Found in text that says something, by Python and by JavaScript, whose spaces are not ours."""
+
 
 def text(name: str, value: object) -> str:
     """Return `value`, which must be text that can be stored.
@@ -31,6 +34,62 @@ def text(name: str, value: object) -> str:
         problem = "it has half of a character (a lone surrogate), which cannot be stored"
         raise Misconfigured(name, problem) from None
     return value
+
+
+def name(of: str, value: object) -> str:
+    """Return `value`, which must be text that runs can be found by, in every store.
+
+    Raises:
+        Misconfigured: it is something else, or has a character that Postgres does not keep.
+    """
+    if "\0" in text(of, value):
+        raise Misconfigured(of, "it has the character NUL, by which nothing can be found")
+    return text(of, value)
+
+
+def scope(value: object) -> str:
+    """Return `value`, which must say what a latch is to cover.
+
+    Raises:
+        Misconfigured: it would cover nothing.
+    """
+    kind, _, which = name("scope", value).partition(":")
+    if value != "all" and not (kind in {"agent", "label", "run"} and which):
+        raise Misconfigured("scope", "say all, agent:NAME, label:LABEL or run:ID")
+    return name("scope", value)
+
+
+def whole(of: str, value: object) -> int:
+    """Return `value`, which must be a whole number.
+
+    Raises:
+        Misconfigured: it is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Misconfigured(of, f"it is a whole number; {value!r} was given")
+    return value
+
+
+def count(of: str, value: object) -> int:
+    """Return `value`, which must be a number from 1.
+
+    Raises:
+        Misconfigured: it is something else.
+    """
+    if whole(of, value) < 1:
+        raise Misconfigured(of, f"it is a number from 1; {value!r} was given")
+    return whole(of, value)
+
+
+def task(value: object) -> str:
+    """Return `value`, which must be text that says something.
+
+    Raises:
+        Misconfigured: it is something else, or empty.
+    """
+    if not re.search(WORDS, text("task", value)):
+        raise Misconfigured("task", "it is empty; say what is to be done")
+    return text("task", value)
 
 
 def checkpoint(value: object) -> Checkpoint:

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Final
 
+import anyio
+from anyio.lowlevel import checkpoint
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from midrun.core.ids import RunId
 from midrun.core.values import Actor
@@ -20,7 +22,14 @@ from midrun.handles.given import text
 from midrun.server import operating, pages
 from midrun.server.bridges import Bridges
 from midrun.server.credentials import Auth, Tokens
-from midrun.server.guard import SAFE, check_body, check_host, check_page, guarded
+from midrun.server.guard import (
+    SAFE,
+    check_body,
+    check_host,
+    check_page,
+    check_query,
+    guarded,
+)
 from midrun.server.limits import Limits
 from midrun.server.openapi import described
 from midrun.server.placing import path_in, placed, root_of, with_slash
@@ -136,7 +145,10 @@ class App:
         else:
             scope = placed(scope)
             response = await self._answer(Request(scope, receive))
-            await response(scope, receive, guarded(send))
+            if scope["method"] == "HEAD":
+                await _say_head(response, scope, receive, guarded(send))
+            else:
+                await response(scope, receive, guarded(send))
 
     # ── one request ───────────────────────────────────────────────────────────────────────
 
@@ -154,6 +166,7 @@ class App:
             endpoint, path = _found(scope)
             limits = self._lobby.limits
             room = limits.checkpoint if endpoint.large else limits.body
+            check_query(scope)
             check_body(scope, headers, room)
             visit = Visit(
                 lobby=self._lobby, request=request, caller=caller, path=path, room=room
@@ -256,6 +269,21 @@ class App:
         return True
 
 
+async def _say_head(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Say what a response begins with, and nothing else: a stream is not even opened."""
+    begun: list[Message] = []
+    with anyio.CancelScope() as rest:
+
+        async def begin(message: Message) -> None:
+            begun.append(message)
+            rest.cancel()
+            await checkpoint()
+
+        await response(scope, receive, begin)
+    await send(begun[0])
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 def _signs_in(request: Request) -> bool:
     return request.method == "POST" and path_in(request.scope) == "/v1/session"
 
@@ -263,9 +291,12 @@ def _signs_in(request: Request) -> bool:
 def _found(scope: Scope) -> tuple[Endpoint, dict[str, str]]:
     """Return the endpoint that a request is for, and what its path names.
 
+    A HEAD is a GET that wants no body.
+
     Raises:
         Problem: 404 or 405.
     """
+    wanted = "GET" if scope["method"] == "HEAD" else scope["method"]
     methods: set[str] = set()
     for endpoint, route in _TABLE:
         match, child = route.matches(scope)
@@ -274,9 +305,9 @@ def _found(scope: Scope) -> tuple[Endpoint, dict[str, str]]:
         path = {name: str(child["path_params"][name]) for name in route.param_convertors}
         if not all(_ID.fullmatch(part) for name, part in path.items() if name != "rest"):
             break
-        if scope["method"] == endpoint.method:
+        if wanted == endpoint.method:
             return endpoint, path
-        methods.add(endpoint.method)
+        methods |= {"GET", "HEAD"} if endpoint.method == "GET" else {endpoint.method}
     if methods:
         raise Problem("method_not_allowed", 405, headers={"Allow": ", ".join(sorted(methods))})
     raise Problem("not_found", 404, "there is nothing here; see /v1/openapi.json")

@@ -17,9 +17,9 @@ from midrun.handles.receipt import Receipt
 from midrun.ports.store import Query
 from midrun.server.bodies import DecisionBody
 from midrun.server.problems import Problem, said
-from midrun.server.seeing import may_decide
 from midrun.server.views import UNREADABLE
 from midrun.server.visit import Visit, answer, told
+from midrun.server.whose import may_decide
 
 
 class ShownAsk(AskView, kw_only=True):
@@ -77,7 +77,7 @@ def _shown(visit: Visit, state: State, view: AskView) -> ShownAsk:
         ref=f"{state.run}-{view.id}",
         run_id=state.run,
         task=state.started.task,
-        may_decide=may_decide(visit.actor, state, ask),
+        may_decide=may_decide(visit.actor, state.started.by, ask),
     )
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import asdict
 
 from midrun.core.stops import Stop
 from midrun.core.values import Json, UndoSet, Urgency, Value, When
+from midrun.handles.given import WORDS
 
 SCOPE = r"^(all|(agent|label|run):[^\n]{1,200})(?!\n)$"  # as JavaScript reads it, too
 
@@ -52,7 +53,7 @@ class StartBody(Body, kw_only=True):
     """A run to start. `caps`, or a whole `stop`, stand in for the agent's own condition."""
 
     agent: Name
-    input: Text
+    input: Annotated[Text, Meta(extra_json_schema={"pattern": WORDS})]  # as a start has it
     thread_id: Annotated[str, Meta(max_length=ID_MAX)] = ""
     labels: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
     caps: Caps = Caps()

@@ -155,14 +155,16 @@ def _watching(visit: Visit, query: Query) -> Source:
         store, sees, lines = visit.lobby.store, visit.lobby.views.sees, visit.lobby.lines
         async with store.watch() as changed:  # before the page, so that nothing is overlooked
             rows, _ = await visible(visit, query)
-            await writer.write(RETRY + framed("stream.snapshot", await lines.of(rows)))
+            await writer.write(
+                RETRY + framed("stream.snapshot", await lines.of(rows, visit.actor))
+            )
             async for change in changed:
                 if not change.run:
                     await writer.write(framed("halts.changed", {}))
                 elif await sees(visit.actor, change.run):
                     row = await _row(visit, change.run)
                     if row is not None and _is_of(row, query):
-                        (changed_line,) = await lines.of([row])
+                        (changed_line,) = await lines.of([row], visit.actor)
                         await writer.write(framed("run.changed", changed_line))
                         await writer.breath(GAP_S)
 

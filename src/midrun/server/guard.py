@@ -81,6 +81,16 @@ def check_page(scope: Scope, headers: Headers) -> None:
         raise Problem("foreign_origin", 403, "requests of other pages are not taken")
 
 
+def check_query(scope: Scope) -> None:
+    """Refuse a query with a character that no name has, and that not every store takes.
+
+    Raises:
+        Problem: 400.
+    """
+    if b"%00" in scope["query_string"]:
+        raise Problem("bad_query", 400, "nothing here has the character NUL in its name")
+
+
 def check_body(scope: Scope, headers: Headers, limit: int) -> None:
     """Refuse a change whose body is not JSON, or longer than we would read.
 

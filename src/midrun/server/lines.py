@@ -7,19 +7,20 @@ since is not read again for it.
 
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from midrun.core.ids import START, Epoch, Micros, RunId, Seq
+from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.offers import Offer, offers
 from midrun.core.signs import Sign, sign, unheard_of
-from midrun.core.state import State
-from midrun.core.values import DRIVABLE, Phase, Value
+from midrun.core.state import Ask, State
+from midrun.core.values import DRIVABLE, Actor, Phase, Value
 from midrun.core.words import line, place
 from midrun.embed.midrun import Midrun
 from midrun.ports.store import RunRow
 from midrun.server.views import UNREADABLE, Views, keep
+from midrun.server.whose import may_decide, to_whom
 
 WORKS_MAX: Final = 8192
 
@@ -62,30 +63,41 @@ class RunLine(Value, kw_only=True):
     work: Work
 
 
+class _Known(NamedTuple):
+    """What was read of a run up to `seq`: the same for everybody; and what waits for whom."""
+
+    seq: Seq
+    work: Work
+    starter: str
+    asks: tuple[Ask, ...]
+
+
 class Lines:
     """Makes lines of rows."""
 
     def __init__(self, mid: Midrun, views: Views) -> None:
         self._mid = mid
         self._views = views
-        self._works: OrderedDict[RunId, tuple[Seq, Work]] = OrderedDict()
+        self._known: OrderedDict[RunId, _Known] = OrderedDict()
 
-    async def of(self, rows: Sequence[RunRow]) -> tuple[RunLine, ...]:
-        """Return the lines of `rows`, in their order."""
+    async def of(self, rows: Sequence[RunRow], actor: Actor) -> tuple[RunLine, ...]:
+        """Return the lines of `rows`, in their order, as they are for `actor`."""
         holders = await self._mid.store.holders()
         now = self._mid.now()
-        return tuple([_line(row, await self._work(row), holders, now) for row in rows])
+        return tuple([_line(row, await self._work(row, actor), holders, now) for row in rows])
 
-    async def _work(self, row: RunRow) -> Work:
-        seq, work = self._works.get(row.run, (START, None))
-        if work is None or seq < row.seq:
+    async def _work(self, row: RunRow, actor: Actor) -> Work:
+        known = self._known.get(row.run)
+        if known is None or known.seq < row.seq:
             try:
                 state = await self._views.state(row.run)
             except UNREADABLE as error:
                 return _unread(str(error))
-            work = _work(state)
-            keep(self._works, row.run, (state.seq, work), WORKS_MAX)
-        return work
+            asks = tuple(state.asks[number - 1] for number in state.open_asks)
+            known = _Known(state.seq, _work(state), state.started.by, asks)
+            keep(self._known, row.run, known, WORKS_MAX)
+        theirs = any(may_decide(actor, known.starter, ask) for ask in known.asks)
+        return replace(known.work, sign=to_whom(known.work.sign, theirs=theirs))
 
 
 def _unread(error: str) -> Work:

@@ -16,7 +16,7 @@ from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.state import State
 from midrun.core.values import Phase
 from midrun.server.bodies import CheckpointBody, ForkBody
-from midrun.server.runs import created, is_known
+from midrun.server.runs import created
 from midrun.server.visit import Visit, answer
 
 EXPIRY_MAX: Final = 10 * 365 * 24 * 3600
@@ -65,14 +65,13 @@ async def fork(visit: Visit) -> Response:
     """Continue from a boundary of the run as a new one."""
     run = await visit.run()
     body = await visit.body(ForkBody)
-    known = await is_known(visit)
     made = await run.fork(
         body.seq,
         instruction=body.instruction or None,
         actor=visit.actor,
         request_id=visit.request_id(),
     )
-    return await created(visit, made, known=known)
+    return await created(visit, made)
 
 
 async def checkpoint(visit: Visit) -> Response:

@@ -17,7 +17,7 @@ from midrun.core.state import State
 from midrun.core.stops import CAPS, AnyOf, Custom, MaxCost, MaxTime, Stop, leaves
 from midrun.core.values import TERMINAL, Phase, Value
 from midrun.embed.run import Run
-from midrun.errors import Misconfigured, RunNotFound, StoreClosed
+from midrun.errors import Misconfigured, StoreClosed
 from midrun.handles.given import counted, traceparent
 from midrun.handles.item import Happened
 from midrun.handles.view import EffectView, FrameView
@@ -86,7 +86,6 @@ async def start(visit: Visit) -> Response:
         raise said(Misconfigured(f"agent {body.agent}", known), "agent_not_found", 404)
     if body.thread_id:
         await visit.check_thread(body.thread_id)
-    replayed = await is_known(visit)
     run = await mid.start(
         body.agent,
         body.input,
@@ -98,7 +97,7 @@ async def start(visit: Visit) -> Response:
         trace=_trace(visit),
         sees=visit.sees,
     )
-    return await created(visit, run, known=replayed)
+    return await created(visit, run)
 
 
 def _trace(visit: Visit) -> str | None:
@@ -109,24 +108,12 @@ def _trace(visit: Visit) -> str | None:
         return None
 
 
-async def is_known(visit: Visit) -> bool:
-    """Tell whether a run has been started under the caller's `Idempotency-Key` before."""
-    request_id = visit.request_id()
-    if request_id is None:
-        return False
-    try:
-        await visit.lobby.store.row(visit.lobby.mid.id_for(request_id))
-    except RunNotFound:
-        return False
-    return True
-
-
-async def created(visit: Visit, run: Run, *, known: bool = False) -> Response:
+async def created(visit: Visit, run: Run) -> Response:
     """Return a run that was started, now or when the same was asked for first."""
     shown = await visit.lobby.views.shown(run.id)
     root = root_of(visit.request.scope)
     headers = {"Location": f"{root}/v1/runs/{run.id}", "ETag": etag(shown)}
-    if known:
+    if run.repeated:
         headers["Idempotency-Replayed"] = "true"
     return answer(shown, 201, headers)
 
@@ -178,7 +165,7 @@ async def listed(visit: Visit) -> Response:
     )
     found, cursor = await visible(visit, query)
     counts = {} if visit.actor.role == "user" else await visit.lobby.store.counts()
-    items = await visit.lobby.lines.of(found)
+    items = await visit.lobby.lines.of(found, visit.actor)
     return answer(
         RunPage(
             items=items,

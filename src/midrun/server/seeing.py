@@ -16,13 +16,14 @@ from midrun.core.facts.fact import Asked
 from midrun.core.ids import Micros, Seq
 from midrun.core.offers import Offer, unheard
 from midrun.core.signs import Sign, halting, unheard_of
-from midrun.core.state import Ask, State
+from midrun.core.state import State
 from midrun.core.values import DRIVABLE, Actor, Phase, Value
 from midrun.embed.turns import TurnView, count, turns
 from midrun.embed.view import view_of
 from midrun.handles.view import RunView
 from midrun.ports.store import Halt
 from midrun.server.visit import Visit, answer, etag
+from midrun.server.whose import may_decide, to_whom
 
 TURNS: Final = 40
 """How many turns are shown at first; earlier ones are a page away."""
@@ -146,10 +147,7 @@ def _sign(
         return replace(sign, note="nothing of it starts until the halt is lifted")
     if sign.look == "queued" and not workers:
         return replace(sign, note="no worker is there to take it")
-    if sign.look == "waiting" and sign.word.endswith("a person"):
-        theirs = any(ask.may_decide for ask in asks)
-        return replace(sign, word="Waiting for you" if theirs else "Waiting for somebody else")
-    return sign
+    return to_whom(sign, theirs=any(ask.may_decide for ask in asks))
 
 
 def _permitted(actor: Actor, offers: dict[str, Offer]) -> dict[str, Offer]:
@@ -173,15 +171,8 @@ def _seen(actor: Actor, state: State, view: AskView) -> SeenAsk:
     return SeenAsk(
         **structs.asdict(view),
         ref=f"{state.run}-{view.id}",
-        may_decide=may_decide(actor, state, ask),
+        may_decide=may_decide(actor, state.started.by, ask),
     )
-
-
-def may_decide(actor: Actor, state: State, ask: Ask) -> bool:
-    """Say whether pressing the button would do; the core decides when it is pressed."""
-    own = ask.four_eyes and actor.name == state.started.by
-    addressed = ask.audience in {"", actor.role, f"user:{actor.name}"}
-    return actor.role != "viewer" and addressed and not own
 
 
 async def looked(visit: Visit) -> Response:

@@ -21,6 +21,7 @@ from midrun.core.values import Actor
 from midrun.embed.midrun import Midrun
 from midrun.embed.run import Run
 from midrun.errors import Misconfigured, RunNotFound
+from midrun.handles import given
 from midrun.handles.asking import Asking
 from midrun.handles.receipt import Receipt
 from midrun.handles.view import RunView
@@ -218,8 +219,9 @@ class Visit:
 
         Raises:
             Problem: 403.
+            Misconfigured: it is no name that a thread could have.
         """
-        if not await self.lobby.views.joins(self.actor, thread):
+        if not await self.lobby.views.joins(self.actor, given.name("thread", thread)):
             raise Problem("not_allowed", 403, "this thread is somebody else's")
 
     @asynccontextmanager

@@ -24,7 +24,14 @@ from midrun.core.ids import RunId
 from midrun.core.state import State
 from midrun.core.values import RESTS, TERMINAL, Phase
 from midrun.embed.run import Run
-from midrun.errors import ControlRefused, CursorRefused, MidrunError, RunNotFound
+from midrun.errors import (
+    ControlRefused,
+    CursorRefused,
+    MidrunError,
+    Misconfigured,
+    RunNotFound,
+)
+from midrun.handles import given
 from midrun.handles.asking import Asking
 from midrun.ports.store import Query
 from midrun.server.a2a.tasks import artifacts_of, context_of, status_of, task_of
@@ -122,12 +129,13 @@ class Handler(RequestHandler):
         """Return a page of the caller's tasks, newest first."""
         visit = _visit(context)
         size = min(max(params.page_size or 50, 1), 100)
-        query = Query(
-            agent=self._agent, thread=params.context_id, limit=size, cursor=params.page_token
-        )
         try:
+            thread = given.name("context", params.context_id)
+            query = Query(
+                agent=self._agent, thread=thread, limit=size, cursor=params.page_token
+            )
             page = await visit.lobby.store.runs(query)
-        except CursorRefused as error:
+        except (CursorRefused, Misconfigured) as error:
             raise InvalidParamsError(str(error)) from None
         tasks = []
         for row in page.items:

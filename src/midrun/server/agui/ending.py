@@ -8,16 +8,17 @@ from midrun.core.state import State
 from midrun.core.values import Phase
 from midrun.core.words import line
 from midrun.server.agui.given import RunAgentInput
-from midrun.server.agui.segment import Event, call_ref
+from midrun.server.agui.segment import Event, Segment, call_ref
 from midrun.server.agui.wishes import PAUSE
 
 _TEXT = {"type": "string"}
 
 
-def finished(state: State, given: RunAgentInput, *, pause_as: str) -> Iterator[Event]:
-    """Yield the last events of a segment, for a run that rests in `state`."""
-    own = {"threadId": given.thread_id, "runId": given.run_id}
+def finished(segment: Segment, given: RunAgentInput, *, pause_as: str) -> Iterator[Event]:
+    """Yield the last events of a segment, for a run that rests as it was last told."""
+    state, own = segment.state, {"threadId": given.thread_id, "runId": given.run_id}
     success: Event = {"type": "RUN_FINISHED", **own, "outcome": {"type": "success"}}
+    success |= {"usage": [segment.usage]} if segment.usage else {}
     match state.phase:
         case Phase.COMPLETED:
             yield success | {"result": state.output}

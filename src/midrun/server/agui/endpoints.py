@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from midrun.core.values import TERMINAL, Phase
 from midrun.embed.run import Run
 from midrun.errors import ControlRefused, StoreError
+from midrun.server.agui.capabilities import capabilities
 from midrun.server.agui.ending import finished
 from midrun.server.agui.given import ConnectInput, RunAgentInput, StopInput
 from midrun.server.agui.segment import RESTS, Event, Segment, messages
@@ -61,17 +62,12 @@ async def stop(visit: Visit) -> Response:
 
 async def info(visit: Visit) -> Response:
     """Say what CopilotKit asks of a runtime before it connects."""
-    human = {"supported": True, "approvals": True, "interventions": True, "interrupts": True}
-    capabilities = {
-        "transport": {"streaming": True, "resumable": True},
-        "humanInTheLoop": {**human, "approveWithEdits": True},
-    }
     agents = {
         name: {
             "name": name,
             "description": agent.instructions.partition("\n")[0][:200],
             "className": "MidrunAgent",
-            "capabilities": capabilities,
+            "capabilities": capabilities(agent),
         }
         for name, agent in visit.lobby.mid.agents.items()
     }
@@ -119,7 +115,7 @@ class SegmentStream(Stream):
 
     async def _segment(self, writer: Writer) -> None:
         given, run, state = self._given, self._at.run, self._at.state
-        segment = Segment(state)
+        segment = Segment(state, current=given.current)
         own = {"threadId": given.thread_id, "runId": given.run_id}
         await _write(writer, [{"type": "RUN_STARTED", **own, "protocolVersion": VERSION}])
         if self._replay:
@@ -130,9 +126,9 @@ class SegmentStream(Stream):
                     await _write(writer, segment.told(item))
                     if item.seq is not None and isinstance(item.entry, RESTS):
                         break
-        await _write(writer, segment.closed())
+        await _write(writer, segment.ended())
         await _write(writer, await self._snapshots(segment))
-        await _write(writer, finished(segment.state, given, pause_as=self._pause_as))
+        await _write(writer, finished(segment, given, pause_as=self._pause_as))
         self._over = True
 
     @property

@@ -1,7 +1,7 @@
 """A segment: what happens to a run, as AG-UI has it, until the run rests.
 
 It is told every entry and delta, and keeps what is open: clients give up on a stream that ends
-with a message, a step or a call still open.
+with a message, a step, a call or a child run still open.
 """
 
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ import msgspec
 
 from midrun.core import entries as e
 from midrun.core.evolve import fold
-from midrun.core.ids import CallId
+from midrun.core.ids import CallId, RunId, child_id
 from midrun.core.state import Call, Stage, State
 from midrun.core.transcript import Transcript, Turn
-from midrun.core.values import Json
+from midrun.core.values import Json, Phase
 from midrun.core.words import fate
 from midrun.driver.live import Delta
 from midrun.handles.item import Happened, Item
@@ -38,13 +38,21 @@ _TOLD: Final = (e.CallStarted, *_ENDS)
 
 
 class Segment:
-    """Translates one run, from `state` on. `state` is what it has been told so far."""
+    """Translates one run, from `state` on. `state` is what it has been told so far.
 
-    def __init__(self, state: State) -> None:
+    `current` says whether the client knows the words of 1.0: one of before gives up on a word
+    that it does not know.
+    """
+
+    def __init__(self, state: State, *, current: bool) -> None:
         self.state = state
+        self._current = current
+        self._used: list[tuple[int, int]] = []  # tokens of each model call, and of its prompt
+        self._children: dict[CallId, bool] = {}  # told of → whether it is still at work
         self._speaking = ""  # the message whose text is open, ...
         self._said = ""  # ... and what was streamed of it
-        self._thinking = ""
+        self._thinking = ""  # likewise of what it thinks
+        self._thought = ""
         self._step = ""
 
     def told(self, item: Item) -> Iterator[Event]:
@@ -57,10 +65,16 @@ class Segment:
         entry = item.entry
         if isinstance(entry, e.CallStarted) and entry.call_kind == "model":
             yield from self._begin_step(entry)
+        elif isinstance(entry, e.CallStarted) and entry.call_kind == "child":
+            yield from self._begin_child(entry.call)
         elif isinstance(entry, _ENDS) and (call := self.state.call(entry.call)) is not None:
             if call.call_kind == "model":
+                if isinstance(entry, e.CallDone) and entry.spent is not None:
+                    window = 0 if entry.reply is None else entry.reply.window
+                    self._used.append((entry.spent.tokens, window))
                 yield from self._spoken(before)
             else:
+                yield from self._end_child(call)
                 yield _result(self.state, call)
         if not isinstance(entry, _TOLD):
             yield custom(item)
@@ -73,7 +87,48 @@ class Segment:
             yield {"type": "STEP_FINISHED", "stepName": self._step}
             self._step = ""
 
+    def ended(self) -> Iterator[Event]:
+        """Yield the ends of everything: the run rests, and so do its children."""
+        yield from self.closed()
+        for call, works in self._children.items():
+            if works:
+                yield _suspended(child_id(self.state.run, call))
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """What its model calls have used, as far as their provider has said."""
+        total = sum(tokens for tokens, _ in self._used)
+        prompts = sum(prompt for _, prompt in self._used)
+        told = {"totalTokens": total} if total else {}
+        if total and all(0 < prompt <= tokens for tokens, prompt in self._used):
+            told |= {"inputTokens": prompts, "outputTokens": total - prompts}
+        return told
+
     # ── parts ─────────────────────────────────────────────────────────────────────────────
+
+    def _begin_child(self, call: CallId) -> Iterator[Event]:
+        """Yield that a child is at work, once: another attempt goes on with the same."""
+        held = self.state.call(call)
+        if self._current and held is not None and call not in self._children:
+            self._children[call] = True
+            own, by = child_id(self.state.run, call), call_ref(self.state, call)
+            about = {"subagentRunId": own, "name": held.use.tool, "parentToolCallId": by}
+            yield {"type": "SUBAGENT_STARTED", **about}
+
+    def _end_child(self, call: Call) -> Iterator[Event]:
+        """Yield what became of a child, also of one that began in a segment before."""
+        if call.call_kind != "child" or call.stage is Stage.SEALED:
+            return
+        yield from self._begin_child(call.id)
+        if self._children.get(call.id):
+            self._children[call.id] = False
+            own, said = child_id(self.state.run, call.id), call.error or fate(call)
+            if call.stage is Stage.DONE:
+                yield {"type": "SUBAGENT_FINISHED", "subagentRunId": own, "result": call.result}
+            elif self.state.phase is Phase.PAUSING:  # it goes on with its parent
+                yield _suspended(own)
+            else:
+                yield {"type": "SUBAGENT_ERROR", "subagentRunId": own, "message": said}
 
     def _begin_step(self, entry: e.CallStarted) -> Iterator[Event]:
         yield from self.closed()
@@ -88,7 +143,7 @@ class Segment:
         elif delta.kind == "text":
             yield from self._text(own, delta.text)
         elif delta.kind == "thinking":
-            yield from self._thought(f"{own}-thinking", delta.text)
+            yield from self._muse(f"{own}-thinking", delta)
         elif delta.kind != "args":
             value = {"call": delta.call, "tool": delta.tool, "text": delta.text}
             yield {"type": "CUSTOM", "name": f"midrun.call.{delta.kind}", "value": value}
@@ -103,13 +158,17 @@ class Segment:
             self._said += text
             yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": own, "delta": text}
 
-    def _thought(self, own: str, text: str) -> Iterator[Event]:
+    def _muse(self, own: str, delta: Delta) -> Iterator[Event]:
         if self._thinking != own:
             yield from self._end_thinking()
-            self._thinking = own
+            self._thinking, self._thought = own, ""
             yield {"type": "REASONING_START", "messageId": own}
             yield {"type": "REASONING_MESSAGE_START", "messageId": own, "role": "reasoning"}
+        text = delta.text
+        if delta.opening:  # all of it so far: what the client has is not said again
+            text = text[len(self._thought) :] if text.startswith(self._thought) else ""
         if text:
+            self._thought += text
             yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": own, "delta": text}
 
     def _end_text(self) -> Iterator[Event]:
@@ -142,6 +201,11 @@ class Segment:
         heard = self._said if self._speaking == own else ""
         if text.startswith(heard) and text != heard:
             yield from self._text(own, text[len(heard) :])
+
+
+def _suspended(child: RunId) -> Event:
+    outcome = {"type": "suspended"}
+    return {"type": "SUBAGENT_FINISHED", "subagentRunId": child, "outcome": outcome}
 
 
 def custom(item: Happened) -> Event:

@@ -83,7 +83,7 @@ export class Asks extends StoreElement {
     this._known = new Map();
     /** @type {Set<string>} those that were brought before the reader's eyes */
     this._brought = new Set();
-    this._focused = this._restored = false;
+    this._restored = false;
   }
 
   /** Whether somebody is about to decide something in their own words. */
@@ -98,13 +98,10 @@ export class Asks extends StoreElement {
     if (this.view && !this._restored) this._restore(this.view);
     if (this._restored && (changed.has("drafts") || changed.has("field"))) this._keep();
     for (const ask of this.view?.asks ?? []) this._known.set(ask.id, ask);
-    this._focused = Boolean(this.shadowRoot?.activeElement);
   }
 
   updated() {
     this._bring();
-    if (!this._focused || this.shadowRoot?.activeElement) return;
-    this._focus("#title"); // what had the focus is gone
   }
 
   /** Take up what was written before a reload. @param {import("./shapes.js").Run} run */

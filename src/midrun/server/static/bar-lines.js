@@ -1,9 +1,9 @@
 // @ts-check
 /** The lines of the control bar above its buttons: where the run stands, and what pends. */
 import { html, nothing } from "./lit.js";
-import { hasNewCourse } from "./happenings.js";
+import { hasNewCourse, isPlanHeld } from "./happenings.js";
 import { icon } from "./icons.js";
-import { LOOKS, by, capValue, clock, count, money, span, timeOfDay, whom } from "./words.js";
+import { LOOKS, by, capValue, clock, count, money, signed, span, timeOfDay, whom } from "./words.js";
 
 /** @typedef {import("./shapes.js").Run} Run */
 /** @typedef {import("./run-store.js").RunStore} RunStore */
@@ -27,7 +27,7 @@ export function top(store, run, link) {
   const moving = !lost && MOVING.has(look);
   return html`<div class="top">
     <span class="badge" part="badge" data-tone=${tone} data-border=${border}>
-      ${icon(look, moving)}<span>${word}${by(who, run.you)}${lost ? "" : silence(store, run)}</span>
+      ${icon(look, moving)}<span>${signed(word, who, run.you)}${lost ? "" : silence(store, run)}</span>
     </span>
     <span
       class=${run.working && !lost ? "clock" : "clock still"}
@@ -35,7 +35,7 @@ export function top(store, run, link) {
       aria-label="Time at work"
       .textContent=${clock(store.elapsed)}
     ></span>
-    <span class="mono">${place(run)}</span>
+    <span class="mono">${place(store, run)}</span>
     <span class="at">
       <span class="note">${lost ? nothing : note(store, run)}</span>
       ${link}
@@ -50,13 +50,17 @@ function silence(store, run) {
   return run.lost && seconds >= 1 ? ` for at least ${span(seconds)}` : "";
 }
 
-/** @param {Run} run */
-function place(run) {
+/**
+ * Where it stands in its plan; a side question that made none stands nowhere in it.
+ * @param {RunStore} store @param {Run} run
+ */
+function place({ events }, run) {
   const rows = run.rows.filter((row) => row.look !== "dropped");
   if (!rows.length) return run.place;
   const done = rows.filter((row) => row.look === "done").length;
   const still = isOver(run) || run.phase === "paused";
-  return still ? `${done} of ${rows.length} done` : run.place;
+  if (still) return `${done} of ${rows.length} done`;
+  return isPlanHeld(events, run) ? `held at ${run.place}` : run.place;
 }
 
 /** What it is at, and since when. @param {RunStore} store @param {Run} run */

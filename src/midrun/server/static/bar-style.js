@@ -194,6 +194,23 @@ export const style = css`
       display: none; /* the sheet below says it */
     }
   }
+  @container (max-width: 420px) {
+    .buttons {
+      grid-template-columns: 13fr 10fr 9fr; /* in which "Keep running" is one line */
+    }
+    .big b {
+      gap: 4px;
+      font-size: 13px;
+    }
+  }
+  @container (max-width: 350px) {
+    .buttons {
+      grid-template-columns: 11fr 8fr 8fr;
+    }
+    .big .icon {
+      display: none;
+    }
+  }
   @container (max-width: 320px) {
     .buttons {
       grid-template-columns: 1fr;

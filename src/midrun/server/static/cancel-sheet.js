@@ -1,6 +1,7 @@
 // @ts-check
 /** `<midrun-cancel-sheet>`: what a cancel would undo, and what it could not, before it is asked. */
 import { css, html, nothing } from "./lit.js";
+import { keep, kept } from "./drafts.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 
@@ -9,12 +10,28 @@ const HOLD_S = 60;
 const GOING = new Set(["queued", "running", "waiting"]);
 const HELD = new Set(["pausing", "paused"]);
 
+/** @typedef {import("./shapes.js").Run} Run */
+
+/** @param {string} id */
+const mark = (id) => `${id} cancel`;
+
+/** Tell whether the run is held by a sheet that a reload has closed. @param {Run} run */
+export const wasOpen = (run) => isHeldByYou(run) && Boolean(kept(mark(run.run_id)));
+
+/** @param {Run} run */
+const isHeldByYou = (run) => Boolean(run.hold_until) && HELD.has(run.phase) && run.since_by === run.you;
+
 /**
  * Holds the run while it is open. Emits "closed", whose detail is what to say about it: the
- * hold ends by itself if nobody decides.
+ * hold ends by itself if nobody decides. Opened again after a reload it is `unasked`, and the run
+ * is held already.
  */
 export class CancelSheet extends StoreElement {
-  static properties = { ...StoreElement.properties, held: { state: true } };
+  static properties = {
+    ...StoreElement.properties,
+    unasked: { attribute: false },
+    held: { state: true },
+  };
 
   static styles = [
     theme,
@@ -28,9 +45,6 @@ export class CancelSheet extends StoreElement {
         font-size: 14px;
         display: inline;
       }
-      h3:focus {
-        outline: none;
-      }
       li {
         font: 12.5px/1.5 var(--mono);
       }
@@ -43,6 +57,7 @@ export class CancelSheet extends StoreElement {
 
   constructor() {
     super();
+    this.unasked = false;
     /** @type {"no" | "asked" | "yes"} whether it is us who hold the run */
     this.held = "no";
     this._from = 0; // the entry by which we hold it
@@ -50,7 +65,11 @@ export class CancelSheet extends StoreElement {
 
   firstUpdated() {
     this.renderRoot.querySelector("h3")?.focus();
-    if (GOING.has(this.view?.phase ?? "")) void this._hold();
+    const run = this.view;
+    if (!run) return;
+    keep(mark(run.run_id), "open");
+    if (this.unasked) this.held = "yes";
+    else if (GOING.has(run.phase) || isHeldByYou(run)) void this._hold(); // it may go on by now
   }
 
   async _hold() {
@@ -74,6 +93,7 @@ export class CancelSheet extends StoreElement {
 
   /** @param {string} said */
   _close(said) {
+    keep(mark(this.view?.run_id ?? ""), "");
     this.dispatchEvent(new CustomEvent("closed", { detail: said }));
   }
 

@@ -89,7 +89,21 @@ export class Composer extends StoreElement {
   /** @param {import("./lit.js").Changed} changed */
   willUpdate(changed) {
     super.willUpdate(changed);
-    if (!this.hasUpdated && !this.text) this.text = kept(this._key);
+    if (!this.hasUpdated && !this.text) this._restore();
+  }
+
+  /** Take up what was written before a reload, and what it was meant for. */
+  _restore() {
+    this.text = kept(this._key);
+    const how = kept(`${this._key} how`);
+    this.aside = how === "aside";
+    if (how === "now") this.when = "now";
+  }
+
+  _keep() {
+    const how = this.aside ? "aside" : this.when;
+    keep(this._key, this.text);
+    keep(`${this._key} how`, this.text && how);
   }
 
   firstUpdated() {
@@ -105,7 +119,7 @@ export class Composer extends StoreElement {
   _write(text) {
     this.text = text;
     this.error = "";
-    keep(this._key, text);
+    this._keep();
   }
 
   /** @param {KeyboardEvent} event */
@@ -194,7 +208,7 @@ export class Composer extends StoreElement {
       ${this._consequence ? html`<div class="dim">${this._consequence}</div>` : nothing}
       ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
       <div class="row">
-        <button class="main" ?disabled=${this.busy}>${this._verb}</button>
+        <button class="main" aria-disabled=${this.busy ? "true" : nothing}>${this._verb}</button>
         <button type="button" @click=${this._discard}>Discard</button>
         <span class="dim keys">Enter sends · Shift+Enter new line · Esc discards</span>
       </div>
@@ -226,8 +240,12 @@ export class Composer extends StoreElement {
 
   /** @param {string} name @param {string} label @param {boolean} checked @param {() => void} act */
   _choice(name, label, checked, act) {
+    const chosen = () => {
+      act();
+      this._keep();
+    };
     return html`<label class="choice">
-      <input type="radio" name=${name} .checked=${live(checked)} @change=${act} />${label}
+      <input type="radio" name=${name} .checked=${live(checked)} @change=${chosen} />${label}
     </label>`;
   }
 }

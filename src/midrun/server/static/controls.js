@@ -22,6 +22,7 @@ import {
   wayTo,
 } from "./bar-lines.js";
 import { style } from "./bar-style.js";
+import { wasOpen } from "./cancel-sheet.js";
 import { kept } from "./drafts.js";
 import { emphatic } from "./emphasis.js";
 import { endButtons } from "./ended.js";
@@ -29,7 +30,6 @@ import { keepKeys, keysEverywhere } from "./keys.js";
 import { icon } from "./icons.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
-import "./cancel-sheet.js";
 import "./composer.js";
 
 /** @typedef {import("./shapes.js").Offer} Offer */
@@ -56,7 +56,6 @@ export class MidrunControls extends StoreElement {
     globalKeys: { type: Boolean, attribute: "global-keys" },
     sheet: { state: true },
     notice: { state: true },
-    said: { state: true },
     help: { state: true },
   };
 
@@ -70,12 +69,10 @@ export class MidrunControls extends StoreElement {
     this.notice = "";
     this.help = false;
     this._everywhere = keysEverywhere();
-    this.said = ""; // what somebody who does not look is told
     this._of = ""; // the run whose draft was looked for
-    this._unasked = false; // the composer is open because of it
+    this._unasked = false; // something is open because it was before a reload
     this._label = "";
     this._flippedAt = -Infinity;
-    this._word = "";
     /** @param {KeyboardEvent} event */
     this._keys = (event) => this._key(event);
     /** @type {ReturnType<typeof setInterval> | undefined} */
@@ -102,18 +99,17 @@ export class MidrunControls extends StoreElement {
     const { label } = run.controls.pause;
     if (this._label && label !== this._label) this._flippedAt = performance.now();
     this._label = label;
-    const word = this.store?.link === "lost" ? "Connection lost." : run.sign.said;
-    if (word && word !== this._word) this.said = this._word = word;
     if (run.run_id !== this._of) this._reopen(run);
     if (this.sheet === "redirect" && isOver(run)) this.sheet = "fork";
   }
 
-  /** Show what somebody had begun to write when the page went away. @param {Run} run */
+  /** Show what somebody had begun when the page went away. @param {Run} run */
   _reopen(run) {
     this._of = run.run_id;
     const may = run.role !== "viewer" && (run.controls.redirect.enabled || isOver(run));
-    this._unasked = may && Boolean(kept(run.run_id));
-    if (this._unasked) this.sheet = "redirect";
+    if (wasOpen(run)) this.sheet = "cancel";
+    else if (may && kept(run.run_id)) this.sheet = "redirect";
+    this._unasked = this.sheet !== "";
   }
 
   /** What was said to somebody's words is over once the run has taken them up. */
@@ -260,7 +256,7 @@ export class MidrunControls extends StoreElement {
       ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
       ${isOver(run) ? endButtons(this, run) : this._buttons(run)} ${this._sheet()}
       ${this.help ? this._keysHelp() : nothing}
-      <div class="unseen" role="status">${this.said}</div>
+      <div class="unseen" role="status">${store.link === "lost" ? "Connection lost." : spoken(run)}</div>
     </section>`;
   }
 
@@ -326,7 +322,11 @@ export class MidrunControls extends StoreElement {
     const closed = (/** @type {CustomEvent<string>} */ event) => void this._closed(event.detail);
     return html`<div class="sheet">
       ${this.sheet === "cancel"
-        ? html`<midrun-cancel-sheet .store=${this.store} @closed=${closed}></midrun-cancel-sheet>`
+        ? html`<midrun-cancel-sheet
+            .store=${this.store}
+            .unasked=${this._unasked}
+            @closed=${closed}
+          ></midrun-cancel-sheet>`
         : html`<midrun-composer
             .store=${this.store}
             .unasked=${this._unasked}
@@ -336,5 +336,9 @@ export class MidrunControls extends StoreElement {
     </div>`;
   }
 }
+
+/** What somebody who does not look is told; nothing that is no longer so. @param {Run} run */
+const spoken = ({ phase, sign }) =>
+  sign.said || (phase === "cancelling" ? "Cancelling. No new calls." : "");
 
 customElements.define("midrun-controls", MidrunControls);

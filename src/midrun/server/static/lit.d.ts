@@ -30,6 +30,7 @@ export class LitElement extends HTMLElement {
   requestUpdate(name?: PropertyKey, old?: unknown): void;
   protected shouldUpdate(changed: Changed): boolean;
   protected willUpdate(changed: Changed): void;
+  protected update(changed: Changed): void;
   protected firstUpdated(changed: Changed): void;
   protected updated(changed: Changed): void;
   protected render(): unknown;

@@ -78,7 +78,7 @@ export class MidrunNewRun extends LitElement {
       ${this.store?.may("operator") ? this.#caps() : nothing}
       ${this._problem ? html`<p class="problem" role="alert">${this._problem}</p>` : nothing}
       <div class="row">
-        <button class="main" ?disabled=${this._busy}>Start</button>
+        <button class="main" aria-disabled=${this._busy ? "true" : nothing}>Start</button>
         <button type="button" @click=${this.#close}>Discard</button>
       </div>
     </form>`;
@@ -124,6 +124,7 @@ export class MidrunNewRun extends LitElement {
   /** @param {SubmitEvent} event */
   #start = async (event) => {
     event.preventDefault();
+    if (this._busy) return;
     const given = new FormData(/** @type {HTMLFormElement} */ (event.target));
     const caps = Object.fromEntries(
       CAPS.map(([name]) => /** @type {const} */ ([name, Number(given.get(name))])).filter(

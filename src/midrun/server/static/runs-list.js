@@ -14,7 +14,7 @@ import { CHIPS, attentionFirst, named, step } from "./runs-order.js";
 import { RunsStore } from "./runs-store.js";
 import { style } from "./runs-style.js";
 import { theme } from "./theme.js";
-import { LOOKS, by, clock, money } from "./words.js";
+import { LOOKS, clock, money, signed } from "./words.js";
 import "./halt.js";
 import "./new-run.js";
 
@@ -98,7 +98,7 @@ export class MidrunRuns extends LitElement {
     const shown = store.lines.filter(CHIPS[chip].fits).sort(attentionFirst);
     return html`
       <div class="head row">
-        <h1>Runs</h1>
+        <h1 tabindex="-1">Runs</h1>
         ${this.#connection()}
         <span class="push row">${this.#actions()}</span>
       </div>
@@ -127,6 +127,7 @@ export class MidrunRuns extends LitElement {
     const pausable = store.pausable();
     return html`
       <button
+        id="pause"
         ?disabled=${!pausable.length}
         aria-expanded=${this._sheet === "pause"}
         @click=${() => this.#toggle("pause")}
@@ -134,11 +135,11 @@ export class MidrunRuns extends LitElement {
         Pause all
       </button>
       ${store.may("operator")
-        ? html`<button aria-expanded=${this._sheet === "halt"} @click=${() => this.#toggle("halt")}>
+        ? html`<button id="halt" aria-expanded=${this._sheet === "halt"} @click=${() => this.#toggle("halt")}>
             Halt…
           </button>`
         : nothing}
-      <button class="main" aria-expanded=${this._sheet === "new"} @click=${() => this.#toggle("new")}>
+      <button id="new" class="main" aria-expanded=${this._sheet === "new"} @click=${() => this.#toggle("new")}>
         New run
       </button>
     `;
@@ -150,8 +151,28 @@ export class MidrunRuns extends LitElement {
     this._said = "";
   }
 
+  /** Close what is open; the focus goes back to what opened it. */
+  async #close() {
+    const opener = this._sheet;
+    if (!opener) return;
+    this._sheet = "";
+    await this.updateComplete;
+    /** @type {HTMLElement | null} */ (this.renderRoot.querySelector(`#${opener}`))?.focus();
+  }
+
+  /** Draw; the focus that was on something that moved or is gone stays near. @param {import("./lit.js").Changed} changed */
+  update(changed) {
+    const had = /** @type {HTMLElement | null} */ (this.shadowRoot?.activeElement);
+    const row = had?.closest("tr");
+    super.update(changed);
+    if (!had || this.shadowRoot?.activeElement) return;
+    const link = row?.isConnected ? row.querySelector("a") : null;
+    const near = had.isConnected ? had : (link ?? this.renderRoot.querySelector("h1"));
+    near?.focus({ preventScroll: true });
+  }
+
   #sheet() {
-    const close = () => (this._sheet = "");
+    const close = () => this.#close();
     switch (this._sheet) {
       case "pause":
         return this.#pauseSheet();
@@ -177,7 +198,7 @@ export class MidrunRuns extends LitElement {
       </p>
       <div class="row">
         <button class="main" @click=${this.#pauseAll}>Pause ${many}</button>
-        <button @click=${() => (this._sheet = "")}>Back</button>
+        <button @click=${() => this.#close()}>Back</button>
       </div>
     </section>`;
   }
@@ -242,7 +263,7 @@ export class MidrunRuns extends LitElement {
     return html`<tr data-run=${line.run_id}>
       <td class="state">
         <span class="badge" data-tone=${tone} data-border=${border}>
-          ${icon(look, look === "running")}${word}${by(who, store.who.name)}
+          ${icon(look, look === "running")}${signed(word, who, store.who.name)}
         </span>
         <div class="note dim">${note}</div>
       </td>
@@ -261,7 +282,8 @@ export class MidrunRuns extends LitElement {
   /** @param {Line} line */
   #quick(line) {
     const { quick } = line.work;
-    if (line.phase === "waiting" && line.attention === "ask" && this._store?.may("user")) {
+    const asks = line.phase === "waiting" && line.attention === "ask";
+    if (asks && line.work.sign.word !== "Waiting for somebody else" && this._store?.may("user")) {
       const name = `Answer: ${line.task}`;
       return html`<a class="button" aria-label=${name} href=${`${this.base}/runs/${line.run_id}`}>Answer…</a>`;
     }

@@ -3,6 +3,7 @@
 import { html, nothing, repeat } from "./lit.js";
 import { Following } from "./following.js";
 import { formerly } from "./formerly.js";
+import { isPlanHeld } from "./happenings.js";
 import { style } from "./steps-style.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
@@ -48,7 +49,7 @@ export class Steps extends StoreElement {
     const speaking = saying(store, run);
     const turns = store.turns.items.filter(hasContent).filter(unsaid(store, speaking));
     const lines = run.rows.length
-      ? planned(run, turns, formerly(store.events, run.rows))
+      ? planned(run, turns, store.events)
       : unplanned(run, turns);
     const here = lines.findLast((line) => line.now);
     return html`<h2 id="title">Steps</h2>
@@ -81,7 +82,7 @@ export class Steps extends StoreElement {
       const said = line.turns.map((turn) => drawn(turn, { ...about, goesOn: false }));
       return html`<li class="said">${said}</li>`;
     }
-    const look = speaking ? "running" : line.look;
+    const look = speaking && line.look !== "held" ? "running" : line.look;
     const kind = NEVER.has(look) ? "title never" : line.number ? "title" : "title echo";
     const head = html`${standing(look, lost)}
       <span class=${kind}
@@ -163,9 +164,11 @@ function wentOn(turns, at) {
 
 /**
  * The plan's items, each with its turns; what was for none stands before or after.
- * @param {Run} run @param {Turn[]} turns @param {Map<number, string>} were @returns {Line[]}
+ * @param {Run} run @param {Turn[]} turns @param {import("./shapes.js").Happened[]} events
+ * @returns {Line[]}
  */
-function planned(run, turns, were) {
+function planned(run, turns, events) {
+  const [were, held] = [formerly(events, run.rows), isPlanHeld(events, run)];
   const first = turns.findIndex((turn) => turn.item > 0);
   const before = turns.slice(0, Math.max(first, 0)).filter((turn) => !turn.item);
   const after = (first < 0 ? turns : turns.slice(first)).filter(
@@ -177,7 +180,7 @@ function planned(run, turns, were) {
     key: `item ${at}`,
     title: row.text,
     number: row.look === "dropped" ? "" : `${++number}. `,
-    look: row.look,
+    look: held && row.look === "running" ? "held" : row.look,
     tool: row.tool,
     turns: turns.filter((turn) => turn.item === at + 1),
     was: were.get(at) ?? "",

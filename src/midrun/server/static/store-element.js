@@ -70,6 +70,29 @@ export class StoreElement extends LitElement {
     this._listen(this.store);
   }
 
+  /** Draw; the focus that was on something that is gone stays near. @param {import("./lit.js").Changed} changed */
+  update(changed) {
+    const had = /** @type {HTMLElement | null} */ (this.shadowRoot?.activeElement);
+    super.update(changed);
+    if (!had || this.shadowRoot?.activeElement) return;
+    if (had.isConnected) had.focus({ preventScroll: true }); // it was moved
+    if (!this.shadowRoot?.activeElement) this.refocus();
+  }
+
+  /** Take the focus where there is no button of ours for it: to our title, or else to the bar. */
+  refocus() {
+    const root = this.renderRoot;
+    const near = root.querySelector("h2") ?? /** @type {HTMLElement | null} */ (root.querySelector("section"));
+    if (near && !this.hidden) {
+      near.tabIndex = -1;
+      near.focus({ preventScroll: true });
+      return;
+    }
+    const around = /** @type {Document | ShadowRoot} */ (this.getRootNode());
+    const bar = /** @type {StoreElement | null} */ (around.querySelector("midrun-controls"));
+    if (bar !== this) bar?.refocus();
+  }
+
   /** Take no room where there is nothing to show. @param {boolean} shown */
   shown(shown) {
     this.toggleAttribute("hidden", !shown);

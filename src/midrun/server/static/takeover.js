@@ -151,7 +151,9 @@ export class TakeOver extends StoreElement {
   }
 
   async _write() {
-    if (await this._send("write", { text: this.text.trim() })) this._forget("text");
+    if (!(await this._send("write", { text: this.text.trim() }))) return;
+    this._forget("text");
+    this.renderRoot.querySelector("textarea")?.focus(); // there is nothing to press any more
   }
 
   async _use() {

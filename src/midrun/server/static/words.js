@@ -43,6 +43,15 @@ export function by(name, you) {
   return name ? ` by ${whom(name, you)}` : "";
 }
 
+/**
+ * Return a sign's word with who did it: "Cancelled by you — 1 undo failed".
+ * @param {string} word @param {string} name @param {string} you
+ */
+export function signed(word, name, you) {
+  const [what, ...more] = word.split(" — ");
+  return [what + by(name, you), ...more].join(" — ");
+}
+
 /** @param {number} number @param {string} noun */
 export function count(number, noun) {
   return `${number} ${noun}${number === 1 ? "" : "s"}`;
