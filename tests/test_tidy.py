@@ -9,7 +9,8 @@ import re
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Final, TypeAlias
@@ -191,62 +192,69 @@ def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), filename=str(path))
+
+
+def _found(rule: Callable[[Path], object], paths: Sequence[Path]) -> dict[str, object]:
+    """Return what a rule finds, by file. One test for all of them: to pytest each is a cost."""
+    return {_name(path): places for path in paths if (places := rule(path))}
 
 
 # ── every module ─────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("path", CODE, ids=_name)
-def test_a_module_fits_in_one_sitting(path: Path) -> None:
+def test_a_module_fits_in_one_sitting() -> None:
     """A module is read top to bottom, at once; what is longer is two modules."""
-    assert len(path.read_text().splitlines()) <= LINES_MAX
+    assert not _found(lambda path: len(path.read_text().splitlines()) > LINES_MAX, CODE)
 
 
-@pytest.mark.parametrize("path", CODE, ids=_name)
-def test_a_module_says_what_it_is_for(path: Path) -> None:
+def test_a_module_says_what_it_is_for() -> None:
     """The first line of the docstring is the line that `ls` should have shown."""
-    assert ast.get_docstring(_tree(path))
+    assert not _found(lambda path: not ast.get_docstring(_tree(path)), CODE)
 
 
-@pytest.mark.parametrize("path", CODE, ids=_name)
-def test_a_function_fits_on_a_screen(path: Path) -> None:
+def test_a_function_fits_on_a_screen() -> None:
     """Scrolling inside a function is where bugs hide."""
-    assert not long_functions(_tree(path))
+    assert not _found(lambda path: long_functions(_tree(path)), CODE)
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=_name)
-def test_names_speak_the_glossary(path: Path) -> None:
+def test_names_speak_the_glossary() -> None:
     """One word per concept: a synonym in a name makes the reader look for a second concept."""
-    folder = path.relative_to(SRC).parts[0]
-    words = _refused("classes and functions") - FOREIGN.get(folder, set())
-    assert not refused_names(_tree(path), words)
+    refused = _refused("classes and functions")
+
+    def synonyms(path: Path) -> list[str]:
+        folder = path.relative_to(SRC).parts[0]
+        return refused_names(_tree(path), refused - FOREIGN.get(folder, set()))
+
+    assert not _found(synonyms, SHIPPED)
 
 
-@pytest.mark.parametrize("path", CODE, ids=_name)
-def test_files_are_named_for_what_they_hold(path: Path) -> None:
+def test_files_are_named_for_what_they_hold() -> None:
     """`utils` and its kin say nothing, so everything fits, and everything ends up there."""
-    inside = path.relative_to(ROOT).with_suffix("").parts
-    assert not {w for part in inside for w in _words(part)} & _refused("files and folders")
+    refused = _refused("files and folders")
+
+    def empty_words(path: Path) -> set[str]:
+        inside = path.relative_to(ROOT).with_suffix("").parts
+        return {word for part in inside for word in _words(part)} & refused
+
+    assert not _found(empty_words, CODE)
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=_name)
-def test_stored_data_never_becomes_code(path: Path) -> None:
+def test_stored_data_never_becomes_code() -> None:
     """A checkpoint comes from outside; to unpickle it is to run its author's code."""
-    assert not foreign_code(_tree(path))
+    assert not _found(lambda path: foreign_code(_tree(path)), SHIPPED)
 
 
 def test_sql_is_never_put_together_from_values() -> None:
     """Values are parameters. Text that was safe when written gets a new caller one day."""
-    found = {_name(path): built_sql(_tree(path)) for path in STORES}
-    assert not {name: lines for name, lines in found.items() if lines}
+    assert not _found(lambda path: built_sql(_tree(path)), STORES)
 
 
-@pytest.mark.parametrize("path", SUITES, ids=_name)
-def test_names_of_tests_are_sentences(path: Path) -> None:
+def test_names_of_tests_are_sentences() -> None:
     """The list of failed tests is the first thing read; it should say what is broken."""
-    assert not terse_tests(_tree(path))
+    assert not _found(lambda path: terse_tests(_tree(path)), SUITES)
 
 
 # ── the public surface ───────────────────────────────────────────────────────

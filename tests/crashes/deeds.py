@@ -6,6 +6,7 @@ one write, so that it is there as soon as the deed has happened, and whole.
 
 import os
 import resource
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -219,6 +220,7 @@ async def bulk(call: Call, folder: str) -> str:
     """Act once, forbid the files of this process to grow, and return more than fits."""
     mark(folder, "bulk", call)
     size = (await anyio.Path(f"{folder}/runs.db-wal").stat()).st_size
+    sys.dont_write_bytecode = True  # Python 3.11 would leave half a file, and call it whole
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     return "x" * 500_000

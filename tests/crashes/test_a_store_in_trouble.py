@@ -22,7 +22,7 @@ from tests.keeping import kept_at
 from tests.runtime.stage import Stage, Use
 
 pytestmark = pytest.mark.about_sqlite(
-    "locks and fills the file; tests/postgres/test_lost_answers.py, tests/fleet/test_chaos.py"
+    "locks and fills the file; tests/postgres/test_lost_answers.py, test_full_disk.py"
 )
 
 

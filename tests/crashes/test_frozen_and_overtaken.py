@@ -22,7 +22,8 @@ from tests.crashes.facts import becomes, later
 from tests.keeping import kept_at
 
 LONG = timedelta(seconds=60)
-SHORT = timedelta(seconds=2)
+SHORT = timedelta(seconds=4)
+"""For tests that wait for its end; nobody loses it before because the disk is slow."""
 
 AN_HOUR_LATER = Outside(lease=timedelta(hours=6), clock=later(hours=1))
 """For whoever takes over: the frozen one's lease is over, its own is good by both clocks."""
@@ -209,7 +210,7 @@ async def test_a_lease_that_runs_out_is_taken_by_whoever_is_alive(path: Path) ->
     with child("drive", path.parent, "linger", SHORT.total_seconds()) as process:
         run_id = await process.hear()
         await happened(path, "linger-begun")
-        async with overtaking(path, "linger", Outside(lease=SHORT)) as midrun:
+        async with overtaking(path, "linger", Outside(lease=LONG)) as midrun:
             run = await midrun.get(run_id)
             process.freeze()
             taken = await until(midrun, run, second_epoch)

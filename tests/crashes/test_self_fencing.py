@@ -175,9 +175,10 @@ async def test_beats_that_fail_for_a_while_cost_nothing(scene: Scene) -> None:
     scene.holder.took()
     scene.store.out = True
     scene.clock.now += SAFE / 2
-    scene.store.anew.clear()
     scene.store.out = False
-    assert scene.store.anew.wait(PATIENCE)
+    for _ in range(3):  # one may have begun before; the third comes once the second counts
+        scene.store.anew.clear()
+        assert scene.store.anew.wait(PATIENCE)
     scene.clock.now += SAFE / 2
     assert scene.holder.alive()
     assert scene.fences == 0

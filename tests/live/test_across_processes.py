@@ -95,7 +95,9 @@ async def test_the_stream_of_a_server_that_does_not_drive_has_them(path: Path) -
         async with (
             here,
             listening(app(here, token=token)) as port,
-            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client,
+            httpx2.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=PATIENCE
+            ) as client,
             heard(client, f"/v1/runs/{run_id}/events") as events,
             anyio.create_task_group() as tasks,
         ):

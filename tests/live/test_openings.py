@@ -106,7 +106,9 @@ async def test_every_stream_of_a_server_has_it(stage: Stage) -> None:
     async with (
         mid,
         listening(app(mid, token=TOKEN)) as port,
-        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client,
+        httpx2.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=PATIENCE
+        ) as client,
         AsyncExitStack() as stack,
     ):
         run = await mid.start("actor", "Go.")

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 async def elsewhere(*arguments: object) -> dict[str, str]:
     """Run `elsewhere.py` with these arguments in a process of its own; return what it says."""
     command = [sys.executable, "-m", "tests.promises.elsewhere", *map(str, arguments)]
-    with anyio.fail_after(30):
+    with anyio.fail_after(120):
         ended = await anyio.run_process(
             command, cwd=ROOT, check=False, stderr=subprocess.STDOUT
         )

@@ -18,7 +18,8 @@ from tests.promises.speaker import Line, Speaker
 from tests.runtime.conftest import Opener
 from tests.runtime.stage import Stage, Use
 
-SHORT = timedelta(milliseconds=50)
+SHORT = timedelta(milliseconds=500)
+"""For what can be stopped it is long, also on a slow machine."""
 
 
 class Mixed:

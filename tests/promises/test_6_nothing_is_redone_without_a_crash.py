@@ -19,6 +19,9 @@ from midrun.core.entries import (
     CallUnknown,
     LateResult,
 )
+from midrun.core.ids import Micros
+from midrun.driver import acting
+from midrun.errors import OutcomeUnknown
 from midrun.models import ScriptedModel
 from midrun.ports.outside import Outside
 from midrun.stops import MaxTokens
@@ -206,6 +209,42 @@ async def test_a_check_that_cannot_find_out_fails_the_run_resumably(opened: Open
     await run.until("completed")
     assert stage.did == ["a"]
     await recorded(run, CallSettled)
+
+
+async def test_a_far_end_that_is_down_is_given_time_before_a_call_is_made_once_more(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its check says each time that nothing happened: made again at once, it never ends."""
+    waits: list[int] = []
+
+    def no_time(now: Micros, attempt: int, *, chance: float) -> Micros:
+        del chance
+        waits.append(attempt)
+        return now
+
+    async def find(call: Call, args: dict[str, str]) -> object:
+        del call, args
+        return NOT_DONE
+
+    @tool(check=find)
+    async def charge(call: Call, name: str) -> str:
+        """Charge a card, where somebody answers."""
+        if call.attempt < 4:
+            raise OutcomeUnknown(f"{name} timed out")
+        return "charged"
+
+    monkeypatch.setattr(acting, "retry_at", no_time)
+    model = ScriptedModel([Use("charge", name="a"), "Done."])
+    midrun = await opened(Agent("actor", model=model, tools=[charge]))
+    run = await midrun.start("actor", "go")
+    await run.until("completed")
+    assert [one.attempt for one in await entries(run, CallStarted) if one.call == "c2"] == [
+        1,
+        2,
+        3,
+        4,
+    ]
+    assert waits == [1, 2]  # the first time it is made again at once
 
 
 async def test_a_model_that_lost_its_run_is_closed_and_what_it_may_cost_is_kept(

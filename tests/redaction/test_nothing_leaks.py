@@ -19,7 +19,7 @@ from midrun.handles.item import Happened
 from midrun.models import Use
 from midrun.server import app
 from tests.redaction.office import HEADER, PASSWORD, SECRETS, SESSION, Office, copied
-from tests.server.conftest import listening
+from tests.server.conftest import PATIENCE, listening
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +59,9 @@ async def everything(run: Run, midrun: Midrun) -> list[object]:
     headers = {"Authorization": f"Bearer {token}"}
     async with (
         listening(app(midrun, token=token)) as port,
-        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client,
+        httpx2.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=PATIENCE
+        ) as client,
     ):
         for what in ("", "/events?limit=256", "/effects", "/commands"):
             reply = await client.get(f"/v1/runs/{run.id}{what}")

@@ -17,7 +17,7 @@ from midrun.driver.blocking.zygote import Zygote
 DEEDS = "tests.driver.blocking.deeds"
 LONG = timedelta(minutes=1)
 NONE = timedelta(0)
-PATIENCE = 30.0  # seconds before a test that waits for a fact gives up
+PATIENCE = 120.0  # seconds before a test that waits for a fact gives up
 
 
 def errand(

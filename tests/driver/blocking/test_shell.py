@@ -9,7 +9,15 @@ from midrun.agents.tool import place_of
 from midrun.core.values import Json
 from midrun.driver.blocking.errands import Died, Returned
 from midrun.driver.blocking.zygote import Zygote
-from tests.driver.blocking.scene import LONG, Fifo, Watch, errand, ignore, outcome_of
+from tests.driver.blocking.scene import (
+    LONG,
+    PATIENCE,
+    Fifo,
+    Watch,
+    errand,
+    ignore,
+    outcome_of,
+)
 
 
 async def _run(zygote: Zygote, command: str) -> dict[str, Json]:
@@ -55,7 +63,7 @@ async def test_the_whole_pipeline_dies_with_the_call(zygote: Zygote, tmp_path: P
         echo $$ $background > {begun.path}; read line < {gate.path} | cat; touch {effect}
     """
     it = errand(_place(), {"command": command})
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         async with zygote.running(it, save=ignore, note=ignore, grace=LONG) as running:
             watches = [Watch(pid) for pid in await begun.hear()]
     for watch in watches:

@@ -21,7 +21,7 @@ from tests.promises.seen import turns
 from tests.runtime.conftest import LEASE
 
 SERVER = Path(__file__).with_name("server.py")
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class Pipe:
