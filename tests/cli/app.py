@@ -53,6 +53,10 @@ aside = Agent(
     model=ScriptedModel([Use("ask_human", question="Which?"), *LOOK, "All told."]),
     tools=[ask_human, search],
 )
+aide = Agent("aide", model=ScriptedModel(["Helped."]))
+boss = Agent(
+    "boss", model=ScriptedModel([Use("aide", task="Help"), "Led."]), tools=[aide.as_tool()]
+)
 evil = Agent("evil", model=ScriptedModel([EVIL]))
 
-everyone = [searcher, asker, sender, capped, failing, aside, evil]
+everyone = [searcher, asker, sender, capped, failing, aside, boss, evil]

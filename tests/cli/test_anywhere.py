@@ -59,6 +59,16 @@ def test_runs_are_listed_and_found_by_the_beginning_of_their_ids(
     assert (many.code, "type more of it" in many.err) == (1, True)
 
 
+def test_a_child_run_names_its_parent(midrun: Typist, url: Typist) -> None:
+    """Whoever finds it in the list knows what it is part of."""
+    run = started(url, "boss", "Lead")
+    rows = [line for line in midrun("ls", "--agent", "aide").out.splitlines() if run in line]
+    (row,) = rows
+    assert row.endswith(f"Help  part of {run}")
+    assert f"parent   {run}\n" in midrun("show", row.split()[0]).out
+    assert "parent" not in midrun("show", run).out
+
+
 def test_a_question_is_answered(midrun: Typist, url: Typist) -> None:
     """By its name, and the answer is the tool's result."""
     run = started(url, "asker", "Ask me")
@@ -139,7 +149,7 @@ def test_a_side_question_is_acknowledged_at_once(midrun: Typist, url: Typist) ->
     """In words that are true: it is held until the run goes on."""
     run = started(url, "asker", "Ask me")
     assert midrun("pause", run).code == 0
-    assert "Hold on — finishing Ask me first" in midrun("say", run, "How far are you?").out
+    assert "Noted — for when the run is resumed" in midrun("say", run, "How far are you?").out
     assert midrun("cancel", run).code == 0
     assert "How far are you?" in midrun("feed", run, "--follow").out  # it came back
 
@@ -169,6 +179,7 @@ def test_what_a_model_says_does_not_act_on_a_terminal(midrun: Typist, url: Typis
         (["show", "run_nobody"], "run_nobody"),
         (["show", "run_nobody"], "midrun ls"),
         (["answer", "nobody-a1", "x"], "nobody"),
+        (["show", ""], "the id is empty"),
         (["ls", "--phase", "asleep"], "the phases are"),
     ],
 )
@@ -180,6 +191,25 @@ def test_what_cannot_be_done_says_what_to_do(
     assert (said.code, says in said.err) == (1, True), said.err
     (value,) = midrun(*words, "--json").values
     assert set(value) == {"error", "text"}
+
+
+def test_a_list_that_leaves_everything_out_says_so(midrun: Typist) -> None:
+    """Instead of telling somebody who has runs to start one."""
+    assert "no such runs; see all: midrun ls" in midrun("ls", "--agent", "nobody").out
+
+
+@pytest.mark.usefixtures("open_gate")
+def test_what_a_run_refused_is_told_to_programs_in_parts(midrun: Typist, url: Typist) -> None:
+    """They go by the reason, not by the words."""
+    run = started(url, "searcher")
+    refused = midrun("pause", run, "--json")
+    (value,) = refused.values
+    assert refused.code == 1
+    assert (value["error"], value["reason"]) == ("control_refused", "is_completed")
+    assert (value["run_id"], value["control"], value["phase"]) == (run, "pause", "completed")
+    (amid,) = midrun("fork", run, "--at", "900", "--json").values
+    assert (amid["reason"], amid["phase"]) == ("not_a_boundary", "completed")
+    assert "the journal ends at" in str(amid["text"])
 
 
 def test_a_feed_that_has_nothing_new_ends(midrun: Typist, url: Typist) -> None:

@@ -14,6 +14,8 @@ import pytest
 from midrun import Midrun
 from midrun.cli import main as command
 from midrun.cli.apps import agents_of
+from midrun.cli.grammar import GROUPS
+from midrun.cli.saying import count, spell
 from midrun.errors import RunNotFound
 from midrun.server import serve
 from tests.cli.typist import APP, TOKEN, Shell, Typist, read_until, serving
@@ -74,15 +76,24 @@ def test_a_watcher_that_is_ended_leaves_the_run_alone(
 
 
 @pytest.mark.slow
-def test_a_second_signal_leaves_at_once(shell: Shell, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("form", "tool", "last"),
+    [
+        ("--plain", "call_kind=tool", "resume with: midrun resume run_"),
+        ("--json", '"call_kind":"tool"', '"phase":"pausing"}'),
+    ],
+)
+def test_a_second_signal_leaves_at_once(
+    shell: Shell, tmp_path: Path, form: str, tool: str, last: str
+) -> None:
     """The tool is stopped in its grace; the pause stays asked for."""
     gate = str(tmp_path / "gate")
-    with shell.start("run", f"{APP}:searcher", "Find cats", GATE=gate) as running:
-        read_until(running, "call_kind=tool")
+    with shell.start("run", f"{APP}:searcher", "Find cats", form, GATE=gate) as running:
+        read_until(running, tool)
         running.send_signal(signal.SIGINT)
         read_until(running, "PauseRequested")
         running.send_signal(signal.SIGINT)
-        read_until(running, "resume with: midrun resume run_")
+        read_until(running, last)
         assert running.wait() == 75
 
 
@@ -155,6 +166,8 @@ def test_a_slip_is_answered_with_what_was_probably_meant(
     assert (said.code, says in said.err) == (code, True), said.err
     assert "Traceback" not in said.err
     assert not Path("typo.db").exists()
+    (value,) = Typist(capsys)(*words, "--json").values
+    assert says in str(value["text"])
 
 
 @pytest.mark.parametrize(
@@ -200,11 +213,27 @@ def test_every_command_teaches_by_example(capsys: pytest.CaptureFixture[str]) ->
     """And the list of them says what each is for."""
     midrun = Typist(capsys)
     listed = midrun("--help").out
-    for name in ("run", "attach", "ls", "pause", "asks", "halt", "serve", "demo"):
+    for name in (name for commands in GROUPS.values() for name in commands):
         assert f"  {name} " in listed
         told = midrun(name, "--help")
         assert told.code == 0
         assert f"midrun {name}" in told.out.partition("example")[2]
+        assert "--json" in told.out
+
+
+def test_times_and_sizes_are_for_people() -> None:
+    """Nobody counts seconds of a day, or digits of a million."""
+    times = (0, 59, 60, 3_599, 7_200, 5 * 86_400)
+    assert [spell(seconds) for seconds in times] == [
+        "0 s",
+        "59 s",
+        "1 min",
+        "60 min",
+        "2 h",
+        "5 d",
+    ]
+    sizes = (940, 12_345, 999_999, 3_400_000, 12_345_678_901)
+    assert [count(n) for n in sizes] == ["940", "12.3k", "1M", "3.4M", "12346M"]
 
 
 @pytest.mark.parametrize("word", ["ls", "show run_x", "pause run_x", "asks"])

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import anyio
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from midrun import Agent, Midrun
+from midrun.cli.saying import Sayer
 from midrun.models import ScriptedModel
 
 SAID = "Dönë — 日本"
@@ -132,3 +134,27 @@ def test_a_reader_that_leaves_a_run_of_others_pauses_nothing(store: str) -> None
     run = msgspec.json.decode(typed("ls", "--store", store, "--json").stdout)["run_id"]
     done = typed("attach", run, "--store", store, into="| head -c 1")
     assert (len(done.stdout), done.stderr) == (1, b"")
+
+
+class Screen(StringIO):
+    """A terminal, as far as a program can tell."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+def test_a_report_is_broken_between_words_where_somebody_reads_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A terminal would cut through them; a file gets the lines as they are."""
+    monkeypatch.setenv("COLUMNS", "40")
+    report = f"# Title\n\n- `write` {'word ' * 20}\n\n{'Partial work. ' * 9}"
+    screen, file = Screen(), StringIO()
+    Sayer(screen).prose(report)
+    Sayer(file).prose(report)
+    shown = screen.getvalue().splitlines()
+    assert shown[:4] == ["# Title", "", f"- `write`{' word' * 6}", f"  {'word ' * 7}".rstrip()]
+    assert max(map(len, shown)) <= 40
+    assert " ".join(screen.getvalue().split()) == " ".join(report.split())
+    assert file.getvalue() == f"{report}\n"

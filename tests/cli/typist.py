@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -72,10 +73,14 @@ class Shell:
         return Said(done.returncode, done.stdout, done.stderr)
 
     def start(self, *words: str, **env: str) -> "subprocess.Popen[str]":
-        """Start a command."""
-        return subprocess.Popen(  # noqa: S603 - our own command
-            self._command(words), env=self.env | env, stdout=subprocess.PIPE, text=True
-        )
+        """Start a command that hears a hang-up, though the tests may run under nohup."""
+        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # what is ignored is inherited
+        try:
+            return subprocess.Popen(  # noqa: S603 - our own command
+                self._command(words), env=self.env | env, stdout=subprocess.PIPE, text=True
+            )
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
     def _command(self, words: Sequence[str]) -> list[str]:
         return [sys.executable, "-m", "midrun", *words]
@@ -93,9 +98,10 @@ def read_until(process: "subprocess.Popen[str]", text: str) -> str:
 @contextmanager
 def serving(shell: Shell, agents: str = "everyone", **env: str) -> Iterator[str]:
     """Serve the app in a process of its own, and give its address."""
-    command = ("serve", f"{APP}:{agents}", "--port", "0", "--token", TOKEN)
+    command = ("serve", f"{APP}:{agents}", "--port", "0", "--token", TOKEN, "--json")
     with shell.start(*command, **env) as served:
         try:
-            yield read_until(served, "http://").partition("/#")[0]
+            told = json.loads(read_until(served, "http://"))
+            yield str(told["url"]).partition("/#")[0]
         finally:
             served.terminate()

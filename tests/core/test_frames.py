@@ -55,6 +55,19 @@ def test_a_side_question_is_acknowledged_in_the_runtimes_own_words() -> None:
     assert ack(begun.when(c.Say(text="later", urgency="later"))).startswith("Noted")
 
 
+def test_what_comes_before_a_switch_is_said() -> None:
+    """A tool may be at it for minutes, a paused run for days, a note until its time."""
+    press = c.Say(text="Stop the press", urgency="now")
+    switching = "Switching: *Stop the press*"
+    at_work = begun.replies(SEARCH).starts("c2")
+    assert ack(at_work.when(press)) == f"{switching} — once *search* is done"
+    for said in (press, TUESDAY):
+        held = at_work.when(c.Pause()).when(said)
+        assert ack(held) == "Noted — for when the run is resumed"
+    note = replace(press, due=Micros(at_work.state.at + 1))
+    assert ack(at_work.when(note)) == "Noted — it waits for its time"
+
+
 def test_a_side_question_suspends_the_chain_and_comes_back_to_its_place() -> None:
     """Step 4 of 7 is step 4 of 7 afterwards."""
     run = planned.when(TUESDAY).advances()

@@ -173,6 +173,27 @@ def test_a_cancel_in_progress_says_what_it_is_at() -> None:
     assert shown.note == 'Undoing draft {"title":"Memo"}.'
 
 
+def test_a_cancel_that_nobody_drives_does_not_say_that_it_is_at_it() -> None:
+    """Pressed where no worker is up, it waits for one."""
+    run = begun.replies(DRAFT).starts("c2").after(closed("c2")).when(c.Pause()).advances()
+    run = run.when(c.Cancel(undo="all", by=ANN)).then(phase=Phase.CANCELLING)
+    shown = sign(run.state)
+    assert (shown.word, shown.note) == (
+        "Cancelling",
+        "cleans up as soon as a worker takes it",
+    )
+
+
+def test_a_paused_run_says_what_becomes_of_its_question() -> None:
+    """Resumed it waits again, and a new course needs no answer."""
+    asking = begun.replies(DRAFT).starts("c2")
+    asking = asking.after(v.AskPerson(epoch=E1, call=CallId("c2"), question="Which?"))
+    run = asking.advances().then(phase=Phase.WAITING).when(c.Pause())
+    pause, redirect, _ = pressed(run.state)
+    assert pause.consequence == "Waits for the answer again; the question stays open."
+    assert redirect.consequence.startswith("Drops the question, and goes on with your")
+
+
 def at_cap() -> Scenario:
     """Return a run that has used up its steps."""
     started = RunStarted(agent="clerk", task="Sort", by="ann", stop=MaxSteps(1) | MaxCost(2.0))

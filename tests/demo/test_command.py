@@ -18,7 +18,7 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from midrun import Midrun
-from midrun.cli.demo import options
+from midrun.cli.demo import TRY, TRY_HERE, options
 from midrun.core.entries import CallAborted, CallDone, Entry
 from midrun.core.values import Reply
 from midrun.demo import prose
@@ -236,6 +236,13 @@ def test_a_browser_is_opened_where_somebody_would_see_it(
 ) -> None:
     """A text browser that takes over the terminal of a server helps nobody."""
     assert has_screen(environ, platform) is opens
+
+
+@pytest.mark.parametrize("tips", [TRY, TRY_HERE])
+def test_what_to_try_fits_a_terminal_of_80_columns(tips: str) -> None:
+    """It is the first thing that anybody reads."""
+    told = tips.format(pid=4_194_304, again='make demo ARGS="--terminal"')
+    assert max(map(len, told.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("speed", ["0", "-1", "nan", "fast"])

@@ -32,6 +32,7 @@ from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from tests.crashes.deeds import Deed, charge, deeds, hold, look, mark, put
 from tests.crashes.facts import becomes
 from tests.promises.seen import entries, turns
+from tests.thought.capping import capped, check_capped, raise_it
 from tests.thought.mending import check_mended, mend, stained
 
 TAKEN_BACK = {"charge": "uncharge", "hold": "unhold"}
@@ -355,6 +356,7 @@ STORIES = {
     "review": Story(review, raise_family, check_review),
     "aside": Story(aside, ask_aside, check_aside),
     "wheel": Story(wheel, take_the_wheel, check_wheel),
+    "capped": Story(capped, raise_it, check_capped),
     "long": Story(long, raise_family, check_long),
 }
 

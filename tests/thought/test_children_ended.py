@@ -177,7 +177,7 @@ async def test_a_process_that_is_left_with_children_in_flight_loses_nothing(
     a = aide(shop, Use("quick", name="a1"), Use("read", name="a2"), "a!", name="a")
     b = aide(shop, Use("read", name="b1"), Use("quick", name="b2"), "b!", name="b")
     parent = delegating(a, b, turns=[[Use("a", task=""), Use("b", task="")], told])
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with Midrun(kept_at(path), agents=[parent]) as first:
             run = await first.start("parent", "go")
             await shop.start("a2").wait()

@@ -54,6 +54,7 @@ class Stage:
         self.gates = gates
         self.left: Left | None = None
         self.skipped = 0
+        self._stopped: Micros | None = None
         self._keys = keys
         self._attending: _Attending
 
@@ -66,7 +67,11 @@ class Stage:
 
     def clock(self) -> Micros:
         """Return the time, with what the test has skipped of it."""
-        return Micros(wall() + self.skipped)
+        return self._stopped or Micros(wall() + self.skipped)
+
+    def stop_clock(self) -> None:
+        """Let no time pass between keys, however long the machine takes for them."""
+        self._stopped = self.clock()
 
     def type(self, keys: str) -> None:
         """Press keys; a second later for the toggle, which takes two quick ones for one."""

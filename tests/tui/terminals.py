@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from shlex import join
@@ -63,13 +63,16 @@ class Terminal:
         """Return what is on the screen, and what has scrolled off it if asked."""
         return await self._tmux("capture-pane", "-Jp", *(["-S", "-"] if scrollback else []))
 
-    async def sees(self, *texts: str) -> str:
-        """Wait until all of `texts` are on the screen, and return it."""
+    async def sees(self, *texts: str, so_that: Callable[[str], bool] = lambda _: True) -> str:
+        """Wait until all of `texts` are on the screen, and it is as wanted; return it.
+
+        It may be caught half drawn: what is to be true of it is waited for, too.
+        """
         screen = ""
         with anyio.move_on_after(60):
             while True:
                 screen = await self.screen()
-                if all(text in screen for text in texts):
+                if all(text in screen for text in texts) and so_that(screen):
                     return screen
                 await anyio.sleep(0.02)
         raise AssertionError(f"waited for {texts}, saw:\n{screen}")

@@ -36,6 +36,7 @@ async def test_a_key_that_is_held_down_is_pressed_once() -> None:
     """Otherwise it would pause and resume by turns, and end somewhere."""
     async with staged(READ, "Done.") as stage:
         await stage.sees("p  Pause — Stops after read.")
+        stage.stop_clock()
         stage.type("p" * 20)
         await stage.sees("Pausing")
         stage.gates["read"].set()

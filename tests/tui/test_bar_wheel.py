@@ -80,7 +80,7 @@ async def test_the_steps_of_a_plan_are_told_from_those_of_a_cap() -> None:
     async with staged(PLAN, READ, "Done.", stop=MaxSteps(2)) as stage:
         stage.gates["read"].set()
         bar = await stage.sees("Paused at the step cap (2)", "plan step 1 of 2")
-        assert "a cap is reached: at most 2 steps" in stage.paper.written
+        await stage.printed("a cap is reached: at most 2 steps")
         assert bar.count("step 1 of 2") == 1
 
 

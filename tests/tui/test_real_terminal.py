@@ -1,5 +1,6 @@
 """The bar in a real terminal, with a real process under it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -12,17 +13,33 @@ from tests.tui.terminals import APP, terminal
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 
+def once(*texts: str) -> Callable[[str], bool]:
+    """Return what tells whether each of `texts` is on a screen one time."""
+    return lambda screen: all(screen.count(text) == 1 for text in texts)
+
+
+def _buttons(screen: str) -> list[str]:
+    """Return how the lines of the bar begin that have a key in front."""
+    bar = screen.partition("Running")[2].splitlines()
+    return [line[:8] for line in bar if line[1:2].strip() and line[2:4] == "  "]
+
+
+def _shares_lines(screen: str) -> bool:
+    """Tell whether some line of the bar has more than one button."""
+    shared = [line for line in screen.splitlines() if "r  Redirect" in line]
+    return any(" p  " in line or " c  " in line for line in shared)
+
+
 async def test_at_80_columns_every_button_has_its_own_line(tmp_path: Path) -> None:
     """Nothing is cut off, nothing wraps by accident, and what was printed stays above."""
     async with terminal(tmp_path, 80, "run", f"{APP}:clerk", "Sort the mail") as t:
-        screen = await t.sees("✓ write wrote Memo", "Running", "step 2", "read")
-        lines = [line.rstrip() for line in screen.splitlines()]
-        start = next(n for n, line in enumerate(lines) if "Running" in line)
-        buttons = [
-            line[:8] for line in lines[start:] if line[1:2].strip() and line[2:4] == "  "
-        ]
-        assert buttons == [" p  Paus", " r  Redi", " c  Canc"]
-        assert any('→ write {"title":"Memo"}' in line for line in lines[:start])
+        screen = await t.sees(
+            "✓ write wrote Memo",
+            "step 2",
+            "read",
+            so_that=lambda screen: _buttons(screen) == [" p  Paus", " r  Redi", " c  Canc"],
+        )
+        assert '→ write {"title":"Memo"}' in screen.partition("Running")[0]
         t.gate.touch()
         await t.sees("All read.", "✓ completed", "code=0")
         assert "Running" not in await t.screen(scrollback=True)  # the bar left no trace
@@ -33,8 +50,7 @@ async def test_words_come_one_by_one_and_a_pause_keeps_them(tmp_path: Path) -> N
     async with terminal(tmp_path, 80, "run", f"{APP}:talker", "Talk") as t:
         await t.sees("word word word", "Running")
         await t.press("p")
-        screen = await t.sees("⟨interrupted⟩", "Paused by ada", "p  Resume")
-        assert screen.count("Paused by ada") == 1
+        await t.sees("⟨interrupted⟩", "p  Resume", so_that=once("Paused by ada"))
         await t.press("r")
         await t.sees("redirect ▸", "Esc: discard")
         await t.write("come to the point")
@@ -48,16 +64,12 @@ async def test_on_a_wide_terminal_buttons_share_lines_and_a_resize_redraws(
 ) -> None:
     """Whatever the width, there is one bar, and all of it is there."""
     async with terminal(tmp_path, 150, "run", f"{APP}:clerk", "Sort the mail") as t:
-        screen = await t.sees("Running", "c  Cancel")
-        shared = [line for line in screen.splitlines() if "r  Redirect" in line]
-        assert any(" p  " in line or " c  " in line for line in shared)
+        await t.sees("Running", so_that=_shares_lines)
         await t.resize(80)
         await t.press("?")
         await t.sees("take back the redirect")
         await t.press("?")
-        screen = await t.sees(" c  Cancel")
-        assert screen.count("Running") == 1
-        assert screen.count("r  Redirect") == 1
+        await t.sees(" c  Cancel", so_that=once("Running", "r  Redirect"))
         t.gate.touch()
         await t.sees("code=0")
 
@@ -98,10 +110,8 @@ async def test_a_model_cannot_send_an_escape_sequence(tmp_path: Path) -> None:
 async def test_what_a_blocking_tool_prints_comes_above_the_bar(tmp_path: Path) -> None:
     """It prints in a process of its own, past Python; the bar is not torn."""
     async with terminal(tmp_path, 80, "run", f"{APP}:counter", "Count") as t:
-        screen = await t.sees("counting ␛[2Jcats", "Running", "c  Cancel")
-        lines = screen.splitlines()
-        printed = next(n for n, line in enumerate(lines) if "counting" in line)
-        assert printed < next(n for n, line in enumerate(lines) if "Running" in line)
+        screen = await t.sees("counting ␛[2Jcats", "c  Cancel", so_that=once("Running"))
+        assert "counting" in screen.partition("Running")[0]
         t.gate.touch()
         await t.sees("Counted.", "code=0")
 
@@ -141,7 +151,7 @@ async def test_closing_the_terminal_pauses_what_is_driven_in_it(
                 async for item in (await midrun.get(view.run_id)).feed():
                     if item.seq is not None:
                         kinds.append(type(item.entry))
-                    if kinds[-1] is StoodDown:
+                    if kinds[-1:] == [StoodDown]:
                         break
                 assert PauseRequested in kinds
                 (view,) = (await midrun.runs()).items

@@ -13,11 +13,12 @@ IDS = "midrun completion runs 2>/dev/null"
 async def completion(args: Namespace, say: Sayer) -> int:
     """Print the script of a shell; or, for the script, the runs there are."""
     if args.shell != "runs":
-        say.raw({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell]())
+        script = {"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell]()
+        say.say({"shell": args.shell, "script": script}, script.removesuffix("\n"))
         return 0
     async with opened(args) as midrun:
         for run in await midrun.named(""):
-            say.text(run)
+            say.say({"run_id": run}, run)
     return 0
 
 

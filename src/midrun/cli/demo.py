@@ -18,7 +18,7 @@ from midrun.tui.places import place
 
 TRY: Final = """\
 Try, while it works:
-  Pause it      in the middle of a sentence. Resume: it goes on with the next word.
+  Pause it      in mid-sentence. Resume: it goes on with the next word.
   Redirect it   "Start writing" when it reads on and on: soon it asks you before
                 it mails. Or "Summarise and stop", "Add a paragraph on salt".
   Ask it        "How hot did it get?": Redirect, then choose Side question.
@@ -31,7 +31,8 @@ Try, while it works:
 TRY_HERE: Final = """\
 Try, while it works:
   p   pause it in the middle of a sentence; again: it goes on with the next word
-  r   redirect it: "Start writing", "Summarise and stop", "Add a paragraph on salt"
+  r   redirect it: "Start writing", "Summarise and stop",
+      "Add a paragraph on salt"
   s   ask it on the side: "How hot did it get?"
   c   cancel it, and see what is undone
   t   take over, and write in its place
@@ -100,7 +101,7 @@ async def _in_terminal(shown: Demo, opened: Opened, say: Sayer) -> int:
     hints = Hints(program=hinting.program(), where=f"--store {shown.store}")
     view, report = await terminal.show(shown, opened, hints)
     if view.phase == "cancelled":
-        say.text(str(report))
+        say.prose(str(report))
     if view.phase not in CODES:
         say.text(
             f"It is {view.phase}, at {place(view)}; "

@@ -17,6 +17,7 @@ from midrun.cli.watching import Watch, shown, spilling
 from midrun.core.values import DRIVABLE
 from midrun.embed.midrun import Midrun
 from midrun.errors import Misconfigured
+from midrun.handles import given
 from midrun.handles.interface import AnyRun
 from midrun.ports.store import Query
 
@@ -26,8 +27,7 @@ LOOKED_AT: Final = 200
 
 async def run(args: Namespace, say: Sayer) -> int:
     """Start a run and show it until it rests, or somebody leaves."""
-    if not args.task.strip():
-        raise Misconfigured("run", "the task is empty; say what is to be done")
+    given.task(args.task)  # before anything is opened, or made
     agents: tuple[Agent, ...] = () if args.url else agents_of(args.app)
     name = (args.agent or args.app) if args.url else _chosen(args, agents)
     with spilling(args, say) as spill:
@@ -109,7 +109,7 @@ async def serve(args: Namespace, say: Sayer) -> int:
                 port=args.port,
                 token=args.token,
                 allow_hosts=args.allow_host or (),
-                say=say.text,
+                say=lambda link: say.say({"url": link}, link),
             )
     return 0
 

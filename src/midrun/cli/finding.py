@@ -9,12 +9,14 @@ async def find(midrun: AnyMidrun, given: str) -> AnyRun:
 
     Raises:
         RunNotFound: there is none.
-        Misconfigured: several of the newest runs begin like this.
+        Misconfigured: several of the newest runs begin like this, or no id was given.
     """
+    if not given.strip():  # as a variable of a shell is that was never set
+        raise Misconfigured("RUN", "the id is empty; `midrun ls` lists the runs there are")
     try:
         return await midrun.get(given)
     except RunNotFound:
-        found = await midrun.named(given) if given else ()
+        found = await midrun.named(given)
         if len(found) == 1:
             return await midrun.get(found[0])
         if not found:

@@ -19,9 +19,15 @@ async def ls(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     for view in page.items:
         say.say(view, row_line(view, wall()))
     if not page.items and not say.as_json:
-        start = typed(args, "run", "app.py", '"the task"')
-        say.text(f"no runs; start one: {start}")
+        say.text(_none(args))
     return 0
+
+
+def _none(args: Namespace) -> str:
+    if args.phase or args.agent or args.label:
+        return f"no such runs; see all: {typed(args, 'ls')}"
+    start = typed(args, "run", "app.py", '"the task"')
+    return f"no runs; start one: {start}"
 
 
 async def show(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
@@ -63,7 +69,10 @@ async def _rests_failed(run: AnyRun, seq: int) -> bool:
 async def report(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Say what became of everything."""
     told = await (await find(midrun, args.run)).report()
-    say.say(told, str(told))
+    if say.as_json:
+        say.json(told)
+    else:
+        say.prose(str(told))
     return 0
 
 

@@ -14,7 +14,7 @@ import anyio
 
 from midrun.cli.hinting import typed
 from midrun.cli.opening import opened, settle
-from midrun.cli.parsing import parser
+from midrun.cli.parsing import Misused, parser
 from midrun.cli.saying import UNWRITABLE, Sayer
 from midrun.errors import ControlRefused, MidrunError, RunNotFound, ServerRefused
 from midrun.handles.interface import AnyMidrun
@@ -79,13 +79,21 @@ INSTEAD: Final = {
 
 UNAUTHORIZED: Final = 401
 
+MISUSED: Final = 2
 INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what was typed, and return the exit code."""
-    _see_to_stdout(as_json="--json" in (sys.argv if arguments is None else arguments))
-    args = parser().parse_args(arguments)
+    as_json = "--json" in (sys.argv if arguments is None else arguments)
+    _see_to_stdout(as_json=as_json)
+    try:
+        args = parser().parse_args(arguments)
+    except Misused as slip:
+        if as_json:
+            Sayer(as_json=True).json({"error": "usage", "text": slip.text})
+        sys.stderr.write(f"{slip.usage}{slip.text}\n")
+        return MISUSED
     say = Sayer(as_json=args.json)
     try:
         settle(args)
@@ -148,11 +156,19 @@ def _found(place: str) -> object:
 
 def _complain(error: MidrunError, args: Namespace, say: Sayer) -> None:
     if say.as_json:
-        say.json({"error": error.code, "text": _text(error)})
+        say.json({"error": error.code, "text": _text(error), **_refusal(error)})
         return
     hint = _hint(error, args)
     next_line = f"\nmidrun: {hint}" if hint else ""
     sys.stderr.write(f"midrun: {printable(_text(error))}{next_line}\n")
+
+
+def _refusal(error: MidrunError) -> dict[str, object]:
+    """Return what a program goes by where a run has refused something."""
+    if not isinstance(error, ControlRefused):
+        return {}
+    named = ("control", "reason", "phase", "allowed", "by", "seq")
+    return {"run_id": error.run, **{name: getattr(error, name) for name in named}}
 
 
 def _hint(error: MidrunError, args: Namespace) -> str:

@@ -3,7 +3,6 @@
 import argparse
 import difflib
 import re
-import sys
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn, Self
 
@@ -32,6 +31,15 @@ exit codes: 0 completed or done, 1 failed or refused, 2 usage, 3 cancelled, 75 p
 """
 
 
+class Misused(Exception):
+    """What was typed is no command: what is, and what was probably meant."""
+
+    def __init__(self, usage: str, text: str) -> None:
+        super().__init__(usage, text)
+        self.usage = usage
+        self.text = text
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that says what was probably meant, and learns what it takes when it must."""
 
@@ -53,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         return argparse.ArgumentParser.parse_known_args(self.filled(), args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and what is close to it, and exit with 2."""
+        """Say what is wrong and what is close to it."""
         found = re.search(r"invalid choice: '([^']*)'|arguments: (--[\w-]+)", message)
         typed = (found[1] or found[2]) if found is not None else ""
         if message.startswith("argument COMMAND: invalid choice"):
@@ -62,8 +70,7 @@ class Parser(argparse.ArgumentParser):
         hint = f"did you mean {close[0]}?" if close else f"more: {self.prog} --help"
         if close == [typed]:
             hint = f"{typed} comes after the command"
-        self.print_usage(sys.stderr)
-        self.exit(2, f"{self.prog}: {message}; {hint}\n")
+        raise Misused(self.format_usage(), f"{self.prog}: {message}; {hint}")
 
 
 def parser() -> Parser:

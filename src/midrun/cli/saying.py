@@ -4,6 +4,8 @@ import os
 import sys
 from datetime import UTC, datetime
 from errno import EDQUOT, EIO, ENOSPC, EPIPE
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Final, TextIO
 
 import msgspec
@@ -19,6 +21,7 @@ from midrun.tui.places import place
 from midrun.tui.safe import flat, json_line, printable
 from midrun.tui.style import SGR, Line, emphasised
 
+THREE_DIGITS: Final = 100
 UNWRITABLE: Final = frozenset({EPIPE, ENOSPC, EDQUOT, EIO})
 """Of the output: the store's errors, and the network's, have names of their own by then."""
 
@@ -49,6 +52,15 @@ class Sayer:
         """Write text."""
         self.line([("", text)])
 
+    def prose(self, text: str) -> None:
+        """Write long lines: on a terminal broken between words, as they are into a file."""
+        if not self.on_terminal:
+            self.text(text)
+            return
+        columns = get_terminal_size().columns
+        for written in printable(text).split("\n"):
+            self.text("\n".join(_broken(written, columns)))
+
     def say(self, value: object, *lines: Line | str) -> None:
         """Write `value` for programs, or `lines` for people."""
         if self.as_json:
@@ -70,6 +82,17 @@ class Sayer:
         return f"\x1b[{SGR[look]}m{text}\x1b[0m" if look and self.colours else text
 
 
+def _broken(text: str, columns: int) -> list[str]:
+    """Return a line as lines that fit; below an item of a list they are moved in."""
+    return wrap(
+        text,
+        columns,
+        subsequent_indent="  " if text.startswith("- ") else "",
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    ) or [""]
+
+
 # ── runs ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -82,6 +105,7 @@ def row_line(view: RunView, now: Micros) -> Line:
         ("", place(view).ljust(18)),
         ("dim", f"{ago(now, view.changed_at):>10}  "),
         ("", line(view.task)),
+        ("dim", f"  part of {view.parent}" if view.parent else ""),
         ("waiting", f"  ! {needs}" if needs else ""),
     ]
 
@@ -147,6 +171,7 @@ def _typed(offer: Offer) -> str:
 def _facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
     money = f", ${view.usage.cost_usd:.2f}" if view.usage.cost_usd else ""
     facts = [("task", line(view.task)), ("agent", view.agent)]
+    facts += [("parent", view.parent)] if view.parent else []
     facts += [("doing", call.tool or "the model") for call in view.in_flight]
     facts += [("plan", f"[{item.mark}] {line(item.text)}") for item in view.plan]
     facts += [("held", f"{frame.id}  {frame.goal} — {frame.place}") for frame in view.frames]
@@ -227,6 +252,7 @@ def spell(seconds: float) -> str:
 def count(number: int) -> str:
     """Return a number for people: 940, 12k, 3.4M."""
     for size, unit in ((1_000_000, "M"), (1_000, "k")):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
+        if number >= 0.9995 * size:  # what would be rounded to 1000 of the smaller one
+            many = number / size
+            return f"{many:.3g}{unit}" if many < THREE_DIGITS else f"{many:.0f}{unit}"
     return str(number)

@@ -87,15 +87,14 @@ async def shown(run: AnyRun, args: Namespace, say: Sayer, watch: Watch) -> int:
 
 
 def _detached(run: AnyRun, args: Namespace, say: Sayer) -> int:
-    if not say.as_json:
-        say.text(f"detached: the run goes on\ncome back with: {typed(args, 'attach', run.id)}")
+    say.text(f"detached: the run goes on\ncome back with: {typed(args, 'attach', run.id)}")
     return 0
 
 
 def _ended(outcome: Outcome, say: Sayer) -> int:
     """Say how it ended, where the lines above the bar have not said it."""
     if isinstance(outcome, Cancelled):
-        say.text(str(outcome.report))
+        say.prose(str(outcome.report))
     return CODES.get(outcome.phase, PAUSED)
 
 
@@ -145,7 +144,7 @@ async def _plainly(printing: "_Printing", args: Namespace, *, driven_here: bool)
         await printing.reached((await run.view()).seq)
         tasks.cancel_scope.cancel()
     if outcome is None:
-        return _left(run, args, say, paused=paused)
+        return await _left(run, args, say, paused=paused)
     following = _next(outcome, args)
     if unread and following:
         why = f"midrun: nobody takes the output, so the run is {outcome.phase}"
@@ -157,7 +156,10 @@ async def _plainly(printing: "_Printing", args: Namespace, *, driven_here: bool)
     return CODES.get(outcome.phase, PAUSED)
 
 
-def _left(run: AnyRun, args: Namespace, say: Sayer, *, paused: bool) -> int:
+async def _left(run: AnyRun, args: Namespace, say: Sayer, *, paused: bool) -> int:
+    if say.as_json:
+        say.json({"run_id": run.id, "phase": (await run.view()).phase})
+        return PAUSED if paused else 0
     if paused:
         return _paused(run, args, say, driven_here=False)
     return _detached(run, args, say)

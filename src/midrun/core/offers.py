@@ -154,6 +154,8 @@ def stoppable(call: Call) -> bool:
 def _goes_on(state: State) -> str:
     """Return what resuming means: calls that were stopped midway are not over."""
     stopped = _stopped(state)
+    if not stopped and any(state.asks[number - 1].blocking for number in state.open_asks):
+        return "Waits for the answer again; the question stays open."
     if not stopped:
         return f"Goes on at {_next(state)}; nothing is repeated."
     saved = [call for call in stopped if call.progress is not None]
@@ -217,7 +219,8 @@ def _redirect(state: State) -> Offer:
     }
     text = texts.get(state.phase, "The run is over.")
     if state.phase in _REST:
-        text = f"Goes on with your instruction; finished work stays.{_gives_up(state)}"
+        dropped = "Drops the question, and goes" if state.open_asks else "Goes"
+        text = f"{dropped} on with your instruction; finished work stays.{_gives_up(state)}"
     return Offer(
         enabled="redirect" in enabled(state.phase),
         command="redirect",

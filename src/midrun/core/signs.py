@@ -143,13 +143,13 @@ def _waiting(state: State) -> Sign:
 def _cancelling(state: State) -> Sign:
     wanted = [call for call in state.calls if to_undo(state, call) or call.undo.over]
     over = sum(call.undo.over for call in wanted)
-    word, said = "Cancelling — stopping", "Cancelling. No new calls."
-    if wanted and not state.in_flight:
+    word, note, said = "Cancelling — stopping", under_way(state), "Cancelling. No new calls."
+    if not state.leased:  # whoever takes the run does what is left to do
+        word, note = "Cancelling", "cleans up as soon as a worker takes it"
+    elif wanted and not state.in_flight:
         word = f"Cancelling — undoing {min(over + 1, len(wanted))} of {len(wanted)}"
         said = ""
-    return Sign(
-        look="cancelling", word=word, by=who(state.since_by), note=under_way(state), said=said
-    )
+    return Sign(look="cancelling", word=word, by=who(state.since_by), note=note, said=said)
 
 
 def _cancelled(state: State) -> Sign:

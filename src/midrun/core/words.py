@@ -5,7 +5,7 @@ No model speaks here: an acknowledgement must come at once and must be true.
 
 from midrun.core.entries import CallSealed
 from midrun.core.state import Call, Frame, Stage, State
-from midrun.core.values import Item
+from midrun.core.values import Item, Phase
 
 LINE = 80
 
@@ -70,18 +70,33 @@ def upcoming(state: State, plan: tuple[Item, ...]) -> str:
     return "the next step as planned"
 
 
-def acknowledgement(state: State, text: str, urgency: str, *, queued: bool) -> str:
+def acknowledgement(
+    state: State, text: str, urgency: str, *, scheduled: bool, queued: bool
+) -> str:
     """Return what somebody who speaks to the run is told at once."""
+    if scheduled:
+        return "Noted — it waits for its time"
     if queued:
         return (
             f"Noted — {len(state.frames)} thoughts are held already; this one is next in line"
         )
     if urgency == "later":
         return f"Noted — after *{goal(state)}*"
-    if urgency == "now":
-        return f"Switching: *{line(text)}*"
+    if state.phase in {Phase.PAUSING, Phase.PAUSED}:
+        return "Noted — for when the run is resumed"
+    if urgency == "now" or state.phase is Phase.WAITING:
+        return f"Switching: *{line(text)}*{_once(state)}"
     plan = own_plan(state)
     return f"Hold on — finishing *{upcoming(state, plan) if plan else goal(state)}* first"
+
+
+def _once(state: State) -> str:
+    """Return what comes first even so: a tool at work finishes."""
+    calls = (state.calls[number - 1] for number in state.in_flight)
+    tools = [call.use.tool for call in calls if call.use.tool]
+    if len(tools) > 1:
+        return f" — once {len(tools)} calls are done"
+    return f" — once *{tools[0]}* is done" if tools else ""
 
 
 def back_to(frame: Frame) -> str:

@@ -43,7 +43,9 @@ def say(state: State, control: Say, now: Micros) -> Verdict:
         text=control.text,
         urgency=control.urgency,
         due=due,
-        ack=words.acknowledgement(state, control.text, control.urgency, queued=full),
+        ack=words.acknowledgement(
+            state, control.text, control.urgency, scheduled=due is not None, queued=full
+        ),
         queued=full,
         **asked(control),
     )
