@@ -1,6 +1,6 @@
 """The bench of the page: a server on a free port, and browsers that are signed in to it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -39,8 +39,8 @@ FLAGS: Final = [
     "--host-resolver-rules=MAP *.example 127.0.0.1",  # names that others have pointed here
 ]
 
-_MOVED: Final[WeakSet[BrowserContext]] = WeakSet()
-"""Profiles whose clock does not show the time."""
+_SPENT: Final[WeakSet[BrowserContext]] = WeakSet()
+"""Profiles that are not like new again: their clock was moved, or they keep something."""
 
 _REFUSED: Final = "Failed to load resource"  # Chromium says it of every 4xx, also expected ones
 
@@ -94,8 +94,9 @@ class Looking(TypedDict, total=False):
 class Profiles:
     """Browser profiles. To make one takes longer than many a test: they are lent, and again.
 
-    Every site has a port of its own, so nothing that is stored is another's, but for cookies,
-    which are cleared. A profile whose clock was moved is not used again.
+    Nothing of one site is another's: cookies are cleared, drafts go with their tab. A profile
+    whose clock was moved, or that keeps what a reader chose, is not used again: the port of a
+    site may be another's later, and what is kept goes by that.
 
     A profile that is lent again has a process for its pages already: a picture, shown in a tab
     of its own, keeps it. To start one takes as long as most of the rest of a test.
@@ -114,6 +115,7 @@ class Profiles:
             reduced_motion="reduce",
             bypass_csp=look.bare,
         )
+        made.set_default_timeout(PATIENCE_S * 1000)
         if look.clock:
             await made.clock.install()
         return made
@@ -126,7 +128,7 @@ class Profiles:
         try:
             yield profile
         finally:
-            if profile in _MOVED:
+            if profile in _SPENT:
                 await profile.close()
             else:
                 await profile.set_offline(offline=False)
@@ -240,13 +242,25 @@ async def darkened(page: Page) -> list[str]:
     return await flaws(page, "color-contrast", "link-in-text-block")
 
 
+async def comes_true(fact: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until it is so: what a page draws, it draws when it comes to it."""
+    with anyio.fail_after(PATIENCE_S):
+        while not await fact():  # noqa: ASYNC110 - the page tells nobody that it has drawn
+            await anyio.sleep(0.01)
+
+
+def spend(page: Page) -> None:
+    """Do not lend the profile of this page again."""
+    _SPENT.add(page.context)
+
+
 async def freeze(page: Page) -> None:
     """Stop the page's clock. What it hears is still shown; no timer fires."""
-    _MOVED.add(page.context)
+    spend(page)
     await page.clock.pause_at(await page.evaluate("Date.now() / 1000 + 1"))
 
 
 async def later(page: Page, ms: int) -> None:
     """Let time pass on the page, at once."""
-    _MOVED.add(page.context)
+    spend(page)
     await page.clock.fast_forward(ms)

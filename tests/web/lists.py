@@ -1,6 +1,5 @@
 """What tests of the runs list share: a server with a run in each state; how to read a row."""
 
-import re
 from typing import Final
 
 from playwright.async_api import Locator, Page
@@ -10,7 +9,7 @@ from tests.web.bench import Bench, Site
 from tests.web.stage import Hold, Stage, Use
 
 STATES: Final = [
-    "Waiting for a person",
+    "Waiting for you",
     "Paused at the step cap (1)",
     "Paused by ann",
     "Pausing by you",
@@ -43,12 +42,6 @@ async def populated(bench: Bench, stage: Stage) -> Site:
     await (await site.start("counter", "Count the invoices")).until("paused")
     await (await site.start("asker", "Answer the customer")).until("waiting")
     return site
-
-
-async def states(page: Page) -> list[str]:
-    """Return what the badges say, from the top."""
-    texts = await page.locator("td .badge").all_inner_texts()
-    return [re.sub(r"\s+", " ", text).strip() for text in texts]
 
 
 def row(page: Page, task: str) -> Locator:

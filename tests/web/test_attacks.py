@@ -5,7 +5,7 @@ from playwright.async_api import ConsoleMessage, Page, expect
 
 from midrun.embed.run import Run
 from tests.server.conftest import token_of
-from tests.web.bench import Bench, Site
+from tests.web.bench import Bench, Site, comes_true
 from tests.web.evil import FORM, FRAME, HOSTS, REBOUND, TRIED, Untouched, lair, lured
 from tests.web.stage import Stage, Use
 
@@ -106,7 +106,7 @@ async def test_our_pages_are_in_nobody_elses_frame_or_hand(
             await page.evaluate("url => { window.hand = window.open(url) }", f"{site.url}/")
         opened: Page = await opening.value
         await opened.wait_for_load_state()
-        assert await page.evaluate("window.hand.closed")  # it holds nothing any more
+        await comes_true(lambda: page.evaluate("window.hand.closed"))  # it holds nothing now
         assert await opened.evaluate("window.opener") is None
 
 

@@ -13,7 +13,7 @@ from starlette.routing import Mount, Route
 from midrun import Midrun
 from midrun.server import app
 from tests.server.conftest import token_of
-from tests.web.bench import Bench, flaws, listening
+from tests.web.bench import Bench, comes_true, flaws, listening
 from tests.web.stage import Stage, Use
 
 HOSTILE: Final = """
@@ -99,7 +99,11 @@ async def test_the_bar_keeps_its_look_and_works_in_a_hostile_page(
         tag = f'<midrun-controls run="{run.id}" token="{token_of("me")}"></midrun-controls>'
         plain = await host.page(bench, tag, PLAIN)
         hostile = await host.page(bench, tag, HOSTILE)
-        assert await drawn(plain) == await drawn(hostile)
+
+        async def are_alike() -> bool:
+            return await drawn(plain) == await drawn(hostile)
+
+        await comes_true(are_alike)
         await hostile.get_by_role("button", name="Pause").click()
         badge = hostile.locator("midrun-controls .badge")
         await expect(badge).to_contain_text("Pausing")

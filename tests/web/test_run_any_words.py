@@ -44,7 +44,7 @@ async def test_a_long_task_is_cut_until_somebody_wants_to_read_it(
     assert cut is not None
     assert whole is not None
     assert whole["height"] > cut["height"] * 5
-    assert await seen.page.title() == "▶ Running — 1. Look there."
+    await expect(seen.page).to_have_title("▶ Running — 1. Look there.")
 
 
 async def test_a_short_task_is_whole(bench: Bench, stage: Stage) -> None:
@@ -70,7 +70,7 @@ async def test_words_run_as_their_script_does_and_nothing_is_cut_off_sideways(
         steps.locator("p.text").first,
         seen.page.locator("midrun-asks .question"),
     ):
-        await expect(words).to_be_visible()
+        await expect(words).to_contain_text(MEMO)
         assert await words.evaluate(STARTS, MEMO) == "right"
     await seen.page.set_viewport_size({"width": 360, "height": 740})
     assert await seen.page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -15,6 +15,12 @@ CONFLICT = 409
 LINGER_MS = 31_000
 """For a little less than this one reads what was decided."""
 
+FIRST = """() => {
+  const run = document.querySelector("midrun-run").shadowRoot;
+  const top = (name) => run.querySelector(name).getBoundingClientRect().top;
+  return top("midrun-asks") < top("midrun-steps");
+}"""
+
 
 async def asked(bench: Bench, stage: Stage, who: str = "olga") -> Watched:
     """Open the page of a run that wants to mail somebody."""
@@ -69,11 +75,8 @@ async def test_on_a_phone_the_question_comes_first_and_the_bar_leads_to_it(
     """Nobody should have to look for what the run waits for."""
     seen = await asked(bench, stage)
     await seen.page.set_viewport_size({"width": 390, "height": 760})
-    card = await seen.page.locator("midrun-asks .card").bounding_box()
-    steps = await seen.page.locator("midrun-steps").bounding_box()
-    assert card is not None
-    assert steps is not None
-    assert card["y"] < steps["y"]
+    await expect(seen.page.locator("midrun-asks .card")).to_be_visible()
+    assert await seen.page.evaluate(FIRST)
     await expect(seen.button("pause").locator("kbd")).to_be_hidden()
     await seen.action("Answer…").click()
     await expect(seen.action("Approve")).to_be_focused()

@@ -146,14 +146,17 @@ async def test_what_could_not_be_undone_is_shown_and_tried_again(
     await stage.start("work").wait()
     await seen.button("cancel").click()
     await seen.action("Cancel and undo 1").click()
-    await seen.says("Cancelled — 1 undo failed")
+    await seen.says("Cancelled by you — 1 undo failed")
     column = seen.page.locator("midrun-report .columns > div").last
     await expect(column).to_contain_text("the far end refused to undo")
     before = (await seen.run.view()).seq
     await seen.action("Retry undo").click()
-    await expect(seen.page.locator("midrun-timeline")).to_contain_text("undo.retried")
-    await seen.says("Cancelled — 1 undo failed")
-    assert (await seen.run.view()).seq > before
+    timeline = seen.page.locator("midrun-timeline")
+    await expect(timeline).to_contain_text("undo.retried")
+    after = (await seen.run.until("cancelled")).seq  # it failed again
+    await expect(timeline).to_contain_text(f"#{after}")
+    await seen.says("Cancelled by you — 1 undo failed")
+    assert after > before
     await seen.action("Leave it as it is").click()
     await expect(seen.action("Retry undo")).to_have_count(0)
     await seen.says("Cancelled by you")

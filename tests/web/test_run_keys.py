@@ -3,7 +3,7 @@
 import pytest
 from playwright.async_api import expect
 
-from tests.web.bench import Bench
+from tests.web.bench import Bench, spend
 from tests.web.stage import Hold, Stage
 from tests.web.watching import at_tool, watched
 
@@ -90,6 +90,7 @@ async def test_whoever_does_not_want_keys_everywhere_says_so_once(
 ) -> None:
     """A question mark shows the keys and the switch; the browser remembers it."""
     seen = await at_tool(bench, stage)
+    spend(seen.page)
     await seen.page.keyboard.press("?")
     await seen.page.get_by_label("wherever the focus is on this page").uncheck()
     await seen.page.reload()

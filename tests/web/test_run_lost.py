@@ -1,12 +1,14 @@
 """Every word on the page is true while the worker is killed behind it.
 
-The worker is another process, and is really killed. What the bar says is noted from the first
+The worker is another process, and is really killed. Nobody waits for its lease to run out: when
+it is dead, the clock of all others is put forward. What the bar says is noted from the first
 word to the last, and held against the journal up to the entry that it was drawn from.
 """
 
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import anyio
@@ -17,10 +19,12 @@ from playwright.async_api import Locator, Page, expect
 
 from midrun import Midrun
 from midrun.embed.run import Run
+from midrun.ports.outside import Outside
 from midrun.server import Tokens, app
 from tests.server.conftest import PEOPLE, token_of
 from tests.web import truth, worker
 from tests.web.bench import Bench, Site, flaws, later, listening
+from tests.web.clocks import Clock
 from tests.web.watching import SETTLED_MS
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
@@ -29,14 +33,19 @@ LOOK_MS = 5_000
 """How long the page trusts what it has seen of a run that is driven."""
 
 
+LEAP = timedelta(seconds=40)
+"""Longer than the lease of the worker, and short enough to be told in seconds."""
+
+
 class Scene:
     """A page, and the worker behind it, which will not live long."""
 
     def __init__(
-        self, address: str, mid: Midrun, run: Run, page: Page, process: Process
+        self, address: str, clock: Clock, mid: Midrun, run: Run, page: Page, process: Process
     ) -> None:
         assert process.stdout is not None
         self.address = address
+        self.clock = clock
         self.mid = mid
         self.run = run
         self.page = page
@@ -59,15 +68,15 @@ class Scene:
         await self.bar.locator(f"#{name}").click()
 
     async def kill(self) -> None:
-        """Kill the worker; it is gone when this returns."""
+        """Kill the worker; it is gone when this returns, and its lease with it."""
         self.process.kill()
         await self.process.wait()
+        self.clock.put_forward(LEAP)
 
     async def is_lost(self) -> None:
         """Wait until the page says that nobody hears from the worker."""
-        while "No word from the worker" not in await self.badge.inner_text():
-            await later(self.page, LOOK_MS)  # its lease runs out by the store's clock, not ours
-            await self.page.wait_for_function("true")
+        await later(self.page, LOOK_MS)
+        await expect(self.badge).to_contain_text("No word from the worker")
         await expect(self.bar.locator("#cancel")).to_contain_text("when the worker returns")
         await expect(self.page.locator("midrun-steps")).not_to_contain_text("Running")
         await expect(self.bar).not_to_contain_text("takes its time")
@@ -75,7 +84,8 @@ class Scene:
     @asynccontextmanager
     async def another_worker(self) -> AsyncIterator[None]:
         """Have another worker, which gets things done."""
-        async with Midrun(self.address, agents=[worker.poster()], outside=worker.LEASE):
+        outside = Outside(lease=timedelta(hours=6), clock=self.clock)
+        async with Midrun(self.address, agents=[worker.poster()], outside=outside):
             yield
 
     async def told(self) -> list[str]:
@@ -88,8 +98,10 @@ async def scene(bench: Bench, tmp_path: Path) -> AsyncIterator[Scene]:
     """Give a run whose worker, elsewhere, is in the middle of a call, and its page."""
     address = f"sqlite:///{tmp_path / 'runs.db'}"
     command = [sys.executable, "-m", "tests.web.worker", address]
+    clock = Clock()
     async with AsyncExitStack() as stack:
-        opened = Midrun(address, agents=[worker.poster()], engine=None)
+        outside = Outside(clock=clock)
+        opened = Midrun(address, agents=[worker.poster()], engine=None, outside=outside)
         mid = await stack.enter_async_context(opened)
         made = app(mid, auth=Tokens({token_of("olga"): PEOPLE["olga"]}))
         site = Site(mid, made, await stack.enter_async_context(listening(made)))
@@ -98,7 +110,7 @@ async def scene(bench: Bench, tmp_path: Path) -> AsyncIterator[Scene]:
         process = await stack.enter_async_context(await anyio.open_process(command, cwd=root))
         stack.callback(lambda: process.returncode is None and process.kill())
         page = await bench.page(site, f"/runs/{run.id}", clock=True, bare=True)
-        seen = Scene(address, mid, run, page, process)
+        seen = Scene(address, clock, mid, run, page, process)
         await expect(seen.badge).to_be_visible()
         await truth.listen(page)
         await seen.worker_says("posting hello")
@@ -164,7 +176,7 @@ async def test_killed_while_cancelling(scene: Scene) -> None:
     await scene.presses("cancel")
     await scene.page.get_by_role("button", name="Cancel and undo 1").click()
     await scene.worker_says("undoing")
-    await expect(scene.badge).to_contain_text("Cancelling — undoing 1 of 1")
+    await expect(scene.badge).to_contain_text("Cancelling by you — undoing 1 of 1")
     await scene.kill()
     await scene.is_lost()
     await expect(scene.bar).to_contain_text("it was Cancelling")

@@ -4,7 +4,7 @@ from playwright.async_api import Page, expect
 
 from midrun import Agent
 from tests.server.conftest import PEOPLE
-from tests.web.bench import Bench, later
+from tests.web.bench import Bench, later, spend
 from tests.web.stage import Hold, Stage, Use
 from tests.web.watching import PLAN, at_tool, exactly, watched
 
@@ -122,6 +122,7 @@ async def test_notices_come_only_when_they_were_asked_for(bench: Bench, stage: S
 async def test_whoever_looks_needs_no_notice(bench: Bench, stage: Stage) -> None:
     """Nor does anybody who has switched them off again."""
     seen = await at_tool(bench, stage)
+    spend(seen.page)
     await seen.page.evaluate(f"({_NOTICES})()")
     await seen.page.evaluate(
         """async () => {

@@ -7,7 +7,7 @@ from playwright.async_api import expect
 
 from tests.web.bench import Bench
 from tests.web.stage import Hold, Stage, Turn, Use
-from tests.web.watching import PLAN, at_tool, watched
+from tests.web.watching import PLAN, watched
 
 pytestmark = pytest.mark.once
 
@@ -91,21 +91,6 @@ async def test_what_was_dropped_is_no_step_anywhere(bench: Bench, stage: Stage) 
     stage.gate("work").set()
     await seen.says("Paused by you")
     await expect(bar).to_contain_text("1 of 3 done")
-
-
-async def test_a_reload_shows_the_same(bench: Bench, stage: Stage) -> None:
-    """Nothing that is shown lives in the page alone."""
-    seen = await at_tool(bench, stage)
-    await seen.button("pause").click()
-    stage.gate("work").set()
-    await seen.says("Paused by you")
-    steps = seen.page.locator("midrun-steps")
-    await expect(steps.locator(".call")).to_contain_text("Done")
-    before = await steps.inner_text()
-    await seen.page.reload()
-    await seen.says("Paused by you")
-    await expect(steps.locator(".call")).to_contain_text("Done")
-    assert await steps.inner_text() == before
 
 
 async def test_the_bar_counts_as_the_rows_do_after_an_item_failed(

@@ -89,6 +89,10 @@ async def test_a_side_question_holds_the_thought_and_comes_back(
     await expect(frames).to_contain_text("Held thoughts (1 of 4)")
     await expect(frames).to_contain_text("Write a memo")
     await expect(frames).to_contain_text("held at step 1 of 3")
+    top = seen.page.locator("midrun-controls .top")
+    await expect(top).to_contain_text("held at step 1 of 3")  # it is not what is answered
+    item = seen.page.locator("midrun-steps ol > li").first
+    await expect(item.locator(".standing").first).to_have_text("Held")
     stage.gate("aside").set()
     await seen.says("Completed")
     await expect(frames).to_be_hidden()

@@ -2,6 +2,7 @@
 
 from playwright.async_api import Page, expect
 
+from tests.crashes.facts import becomes
 from tests.web.bench import Bench, Site
 from tests.web.stage import Stage, Use
 
@@ -64,6 +65,7 @@ async def test_a_hidden_tab_gives_its_place_to_one_that_is_seen(
     run = await site.start(task="Crawl")
     (tab,) = await opened(bench, site, [f"/runs/{run.id}"])
     await expect(tab.locator("midrun-controls .badge")).to_contain_text("Running")
+    await becomes(lambda: site.app.streams == 2)  # the list's, and this one's
     await tab.clock.install()
     hide = """hidden => {
       Object.defineProperty(document, "hidden", {configurable: true, get: () => hidden});

@@ -67,7 +67,8 @@ async def check(page: Page, store: Store, run: RunId, you: str = "olga") -> list
             assert one.badge.startswith(UNHEARD), one
             assert state.leased, one
         else:
-            assert one.badge == word + by, one
+            what, *more = word.split(" — ")
+            assert one.badge == " — ".join([what + by, *more]), one
         labels = [offer.label for offer in offers(state).values()]
         assert one.buttons in ([], labels), one  # none: it is over
     return [one.badge for one in said]

@@ -1,18 +1,28 @@
 """What tests of the run page say over and over."""
 
 import re
+from difflib import unified_diff
 from typing import Final, Literal
 
 from playwright.async_api import Locator, Page, expect
 
 from midrun.embed.run import Run
 from midrun.ports.outside import Outside
-from tests.web.bench import Bench, Site, later
+from tests.web.bench import Bench, Site, comes_true, later
 from tests.web.stage import Stage, Turn, Use
 
 PLAN: Final = Use(
     "plan", items=["Look around", "Write the memo", "Send it"], marks={"1": "running"}
 )
+IS_UP_TO_DATE: Final = """seq => {
+  const {run, events, turns} = document.querySelector("midrun-run")?.store ?? {};
+  return run?.seq === seq && events.at(-1)?.seq === seq && turns.total >= run.turns;
+}"""
+PASSING: Final = re.compile(
+    r"( ·)? ?(for )?(at least )?\b\d+ (s|min)\b( · )?|\b\d+ seconds?\b|\d\d:\d\d:\d\d"
+)
+"""What is another at the next look: clocks, ages, and what is left of a time."""
+
 SETTLED_MS: Final = 500
 """A button that has just changed its meaning takes no click for a little less than this."""
 
@@ -84,6 +94,39 @@ async def at_tool(bench: Bench, stage: Stage, name: str = "slow", **options: obj
     await stage.start("work").wait()
     await seen.says("Running")
     return seen
+
+
+async def drawn(page: Page) -> str:
+    """Return all that is drawn of the run, as those read it who do not see it."""
+    text = await page.locator("midrun-run").aria_snapshot()
+    lines = PASSING.sub("", text).splitlines()
+    return "\n".join(line for line in lines if line.strip() not in {"", "- text:"})
+
+
+async def survives_a_reload(page: Page, run: Run) -> None:
+    """See that the page shows the same of the run as soon as it has come again.
+
+    Raises:
+        AssertionError: it shows something else; its text says what.
+    """
+    seq = (await run.view()).seq
+    await page.wait_for_function(IS_UP_TO_DATE, arg=seq)
+    before = ""
+    while before != (before := await drawn(page)):
+        await page.evaluate("new Promise((done) => requestAnimationFrame(done))")
+    await page.reload()
+    after = ""
+
+    async def is_the_same() -> bool:
+        nonlocal after
+        after = await drawn(page)
+        return after == before
+
+    try:
+        await comes_true(is_the_same)
+    except TimeoutError:
+        differs = unified_diff(before.splitlines(), after.splitlines(), lineterm="")
+        raise AssertionError("\n".join(differs)) from None
 
 
 def exactly(text: str) -> re.Pattern[str]:

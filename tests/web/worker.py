@@ -9,8 +9,8 @@ from midrun import Agent, Call, Midrun, tool
 from midrun.models import ScriptedModel, Use
 from midrun.ports.outside import Outside
 
-LEASE = Outside(lease=timedelta(seconds=1))
-"""A worker that is silent for longer than this is given up."""
+LEASE = Outside(lease=timedelta(seconds=30))
+"""Longer than a busy machine ever keeps a worker from its beats."""
 
 
 async def _here(what: str) -> None:

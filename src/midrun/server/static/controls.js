@@ -230,6 +230,7 @@ export class MidrunControls extends StoreElement {
 
   /** @param {string} said */
   async _closed(said) {
+    if (!this.sheet) return; // who pressed and who looked may both have closed it
     const button = { cancel: "cancel", redirect: "redirect", fork: "fork", "": "" }[this.sheet];
     this.sheet = "";
     this._unasked = false;
