@@ -1,5 +1,6 @@
 """News: one watch on the store for the whole process, handed on to whoever waits for a run."""
 
+from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -8,6 +9,7 @@ from anyio.abc import TaskStatus
 
 from midrun.core.ids import RunId
 from midrun.driver.bell import Bell
+from midrun.errors import Misconfigured
 from midrun.ports.store import Change, Store
 
 
@@ -18,6 +20,7 @@ class News:
         self._store = store
         self._bells: dict[RunId, list[tuple[Bell, Callable[[], bool]]]] = {}
         self._hears: list[Callable[[Change], None]] = []
+        self._loop: AbstractEventLoop | None = None
         self.over = False
 
     def everything(self, hear: Callable[[Change], None]) -> None:
@@ -27,6 +30,7 @@ class News:
     @contextmanager
     def of(self, run: RunId, worth: Callable[[], bool] = lambda: True) -> Iterator[Bell]:
         """Give a bell that rings whenever `run` has grown and `worth` says that it matters."""
+        self.check_loop()  # in another it would never ring
         waiting = (Bell(), worth)
         self._bells.setdefault(run, []).append(waiting)
         try:
@@ -37,6 +41,16 @@ class News:
             if not left:
                 del self._bells[run]
 
+    def check_loop(self) -> None:
+        """See that this is asked in the event loop in which the store is watched.
+
+        Raises:
+            Misconfigured: it is not, and what would be started here would end with this loop.
+        """
+        if self._loop is not None and self._loop is not get_running_loop():
+            problem = "it is open in another event loop; go there with anyio.from_thread.run"
+            raise Misconfigured("Midrun", f"{problem}, or open a second one on the same store")
+
     def tell(self, run: RunId) -> None:
         """Have whoever waits for `run` look again."""
         for bell, worth in self._bells.get(run, ()):
@@ -45,6 +59,7 @@ class News:
 
     async def watch(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Watch the store until cancelled, or until it is closed."""
+        self._loop = get_running_loop()
         try:
             async with self._store.watch() as changes:
                 task_status.started()

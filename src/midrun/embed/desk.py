@@ -69,6 +69,7 @@ class Desk:
             ControlRefused: it does not fit where the run stands.
             RunNotFound: no such run.
         """
+        self.news.check_loop()
         # One after the other: a crowd that decides on the same seq would lose to itself.
         async with self._turns.setdefault(run, anyio.Lock()):
             state = self.known(run) or await load(self.store, run)
@@ -97,6 +98,7 @@ class Desk:
         Raises:
             ControlRefused: one of them does not fit where the run stands.
         """
+        self.news.check_loop()
         state = self.known(run) or await load(self.store, run)
         controls = [asked(self._vault, state, control) for control in controls]
         every = await bring_all(self.store, state, controls, self.now)
@@ -144,6 +146,7 @@ class Desk:
         Raises:
             ControlRefused: `request_id_reused`, there is one that was started otherwise.
         """
+        self.news.check_loop()
         empty, started = State(run=run), hidden(self._vault, run, started)
         head = head_of(apply(empty, [started], self.now()))
         try:
