@@ -4,6 +4,7 @@ The cost is CPU time of the page's main thread: scripts, style, layout, paint.
 Steps come one at a time, so that nothing is drawn together with the next.
 """
 
+import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Final
@@ -106,3 +107,9 @@ def figures() -> Sequence[Figure]:
         ),
         Figure(name=f"page: an entry drawn at {LATE:,}", value=late, unit="ms", at_most=16.0),
     )
+
+
+if __name__ == "__main__":
+    from bench.figures import table
+
+    sys.stdout.write(table(figures()) + "\n")
