@@ -171,6 +171,7 @@ async def taken_over(bench: Bench, stage: Stage) -> Watched:
     """Somebody at the wheel."""
     seen = await at_tool(bench, stage, bare=True)
     await seen.action("Take over").click()
+    await seen.says("Taking over by you")
     stage.gate("work").set()
     await seen.says("Taken over by you")
     await seen.page.get_by_label("Write as the assistant").fill("I have looked")

@@ -70,6 +70,7 @@ async def test_what_is_written_in_the_agents_place_survives_a_reload(
     """Whoever has taken over writes more than a line."""
     seen = await at_tool(bench, stage)
     await seen.action("Take over").click()
+    await seen.says("Taking over by you")
     stage.gate("work").set()
     text = seen.page.get_by_label("Write as the assistant")
     await text.fill("I have looked")

@@ -69,6 +69,7 @@ async def test_the_page_is_called_what_the_run_is(bench: Bench, stage: Stage) ->
     seen = await at_tool(bench, stage)
     await expect(seen.page).to_have_title("▶ Running — Write a memo")
     await seen.button("pause").click()
+    await seen.says("Pausing by you")
     stage.gate("work").set()
     await expect(seen.page).to_have_title("⏸ Paused — Write a memo")
 

@@ -42,6 +42,7 @@ async def test_a_row_that_a_redirect_has_changed_says_what_it_was(
     await stage.start("work").wait()
     await seen.writes("Summarise what you have")
     await seen.page.keyboard.press("Enter")
+    await expect(seen.action("Withdraw")).to_be_visible()
     stage.gate("work").set()
     await stage.start("again").wait()
     was = seen.page.locator("midrun-steps .was")

@@ -147,6 +147,7 @@ async def test_a_change_of_course_is_news_until_the_next_step(
     await stage.start("work").wait()
     await seen.writes(TEXT)
     await seen.page.keyboard.press("Enter")
+    await expect(seen.action("Withdraw")).to_be_visible()
     stage.gate("work").set()
     await stage.start("new").wait()
     diff = seen.page.locator("midrun-controls .diff")
