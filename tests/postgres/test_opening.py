@@ -22,6 +22,7 @@ from midrun.stores.postgres.store import PostgresStore
 from midrun.stores.urls import open_store
 from midrun.testing.postgres import USER, Postgres
 from midrun.testing.store_suite.setting import RUN, create, say, take
+from tests.crashes.facts import becomes
 from tests.postgres.conftest import PATIENCE, Open
 
 pytestmark = pytest.mark.once
@@ -143,8 +144,8 @@ async def test_the_number_of_connections_is_bounded(
         for _ in range(40):
             tasks.start_soon(store.read, RUN)
     count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'bounded'"
-    while postgres.execute(count) != [(5,)]:  # noqa: ASYNC110 - four to read, one to write
-        await anyio.sleep(0.01)
+    with anyio.fail_after(PATIENCE):
+        await becomes(lambda: postgres.execute(count) == [(5,)])  # four to read, one to write
 
 
 async def test_event_loops_that_have_ended_keep_no_connections(
@@ -192,8 +193,8 @@ async def test_a_server_that_has_room_for_few_connections_is_asked_through_few(
     store = await opened(modest)
     await create(store)
     theirs = "SELECT pid FROM pg_stat_activity WHERE usename = 'modest'"
-    while len(postgres.execute(theirs)) > 2:  # noqa: ASYNC110 - the one that opened it, leaving
-        await anyio.sleep(0.01)
+    with anyio.fail_after(PATIENCE):  # for the one that opened it to leave
+        await becomes(lambda: len(postgres.execute(theirs)) <= 2)
     with psycopg.connect(modest):
         async with anyio.create_task_group() as tasks:
             for _ in range(40):
