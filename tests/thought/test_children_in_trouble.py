@@ -4,14 +4,19 @@ from datetime import timedelta
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
+from msgspec.structs import replace
 
 from midrun import Completed, Midrun
 from midrun.core.entries import CallFailed, StoodDown
 from midrun.core.ids import RunId
+from midrun.core.values import Phase
+from midrun.driver.flight import Flight
+from midrun.engines.local import Local
 from midrun.errors import StoreBusy, StoreError, StoreFull, StoreUnreachable
 from midrun.models import Use
-from midrun.ports.store import RunRow
+from midrun.ports.store import RunRow, Snapshot
 from midrun.stores.sqlite.store import SqliteStore
 from tests.promises.seen import entries
 from tests.runtime.conftest import Opener
@@ -121,3 +126,72 @@ async def test_a_pause_that_is_withdrawn_lets_its_child_go_on(opened: Opener) ->
     shop.gate("x").set()
     await run.until("completed")
     assert shop.began == ["x"]
+
+
+class Slow(SqliteStore):
+    """A store that says late that a child is paused, and takes its time to say more."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.says_paused = False
+        self.says_more = anyio.Event()
+        self.looked_at = anyio.Event()
+        self._paused = RunId("")
+
+    async def row(self, run: RunId) -> RunRow:
+        """Return the run's row."""
+        late = not self.says_paused
+        found = await super().row(run)
+        if found.head.parent and found.head.phase is Phase.PAUSED:
+            if late:
+                head = replace(found.head, phase=Phase.PAUSING)
+                return replace(found, head=head, holder="somebody")
+            self._paused = run
+        return found
+
+    async def load_snapshot(self, run: RunId) -> Snapshot | None:
+        """Return the run's snapshot."""
+        if run == self._paused and not self.looked_at.is_set():
+            self.looked_at.set()
+            await self.says_more.wait()
+        return await super().load_snapshot(run)
+
+
+async def test_a_pause_withdrawn_while_its_paused_child_is_looked_at_lets_that_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks had seen it paused with its parent, and would wait for nobody."""
+    shop, let_go = Workshop(), anyio.Event()
+    forget = Flight.let_go
+
+    def told(flight: Flight) -> bool:
+        if withdrawn := forget(flight):
+            let_go.set()
+        return withdrawn
+
+    monkeypatch.setattr(Flight, "let_go", told)
+    aide = shop.agent(Use("slow", name="x"), "Done.", name="aide")
+    agent = delegating(aide, turns=[Use("aide", task="Do"), "All done."])
+    slow = Slow(tmp_path / "runs.db")
+    with anyio.fail_after(PATIENCE):
+        async with Midrun(slow, agents=[agent]) as midrun:
+            run = await midrun.start("parent", "go")
+            await shop.start("x").wait()
+            await run.pause()
+            child = await child_of(midrun, run)
+            await child.until("pausing")
+            shop.gate("x").set()
+            await child.until("paused")
+            driver = getattr(midrun._desk.known, "__self__", None)
+            assert isinstance(driver, Local)
+            while child.id in driver._taken:  # until there is nothing more to tell of it
+                await anyio.lowlevel.checkpoint()
+            slow.says_paused = True
+            midrun._desk.news.tell(RunId(child.id))  # a reason to look once more
+            await slow.looked_at.wait()
+            await run.resume()
+            await let_go.wait()
+            slow.says_more.set()
+            await run.until("completed")
+            assert shop.began == ["x"]
+    await slow.close()

@@ -71,7 +71,9 @@ class Flight:
         self.scope.cancel()
         return True
 
-    def let_go(self) -> None:
-        """Forget a pause that was passed on to its child: it was withdrawn meanwhile."""
-        if self.passed_on is not None and self.stop == self.passed_on.control == "pause":
-            self.stop, self.passed_on = "", None
+    def let_go(self) -> bool:
+        """Forget a pause that was passed on to its child: it was withdrawn. False: none was."""
+        if self.passed_on is None or not self.stop == self.passed_on.control == "pause":
+            return False
+        self.stop, self.passed_on = "", None
+        return True

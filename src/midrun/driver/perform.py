@@ -33,7 +33,7 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 from midrun.core.evidence import Close, CloseUndo, Evidence, Fail, Late, SaveProgress, SetPlan
-from midrun.core.ids import CallId, Epoch, RunId
+from midrun.core.ids import CallId, Epoch, RunId, child_id
 from midrun.core.orders import AbortCall, CheckCall, ControlChild, Judge, Order
 from midrun.core.state import Stage, State
 from midrun.core.values import Item, Json
@@ -188,8 +188,9 @@ class Door:
         """Pass on what needs no entry: aborts, checks, and conditions to be judged."""
         told = {order.call for order in orders if isinstance(order, ControlChild)}
         for under_way in self._flights.values():
-            if under_way.call.id not in told:
-                under_way.let_go()
+            if under_way.call.id not in told and under_way.let_go():
+                # Whoever attends to the child may just have seen it paused with us.
+                self._means.news.tell(child_id(self._run, under_way.call.id))
         for order in orders:
             match order:
                 case AbortCall(call=call, because=because):
