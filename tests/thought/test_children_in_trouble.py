@@ -4,7 +4,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import anyio
-import anyio.lowlevel
 import pytest
 from msgspec.structs import replace
 
@@ -13,12 +12,11 @@ from midrun.core.entries import CallFailed, StoodDown
 from midrun.core.ids import RunId
 from midrun.core.values import Phase
 from midrun.driver.flight import Flight
-from midrun.engines.local import Local
 from midrun.errors import StoreBusy, StoreError, StoreFull, StoreUnreachable
 from midrun.models import Use
 from midrun.ports.store import RunRow, Snapshot
 from midrun.stores.sqlite.store import SqliteStore
-from tests.promises.seen import entries
+from tests.promises.seen import engine, entries, true
 from tests.runtime.conftest import Opener
 from tests.thought.workshop import Workshop, child_of, delegating
 
@@ -182,10 +180,7 @@ async def test_a_pause_withdrawn_while_its_paused_child_is_looked_at_lets_that_g
             await child.until("pausing")
             shop.gate("x").set()
             await child.until("paused")
-            driver = getattr(midrun._desk.known, "__self__", None)
-            assert isinstance(driver, Local)
-            while child.id in driver._taken:  # until there is nothing more to tell of it
-                await anyio.lowlevel.checkpoint()
+            await true(lambda: child.id not in engine(midrun)._taken)  # nor has more to tell
             slow.says_paused = True
             midrun._desk.news.tell(RunId(child.id))  # a reason to look once more
             await slow.looked_at.wait()
