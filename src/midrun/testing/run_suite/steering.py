@@ -123,19 +123,19 @@ class Steering(Setting):
         assert heard[-1] == "Use the 2026 figures"
         assert stage.stopped == ["a"]
 
+    @pytest.mark.parametrize("control", ["resume", "redirect"])
     async def test_a_paused_run_goes_on_with_an_instruction(
-        self, opened: Opened, stage: Stage
+        self, opened: Opened, stage: Stage, control: str
     ) -> None:
         """By a resume that says something, or by a redirect: it is the same."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
-        for control in ("resume", "redirect"):
-            run = await mid.start("actor", control)
-            await stage.start("a").wait()
-            await run.pause(now=True, actor=OLGA)
-            await run.until("paused")
-            await getattr(run, control)("Only the first page.", actor=OLGA)
-            await run.until("completed")
-            assert "RunResumed" in await kinds(run)
+        run = await mid.start("actor", control)
+        await stage.start("a").wait()
+        await run.pause(now=True, actor=OLGA)
+        await run.until("paused")
+        await getattr(run, control)("Only the first page.", actor=OLGA)
+        await run.until("completed")
+        assert "RunResumed" in await kinds(run)
 
     async def test_a_cancel_undoes_what_it_should_and_says_so(
         self, opened: Opened, stage: Stage
