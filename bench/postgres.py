@@ -291,14 +291,6 @@ async def _parked(raw: Raw, store: PostgresStore, url: str) -> list[Figure]:
         started = perf_counter()
         await store.runs(Query(attention=True, limit=50))
         lists.append(perf_counter() - started)
-    marks, follows = store.marks(), []
-    await marks.attend("bench", holder="bench", ttl=timedelta(minutes=5))
-    with psycopg.connect(url, autocommit=True) as db:
-        db.execute("ANALYZE midrun_marks")  # as autovacuum would within the minute
-    for _ in range(10):
-        started = perf_counter()
-        await marks.behind("bench", limit=256)
-        follows.append(perf_counter() - started)
     return [
         Figure(
             name=f"append beside {PARKED:,} parked runs, against none",
@@ -313,8 +305,33 @@ async def _parked(raw: Raw, store: PostgresStore, url: str) -> list[Figure]:
             at_most=50,
         ),
         Figure(name="the 50 newest that need a person", value=median(lists) * 1e3, unit="ms"),
-        Figure(name="a follower's look, every ten s", value=median(follows) * 1e3, unit="ms"),
+        *await _followed(store, url),
         Figure(name="stored for a parked run's row", value=(full - empty) / PARKED, unit="B"),
+    ]
+
+
+async def _followed(store: PostgresStore, url: str) -> list[Figure]:
+    """Measure a follower that comes to all these runs, and one that has told of them all."""
+    marks = store.marks()
+    started = perf_counter()
+    await marks.attend("late", holder="bench", ttl=timedelta(minutes=5))
+    came = perf_counter() - started
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("SELECT midrun_attend('early', 'bench', 1, NULL)")  # a mark for every run
+        db.execute("ANALYZE midrun_marks")  # as autovacuum would within the minute
+    looks: dict[str, list[float]] = {"late": [], "early": []}
+    for follower in [*looks] * 10:
+        started = perf_counter()
+        await marks.behind(follower, limit=256)
+        looks[follower].append(perf_counter() - started)
+    return [
+        Figure(name="a follower comes to them", value=came * 1e3, unit="ms", at_most=1000),
+        Figure(name="its look, every ten s", value=median(looks["late"]) * 1e3, unit="ms"),
+        Figure(
+            name="… of one that has told of them all",
+            value=median(looks["early"]) * 1e3,
+            unit="ms",
+        ),
     ]
 
 

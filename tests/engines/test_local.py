@@ -9,8 +9,16 @@ import anyio
 import pytest
 
 from midrun import Agent, Midrun
+from midrun.core.ids import RunId
+from midrun.engines import local
+from midrun.errors import StoreDamaged
 from midrun.ports.outside import Outside
+from midrun.ports.store import RunRow
+from midrun.stores.memory import MemoryStore
 from midrun.testing.engine_suite import EngineSuite, Opener
+from midrun.testing.store_suite.setting import create
+from tests.crashes.facts import becomes
+from tests.runtime.stage import Stage
 
 
 class TestLocal(EngineSuite):
@@ -25,3 +33,32 @@ class TestLocal(EngineSuite):
 
         with anyio.fail_after(60):
             yield open_one
+
+
+async def test_a_run_that_cannot_be_looked_at_does_not_hold_up_the_look_at_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is tried once in a look, and again in the next: not for as long as it fails."""
+    monkeypatch.setattr(local, "SWEEP_S", 0.01)
+    tried, looked, row, due = RunId("run_x"), [0, 0], MemoryStore.row, MemoryStore.due
+
+    async def damaged(store: MemoryStore, run: RunId) -> RunRow:
+        if run == tried:
+            looked[0] += 1
+            raise StoreDamaged("memory", "a torn page")
+        return await row(store, run)
+
+    async def counted(store: MemoryStore, *, limit: int) -> object:
+        looked[1] += looked[0] > 0
+        return await due(store, limit=limit)
+
+    monkeypatch.setattr(MemoryStore, "row", damaged)
+    monkeypatch.setattr(MemoryStore, "due", counted)
+    stage = Stage()
+    agent = stage.agent("Done.")
+    with anyio.fail_after(60):
+        async with Midrun("memory://", agents=[agent]) as midrun:
+            await create(midrun.store, tried)
+            await becomes(lambda: looked[1] > 5)
+            run = await midrun.start(agent, "go")
+            await run.until("completed")

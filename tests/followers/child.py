@@ -1,4 +1,4 @@
-"""A process that drives a run and follows it, and is killed at some moment."""
+"""A process that follows, and perhaps drives, a run, and is killed at some moment."""
 
 import sys
 from datetime import timedelta
@@ -12,17 +12,17 @@ from tests.followers.receiving import SECRET
 from tests.runtime.stage import Stage
 
 
-async def _main(path: str, url: str) -> None:
+async def _main(address: str, url: str, task: str) -> None:
     trail.PLACE = timedelta(seconds=1)  # type: ignore[misc]  # nobody waits for the dead for long
     agent = Stage().agent("Done.")
     async with (
-        Midrun(f"sqlite:///{path}", agents=[agent]) as midrun,
+        Midrun(address, agents=[agent]) as midrun,
         following(midrun, Webhook(url, secret=SECRET)),
     ):
-        run = await midrun.start(agent, "Go.")
-        print(run.id, flush=True)  # noqa: T201 - this is how it talks
+        run = (await midrun.start(agent, task)).id if task else ""
+        print(run, flush=True)  # noqa: T201 - this is how it talks
         await anyio.sleep_forever()
 
 
 if __name__ == "__main__":
-    anyio.run(_main, sys.argv[1], sys.argv[2])
+    anyio.run(_main, sys.argv[1], sys.argv[2], sys.argv[3])

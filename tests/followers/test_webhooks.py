@@ -382,7 +382,8 @@ async def test_what_a_killed_process_had_not_delivered_another_delivers(
     """It takes the place of the dead one, and goes on from its marks."""
     monkeypatch.setattr(module, "LOOK_S", 0.05)
     there.answer = failing(10_000)
-    command = [sys.executable, "-m", "tests.followers.child", str(path), there.url]
+    address = f"sqlite:///{path}"
+    command = [sys.executable, "-m", "tests.followers.child", address, there.url, "Go."]
     async with await anyio.open_process(command, cwd=ROOT, stderr=None) as process:
         assert process.stdout is not None
         run_id = (await process.stdout.receive()).decode().strip()
@@ -390,7 +391,7 @@ async def test_what_a_killed_process_had_not_delivered_another_delivers(
         process.kill()
     there.answer = failing(0)
     before = len(there.got)
-    async with Midrun(f"sqlite:///{path}") as midrun, following(midrun, hook(there)):
+    async with Midrun(address) as midrun, following(midrun, hook(there)):
         await there.hears(before + 1)
     assert {got.data["run_id"] for got in there.got} == {run_id}
     assert len({got.headers["webhook-id"] for got in there.got}) == 1

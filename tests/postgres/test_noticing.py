@@ -1,16 +1,20 @@
 """What other processes commit is heard of at once, and within a second if it was not told."""
 
+from datetime import timedelta
+from typing import LiteralString
+
 import anyio
 import pytest
 
 from midrun.core.ids import RunId, Seq
 from midrun.ports.store import Change, Halt
-from midrun.stores.postgres.link import Link
+from midrun.stores.postgres import notice, queries
+from midrun.stores.postgres.link import Address, Link, Rows, Values
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
 from midrun.testing.store_suite.crowds import newest
 from midrun.testing.store_suite.setting import OTHER, RUN, create, say, take
-from tests.postgres.conftest import Open
+from tests.postgres.conftest import PATIENCE, Open
 from tests.postgres.cutting import Cutter
 
 pytestmark = pytest.mark.once
@@ -123,3 +127,43 @@ async def test_many_changes_at_once_fit_into_notifications(
             for run in runs:
                 tasks.start_soon(create, elsewhere, run)
         await newest(watch, dict.fromkeys(runs, 1))
+
+
+async def test_what_comes_in_together_with_an_answer_is_not_waited_for(url: str) -> None:
+    """It has been read from the socket already: nobody would ever find it readable again."""
+    address = Address(url, durability="full", patience=timedelta(seconds=PATIENCE))
+    await (await PostgresStore.open(url)).close()
+    link = await Link.made(address)
+    try:
+        with anyio.fail_after(PATIENCE):
+            await link.ask(queries.LISTEN, {"what": ""})
+            await link.ask(queries.TELL, {"what": "", "message": "run_1 7"})
+            assert link.unheard(), "else it is waited for"
+            assert [text for _, text in link.heard()] == ["run_1 7"]
+    finally:
+        link.drop()
+
+
+async def test_what_is_told_while_the_table_is_tidied_is_heard_at_once(
+    store: PostgresStore, url: str, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes with the answer to that, and the next look is far away."""
+    monkeypatch.setattr(notice, "SWEEP", 1)
+    monkeypatch.setattr(notice, "LOOK_S", 0.01)
+    elsewhere, ask = await opened(url), Link.ask
+
+    async def late(
+        link: Link,
+        statement: LiteralString,
+        values: Values | None = None,
+        *,
+        prepare: bool | None = None,
+    ) -> Rows:
+        if statement == queries.FORGET and notice.LOOK_S < 1:
+            monkeypatch.setattr(notice, "LOOK_S", 3600.0)
+            await create(elsewhere)
+        return await ask(link, statement, values, prepare=prepare)
+
+    monkeypatch.setattr(Link, "ask", late)
+    async with store.watch() as watch:
+        assert await anext(watch) == Change(run=RUN, seq=Seq(1))

@@ -9,10 +9,19 @@ import pytest
 from a2a.client import Client, ClientConfig, ClientFactory
 from a2a.client.errors import A2AClientError
 from a2a.types import a2a_pb2 as pb
-from a2a.utils.errors import TaskNotCancelableError, TaskNotFoundError
+from a2a.utils.errors import (
+    InternalError,
+    InvalidParamsError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+)
 
 from midrun import Agent, ask_human, tool
+from midrun.core.entries import RunStarted
+from midrun.core.ids import RunId
+from midrun.errors import StoreBusy
 from midrun.models import ScriptedModel, Use
+from midrun.stops import MaxCost
 from tests.protocols.conftest import Bridged, Serving
 from tests.runtime.stage import Stage
 from tests.server.conftest import PATIENCE, token_of
@@ -35,12 +44,13 @@ async def client(
         yield await ClientFactory(config).create_from_url(f"{server.url}/a2a/actor")
 
 
-def saying(text: str, task: str = "", name: str = "") -> pb.SendMessageRequest:
+def saying(text: str, task: str = "", context: str = "") -> pb.SendMessageRequest:
     """Return a message of a user."""
     message = pb.Message(
         role=pb.Role.ROLE_USER,
-        message_id=name or f"m-{text}",
+        message_id=f"m-{text}",
         task_id=task,
+        context_id=context,
         parts=[pb.Part(text=text)],
     )
     return pb.SendMessageRequest(message=message)
@@ -187,6 +197,80 @@ async def test_the_task_of_somebody_else_is_not_found(serving: Serving, stage: S
         async with client(server, who="bob") as theirs:
             with pytest.raises(TaskNotFoundError):
                 await theirs.get_task(pb.GetTaskRequest(id=run.id))
+
+
+@BINDINGS
+async def test_a_task_that_the_agent_would_never_do_is_rejected_in_words(
+    serving: Serving, binding: str
+) -> None:
+    """Nothing was begun, so there is nothing to be found either."""
+    agent = Agent("actor", model=ScriptedModel(["So."]), stop=MaxCost(1))
+    async with serving(agent) as server, client(server, binding) as theirs:
+        for context in ("", "c1"):
+            request = saying(f"Go{context}.", context=context)
+            (event,) = [event async for event in theirs.send_message(request)]
+            assert shown(event) == ("task", "rejected")
+            assert event.task.context_id.startswith(context or "ctx_")
+            assert "MaxCost cannot be kept" in event.task.status.message.parts[0].text
+            with pytest.raises(TaskNotFoundError):
+                await theirs.get_task(pb.GetTaskRequest(id=event.task.id))
+        assert not (await server.mid.runs()).items
+
+
+@BINDINGS
+async def test_a_request_that_cannot_be_taken_is_an_error_and_no_task(
+    serving: Serving, stage: Stage, binding: str
+) -> None:
+    """So the specification has it, of a context that is somebody else's as well."""
+    async with serving(stage.agent("Secret.", "So.")) as server:
+        run = await server.mid.start("actor", "Hm.", thread="hers", actor="ann")
+        await run.until("completed")
+        async with client(server, binding, who="bob") as theirs:
+            for request, why in (
+                (saying("Go on.", context="hers"), "somebody else's"),
+                (saying(" "), "empty"),
+            ):
+                with pytest.raises(InvalidParamsError, match=why):
+                    await anext(aiter(theirs.send_message(request)))
+            (task, *_) = [e.task async for e in theirs.send_message(saying("Mine."))]
+            with pytest.raises(InvalidParamsError, match="another context"):
+                await anext(aiter(theirs.send_message(saying("More.", task.id, "hers"))))
+
+
+async def test_a_store_that_is_busy_is_no_fault_of_the_request(
+    serving: Serving, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a client would never try again what it could."""
+    async with serving(stage.agent("So.")) as server, client(server) as theirs:
+
+        async def busy(*_: object, **__: object) -> None:
+            raise StoreBusy("runs.db", 5)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(server.mid.store), "create", busy)
+            with pytest.raises(InternalError, match="try again"):
+                await anext(aiter(theirs.send_message(saying("Go."))))
+        seen = [shown(event) async for event in theirs.send_message(saying("Go."))]
+        assert seen[-1] == ("status_update", "completed")
+
+
+async def test_a_task_without_a_context_begins_one_that_another_can_follow_in(
+    serving: Serving, stage: Stage
+) -> None:
+    """The second is told what was said in the first, and both are listed under it."""
+    async with serving(stage.agent("It is blue.", "As I said.")) as server:
+        async with client(server, who="ann") as theirs:
+            (first, *_) = [e.task async for e in theirs.send_message(saying("Which?"))]
+            assert first.context_id
+            follows = saying("Sure?", context=first.context_id)
+            (second, *_) = [e.task async for e in theirs.send_message(follows)]
+            assert second.context_id == first.context_id
+            listed = pb.ListTasksRequest(context_id=first.context_id)
+            tasks = (await theirs.list_tasks(listed)).tasks
+            assert [task.id for task in tasks] == [second.id, first.id]
+        (record,) = await server.mid.store.read(RunId(second.id), limit=1)
+        assert isinstance(record.entry, RunStarted)
+        assert "It is blue." in [message.text for message in record.entry.history]
 
 
 async def test_the_card_needs_a_credential_like_everything_else(

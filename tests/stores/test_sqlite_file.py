@@ -214,7 +214,7 @@ async def test_a_flipped_byte_anywhere_is_harmless_or_noticed(tmp_path: Path) ->
         except MidrunError:
             noticed += 1
         _remove(copy)
-    assert noticed > 100
+    assert noticed > 50, "or this shows nothing"
 
 
 async def test_a_page_that_was_written_by_half_is_harmless_or_noticed(tmp_path: Path) -> None:

@@ -218,18 +218,20 @@ class Midrun:
         Raises:
             Misconfigured: no such agent, an empty task, or a cap on money without a price.
             ControlRefused: `request_id_reused`, with another task, thread, label or actor.
+            ThreadTaken: with `sees`, somebody else began its thread, perhaps just now.
         """
         if isinstance(labels, str):
             raise Misconfigured("labels", f"they are a list: labels=[{labels!r}]")
         known = self._agent(agent)
         stop = known.stop if stop is None else stop
         self._check_price(known, stop)
-        person = actor_of(actor)
+        person, thread = actor_of(actor), given.name("thread", thread or "")
+        history, begins = await said_before(self.store, thread, sees)
         started = RunStarted(
             task=given.task(task),
             **known.spec(stop),
-            thread=given.name("thread", thread or ""),
-            history=await said_before(self.store, thread, sees) if thread else (),
+            thread=thread,
+            history=history,
             labels=tuple(given.name("labels", label) for label in labels or ()),
             by=person.name,
             role=person.role,
@@ -237,7 +239,7 @@ class Midrun:
             trace=given.traceparent(trace or ""),
         )
         run = self._desk.id_for(started.request)
-        began = await self._desk.create(run, started)
+        began = await self._desk.create(run, started, alone=begins)
         return Run(run, self._desk, repeated=not began)
 
     async def get(self, run_id: str) -> Run:

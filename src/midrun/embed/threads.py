@@ -7,7 +7,7 @@ from midrun.core.fork import bounded, history
 from midrun.core.ids import RunId
 from midrun.core.values import Message
 from midrun.driver.journal import load
-from midrun.errors import JournalCorrupt, JournalTooNew
+from midrun.errors import JournalCorrupt, JournalTooNew, ThreadTaken
 from midrun.ports.store import Query, Store
 
 REMEMBERED: Final = 50
@@ -19,13 +19,23 @@ Sees: TypeAlias = Callable[[RunId], Awaitable[bool]]
 
 async def said_before(
     store: Store, thread: str, sees: Sees | None = None
-) -> tuple[Message, ...]:
+) -> tuple[tuple[Message, ...], bool]:
     """Return what the runs of a thread said, oldest first, each without what it was told.
 
     So what an older run says after a newer one has started is not lost to the thread. With
     `sees`, what may not be looked at is left out, whoever joined the thread a moment ago.
+
+    And whether the next one is to begin it: nobody has yet, and with `sees` it matters who.
+
+    Raises:
+        ThreadTaken: with `sees`, it has begun with a run that may not be looked at.
     """
+    if not thread:
+        return (), False
     page = await store.runs(Query(thread=thread, limit=REMEMBERED))
+    begun = page.items[-1].run if page.items and not page.cursor else None
+    if begun and sees is not None and not await sees(begun):
+        raise ThreadTaken(thread)
     said: list[Message] = []
     for row in reversed(page.items):
         if sees is not None and not await sees(row.run):
@@ -37,4 +47,4 @@ async def said_before(
             said.append(Message(role="runtime", text=lost))
             continue
         said += history(state, inherited=len(state.started.history))
-    return bounded(said)
+    return bounded(said), sees is not None and not page.items

@@ -35,6 +35,7 @@ from midrun.driver.means import Means
 from midrun.driver.news import News
 from midrun.driver.vault import Vault
 from midrun.engines.fleet import Fleet, Room
+from midrun.engines.seldom import Seldom
 from midrun.errors import (
     JournalCorrupt,
     JournalTooNew,
@@ -97,6 +98,7 @@ class Local:
         self._broken: dict[RunId, Seq] = {}  # runs whose journal cannot be driven, at which seq
         self._empty = anyio.Event()
         self._look = Bell()  # rung when there is room again
+        self._seldom = Seldom()
         self._leave = anyio.Event()
         self._leaving = False
         self._tasks: TaskGroup
@@ -207,7 +209,7 @@ class Local:
                 self._look.ring()
         except StoreError as error:
             self._left.add(run)
-            log.warning("run %s is left for now: %s", run, error)
+            log.log(self._seldom.level(error), "run %s is left for now: %s", run, error)
         except Exception:
             # A fault of ours in one run must not end the others of this process.
             # It is tried again once somebody has added to its journal: cancelled it, say.
@@ -308,11 +310,12 @@ class Local:
                 for run in await self._store.due(limit=MANY):
                     await self._looked_at(run, self._wake)
                 await self._lift_forgotten()
-                while self._left:
-                    await self._consider(self._left.pop())
+                for run in tuple(self._left):  # each once: what cannot be read comes back
+                    self._left.discard(run)
+                    await self._consider(run)
                 await self._find_work()
             except MidrunError as error:
-                log.warning("cannot look for runs: %s", error)
+                log.log(self._seldom.level(error), "cannot look for runs: %s", error)
             await self._look.wait(SWEEP_S)
 
     async def _find_work(self) -> None:

@@ -18,6 +18,7 @@
     └── StoreError             the store said no, and nothing was applied
         ├── RunNotFound        (also a LookupError)
         ├── RunExists
+        ├── ThreadTaken        somebody else began the thread: look whose it is
         ├── SeqConflict        somebody appended first: read and decide again
         ├── StaleEpoch         a newer lease holder exists: drop everything
         ├── LeaseHeld
@@ -73,6 +74,7 @@ from midrun.errors.stores import (
     StoreFull,
     StoreKeyRefused,
     StoreUnreachable,
+    ThreadTaken,
 )
 
 __all__ = [
@@ -106,6 +108,7 @@ __all__ = [
     "StoreFull",
     "StoreKeyRefused",
     "StoreUnreachable",
+    "ThreadTaken",
     "TooLarge",
     "ToolsUnreachable",
 ]

@@ -219,11 +219,12 @@ class Trail:
             found |= await self._behind()
         if not self._attending:
             return
+        again = found & self._busy  # it may have grown since it was last read
         due = [run for run, later in self._later.items() if later.due <= now]
         due.sort(key=lambda run: self._later[run].due)
         left = self._take(tasks, self._first, [run for run in found if run not in self._later])
         self._take(tasks, self._again, due)
-        self._changed |= set(left[:MANY])  # the rest is found by looking at all
+        self._changed |= again | set(left[:MANY])  # the rest is found by looking at all
 
     def _take(self, tasks: TaskGroup, lane: "_Lane", found: Sequence[RunId]) -> Sequence[RunId]:
         """Let runs into a lane for as long as it has room; return those that found none."""

@@ -140,13 +140,17 @@ class Store(Protocol):
     `after` or `limit`, an empty holder, text that is not Unicode).
     """
 
-    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
+    async def create(
+        self, run: RunId, entries: Sequence[Entry], *, head: Head, alone: bool = False
+    ) -> Appended:
         """Begin the journal of `run`; the first entry is a `RunStarted`.
 
-        The agent, thread, labels and parent of `head` are those of the run for ever.
+        The agent, thread, labels and parent of `head` are those of the run for ever. If it
+        wants its thread `alone`, it is the first in it: of many that want that at once, one is.
 
         Raises:
             RunExists: there is one of this id; nothing was changed.
+            ThreadTaken: the thread has a run already, and this one wanted to begin it.
             KindRefused: an entry that only a driver may write.
             NotJson, TooLarge: see `codec`.
         """

@@ -5,6 +5,7 @@ from datetime import timedelta
 from starlette.responses import Response
 
 from midrun.handles.asking import Asking
+from midrun.handles.receipt import Receipt
 from midrun.server.bodies import (
     REASON_MAX,
     CancelBody,
@@ -45,17 +46,18 @@ async def redirect(visit: Visit) -> Response:
     """Change course; a paused run goes on with the instruction."""
     run, body = await visit.run(), await visit.body(RedirectBody)
     asking = visit.asking(body.reason)
-    async with visit.words_to(run.id, asking):
-        receipt = await run.redirect(body.instruction, when=body.when, **asking)
+    receipt = await visit.redirected(run, body.instruction, asking, when=body.when)
     return await told(visit, run, receipt)
 
 
 async def say(visit: Visit) -> Response:
     """Speak to the run while it works."""
     run, body = await visit.run(), await visit.body(MessageBody)
-    asking = visit.asking(body.reason)
-    async with visit.words_to(run.id, asking):
-        receipt = await run.say(body.text, urgency=body.urgency, at=body.at, **asking)
+
+    async def send(asking: Asking) -> Receipt:
+        return await run.say(body.text, urgency=body.urgency, at=body.at, **asking)
+
+    receipt = await visit.words(run.id, visit.asking(body.reason), send)
     return await told(visit, run, receipt)
 
 

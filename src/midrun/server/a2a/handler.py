@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from functools import partial
+from http import HTTPStatus
 from typing import Final
 
 import anyio
@@ -10,6 +12,7 @@ from a2a.server.events.event_queue import Event
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import (
+    InternalError,
     InvalidParamsError,
     PushNotificationNotSupportedError,
     TaskNotCancelableError,
@@ -34,9 +37,16 @@ from midrun.errors import (
 from midrun.handles import given
 from midrun.handles.asking import Asking
 from midrun.ports.store import Query
-from midrun.server.a2a.tasks import artifacts_of, context_of, status_of, task_of
+from midrun.server.a2a.tasks import (
+    artifacts_of,
+    context_for,
+    context_of,
+    rejected,
+    status_of,
+    task_of,
+)
 from midrun.server.bodies import ID_MAX
-from midrun.server.problems import Problem
+from midrun.server.problems import Problem, problem_of
 from midrun.server.views import UNREADABLE
 from midrun.server.visit import Visit
 
@@ -48,6 +58,14 @@ YES: Final = frozenset({"yes", "approve", "approved", "ok", "y"})
 NO: Final = frozenset({"no", "decline", "declined", "n"})
 
 Sent = pb.Task | pb.Message
+
+
+class _Rejected(Exception):
+    """No task was begun; `task` says so in the protocol's words."""
+
+    def __init__(self, task: pb.Task) -> None:
+        super().__init__(task.id)
+        self.task = task
 
 
 class Handler(RequestHandler):
@@ -63,7 +81,10 @@ class Handler(RequestHandler):
     ) -> Sent:
         """Start a task or steer one; answer once it rests, or at once if asked to."""
         visit = _visit(context)
-        run, _ = await self._taken(visit, params.message)
+        try:
+            run, _ = await self._taken(visit, params.message)
+        except _Rejected as rejected:
+            return rejected.task
         if not params.configuration.return_immediately:
             with anyio.CancelScope() as waiting:
                 async with anyio.create_task_group() as tasks:
@@ -77,7 +98,11 @@ class Handler(RequestHandler):
     ) -> AsyncGenerator[Event, None]:
         """Start a task or steer one, and follow it until it rests."""
         visit = _visit(context)
-        run, state = await self._taken(visit, params.message)
+        try:
+            run, state = await self._taken(visit, params.message)
+        except _Rejected as rejected:
+            yield rejected.task
+            return
         async for event in _followed(visit, run, state):
             yield event
 
@@ -90,27 +115,47 @@ class Handler(RequestHandler):
         if message.task_id:
             run = await self._run(visit, message.task_id)
             state = await visit.lobby.views.state(run.id)
+            if message.context_id not in {"", context_of(state)}:
+                raise InvalidParamsError("the task belongs to another context")
             try:
                 await _steer(visit, run, state, text, _data(message), asking)
-            except (ControlRefused, Problem) as refused:
+            except ControlRefused as refused:
                 raise UnsupportedOperationError(str(refused)) from None
+            except Problem as refused:
+                raise UnsupportedOperationError(refused.detail) from None
             return run, state
-        if not text.strip():
-            raise InvalidParamsError("a task needs a text to begin with")
+        run = await self._started(visit, message.context_id, text, asking)
+        return run, State(run=run.id)
+
+    async def _started(self, visit: Visit, context: str, text: str, asking: Asking) -> Run:
+        """Start a task, in a context of its own if it was given none: others may follow it.
+
+        A request that cannot be taken is an error, also where its context is somebody else's:
+        so the specification has it. `REJECTED` is what this agent would never do.
+        """
+        request = asking.get("request_id") or ""
         try:
-            if message.context_id:
-                await visit.check_thread(message.context_id)
-            run = await visit.lobby.mid.start(
+            thread = given.name("context", context) or context_for(request)
+            start = partial(
+                visit.lobby.mid.start,
                 self._agent,
-                text,
-                thread=message.context_id or None,
-                request_id=asking.get("request_id"),
+                given.task(text),
+                thread=thread,
+                request_id=request,
                 actor=visit.actor,
                 sees=visit.sees,
             )
-        except (MidrunError, Problem) as error:
+        except Misconfigured as error:
             raise InvalidParamsError(str(error)) from None
-        return run, State(run=run.id)
+        try:
+            return await visit.begun(thread, start)
+        except Misconfigured as error:
+            raise _Rejected(rejected(request, thread, str(error))) from None
+        except (MidrunError, Problem) as error:
+            problem = problem_of(error)
+            if problem is None or problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise InternalError(problem.detail if problem else "") from error
+            raise InvalidParamsError(problem.detail) from None
 
     # ── tasks ─────────────────────────────────────────────────────────────────────────────
 
@@ -290,8 +335,7 @@ async def _steer(
         case Phase.WAITING if await _decided(run, state, text, data, asking):
             return
         case _:
-            async with visit.words_to(run.id, asking):
-                await run.redirect(text, **asking)
+            await visit.redirected(run, text, asking)
 
 
 async def _decided(

@@ -1,6 +1,7 @@
 """Runs as A2A shows them: tasks, with their states, artifacts and history."""
 
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Final
 
 from a2a.types.a2a_pb2 import Artifact, Message, Part, Role, Task, TaskState, TaskStatus
@@ -12,6 +13,7 @@ from midrun.core.report import report
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
+from midrun.ports.outside import ID_BYTES
 
 PHASE: Final = "midrun.dev/state"
 """The metadata that says what A2A has no word for: pausing, paused, cancelling, halted."""
@@ -33,6 +35,32 @@ STATES: Final[dict[Phase, TaskState]] = {
 def context_of(state: State) -> str:
     """Return the conversation that a run belongs to: its thread, or one of its own."""
     return state.started.thread or state.run
+
+
+def context_for(request: str) -> str:
+    """Return the conversation of a task that was given none: one that others can follow it in.
+
+    It follows from the request, so that whoever repeats that is given the same.
+    """
+    return f"ctx_{_digest(request)}"
+
+
+def _digest(request: str) -> str:
+    return sha256(request.encode()).hexdigest()[: 2 * ID_BYTES]
+
+
+def rejected(request: str, context: str, why: str) -> Task:
+    """Return a task that the agent would never do: nothing was begun, and nothing is kept."""
+    name = f"rejected_{_digest(request)}"
+    told = Message(
+        message_id=f"{name}-why",
+        context_id=context,
+        task_id=name,
+        role=Role.ROLE_AGENT,
+        parts=[Part(text=why)],
+    )
+    status = TaskStatus(state=TaskState.TASK_STATE_REJECTED, message=told)
+    return Task(id=name, context_id=context, status=status)
 
 
 def task_of(state: State, *, history: int | None = None, artifacts: bool = True) -> Task:

@@ -1,5 +1,6 @@
 """What a request for a segment asks of the run that its thread has."""
 
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -60,7 +61,8 @@ async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
         raise Problem("agent_not_found", 404, f"known here: {', '.join(mid.agents) or 'none'}")
     if not given.wish.strip():
         raise Problem("invalid_body", 422, "there is no user message to start from")
-    run = await mid.start(
+    start = partial(
+        mid.start,
         agent,
         given.wish,
         thread=given.thread_id,
@@ -68,6 +70,7 @@ async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
         actor=visit.actor,
         sees=visit.sees,
     )
+    run = await visit.begun(given.thread_id, start)
     return Joined(run=run, state=State(run=run.id))
 
 
@@ -86,8 +89,7 @@ async def _steer(
         case Phase.WAITING if wish and _asks_one(state):
             await run.answer(wish, **asking)
         case Phase.WAITING | Phase.RUNNING | Phase.QUEUED | Phase.PAUSING if wish:
-            async with visit.words_to(run.id, asking):
-                await run.redirect(wish, **asking)
+            await visit.redirected(run, wish, asking)
         case _:
             return  # it is being cancelled, or halted: there is only to look
 

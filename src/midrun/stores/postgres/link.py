@@ -180,6 +180,22 @@ class Link:
         Raises:
             Lost: the connection is gone.
         """
+        self.unheard()
+        told, self._told = self._told, []
+        return told
+
+    async def readable(self) -> None:
+        """Wait until something comes in. Of what has already, only `unheard` knows."""
+        await anyio.wait_readable(self._connection.fileno())
+
+    def unheard(self) -> bool:
+        """Tell whether something has come in that was not heard; without waiting.
+
+        It may have come with an answer. Then the socket says nothing of it any more.
+
+        Raises:
+            Lost: the connection is gone.
+        """
         pgconn = self._connection.pgconn
         try:
             pgconn.consume_input()
@@ -188,12 +204,7 @@ class Link:
         except psycopg.Error as error:
             self.drop()
             raise Lost(str(error)) from error
-        told, self._told = self._told, []  # also what came in between, with answers
-        return told
-
-    async def readable(self) -> None:
-        """Wait until something has come in."""
-        await anyio.wait_readable(self._connection.fileno())
+        return bool(self._told)
 
     def drop(self) -> None:
         """Close the connection, without waiting for anybody."""

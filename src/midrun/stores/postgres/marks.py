@@ -34,8 +34,10 @@ class PostgresMarks:
 
     async def behind(self, follower: str, *, limit: int) -> Sequence[Mark]:
         check_follower(follower)
-        values = {"follower": follower, "limit": rules.bounded(limit)}
-        found = await self._links.ask(queries.BEHIND, values)
+        came = await self._links.ask(queries.SINCE, {"follower": follower})
+        since = came[0][0] if came else 0
+        values = {"follower": follower, "since": since, "limit": rules.bounded(limit)}
+        found = await self._links.ask(queries.BEHIND, values, prepare=False)
         return [Mark(run=run, seq=seq, note=note) for run, seq, note in found]
 
     async def marked(self, follower: str, run: RunId) -> Mark:

@@ -10,6 +10,7 @@ from typing import Final
 
 import anyio
 from anyio.abc import TaskStatus
+from anyio.lowlevel import checkpoint
 
 from midrun.core.ids import START, RunId, Seq
 from midrun.errors import StoreError, StoreUnreachable
@@ -90,8 +91,11 @@ class Notice:
     async def _hear(self, link: Link) -> None:
         while True:
             until = self._seen_at + LOOK_S
-            with anyio.move_on_after(max(0.0, until - boottime())):
-                await link.readable()
+            if link.unheard():
+                await checkpoint()
+            else:
+                with anyio.move_on_after(max(0.0, until - boottime())):
+                    await link.readable()
             self._tell(text for _, text in link.heard())
             if boottime() >= until:
                 await self._look(link)

@@ -174,30 +174,49 @@ FORGET: Final = """
 """
 
 # ── followers ────────────────────────────────────────────────────────────────
-ATTEND: Final = "SELECT midrun_attend(%(follower)s, %(holder)s, %(lasts)s, %(now)s)"
+# A run up to a follower's `since` that has no mark has not grown since it came, and is told of.
+ATTEND: Final = "SELECT midrun_follow(%(follower)s, %(holder)s, %(lasts)s, %(now)s)"
 LEAVE: Final = """
     UPDATE midrun_followers SET holder = '', until = 0
     WHERE follower = %(follower)s AND holder = %(holder)s
 """
+SINCE: Final = "SELECT since FROM midrun_followers WHERE follower = %(follower)s"
+# Planned anew each time: how many runs there are after `since` changes the plan.
 BEHIND: Final = """
-    SELECT r.run, coalesce(m.seq, 0), coalesce(m.note, '')
-    FROM midrun_runs AS r
-    LEFT JOIN midrun_marks AS m ON m.follower = %(follower)s AND m.no = r.no
-    WHERE r.phase NOT IN ('queued', 'running', 'pausing', 'cancelling')
-      AND r.seq > coalesce(m.seq, 0)
-    ORDER BY r.at, r.no LIMIT %(limit)s
+    SELECT run, seq, note FROM (
+        SELECT r.at, r.no, r.run, m.seq, m.note
+        FROM midrun_marks AS m JOIN midrun_runs AS r ON r.no = m.no AND r.seq > m.seq
+        WHERE m.follower = %(follower)s AND m.no <= %(since)s AND r.no <= %(since)s
+          AND r.phase NOT IN ('queued', 'running', 'pausing', 'cancelling')
+        UNION ALL
+        SELECT r.at, r.no, r.run, coalesce(m.seq, 0), coalesce(m.note, '')
+        FROM midrun_runs AS r
+        LEFT JOIN midrun_marks AS m ON m.follower = %(follower)s AND m.no = r.no
+        WHERE r.no > %(since)s AND r.seq > coalesce(m.seq, 0)
+          AND r.phase NOT IN ('queued', 'running', 'pausing', 'cancelling')
+    ) AS behind (at, no, run, seq, note)
+    ORDER BY at, no LIMIT %(limit)s
 """
 MARKED: Final = """
-    SELECT coalesce(m.seq, 0), coalesce(m.note, '')
+    SELECT coalesce(m.seq, CASE WHEN r.no <= f.since THEN r.seq ELSE 0 END),
+           coalesce(m.note, '')
     FROM midrun_runs AS r
+    LEFT JOIN midrun_followers AS f ON f.follower = %(follower)s
     LEFT JOIN midrun_marks AS m ON m.follower = %(follower)s AND m.no = r.no
     WHERE r.run = %(run)s
 """
+# The run is locked first, as when it grows: both may be about to make its mark.
 MARK: Final = """
-    WITH its AS (SELECT no FROM midrun_runs WHERE run = %(run)s),
+    WITH its AS (SELECT no, seq FROM midrun_runs WHERE run = %(run)s FOR KEY SHARE),
          moved AS (
              INSERT INTO midrun_marks AS kept (follower, no, seq, note)
              SELECT %(follower)s, no, %(seq)s, %(note)s FROM its
+             WHERE %(seq)s >= seq OR no > (
+                       SELECT since FROM midrun_followers WHERE follower = %(follower)s
+                   ) OR EXISTS (
+                       SELECT FROM midrun_marks AS m
+                       WHERE m.follower = %(follower)s AND m.no = its.no
+                   )
              ON CONFLICT (follower, no) DO UPDATE SET seq = excluded.seq, note = excluded.note
              WHERE excluded.seq >= kept.seq
          )

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from midrun.core.ids import RunId
 from midrun.errors import StoreError
@@ -121,7 +122,10 @@ class PostgresRelay:
             self._said_at = boottime()
             for message in self._sayings():
                 await self._link.ask(queries.TELL, {"what": SHARED, "message": message})
-        await self._stirs(self._link)
+        if self._link.unheard():
+            await checkpoint()
+        else:
+            await self._stirs(self._link)
         for channel, text in self._link.heard():
             if channel.endswith(SHARED):
                 self._learn(text)

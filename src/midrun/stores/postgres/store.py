@@ -150,9 +150,12 @@ class PostgresStore:
 
     # ── writing ───────────────────────────────────────────────────────────────────────────
 
-    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
+    async def create(
+        self, run: RunId, entries: Sequence[Entry], *, head: Head, alone: bool = False
+    ) -> Appended:
         bodies = await _bodies(partial(rules.encoded_start, run, entries), entries)
-        wanted = Create(run=run, top=storable(head), bodies=bodies, chain=self.chain)
+        top = storable(head)
+        wanted = Create(run=run, top=top, bodies=bodies, alone=alone, chain=self.chain)
         return await self._at.writer.write(wanted)
 
     async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:

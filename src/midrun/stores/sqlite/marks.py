@@ -18,27 +18,56 @@ from midrun.stores.sqlite.standings import Standings
 from midrun.stores.sqlite.writer import Writer
 
 COME: Final = "INSERT OR IGNORE INTO followers VALUES (?, '', 0)"
-COUNT_AS_TOLD: Final = "INSERT OR IGNORE INTO marks SELECT ?, no, seq, '' FROM runs"
-ATTEND: Final = """
+COME_LATE: Final = (
+    "INSERT INTO latecomers SELECT ?, no, '', 0 FROM runs ORDER BY no DESC LIMIT 1"
+)
+BAR: Final = """
+    UPDATE followers SET holder = 'a newer midrun', until = 9223372036854775807
+    WHERE follower IN (SELECT follower FROM latecomers) AND follower = ?
+"""
+ATTEND: Final = (
+    """
     UPDATE followers SET holder = ?2, until = ?3
     WHERE follower = ?1 AND (holder IN ('', ?2) OR until <= ?4)
-"""
-LEAVE: Final = "UPDATE followers SET holder = '', until = 0 WHERE follower = ? AND holder = ?"
+    """,
+    """
+    UPDATE latecomers SET holder = ?2, until = ?3
+    WHERE follower = ?1 AND (holder IN ('', ?2) OR until <= ?4)
+    """,
+)
+LEAVE: Final = (
+    "UPDATE followers SET holder = '', until = 0 WHERE follower = ? AND holder = ?",
+    "UPDATE latecomers SET holder = '', until = 0 WHERE follower = ? AND holder = ?",
+)
+# A run up to `since` that has no mark has not grown since the follower came, and is told of.
 MOVE: Final = """
-    INSERT INTO marks SELECT ?1, no, ?3, ?4 FROM runs WHERE run = ?2
+    INSERT INTO marks SELECT ?1, r.no, ?3, ?4 FROM runs AS r
+    LEFT JOIN latecomers AS l ON l.follower = ?1
+    LEFT JOIN marks AS m ON m.follower = ?1 AND m.no = r.no
+    WHERE r.run = ?2
+      AND ?3 >= coalesce(m.seq, CASE WHEN r.no <= l.since THEN r.seq ELSE 0 END)
     ON CONFLICT DO UPDATE SET seq = excluded.seq, note = excluded.note
-        WHERE excluded.seq >= marks.seq
 """
 MARKED: Final = """
-    SELECT coalesce(m.seq, 0), coalesce(m.note, '')
-    FROM runs AS r LEFT JOIN marks AS m ON m.follower = ?1 AND m.no = r.no WHERE r.run = ?2
+    SELECT coalesce(m.seq, CASE WHEN r.no <= l.since THEN r.seq ELSE 0 END),
+           coalesce(m.note, '')
+    FROM runs AS r LEFT JOIN latecomers AS l ON l.follower = ?1
+    LEFT JOIN marks AS m ON m.follower = ?1 AND m.no = r.no WHERE r.run = ?2
 """
+SINCE: Final = "SELECT since FROM latecomers WHERE follower = ?"
 BEHIND: Final = """
-    SELECT r.run, coalesce(m.seq, 0), coalesce(m.note, '')
-    FROM runs AS r LEFT JOIN marks AS m ON m.follower = ?1 AND m.no = r.no
-    WHERE r.phase IN ('paused', 'waiting', 'cancelled', 'completed', 'failed', 'halted')
-      AND r.seq > coalesce(m.seq, 0)
-    ORDER BY r.at, r.no LIMIT ?2
+    SELECT run, seq, note FROM (
+        SELECT r.at, r.no, r.run, m.seq, m.note
+        FROM marks AS m CROSS JOIN runs AS r ON r.no = m.no
+        WHERE m.follower = ?1 AND m.no <= ?3 AND r.seq > m.seq
+          AND r.phase IN ('paused', 'waiting', 'cancelled', 'completed', 'failed', 'halted')
+        UNION ALL
+        SELECT r.at, r.no, r.run, coalesce(m.seq, 0), coalesce(m.note, '')
+        FROM runs AS r LEFT JOIN marks AS m ON m.follower = ?1 AND m.no = r.no
+        WHERE r.no > ?3 AND r.seq > coalesce(m.seq, 0)
+          AND r.phase IN ('paused', 'waiting', 'cancelled', 'completed', 'failed', 'halted')
+    )
+    ORDER BY at, no LIMIT ?2
 """
 
 
@@ -85,10 +114,13 @@ class Attend(Struct, frozen=True, kw_only=True):
     def __call__(self, at: Standings) -> bool:
         at.db.execute(COME, (self.follower,))
         if at.db.changes():
-            at.db.execute(COUNT_AS_TOLD, (self.follower,))
-        now = self.clock()
-        at.db.execute(ATTEND, (self.follower, self.holder, now + self.lasts, now))
-        return at.db.changes() > 0
+            at.db.execute(COME_LATE, (self.follower,))
+            at.db.execute(BAR, (self.follower,))
+        now, ours = self.clock(), 0
+        for attend in ATTEND:
+            at.db.execute(attend, (self.follower, self.holder, now + self.lasts, now))
+            ours += at.db.changes()
+        return ours > 0
 
 
 class Leave(Struct, frozen=True, kw_only=True):
@@ -98,7 +130,8 @@ class Leave(Struct, frozen=True, kw_only=True):
     holder: str
 
     def __call__(self, at: Standings) -> None:
-        at.db.execute(LEAVE, (self.follower, self.holder))
+        for leave in LEAVE:
+            at.db.execute(leave, (self.follower, self.holder))
 
 
 class Move(Struct, frozen=True, kw_only=True):
@@ -115,7 +148,7 @@ class Move(Struct, frozen=True, kw_only=True):
 
 
 def _behind(db: apsw.Connection, follower: str, limit: int) -> list[Mark]:
-    found = db.execute(BEHIND, (follower, limit))
+    found = db.execute(BEHIND, (follower, limit, db.execute(SINCE, (follower,)).get or 0))
     return [Mark(run=run, seq=seq, note=note) for run, seq, note in found]
 
 

@@ -53,6 +53,37 @@ class MarksSuite(Setting):
             OTHER: 0,
         }
 
+    async def test_what_was_there_is_told_of_from_where_it_stood(self, store: Store) -> None:
+        """However often it has grown by the time that somebody looks."""
+        marks = marks_of(store)
+        await create(store, RUN, head=DONE)
+        await grow(store, RUN, 1)
+        await marks.attend("f", holder="p", ttl=TTL)
+        await grow(store, RUN, 2)
+        await grow(store, RUN, 3, Phase.RUNNING)
+        await marks.attend("f", holder="p", ttl=TTL)
+        await marks.attend("g", holder="p", ttl=TTL)
+        await grow(store, RUN, 4)
+        assert await marks.behind("f", limit=9) == [Mark(run=RUN, seq=Seq(2))]
+        assert await marks.behind("g", limit=9) == [Mark(run=RUN, seq=Seq(4))]
+        told = Mark(run=RUN, seq=Seq(3), note="in between")
+        await marks.mark("f", told)
+        assert await marks.behind("f", limit=9) == [told]
+        assert await marks.marked("g", RUN) == Mark(run=RUN, seq=Seq(4))
+
+    async def test_what_counts_as_told_cannot_be_untold(self, store: Store) -> None:
+        marks = marks_of(store)
+        await create(store, RUN, head=DONE)
+        await grow(store, RUN, 1)
+        await marks.attend("f", holder="p", ttl=TTL)
+        await marks.mark("f", Mark(run=RUN, seq=Seq(1), note="one"))
+        assert await marks.marked("f", RUN) == Mark(run=RUN, seq=Seq(2))
+        noted = Mark(run=RUN, seq=Seq(2), note="two")
+        await marks.mark("f", noted)
+        assert await marks.marked("f", RUN) == noted
+        await grow(store, RUN, 2)
+        assert await marks.behind("f", limit=9) == [noted]
+
     async def test_what_was_told_is_not_told_again(self, store: Store) -> None:
         marks = marks_of(store)
         await marks.attend("f", holder="p", ttl=TTL)

@@ -6,7 +6,8 @@ from midrun.testing.store_suite.leases import Halts, Leases
 from midrun.testing.store_suite.limits import Limits
 from midrun.testing.store_suite.lists import Lists
 from midrun.testing.store_suite.refusals import Refusals
+from midrun.testing.store_suite.threads import Threads
 
 
-class StoreSuite(Journals, Refusals, Leases, Limits, Halts, Lists, Crowds):
+class StoreSuite(Journals, Refusals, Leases, Limits, Halts, Lists, Threads, Crowds):
     """Everything a store promises. Give a `store` fixture that uses the `clock` fixture."""

@@ -1,0 +1,53 @@
+"""Threads: who begins one, of many who want to."""
+
+import anyio
+import pytest
+
+from midrun.core.head import Head
+from midrun.core.ids import RunId
+from midrun.core.values import Phase
+from midrun.errors import RunExists, ThreadTaken
+from midrun.ports.store import Query, Store
+from midrun.testing.store_suite.setting import OTHER, RUN, Setting, head, started
+
+OURS = Head(phase=Phase.QUEUED, thread="ours")
+
+
+class Threads(Setting):
+    """Whoever wants to begin a thread is the first in it, or is told that it is begun."""
+
+    async def test_a_thread_that_has_a_run_is_not_begun(self, store: Store) -> None:
+        await store.create(RUN, [started()], head=OURS, alone=True)
+        with pytest.raises(ThreadTaken, match="thread ours"):
+            await store.create(OTHER, [started()], head=OURS, alone=True)
+        assert [row.run for row in (await store.runs(Query())).items] == [RUN]
+        await store.create(OTHER, [started()], head=OURS)  # who does not mind goes on with it
+        assert len((await store.runs(Query(thread="ours"))).items) == 2
+
+    async def test_who_asks_again_learns_that_the_run_is_there(self, store: Store) -> None:
+        """Not that somebody has taken the thread: they have, themselves."""
+        await store.create(RUN, [started()], head=OURS, alone=True)
+        with pytest.raises(RunExists):
+            await store.create(RUN, [started()], head=OURS, alone=True)
+
+    async def test_no_thread_is_nobodys(self, store: Store) -> None:
+        await store.create(RUN, [started()], head=head(), alone=True)
+        await store.create(OTHER, [started()], head=head(), alone=True)
+        assert (await store.row(OTHER)).seq == 1
+
+    async def test_of_many_at_once_one_begins_each_thread(self, store: Store) -> None:
+        began: list[str] = []
+
+        async def begin(run: RunId, thread: str) -> None:
+            theirs = Head(phase=Phase.QUEUED, thread=thread)
+            try:
+                await store.create(run, [started()], head=theirs, alone=True)
+            except ThreadTaken:
+                return
+            began.append(thread)
+
+        async with anyio.create_task_group() as group:
+            for n in range(40):
+                group.start_soon(begin, RunId(f"r{n}"), f"t{n % 4}")
+        assert sorted(began) == ["t0", "t1", "t2", "t3"]
+        assert len((await store.runs(Query())).items) == 4
