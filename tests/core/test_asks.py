@@ -1,14 +1,19 @@
 """A person in the loop: questions, approvals, unsure calls; who may decide, and once."""
 
+from itertools import product
+from typing import get_args
+
 import pytest
 
 from midrun.core import controls as c
 from midrun.core import evidence as v
+from midrun.core.audience import may_decide
 from midrun.core.entries import CallDone, CallStarted, LateResult
 from midrun.core.ids import SECOND, AskId, CallId, Epoch, Micros
 from midrun.core.orders import CallModel, CallTool, CheckCall, Settle
 from midrun.core.state import Stage
-from midrun.core.values import Actor, Effect, Json, Phase, Traits, Use
+from midrun.core.values import Actor, Effect, Json, Phase, Role, Traits, Use
+from midrun.core.verdicts import Accepted, Refused
 from midrun.testing.journals import BEGUN, Scenario, given
 
 E1, E2 = Epoch(1), Epoch(2)
@@ -114,6 +119,24 @@ def test_only_the_audience_decides_and_four_eyes_exclude_the_requester(
         run.then(phase=Phase.QUEUED)
     else:
         run.then(refused="not_allowed", phase=Phase.WAITING)
+
+
+@pytest.mark.parametrize("audience", ["", "user", "operator", "user:ann", "user:bob"])
+@pytest.mark.parametrize("four_eyes", [False, True])
+@pytest.mark.parametrize("kind", [c.Approve, c.Decline])
+def test_whoever_is_offered_a_decision_may_make_it_and_nobody_else(
+    audience: str, four_eyes: bool, kind: type[c.Approve | c.Decline]
+) -> None:
+    """Buttons go by `may_decide`: one that would be refused lies, and so does a missing one."""
+    traits = Traits(approve="block", audience=audience, four_eyes=four_eyes)
+    run = begun.replies(Use(tool="pay", args={}, traits=traits)).advances()
+    (ask,) = run.state.asks
+    for role, name in product(get_args(Role), ("ann", "bob", "")):
+        person = Actor(name=name, role=role)
+        verdict = run.when(kind(ask=A1, by=person)).verdict
+        offered = may_decide(person, run.state.started.by, ask)
+        assert isinstance(verdict, Accepted) == offered, (person, verdict)
+        assert offered or (isinstance(verdict, Refused) and verdict.reason == "not_allowed")
 
 
 def test_a_queued_approval_lets_the_agent_go_on_and_its_outcome_comes_as_a_message() -> None:

@@ -120,3 +120,18 @@ def test_of_a_child_that_was_taken_back_only_its_own_run_knows_what_it_had_done(
     (deed,) = report(cleaned_up(run.when(c.Cancel(undo="all"))).state).undone
     assert deed.note == "what it had done, if anything"
     assert f"by run {deed.run} — what it had done, if anything" in str(deed)
+
+
+def test_the_way_back_in_the_runtimes_own_words_is_no_partial_work() -> None:
+    """A reply that begins with it and only makes calls has said nothing of its own."""
+    asked = begun.replies(DRAFT).when(c.Say(by=ANN, text="How far?")).starts("c2")
+    run = asked.after(v.Close(epoch=E1, outcome=CallDone(call=C2))).advances()
+    back = run.replies(text="Half.").advances()
+    for text, partial in (("", ""), ("Next, the mail.", "Next, the mail.")):
+        gone_on = back.replies(INDEX, text=text)
+        prefix = "Back to *Sort the mail* — step 1"
+        assert gone_on.state.messages[-1].text == f"{prefix}\n\n{text}".rstrip()
+        told = report(cleaned_up(gone_on.when(c.Cancel(by=ANN))).state)
+        assert told.phase == "cancelled"
+        assert told.partial == (f"{prefix}\n\n{partial}" if partial else "")
+        assert ("## Partial work" in str(told)) is bool(partial)

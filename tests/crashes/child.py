@@ -23,7 +23,7 @@ from midrun.driver.live import Delta
 from midrun.ports.outside import Outside
 from midrun.ports.store import Appended, Lease
 from midrun.stores.sqlite.store import SqliteStore
-from tests.crashes.deeds import STORIES, bulky, deeds, waiting
+from tests.crashes.deeds import BYSTANDERS, STORIES, beside, bulky, deeds, parsing, waiting
 from tests.crashes.facts import becomes, later
 from tests.crashes.troubled import Watched
 from tests.keeping import kept_at
@@ -186,6 +186,25 @@ async def drive(folder: str, tool: str, lease_s: str) -> None:
     say("left")
 
 
+# ── a call that ends its process ─────────────────────────────────────────────
+
+
+async def parse(folder: str, hours: str) -> None:
+    """Start a run of the parser, or find it, and others that are driven beside it."""
+    agent, other = parsing(Path(folder)), beside(Path(folder))
+    outside = Outside(lease=LONG, clock=later(hours=int(hours)))
+    async with Midrun(
+        kept_at(f"{folder}/runs.db"), agents=[agent, other], outside=outside
+    ) as midrun:
+        run = await midrun.start(agent, "go", request_id="the file")
+        names = [f"beside {number}" for number in range(BYSTANDERS)]
+        bystanders = [await midrun.start(other, "go", request_id=name) for name in names]
+        view = await run.until("completed", "failed")
+        say(view.phase, view.error)
+        for bystander in bystanders:
+            say((await bystander.until("completed", "failed")).phase)
+
+
 # ── without room ─────────────────────────────────────────────────────────────
 
 
@@ -211,6 +230,9 @@ def main(mode: str, *rest: str) -> None:
         case "drive":
             folder, tool, lease_s = rest
             anyio.run(drive, folder, tool, lease_s)
+        case "parse":
+            folder, hours = rest
+            anyio.run(parse, folder, hours)
         case "full":
             anyio.run(full, rest[0])
         case _:

@@ -6,6 +6,7 @@ one write, so that it is there as soon as the deed has happened, and whole.
 
 import os
 import resource
+import signal
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -210,6 +211,46 @@ def waiting(name: str, folder: Path) -> Agent:
     at = str(folder)
     turns: list[Line] = [["Wait. ", Use(name, folder=at)], Use("charge", folder=at), "Done."]
     return Agent("waiting", model=ScriptedModel(turns), tools=[WAITING[name], charge])
+
+
+# ── what ends its process ────────────────────────────────────────────────────
+
+
+BYSTANDERS = 3
+ALONE = 3
+"""The attempt that finds no other call beside it."""
+
+
+def _beside(folder: str, attempt: int) -> int:
+    begun = (deed for deed in deeds(Path(folder)) if deed.what == "linger-begun")
+    return sum(deed.attempt == attempt for deed in begun)
+
+
+@tool(read_only=True)
+async def parse_pdf(call: Call, folder: str) -> str:
+    """Read a file in the event loop; a bad one is more than the parser can bear.
+
+    Twice it has all others at work before it dies, and so dies with them.
+    """
+    mark(folder, "parse", call)
+    if await anyio.Path(f"{folder}/bad.pdf").exists():
+        while call.attempt < ALONE and _beside(folder, call.attempt) < BYSTANDERS:  # noqa: ASYNC110 - as above
+            await anyio.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGSEGV)
+        await anyio.sleep_forever()  # it comes before the loop turns
+    return "parsed"
+
+
+def parsing(folder: Path) -> Agent:
+    """Return an agent that reads the file."""
+    turns: list[Line] = [Use("parse_pdf", folder=str(folder)), "Done."]
+    return Agent("parsing", model=ScriptedModel(turns), tools=[parse_pdf])
+
+
+def beside(folder: Path) -> Agent:
+    """Return an agent that harms nobody, and is at work while others do."""
+    turns: list[Line] = [Use("linger", folder=str(folder)), "Done."]
+    return Agent("beside", model=ScriptedModel(turns), tools=[linger])
 
 
 # ── with too much to say ─────────────────────────────────────────────────────

@@ -8,6 +8,7 @@ opened, messages, the way back from a side question, and the stop condition.
 from collections.abc import Iterator
 
 from midrun.core import words
+from midrun.core.attempts import failure
 from midrun.core.cleanup import hopeless, remaining
 from midrun.core.entries import (
     AskClosed,
@@ -35,7 +36,7 @@ def crossing(state: State, now: Micros) -> tuple[Entry, ...]:
     """Return what the boundary brings; empty when the run is not at one, or nothing waits."""
     if state.phase is Phase.CANCELLING:
         return tuple(_given_up(state))
-    if state.phase is not Phase.RUNNING or state.error is not None:
+    if state.phase is not Phase.RUNNING or failure(state) is not None:
         return ()
     if state.wheel:
         return tuple(_asks(state, now))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final, assert_never
 
+from midrun.core.attempts import failure
 from midrun.core.boundary import crossing
 from midrun.core.cleanup import next_cleanup, to_release
 from midrun.core.ids import Micros, call_id, child_id, later
@@ -89,7 +90,7 @@ def _running(state: State) -> Iterator[Order]:
     if crossing(state, state.at):
         yield Advance()
         return
-    if state.open and (state.wheel or not state.redirects) and state.error is None:
+    if state.open and (state.wheel or not state.redirects) and failure(state) is None:
         yield from _starts(state)
     if state.in_flight or state.cleaning or _startable(state):
         if (wake := wake_at(state)) is not None:
@@ -146,14 +147,14 @@ def _start(state: State, call: Call) -> Order:
 
 
 def _startable(state: State) -> bool:
-    if not state.open or state.error is not None:
+    if not state.open or failure(state) is not None:
         return False
     return any(not state.waits(state.calls[n - 1]) for n in state.at_hand)
 
 
 def _at_boundary(state: State) -> Order:
     """Nothing is in flight, nothing can be started, nothing waits to be taken up."""
-    if state.error is not None or state.wheel:
+    if failure(state) is not None or state.wheel:
         return Settle()  # failed, or back with the person at the wheel
     # With an answer, an approval may still be out: the run waits for it before it ends.
     waits = bool(state.open) or (state.answer is not None and bool(state.open_asks))

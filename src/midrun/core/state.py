@@ -104,6 +104,8 @@ class Call(Value, kw_only=True):
     doomed: bool = False  # in flight when the cancel came: in the undo set however it ends
     again: bool = False  # to be made again, under the same key
     by_hand: bool = False  # wanted by a person at the wheel
+    deaths: int = 0  # drivers that ended under it since it got further, or a person came
+    denials: int = 0  # how often its check said that it was not done
     late: int = 0  # the attempt whose result a worker of an older epoch has brought
     entered: bool = False  # it asked a person from within: it may have done things before
     shelved: bool = False  # the agent goes on; the outcome will come as a message
@@ -247,6 +249,7 @@ class State(Value, kw_only=True):
 
     epoch: Epoch = Epoch(0)
     leased: bool = False
+    taken: Seq = START  # where the lease was: what was begun before is an orphan
     controls: Seq = START  # the last thing anyone asked for: a start must have seen it
     cut: Seq = START  # model calls that have not seen this entry are closed
     heard: dict[str, Heard] = {}  # noqa: RUF012 - msgspec copies an empty default

@@ -46,6 +46,7 @@ from midrun.core.state import State
 from midrun.core.stops import MaxCost, MaxTokens, leaves
 from midrun.core.values import NOTHING, Actor, Spend
 from midrun.core.verdicts import Accepted, Refused
+from midrun.driver.alone import on_its_last_try
 from midrun.driver.batch import Batch
 from midrun.driver.bell import Bell
 from midrun.driver.control import bring
@@ -87,6 +88,7 @@ class Drive:
         self._latch: c.Halt | None = None
         self._snapshot = START
         self._alarm: Micros | None = None
+        self._turn_s = 0.0  # how long a call on its last try waits for its turn
         self._leaving = ""
         self._fenced = False
 
@@ -140,6 +142,7 @@ class Drive:
             return
         finally:
             self._door.drop()
+            self._means.alone.over(self.state.run)
             self._means.holder.gave_back()
 
     def _holds(self) -> bool:
@@ -171,6 +174,7 @@ class Drive:
         brought = tuple(self._door.brought)
         late = [one for one in brought if not self._taken_in(batch, one.given)]
         latch = self._met(batch)
+        self._turn_s = 0.0
         if self._leaving:
             self._stand_down(batch)
             orders: Sequence[Order] = plan(batch.state)
@@ -187,6 +191,8 @@ class Drive:
             self._door.too_late(one)
         self._latch = self._latch if self._latch is not latch else None  # or another came
         self._door.pass_on(orders, self.state)
+        if not any(on_its_last_try(self.state.calls[n - 1]) for n in self.state.in_flight):
+            self._means.alone.over(self.state.run)
         if self._holds():
             await self._bell.wait(self._wait(orders))
 
@@ -243,6 +249,8 @@ class Drive:
         match order:
             case Advance():
                 return Advanced(epoch=epoch)
+            case CallModel(call=call) | CallTool(call=call) if self._must_wait(state, call):
+                return None
             case CallModel(call=call, after=after) if after is None or after <= batch.now:
                 try:
                     reserve = self._reserve(order, state)
@@ -264,6 +272,13 @@ class Drive:
                 return StandDown(epoch=epoch, why="halted")
             case _:
                 return None
+
+    def _must_wait(self, state: State, call: str) -> bool:
+        """Tell whether a call that may be what ends processes has to wait: it is made alone."""
+        if not on_its_last_try(state.call(call)):
+            return False
+        self._turn_s = self._means.alone.wait_s(state.run, self._bell)
+        return self._turn_s > 0
 
     def _reserve(self, order: CallModel, state: State) -> Spend:
         """Return what to set aside for a model call, where a cap has to know."""
@@ -287,7 +302,9 @@ class Drive:
         self._alarm = min((o.at for o in orders if isinstance(o, WakeAt)), default=None)
         if self._alarm is not None:
             times.append(self._alarm)
-        return (min(times) - self._means.clock()) / 1e6 if times else None
+        waits = [(min(times) - self._means.clock()) / 1e6] if times else []
+        waits += [self._turn_s] if self._turn_s else []
+        return min(waits, default=None)
 
     # ── appending ─────────────────────────────────────────────────────────────────────────
 

@@ -1,7 +1,7 @@
 """The means: what drivers of one process share. Everything from outside is handed in here."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from anyio import CapacityLimiter
 from anyio.abc import TaskGroup
@@ -9,6 +9,7 @@ from anyio.abc import TaskGroup
 from midrun.agents.agent import Agent
 from midrun.core.ids import RunId
 from midrun.core.state import State
+from midrun.driver.alone import Alone
 from midrun.driver.blocking.zygote import Zygote
 from midrun.driver.holder import Holder
 from midrun.driver.live import Live
@@ -36,4 +37,5 @@ class Means:
     limits_on: Callable[[State], Mapping[str, int]]  # of the fleet, on taking a run up
     clock: Clock
     chance: Callable[[], float]
+    alone: Alone = field(default_factory=Alone)  # who makes a call that may kill
     tasks: TaskGroup  # where calls run: one that ignores its abort must not hold up its run

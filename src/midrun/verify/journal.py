@@ -13,6 +13,7 @@ from midrun.core.head import Head
 from midrun.core.ids import RunId
 from midrun.core.state import State
 from midrun.verify.asks import Asks
+from midrun.verify.attempts import Attempts
 from midrun.verify.calls import Calls
 from midrun.verify.controls import Controls
 from midrun.verify.ends import Ends
@@ -31,6 +32,7 @@ SUBJECTS: Final[tuple[type[Watch], ...]] = (
     Ends,
     Starts,
     Calls,
+    Attempts,
     Controls,
     Asks,
     Undoing,

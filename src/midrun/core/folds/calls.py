@@ -6,6 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from midrun.core import held
+from midrun.core.attempts import counts
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -217,11 +218,13 @@ def _prefixed(state: State, call: Call, text: str) -> tuple[str, str]:
 def call_unknown(state: State, entry: CallUnknown) -> State:
     """Nobody knows. The reservation is kept, and so is the doubt."""
     call = call_of(state, entry.call)
+    orphan = call.started < state.taken  # its driver died, or was silent for too long
     call = replace(
         call,
         stage=Stage.UNKNOWN,
         maybe=True,
         again=call.harmless,
+        deaths=call.deaths + (orphan and counts(call)),
         closed=state.seq,
         reserved=NOTHING,
     )
@@ -236,7 +239,8 @@ def call_settled(state: State, entry: CallSettled) -> State:
             call, stage=Stage.DONE, maybe=False, closed=state.seq, result=entry.result
         )
     elif entry.happened is False:
-        call = replace(call, stage=Stage.PROPOSED, maybe=False)
+        denials = call.denials + 1
+        call = replace(call, stage=Stage.PROPOSED, maybe=False, denials=denials)
     else:
         call = replace(call, error="nobody can say whether this call took effect")
     return out_of_the_way(state.with_call(call), call)
@@ -252,9 +256,10 @@ def call_sealed(state: State, entry: CallSealed) -> State:
 
 
 def progress_saved(state: State, entry: ProgressSaved) -> State:
-    """A long call remembers how far it is."""
+    """A long call remembers how far it is; further than before, it kills nobody."""
     call = call_of(state, entry.call)
-    return state.with_call(replace(call, progress=entry.progress))
+    deaths = call.deaths if entry.progress == call.progress else 0
+    return state.with_call(replace(call, progress=entry.progress, deaths=deaths))
 
 
 def late_result(state: State, entry: LateResult) -> State:

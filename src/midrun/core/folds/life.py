@@ -12,7 +12,7 @@ from midrun.core.entries import (
     StoodDown,
 )
 from midrun.core.state import Arms, State
-from midrun.core.values import Message
+from midrun.core.values import Message, Phase
 
 
 def run_started(state: State, entry: RunStarted) -> State:
@@ -25,9 +25,14 @@ def run_started(state: State, entry: RunStarted) -> State:
 
 
 def lease_taken(state: State, entry: LeaseTaken) -> State:
-    """A driver holds the run."""
+    """A driver holds the run. If nobody gave it back, a check under way may be the reason."""
+    if state.leased and state.phase is Phase.RUNNING:
+        for number in state.at_hand:
+            call = state.calls[number - 1]
+            if call.unsure and call.traits.check:
+                state = state.with_call(replace(call, deaths=call.deaths + 1))
     its = entry.agent_print or state.agent_print
-    return replace(state, epoch=entry.epoch, leased=True, agent_print=its)
+    return replace(state, epoch=entry.epoch, leased=True, taken=state.seq, agent_print=its)
 
 
 def stood_down(state: State, _: StoodDown) -> State:

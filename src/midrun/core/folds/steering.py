@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from midrun.core.attempts import forgiven
 from midrun.core.entries import (
     CancelRequested,
     CapRaised,
@@ -56,7 +57,7 @@ def run_paused(state: State, entry: RunPaused) -> State:
 
 def run_resumed(state: State, entry: RunResumed) -> State:
     """The run may go on. An instruction waits for the boundary, as a redirect does."""
-    state = replace(state, hold=None, error=None, meter=_afresh(state.meter))
+    state = forgiven(replace(state, hold=None, error=None, meter=_afresh(state.meter)))
     if not entry.instruction:
         return state
     waiting = Pending(seq=state.seq, kind="redirect", text=entry.instruction, by=entry.by)

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from midrun.core import held
+from midrun.core.attempts import forgiven
 from midrun.core.entries import (
     AnswerGiven,
     FrameAbandoned,
@@ -151,7 +152,7 @@ def taken_over(state: State, entry: TakenOver) -> State:
     hold = state.hold
     if state.phase is Phase.PAUSED:
         hold = replace(hold or Hold(seq=state.seq, by=entry.by), why="taken_over", until=None)
-    return replace(state, wheel=entry.by, hold=hold, error=None)
+    return forgiven(replace(state, wheel=entry.by, hold=hold, error=None))
 
 
 def person_wrote(state: State, entry: PersonWrote) -> State:

@@ -2,12 +2,14 @@
 
 from msgspec.structs import replace
 
+from midrun.core.attempts import DENIALS
 from midrun.core.boundary import approval, needs_approval, stopped_by
 from midrun.core.entries import (
     AskClosed,
     CallDone,
     CallFailed,
     CallProposed,
+    CallSealed,
     CallSettled,
     CallStarted,
     CallUnknown,
@@ -176,14 +178,17 @@ def settle_call(state: State, evidence: SettleCall, _: Micros) -> Verdict:
     call = state.call(evidence.call)
     if call is None or not call.unsure or not call.unclosed:
         return Refused(reason="not_unknown")
-    return accept(
-        CallSettled(
-            call=call.id,
-            happened=evidence.happened,
-            result=evidence.result,
-            by=f"check:{call.use.tool}",
-        )
+    settled = CallSettled(
+        call=call.id,
+        happened=evidence.happened,
+        result=evidence.result,
+        by=f"check:{call.use.tool}",
     )
+    denials = call.denials + (not evidence.happened)
+    if evidence.happened or denials < DENIALS:
+        return accept(settled)
+    why = f"not executed: tried {denials} times, and each time its check found nothing done"
+    return accept(settled, CallSealed(call=call.id, why=why))
 
 
 def start_undo(state: State, evidence: StartUndo, _: Micros) -> Verdict:

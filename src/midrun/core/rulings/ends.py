@@ -1,5 +1,6 @@
 """Boundaries and ends: what is found when nothing is in flight, and what time brings."""
 
+from midrun.core.attempts import failure
 from midrun.core.boundary import crossing
 from midrun.core.entries import (
     AnswerGiven,
@@ -48,8 +49,8 @@ def settled(state: State, _: Settled, __: Micros) -> Verdict:
         return accept(*cancelled(state))
     if state.phase is Phase.PAUSING:
         return accept(*_paused(state))
-    if state.error is not None:
-        return accept(state.error)
+    if (error := failure(state)) is not None:
+        return accept(error)
     if state.wheel:
         return accept(RunPaused(why="taken_over"))
     if state.open or state.open_asks:

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from midrun.core import boundary, machine
+from midrun.core import attempts, boundary, machine
 from midrun.core.entries import (
     CallFailed,
     CallStarted,
@@ -137,6 +137,7 @@ def _timeless(state: State, call: Call, _: Micros) -> bool:
 
 
 _NEEDS_APPROVAL = boundary.needs_approval
+NEVER = 1_000_000
 
 STARTS = (
     Mutant(
@@ -174,6 +175,24 @@ STARTS = (
         name="no_orphan_on_takeover",
         wrong="a new holder leaves the calls of the old one in flight",
         plant=lambda: filtered(TakeLease, CallUnknown),
+    ),
+    Mutant(
+        name="a_pill_is_swallowed_for_ever",
+        wrong="a call that ends its processes is made again by every one that comes",
+        plant=lambda: in_place_of(attempts, "DEATHS", NEVER),
+        rules=("I41", "DEATHS"),
+    ),
+    Mutant(
+        name="one_death_is_enough",
+        wrong="a run fails as soon as one machine has gone away",
+        plant=lambda: in_place_of(attempts, "DEATHS", 1),
+        rules=("I41",),
+    ),
+    Mutant(
+        name="what_is_never_done_is_tried_for_ever",
+        wrong="a call is made again as often as its check says that it was not done",
+        plant=lambda: in_place_of(call_rulings, "DENIALS", NEVER),
+        rules=("I41",),
     ),
     Mutant(
         name="approval_not_needed",

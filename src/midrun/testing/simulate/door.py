@@ -40,6 +40,7 @@ from midrun.ports.store import Lease
 from midrun.testing.simulate.desk import Batch
 from midrun.testing.simulate.family import born, decided, left_behind
 from midrun.testing.simulate.flight import Task
+from midrun.testing.simulate.pills import swallowed
 from midrun.testing.simulate.programs import TOOLS, plan_items, reply_to, soon
 from midrun.testing.simulate.scene import Acted, Scene
 from midrun.testing.simulate.schedule import Process, Steps
@@ -133,6 +134,8 @@ class Door:
                 "plans": self._plans,
                 "child": self._child,
             }[habit](task)
+        doubt = self.close(task, CallUnknown(call=number))
+        steps = swallowed(self.scene, self.process, task, steps, doubt)
         self.scene.spawn(self._tracked(task, steps), self.process)
 
     def _tracked(self, task: Task, steps: Steps) -> Steps:

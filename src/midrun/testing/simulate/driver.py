@@ -39,6 +39,7 @@ from midrun.core.state import State
 from midrun.core.values import DRIVABLE, Actor, Phase
 from midrun.core.verdicts import Accepted
 from midrun.testing.simulate.door import Door
+from midrun.testing.simulate.pills import checked
 from midrun.testing.simulate.programs import proposals
 from midrun.testing.simulate.scene import Scene
 from midrun.testing.simulate.schedule import Process, Steps
@@ -178,7 +179,10 @@ class Driver:
                 self._start(door, starts, state)
             case CheckCall(call=call):
                 door.checking.add(call)
-                self.scene.spawn(door.check(call), self.process)
+                made = state.call(call)
+                tool = made.use.tool if made else ""
+                steps = checked(self.scene, self.process, tool, door.check(call))
+                self.scene.spawn(steps, self.process)
             case Judge(name=name):
                 met = self.scene.verdicts_left > 0 and self.scene.chance(0.3)
                 self.scene.verdicts_left -= met

@@ -65,6 +65,15 @@ class Faults:
         yield from self._pause()
         self.desk.lapse(driver.process.name)
 
+    def miss(self) -> Steps:
+        """Miss the processes that a call has ended: their leases lapse, and others start."""
+        while True:
+            yield lambda: bool(self.scene.fallen)
+            process = self.scene.fallen.pop(0)
+            self.restart()
+            yield from self._pause()
+            self.desk.lapse(process.name)
+
     def freeze(self) -> Steps:
         """Stop a process for so long that its lease lapses; it wakes up knowing nothing."""
         yield from self.scene.placed("fault")

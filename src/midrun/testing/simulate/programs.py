@@ -76,6 +76,8 @@ class Program(Struct, frozen=True, kw_only=True):
     history: int = 0
     window: int = 0
     aside: tuple[str, ...] = ()
+    pill: str = ""  # a tool, or the model, that ends whatever process makes a call of it
+    doubted: str = ""  # a tool that cannot say whether it was done, and was not
 
 
 PROGRAMS: Final[dict[str, Program]] = {
@@ -125,11 +127,20 @@ PROGRAMS: Final[dict[str, Program]] = {
 
 NAMES: Final = (*PROGRAMS, "", "", "", "")
 
+PILLS: Final[dict[str, Program]] = {
+    "miner": Program(turns=(("look", "draft"), ("file",)), pill="look"),
+    "filer": Program(turns=(("file", "look"), ("file",)), pill="file", aside=("look",)),
+    "dizzy": Program(turns=(("draft",), ("look",)), pill="model"),
+    "payer": Program(turns=(("order",), ("look",)), pill="order"),
+    "pledger": Program(turns=(("order", "look"), ("file",)), doubted="order"),
+}
+"""Scripts in which a call ends its processes, or never gets done; not among `NAMES`."""
+
 
 def program_of(name: str, rng: Random) -> Program:
     """Return the script of that name, or one made up of all there is."""
     if name:
-        return PROGRAMS[name]
+        return PROGRAMS[name] if name in PROGRAMS else PILLS[name]
     turns = tuple(
         tuple(rng.choice(list(TOOLS)) for _ in range(rng.randint(1, 3)))
         for _ in range(rng.randint(1, 3))

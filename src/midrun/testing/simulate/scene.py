@@ -38,7 +38,7 @@ from midrun.core.state import State
 from midrun.core.values import Json, Phase
 from midrun.core.verdicts import Verdict
 from midrun.testing.simulate.desk import Desk
-from midrun.testing.simulate.programs import NAMES, program_of, start_of
+from midrun.testing.simulate.programs import NAMES, PILLS, program_of, start_of
 from midrun.testing.simulate.schedule import (
     Process,
     Ready,
@@ -47,7 +47,7 @@ from midrun.testing.simulate.schedule import (
     at_random,
     by_priority,
 )
-from midrun.testing.simulate.setup import THEMES, Strategy, drawn
+from midrun.testing.simulate.setup import THEMES, Strategy, drawn, poisoned
 from midrun.testing.simulate.world import World
 
 NOON: Final = Micros(1_800_000_000_000_000)
@@ -143,6 +143,13 @@ class Acted(Struct, frozen=True, kw_only=True):
     args: Json
 
 
+class Killed(Struct, frozen=True, kw_only=True):
+    """A process that a call has ended, and where the journal stood then."""
+
+    call: CallId
+    seq: Seq
+
+
 class Scene:
     """One schedule: its parameters, its journal, its world, its people's memory."""
 
@@ -150,7 +157,7 @@ class Scene:
 
     def __init__(self, seed: int, strategy: Strategy) -> None:
         self.rng = Random(seed)  # noqa: S311 - repeatable, not secret
-        self.setup = drawn(seed, strategy, NAMES, self.rng)
+        self.setup = poisoned(drawn(seed, strategy, NAMES, self.rng), tuple(PILLS))
         self.program = program_of(self.setup.program, self.rng)
         self.now = NOON
         self.desk = Desk(RunId("run_1"), self.clock)
@@ -161,6 +168,9 @@ class Scene:
         self.told: list[Told] = []
         self.fed: list[Record] = []
         self.acted: list[Acted] = []
+        self.poison, self.doubts = self.setup.poison, self.setup.doubts  # what is left
+        self.fallen: list[Process] = []  # ended by a call, and not missed yet
+        self.killed: list[Killed] = []
         self.struck: set[tuple[str, str]] = set()  # what was on when which fault came
         self.spins = 0
         self.draining = False

@@ -4,6 +4,7 @@ from random import Random
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 Strategy = Literal["random", "pct", "targeted", "targeted+pct", "mixed"]
 
@@ -275,6 +276,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     batches: float
     snapshots: float
     people: tuple[tuple[str, ...], ...]
+    poison: int = 0  # how many processes the pill of the script ends
+    doubts: int = 0  # how often a call of it cannot say whether it was done
 
     @property
     def targeted(self) -> bool:
@@ -285,6 +288,22 @@ class Setup(Struct, frozen=True, kw_only=True):
     def by_priority(self) -> bool:
         """The scheduler runs whoever has the highest priority."""
         return self.style in {"pct", "targeted+pct"}
+
+
+POISONED: Final = 0.05
+"""The share of schedules in which a call ends its processes, or never gets done."""
+
+
+def poisoned(setup: Setup, pills: tuple[str, ...]) -> Setup:
+    """Return the same schedule, or now and then one with a pill in it.
+
+    It has chances of its own: the schedules of all other seeds are what they were without it.
+    """
+    own = Random(setup.seed ^ 0x5F3759DF)  # noqa: S311 - repeatable, not secret
+    if own.random() >= POISONED:
+        return setup
+    poison, doubts = own.randint(0, 8), own.randint(0, 16)
+    return replace(setup, program=own.choice(pills), poison=poison, doubts=doubts)
 
 
 def drawn(seed: int, strategy: Strategy, programs: tuple[str, ...], rng: Random) -> Setup:

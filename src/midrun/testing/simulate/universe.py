@@ -41,6 +41,8 @@ class Universe:
         system = Process("system", "system")
         scene.spawn(waker(scene), system)
         scene.spawn(lifter(scene), system)
+        if scene.poison:
+            scene.spawn(self.faults.miss(), system)
         if scene.chance(0.3):
             scene.spawn(reader(scene), system)
         chaos = Process("chaos", "fault")

@@ -1,5 +1,8 @@
 """Habits decided upon that have no number: caps hold, and drivers leave nothing behind."""
 
+from collections import Counter
+
+from midrun.core.attempts import DEATHS
 from midrun.core.entries import (
     AskOpened,
     CallAborted,
@@ -15,8 +18,10 @@ from midrun.core.entries import (
     Record,
     RunResumed,
     StoodDown,
+    TakenOver,
 )
 from midrun.core.ids import CallId
+from midrun.testing.simulate.scene import Scene
 from midrun.testing.simulate.violation import Violation
 
 ENDINGS = (AskOpened, CallAborted, CallDone, CallFailed, CallUnknown)
@@ -58,3 +63,18 @@ def check_leaving(records: list[Record]) -> None:
             flying.discard(entry.call)
         elif isinstance(entry, StoodDown) and flying:
             raise Violation("LEFT", f"{record.seq} gives the lease back, {min(flying)} runs on")
+
+
+def check_deaths(scene: Scene, records: list[Record]) -> None:
+    """A call ends no more processes than a person has let it (ADR 0032).
+
+    Raises:
+        Violation: one more died of it.
+    """
+    words = [r.seq for r in records if isinstance(r.entry, RunResumed | TakenOver)]
+    deaths: Counter[tuple[str, int]] = Counter()
+    for killed in scene.killed:
+        deaths[killed.call, sum(seq <= killed.seq for seq in words)] += 1
+    for (call, _), count in deaths.items():
+        if count > DEATHS:
+            raise Violation("DEATHS", f"{count} processes died of {call}, and nobody was asked")
