@@ -40,7 +40,7 @@ def test_a_run_is_shown_until_it_has_completed(url: Typist) -> None:
     """One line per fact, then the output; the exit code says how it ended."""
     said = url("run", "searcher", "Find cats")
     assert said.code == 0, said
-    assert "RunCompleted" in said.out
+    assert "the run completed" in said.out
     assert said.out.endswith("completed:\nFound cats.\n")
 
 
@@ -75,7 +75,7 @@ def test_a_question_is_answered(midrun: Typist, url: Typist) -> None:
     assert f"{run}-a1  Which?" in midrun("asks").out
     said = midrun("answer", f"{run}-a1", "red")
     assert (said.code, "in the journal" in said.out) == (0, True)
-    assert "output=red!" in midrun("feed", run, "--follow").out
+    assert "said “red!”" in midrun("feed", run, "--follow").out
 
 
 def test_an_approval_is_given_once_and_a_second_hears_who_was_first(
@@ -112,7 +112,7 @@ def test_a_run_at_its_cap_is_resumed_with_a_higher_one(midrun: Typist, url: Typi
     assert "(resume --cap steps=11)" in midrun("show", run).out
     resumed = midrun("resume", run, "--cap", "steps=5")
     assert (resumed.code, "midrun worker" in resumed.out) == (0, False)  # the server does
-    assert "RunCompleted" in midrun("feed", run, "--follow").out
+    assert "the run completed" in midrun("feed", run, "--follow").out
 
 
 def test_a_run_is_cancelled_and_reports(midrun: Typist, url: Typist) -> None:
@@ -142,7 +142,7 @@ def test_a_paused_run_is_redirected(midrun: Typist, url: Typist) -> None:
         }
     ]
     assert midrun("redirect", run, "Never mind").code == 0
-    assert "plus=Never mind" in midrun("feed", run, "--follow").out
+    assert "was set on the new course “Never mind”" in midrun("feed", run, "--follow").out
 
 
 def test_a_side_question_is_acknowledged_at_once(midrun: Typist, url: Typist) -> None:

@@ -15,7 +15,7 @@ from midrun import Midrun
 from midrun.cli import main as command
 from midrun.cli.apps import agents_of
 from midrun.cli.grammar import GROUPS
-from midrun.cli.saying import count, spell
+from midrun.cli.spelling import count, spell
 from midrun.errors import RunNotFound
 from midrun.server import serve
 from tests.cli.typist import APP, TOKEN, Shell, Typist, read_until, serving
@@ -46,9 +46,9 @@ def test_a_signal_pauses_the_run_and_says_how_to_resume(
     """Not a kill: the tool finishes, the run is paused, nothing is lost."""
     gate = tmp_path / "gate"
     with shell.start("run", f"{APP}:searcher", "Find cats", GATE=str(gate)) as running:
-        read_until(running, "call_kind=tool")
+        read_until(running, "the agent called")
         running.send_signal(number)
-        read_until(running, "PauseRequested")
+        read_until(running, "asked the run to pause")
         gate.touch()
         read_until(running, "resume with: midrun resume run_")
         assert running.wait() == 75
@@ -63,35 +63,39 @@ def test_a_watcher_that_is_ended_leaves_the_run_alone(
     gate = tmp_path / "gate"
     with shell.start("run", f"{APP}:searcher", "Find cats", GATE=str(gate)) as running:
         run = read_until(running, "run_").strip()
-        read_until(running, "call_kind=tool")
+        read_until(running, "the agent called")
         with shell.start("attach", run) as watching:
-            read_until(watching, "call_kind=tool")
+            read_until(watching, "the agent called")
             watching.send_signal(number)
             read_until(watching, "detached: the run goes on")
             assert watching.wait() == 0
         gate.touch()
         read_until(running, "Found cats.")
         assert running.wait() == 0
-    assert "PauseRequested" not in shell.type("feed", run).out
+    assert "asked the run to pause" not in shell.type("feed", run).out
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("form", "tool", "last"),
+    ("form", "told"),
     [
-        ("--plain", "call_kind=tool", "resume with: midrun resume run_"),
-        ("--json", '"call_kind":"tool"', '"phase":"pausing"}'),
+        (
+            "--plain",
+            ("the agent called", "asked the run to pause", "resume with: midrun resume run_"),
+        ),
+        ("--json", ('"call_kind":"tool"', '"PauseRequested"', '"phase":"pausing"}')),
     ],
 )
 def test_a_second_signal_leaves_at_once(
-    shell: Shell, tmp_path: Path, form: str, tool: str, last: str
+    shell: Shell, tmp_path: Path, form: str, told: tuple[str, str, str]
 ) -> None:
     """The tool is stopped in its grace; the pause stays asked for."""
     gate = str(tmp_path / "gate")
     with shell.start("run", f"{APP}:searcher", "Find cats", form, GATE=gate) as running:
-        read_until(running, tool)
+        called, asked, last = told
+        read_until(running, called)
         running.send_signal(signal.SIGINT)
-        read_until(running, "PauseRequested")
+        read_until(running, asked)
         running.send_signal(signal.SIGINT)
         read_until(running, last)
         assert running.wait() == 75

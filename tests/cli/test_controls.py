@@ -65,7 +65,7 @@ def test_a_person_takes_over_and_hands_back(midrun: Typist, url: Typist) -> None
     assert midrun("write", run, "It is a cat.").code == 0
     refused = midrun("resume", run)
     assert (refused.code, "taken_over" in refused.err) == (1, True)
-    assert "hand_back" in refused.err
+    assert f"midrun hand-back {run}" in refused.err
     back = midrun("hand-back", run, "Go on")
     assert back.code == 0, back.err
     assert "It is a cat." in midrun("feed", run).out
@@ -102,7 +102,7 @@ def test_words_that_wait_are_withdrawn(midrun: Typist, url: Typist, gate: Path) 
     assert midrun("withdraw", run).code == 0
     assert "Birds" not in midrun("show", run).out
     gate.touch()
-    assert "RunCompleted" in midrun("feed", run, "--follow").out
+    assert "the run completed" in midrun("feed", run, "--follow").out
 
 
 def test_a_thought_that_is_held_is_dropped(midrun: Typist, url: Typist, gate: Path) -> None:

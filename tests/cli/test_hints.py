@@ -30,7 +30,7 @@ async def test_a_run_whose_driver_is_dead_is_not_said_to_be_at_work(
     """Killed, it can tell nobody; whoever looks, or asks something of it, is told that."""
     shell = Shell(tmp_path)
     with shell.start("run", f"{APP}:searcher", "Find cats", GATE=str(tmp_path / "g")) as driver:
-        read_until(driver, "call_kind=tool")
+        read_until(driver, "the agent called")
         driver.kill()
     run = await _forget(shell.env["MIDRUN_STORE"])
     if far:  # a server that has other agents: it would take the run otherwise

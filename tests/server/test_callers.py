@@ -4,8 +4,10 @@ import pytest
 
 from midrun import Agent, tool
 from midrun.core.entries import RunStarted
+from midrun.core.ids import RunId
 from midrun.core.values import Actor
 from midrun.models import ScriptedModel
+from midrun.ports.store import Query, Store
 from midrun.server import views
 from midrun.server.routes import ENDPOINTS
 from midrun.server.views import Views
@@ -147,32 +149,61 @@ async def test_the_first_run_of_a_long_thread_is_found(
     assert (await (await served.client("bob")).post("/v1/runs", json=body)).status_code == 403
 
 
-async def test_one_who_joins_a_thread_between_the_check_and_the_start_is_not_quoted(
-    serve: Serve, stage: Stage, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("theirs", ["ann", "olga"])
+async def test_who_is_second_to_begin_a_thread_is_refused(
+    serve: Serve, stage: Stage, monkeypatch: pytest.MonkeyPatch, theirs: str
 ) -> None:
-    """Two users take the same new id at once: neither is told what the other said.
-
-    It is the one's who was first, and the other must look for another.
-    """
+    """Somebody else begins it between the check and the start, or in the very same moment."""
     served = await serve(stage.agent("The password is swordfish."))
-    checked = Views.joins
+    ann, bob = await served.client("ann"), await served.client("bob")
+
+    async def begin(thread: str) -> None:
+        run = await served.mid.start("actor", "Tell.", thread=thread, actor=PEOPLE[theirs])
+        await run.until("terminal")
+
+    checked, created = Views.joins, type(served.mid.store).create
 
     async def joins(views: Views, actor: Actor, thread: str) -> bool:
         found = await checked(views, actor, thread)
-        hers = await served.mid.start("actor", "Tell.", thread=thread, actor="ann")
-        await hers.until("terminal")
+        late.undo()
+        await begin(thread)
         return found
 
-    body = {"agent": "actor", "input": "What was said?", "thread_id": "new"}
-    bob, ann = await served.client("bob"), await served.client("ann")
+    async def create(store: Store, run: RunId, *args: object, **given: object) -> object:
+        late.undo()
+        await begin("in between")
+        return await created(store, run, *args, **given)  # type: ignore[arg-type]
+
+    for late_one, thread in ((joins, "checked"), (create, "in between")):
+        owner = Views if late_one is joins else type(served.mid.store)
+        with monkeypatch.context() as late:
+            late.setattr(owner, late_one.__name__, late_one)
+            body = {"agent": "actor", "input": "What was said?", "thread_id": thread}
+            refused = expect(await bob.post("/v1/runs", json=body), 403)
+            assert refused.json()["detail"] == "this thread is somebody else's"
+        expect(await ann.post("/v1/runs", json=body), 201 if theirs == "ann" else 403)
+    rows = (await served.mid.store.runs(Query())).items
+    begun = [(await served.mid.store.read(row.run, limit=1))[0].entry for row in rows]
+    assert {entry.by for entry in begun if isinstance(entry, RunStarted)} == {theirs}
+
+
+async def test_one_user_may_begin_a_thread_twice_at_once(
+    serve: Serve, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tabs, one mind: both runs are theirs, and so is the thread."""
+    served = await serve(stage.agent("Done.", "Done."))
+    ann, created = await served.client("ann"), type(served.mid.store).create
+
+    async def create(store: Store, run: RunId, *args: object, **given: object) -> object:
+        late.undo()
+        await served.mid.start("actor", "One.", thread="hers", actor=PEOPLE["ann"])
+        return await created(store, run, *args, **given)  # type: ignore[arg-type]
+
     with monkeypatch.context() as late:
-        late.setattr(Views, "joins", joins)
-        made = expect(await bob.post("/v1/runs", json=body), 201)
-    expect(await ann.post("/v1/runs", json=body), 201)
-    assert (await bob.post("/v1/runs", json=body)).status_code == 403
-    (record,) = await served.mid.store.read(made.json()["run_id"], limit=1)
-    assert isinstance(record.entry, RunStarted)
-    assert record.entry.history == ()
+        late.setattr(type(served.mid.store), "create", create)
+        body = {"agent": "actor", "input": "Two.", "thread_id": "hers"}
+        expect(await ann.post("/v1/runs", json=body), 201)
+    assert len((await served.mid.store.runs(Query(thread="hers"))).items) == 2
 
 
 async def test_who_is_asked_may_answer_and_sees_no_more(serve: Serve) -> None:

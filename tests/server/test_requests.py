@@ -85,6 +85,31 @@ async def test_of_many_words_at_once_no_more_get_in_than_there_is_room_for(
     assert len((await client.get(where)).json()["pending"]) == 3
 
 
+async def test_of_many_words_to_two_servers_no_more_get_in_than_there_is_room_for(
+    serve: Serve, stage: Stage
+) -> None:
+    """Neither knows what the other lets in but from the journal, where there is one order."""
+    one = await serve(stage.agent(Use("slow", name="x"), "Done."))
+    other = await serve()
+    clients = [await one.client(), await other.client()]
+    where = await start_run(clients[0])
+    await stage.start("x").wait()
+    replies: list[int] = []
+
+    async def speak(number: int) -> None:
+        client, course = clients[number % 2], {"instruction": f"{number}"}
+        said = {"text": f"{number}", "urgency": "later"}
+        path, body = ("messages", said) if number % 3 else ("redirect", course)
+        replies.append((await client.post(f"{where}/{path}", json=body)).status_code)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(30):
+            tasks.start_soon(speak, number)
+    waiting = (await clients[0].get(where)).json()["pending"]
+    assert (replies.count(202), replies.count(429)) == (8, 22)
+    assert len(waiting) == 8
+
+
 async def test_a_number_that_is_longer_than_any_is_none(serve: Serve, stage: Stage) -> None:
     """Python itself refuses to read it, and that must not be our failure."""
     served = await serve(stage.agent(Use("slow", name="x"), "Done."))

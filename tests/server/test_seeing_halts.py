@@ -49,6 +49,30 @@ async def test_a_run_whose_driver_has_not_met_the_halt_is_halting(
     assert after["halt"]["reason"] == "the far end is on fire"
 
 
+async def test_a_list_says_of_a_run_what_its_page_says(serve: Serve, stage: Stage) -> None:
+    """Also of what no journal knows: a halt that nobody has met, and that nobody is at work."""
+    served = await serve()  # it drives nothing
+    async with Midrun(served.mid.store, agents=[stage.agent("Done.")], engine=None) as idle:
+        queued = await idle.start("actor", "Go.", actor=OLGA)
+        driven = await idle.start("actor", "Go.", actor=OLGA)
+    client = await served.client()
+
+    async def told() -> list[str]:
+        lines = expect(await client.get("/v1/runs"), 200).json()["items"]
+        signs = {line["run_id"]: line["work"]["sign"] for line in lines}
+        for run in (queued, driven):
+            page = expect(await client.get(f"/v1/runs/{run.id}/seen"), 200).json()
+            assert signs[run.id] == page["sign"]
+        return [signs[queued.id]["note"], signs[driven.id]["word"]]
+
+    nobody, lifted = "no worker is there to take it", "until the halt is lifted"
+    assert await told() == [nobody, "Queued"]
+    await taken(served.mid, driven.id)
+    assert await told() == ["starts as soon as a worker takes it", "Running"]
+    await served.mid.halt("the far end is on fire", actor=OLGA)
+    assert await told() == [f"nothing of it starts {lifted}", "Halting"]
+
+
 async def test_a_run_at_rest_says_what_a_halt_means_for_it(serve: Serve, stage: Stage) -> None:
     """It stands where it stood; what is over is under no halt."""
     served = await serve(stage.agent(Use("quick", name="a"), "Done."))

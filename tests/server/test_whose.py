@@ -18,11 +18,13 @@ async def test_what_waits_is_told_to_each_as_theirs_or_somebody_elses(serve: Ser
     run = await served.mid.start("payer", "Pay.", actor="ann")
     await run.until("waiting")
     words: dict[str, list[str]] = {}
+    yours: dict[str, bool] = {}
     note = (await run.view()).sign.note
     for name in ("olga", "ann", "vera"):
         client = await served.client(name)
         (line,) = (await client.get("/v1/runs")).json()["items"]
         seen = (await client.get(f"/v1/runs/{run.id}/seen")).json()
+        yours[name] = line["work"]["yours"]
         words[name] = [line["work"]["sign"]["word"], seen["sign"]["word"], seen["sign"]["said"]]
     you, other = "Waiting for you", "Waiting for somebody else"
     assert words == {
@@ -30,3 +32,4 @@ async def test_what_waits_is_told_to_each_as_theirs_or_somebody_elses(serve: Ser
         "ann": [other, other, f"{other}: {note}"],
         "vera": [other, other, f"{other}: {note}"],
     }
+    assert yours == {"olga": True, "ann": False, "vera": False}

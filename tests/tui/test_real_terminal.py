@@ -123,16 +123,16 @@ async def test_detaching_leaves_the_run_to_the_process(tmp_path: Path) -> None:
         await t.press("d")
         await t.sees("goes on in this process")
         t.gate.touch()
-        await t.sees("RunCompleted", "All read.", "code=0")
+        await t.sees("the run completed", "All read.", "code=0")
 
 
 async def test_a_terminal_that_knows_only_lines_gets_lines(tmp_path: Path) -> None:
     """As in an editor's shell: no cursor can be put anywhere, so there is no bar."""
     async with terminal(tmp_path, 80, "run", f"{APP}:clerk", "Sort the mail", TERM="dumb") as t:
-        screen = await t.sees("RunStarted", "call_kind=tool")
+        screen = await t.sees("started run_", "the agent called")
         assert "p  Pause" not in screen
         t.gate.touch()
-        await t.sees("RunCompleted", "All read.", "code=0")
+        await t.sees("the run completed", "All read.", "code=0")
 
 
 @pytest.mark.parametrize("options", [[], ["--plain"]])

@@ -3,10 +3,11 @@
 from midrun.core import entries as e
 from midrun.core.ids import CallId
 from midrun.core.machine import evolve
+from midrun.core.sentences.phrases import shown
 from midrun.core.values import Use
 from midrun.testing.journals import BEGUN, given
 from midrun.tui.style import words
-from midrun.tui.telling import ARMS, QUIET, shown, told
+from midrun.tui.telling import ARMS, QUIET, told
 
 NOBODY_WATCHES = {
     e.LeaseTaken,

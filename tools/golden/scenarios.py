@@ -83,6 +83,14 @@ def cancel_of_all_leaves_a_residue() -> Scenario:
     return run.when(c.AcceptResidue(by=BOB, reason="harmless"))
 
 
+def a_cancel_that_undoes_one_keeps_one_and_fails_at_one() -> Scenario:
+    """What cannot be taken back is kept and said, and so is what could not be."""
+    run = begun(undo_attempts=2).replies(DRAFT, MAIL).starts("c2", "c3")
+    run = ends(ends(run, "c2"), "c3").replies(DRAFT, text="A second one.").starts("c5")
+    run = ends(run.later(5), "c5").when(c.Cancel(by=ANN, undo="all", reason="wrong inbox"))
+    return cleaned_up(run, failing="c2")
+
+
 def crash_and_an_unknown_call_settled_by_a_person() -> Scenario:
     """Nobody knows whether the mail left; ann does. What can be checked is checked."""
     run = taken(begun().replies(MAIL, PAY).starts("c2", "c3").later(30)).advances()
@@ -242,6 +250,7 @@ SCENARIOS: Final[Mapping[str, Callable[[], Scenario]]] = {
         redirect_now,
         cancel_undoes_what_is_in_flight,
         cancel_of_all_leaves_a_residue,
+        a_cancel_that_undoes_one_keeps_one_and_fails_at_one,
         crash_and_an_unknown_call_settled_by_a_person,
         a_slow_driver_reports_late,
         a_side_question_with_frames,

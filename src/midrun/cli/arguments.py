@@ -132,7 +132,7 @@ def feed(made: ArgumentParser) -> None:
         "--follow", action="store_true", help="go on until the run has ended, or failed"
     )
     made.add_argument(
-        "--after", type=int, default=0, metavar="SEQ", help="only what came after"
+        "--after", type=int, default=0, metavar="SEQ", help="only what came after that entry"
     )
 
 

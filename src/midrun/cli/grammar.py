@@ -68,7 +68,7 @@ GROUPS: Final = {
             ("midrun show 3f2a",),
         ),
         "feed": Command(
-            "print what happened to a run",
+            "tell what happened to a run, in sentences",
             takes.feed,
             ("midrun feed 3f2a", "midrun feed 3f2a --follow --after 120 --json"),
         ),

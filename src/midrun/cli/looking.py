@@ -6,7 +6,9 @@ from contextlib import aclosing
 from midrun.cli.exits import CODES
 from midrun.cli.finding import find
 from midrun.cli.hinting import say_who_drives, typed
-from midrun.cli.saying import Sayer, ask_line, item_line, row_line, view_lines
+from midrun.cli.reading import INDENT, Reading
+from midrun.cli.rows import row_line
+from midrun.cli.saying import Sayer, ask_line, view_lines
 from midrun.handles.interface import AnyMidrun, AnyRun
 from midrun.ports.clock import wall
 
@@ -17,7 +19,7 @@ async def ls(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
         phase=args.phase, agent=args.agent, label=args.label, limit=args.limit
     )
     for view in page.items:
-        say.say(view, row_line(view, wall()))
+        say.say(view, row_line(view, wall(), say.columns))
     if not page.items and not say.as_json:
         say.text(_none(args))
     return 0
@@ -45,11 +47,14 @@ async def feed(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     if args.after >= view.seq and (not args.follow or view.phase == "failed"):
         return CODES[view.phase] if args.follow else 0
     failed = False
-    async with aclosing(run.feed(after=args.after)) as items:
+    reading = Reading(run.id, after=args.after)
+    async with aclosing(run.feed(after=args.after if say.as_json else 0)) as items:
         async for item in items:
-            text = item_line(item)
-            if text is not None or say.as_json:
-                say.say(item, text or "")
+            if say.as_json:
+                say.json(item)
+            else:
+                for text in reading.lines(item):
+                    say.prose(text, indent=INDENT)
             if item.seq is None:
                 continue
             if not args.follow and item.seq >= view.seq:

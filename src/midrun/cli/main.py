@@ -15,6 +15,7 @@ import anyio
 from midrun.cli.hinting import typed
 from midrun.cli.opening import opened, settle
 from midrun.cli.parsing import Misused, parser
+from midrun.cli.refusing import as_typed, next_step
 from midrun.cli.saying import UNWRITABLE, Sayer
 from midrun.errors import ControlRefused, MidrunError, RunNotFound, ServerRefused
 from midrun.handles.interface import AnyMidrun
@@ -70,12 +71,6 @@ NEXT: Final = {
     "store_unreachable": "say where the runs are: --store or --url",
 }
 """Code of an error → what to do next, where its text does not say so."""
-
-INSTEAD: Final = {
-    "not_a_question": "it asks for an approval: use approve or decline",
-    "not_an_approval": "it asks a question: use answer",
-}
-"""Reason of a refusal → which command was meant."""
 
 UNAUTHORIZED: Final = 401
 
@@ -174,7 +169,7 @@ def _refusal(error: MidrunError) -> dict[str, object]:
 def _hint(error: MidrunError, args: Namespace) -> str:
     """Return what to do next, where the text of `error` does not say so."""
     if isinstance(error, ControlRefused):
-        return INSTEAD.get(error.reason, "")
+        return next_step(error, args)
     if isinstance(error, RunNotFound):
         return f"see which there are: {typed(args, 'ls')}"
     if isinstance(error.__cause__, OSError) and error.__cause__.errno == EADDRINUSE:
@@ -186,4 +181,4 @@ def _text(error: MidrunError) -> str:
     """Return what it says, to somebody who types and does not program."""
     if isinstance(error, ServerRefused) and error.status == UNAUTHORIZED:
         return f"server {error.url}: {error.problem}; give its token: --token or $MIDRUN_TOKEN"
-    return str(error)
+    return as_typed(error) if isinstance(error, ControlRefused) else str(error)

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from datetime import UTC, datetime
 from errno import EDQUOT, EIO, ENOSPC, EPIPE
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -10,18 +9,17 @@ from typing import Final, TextIO
 
 import msgspec
 
-from midrun.core.ids import SECOND, Micros
+from midrun.cli.rows import asked
+from midrun.cli.spelling import ago, count, spell
+from midrun.core.ids import Micros
 from midrun.core.offers import Offer
 from midrun.core.words import line
-from midrun.driver.live import Delta
-from midrun.handles.item import Happened, Item
 from midrun.handles.receipt import Receipt
 from midrun.handles.view import OpenAsk, RunView
 from midrun.tui.places import place
 from midrun.tui.safe import flat, json_line, printable
 from midrun.tui.style import SGR, Line, emphasised
 
-THREE_DIGITS: Final = 100
 UNWRITABLE: Final = frozenset({EPIPE, ENOSPC, EDQUOT, EIO})
 """Of the output: the store's errors, and the network's, have names of their own by then."""
 
@@ -40,6 +38,11 @@ class Sayer:
         self.moves = self.on_terminal and os.environ.get("TERM") != "dumb"
         self.colours = self.moves and not as_json and not os.environ.get("NO_COLOR")
 
+    @property
+    def columns(self) -> int | None:
+        """How wide the terminal is; None where lines may be as long as they are."""
+        return get_terminal_size().columns if self.on_terminal else None
+
     def json(self, value: object) -> None:
         """Write a value as one line of JSON."""
         self.raw(json_line(msgspec.json.encode(value).decode()) + "\n")
@@ -52,14 +55,16 @@ class Sayer:
         """Write text."""
         self.line([("", text)])
 
-    def prose(self, text: str) -> None:
-        """Write long lines: on a terminal broken between words, as they are into a file."""
-        if not self.on_terminal:
+    def prose(self, text: str, *, indent: int = 0) -> None:
+        """Write long lines: on a terminal broken between words, as they are into a file.
+
+        What is left of a broken line is moved in by `indent`.
+        """
+        if (columns := self.columns) is None:
             self.text(text)
             return
-        columns = get_terminal_size().columns
         for written in printable(text).split("\n"):
-            self.text("\n".join(_broken(written, columns)))
+            self.text("\n".join(_broken(written, columns, indent)))
 
     def say(self, value: object, *lines: Line | str) -> None:
         """Write `value` for programs, or `lines` for people."""
@@ -82,43 +87,18 @@ class Sayer:
         return f"\x1b[{SGR[look]}m{text}\x1b[0m" if look and self.colours else text
 
 
-def _broken(text: str, columns: int) -> list[str]:
+def _broken(text: str, columns: int, indent: int) -> list[str]:
     """Return a line as lines that fit; below an item of a list they are moved in."""
     return wrap(
         text,
         columns,
-        subsequent_indent="  " if text.startswith("- ") else "",
+        subsequent_indent="  " if text.startswith("- ") else " " * min(indent, columns // 2),
         break_on_hyphens=False,
         replace_whitespace=False,
     ) or [""]
 
 
 # ── runs ──────────────────────────────────────────────────────────────────────────────────
-
-
-def row_line(view: RunView, now: Micros) -> Line:
-    """Return a run as one line of a list."""
-    needs = needing(view)
-    return [
-        ("", f"{view.run_id}  "),
-        (view.phase, f"{view.phase:<11}"),
-        ("", place(view).ljust(18)),
-        ("dim", f"{ago(now, view.changed_at):>10}  "),
-        ("", line(view.task)),
-        ("dim", f"  part of {view.parent}" if view.parent else ""),
-        ("waiting", f"  ! {needs}" if needs else ""),
-    ]
-
-
-def needing(view: RunView) -> str:
-    """Return why a person should look at a run, or nothing."""
-    if view.asks:
-        return f"{len(view.asks)} to decide" if len(view.asks) > 1 else line(str(view.asks[0]))
-    if view.sign.look == "lost":
-        return view.sign.word
-    if view.phase == "failed":
-        return "failed"
-    return "at a cap" if view.phase == "paused" and view.reason == "cap" else ""
 
 
 def view_lines(view: RunView, now: Micros) -> list[Line]:
@@ -176,7 +156,7 @@ def _facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
     facts += [("plan", f"[{item.mark}] {line(item.text)}") for item in view.plan]
     facts += [("held", f"{frame.id}  {frame.goal} — {frame.place}") for frame in view.frames]
     facts += [("pending", f"{p.kind} at {p.seq}: {line(p.text)}") for p in view.pending]
-    facts += [("ask", f"{view.run_id}-{ask.id}  {ask}") for ask in view.asks]
+    facts += [("ask", f"{view.run_id}-{ask.id}  {asked(ask)}") for ask in view.asks]
     facts += [("cap", f"{cap.name}: {cap.used:g} of {cap.cap:g}") for cap in view.caps]
     facts += (
         [("used", f"{count(view.usage.tokens)} tokens{money}")] if view.usage.tokens else []
@@ -189,19 +169,11 @@ def _facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
 def ask_line(ask: OpenAsk) -> Line:
     """Return what somebody has to decide."""
     args = "" if ask.args is None or ask.kind == "question" else f" {flat(_short(ask.args))}"
-    said = ask.question or f"{ask.kind} of {ask.tool}"
     about = f"  ({line(ask.task)})"
-    return [("bold", ask.ref), ("waiting", f"  {line(said)}"), ("", args), ("dim", about)]
+    return [("bold", ask.ref), ("waiting", f"  {asked(ask)}"), ("", args), ("dim", about)]
 
 
-# ── what happened ─────────────────────────────────────────────────────────────────────────
-
-
-def item_line(item: Item) -> str | None:
-    """Return what happened as one line; None for what is only of the moment."""
-    if isinstance(item, Delta):
-        return f"         · {item.tool or 'call'} {item.text}" if item.kind == "note" else None
-    return f"{item.seq:>5}  {clock_time(item.at)}  {item.kind:<18} {_gist(item)}".rstrip()
+# ── what was asked for ────────────────────────────────────────────────────────────────────
 
 
 def receipt_line(name: str, receipt: Receipt, *, lost: bool = False) -> Line:
@@ -216,43 +188,5 @@ def receipt_line(name: str, receipt: Receipt, *, lost: bool = False) -> Line:
     return [("", f"{name}: in the journal at {receipt.seq}{waits}"), *now]
 
 
-def _gist(item: Happened) -> str:
-    told = msgspec.to_builtins(item.entry)
-    assert isinstance(told, dict)
-    hidden = {"kind", "role", "digest", "epoch", "holder", "seen", "attempt"}
-    parts = [f"{key}={_short(value)}" for key, value in told.items() if key not in hidden]
-    return line(" ".join(parts))
-
-
 def _short(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-# ── for people ────────────────────────────────────────────────────────────────────────────
-
-
-def clock_time(at: Micros) -> str:
-    """Return a moment as a time of day, here."""
-    return datetime.fromtimestamp(at / SECOND, tz=UTC).astimezone().strftime("%H:%M:%S")
-
-
-def ago(now: Micros, then: Micros) -> str:
-    """Return how long ago something was."""
-    return f"{spell(max(0, now - then) / SECOND)} ago"
-
-
-def spell(seconds: float) -> str:
-    """Return a time for people: 4 s, 3 min, 2 h, 5 d."""
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def count(number: int) -> str:
-    """Return a number for people: 940, 12k, 3.4M."""
-    for size, unit in ((1_000_000, "M"), (1_000, "k")):
-        if number >= 0.9995 * size:  # what would be rounded to 1000 of the smaller one
-            many = number / size
-            return f"{many:.3g}{unit}" if many < THREE_DIGITS else f"{many:.0f}{unit}"
-    return str(number)

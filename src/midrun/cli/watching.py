@@ -16,7 +16,8 @@ from anyio.abc import TaskStatus
 from midrun.agents.outcome import AskView, Cancelled, Completed, Failed, Outcome, Paused
 from midrun.cli.exits import CODES, PAUSED
 from midrun.cli.hinting import hints, typed
-from midrun.cli.saying import UNWRITABLE, Sayer, item_line
+from midrun.cli.reading import INDENT, Reading
+from midrun.cli.saying import UNWRITABLE, Sayer
 from midrun.driver.live import Delta
 from midrun.errors import ControlRefused, Misconfigured
 from midrun.handles.interface import AnyRun
@@ -178,13 +179,17 @@ class _Printing:
     async def go_on(self) -> None:
         if self._first:
             self.say.text(self._first)
-        async with aclosing(self.run.feed(after=int(self._seq))) as items:
+        after = int(self._seq)
+        reading = Reading(self.run.id, after=after)
+        async with aclosing(self.run.feed(after=after if self.say.as_json else 0)) as items:
             async for item in items:
-                text = item_line(item)
-                if text is not None or (self.say.as_json and not isinstance(item, Delta)):
-                    self.say.say(item, text or "")
+                if not self.say.as_json:
+                    for text in reading.lines(item):
+                        self.say.prose(text, indent=INDENT)
+                elif not isinstance(item, Delta) or item.kind == "note":
+                    self.say.json(item)
                 if item.seq is not None:
-                    self._reach(item.seq)
+                    self._reach(max(self._seq, item.seq))
 
     def stop(self) -> None:
         """Print no more, and keep nobody waiting for it."""

@@ -132,9 +132,24 @@ def report(state: State) -> Report:
         cancelled_by=cancel.by if cancel else "",
         cancelled_at=state.cancelled_on if cancel else None,
         reason=line(cancel.reason) if cancel else "",
-        partial=state.output if state.phase != "completed" else "",
+        partial=_partial(state),
         **found,
     )
+
+
+def _partial(state: State) -> str:
+    """Return what the agent had said when it was ended; the runtime's own words are no work.
+
+    A reply begins with "Back to …" after a side question. One that then only made calls says
+    nothing else.
+    """
+    if state.phase == "completed":
+        return ""
+    said = state.output
+    for message in state.messages:
+        if message.role == "runtime" and message.kind in {"back", "dropped"}:
+            said = said.replace(message.text, "")
+    return state.output if said.strip() else ""
 
 
 def _belongs(call: Call) -> str | None:

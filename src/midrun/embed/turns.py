@@ -80,7 +80,7 @@ def _item_look(state: State, item: Item, calls: list[Call], *, at_work: bool) ->
         return "done" if item.mark == "done" else "failed"
     if item.mark == "dropped":
         return "dropped"
-    over = state.phase in {Phase.CANCELLED, Phase.COMPLETED}
+    over = state.phase in {Phase.CANCELLED, Phase.COMPLETED, Phase.CANCELLING}
     if not at_work or (item.mark == "queued" and over):
         return "not_started" if over else "queued"
     looks: dict[Phase, StepLook] = {

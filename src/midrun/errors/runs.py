@@ -1,6 +1,16 @@
 """What can go wrong with a run, its agent, its model or its journal."""
 
+from typing import Final
+
 from midrun.errors.root import MidrunError
+
+_OTHERWISE: Final = {
+    "cap_reached": ", at its cap: {by}",
+    "not_allowed": ", and that is for {by}",
+    "frame_not_on_top": ", and {by} is on top",
+    "taken_over": ", and {by} has taken it over",
+}
+"""Reason of a refusal → what its `by` says, where it is not who came first."""
 
 
 class ControlRefused(MidrunError):
@@ -35,7 +45,8 @@ class ControlRefused(MidrunError):
 
     def __str__(self) -> str:
         detail = f": {self.detail}" if self.detail else ""
-        first = f", first was {self.by} at seq {self.seq}" if self.by else ""
+        first = _OTHERWISE.get(self.reason, ", first was {by} at seq {seq}") if self.by else ""
+        first = first.format(by=self.by, seq=self.seq)
         instead = f"possible now: {', '.join(self.allowed or ('fork',))}"  # that always is
         return (
             f"run {self.run}: {self.control} refused, {self.reason}{detail} "

@@ -8,6 +8,7 @@ from msgspec import structs
 from starlette.responses import Response
 
 from midrun.agents.outcome import AskView, ask_views
+from midrun.core.audience import may_decide
 from midrun.core.ids import AskId, RunId
 from midrun.core.state import Ask, State
 from midrun.core.values import Value
@@ -19,7 +20,6 @@ from midrun.server.bodies import DecisionBody
 from midrun.server.problems import Problem, said
 from midrun.server.views import UNREADABLE
 from midrun.server.visit import Visit, answer, told
-from midrun.server.whose import may_decide
 
 
 class ShownAsk(AskView, kw_only=True):

@@ -11,16 +11,17 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from midrun.core.audience import may_decide
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.offers import Offer, offers
-from midrun.core.signs import Sign, sign, unheard_of
+from midrun.core.signs import Sign, sign
 from midrun.core.state import Ask, State
 from midrun.core.values import DRIVABLE, Actor, Phase, Value
-from midrun.core.words import line, place
+from midrun.core.words import line, own_plan, place
 from midrun.embed.midrun import Midrun
-from midrun.ports.store import RunRow
+from midrun.ports.store import Halt, RunRow
 from midrun.server.views import UNREADABLE, Views, keep
-from midrun.server.whose import may_decide, to_whom
+from midrun.server.whose import seen_as
 
 WORKS_MAX: Final = 8192
 
@@ -28,13 +29,16 @@ WORKS_MAX: Final = 8192
 class Work(Value, kw_only=True):
     """What lists say of a run, beyond its head, at the moment they are asked.
 
-    `elapsed` goes on while it is `working`.
+    `elapsed` goes on while it is `working`. With `plan_held` the place is that of a held
+    thought: the run is at no step of it, but at a side question.
     """
 
     elapsed: float = 0.0  # seconds at work
     working: bool = False
     cost_usd: float = 0.0
     place: str = ""  # "step 4 of 7", or "step 4"
+    plan_held: bool = False
+    yours: bool = False  # what makes it need a person is for whoever looks to settle
     sign: Sign
     quick: Offer  # the one button of a list: pause, keep running or resume
 
@@ -82,22 +86,25 @@ class Lines:
 
     async def of(self, rows: Sequence[RunRow], actor: Actor) -> tuple[RunLine, ...]:
         """Return the lines of `rows`, in their order, as they are for `actor`."""
-        holders = await self._mid.store.holders()
-        now = self._mid.now()
-        return tuple([_line(row, await self._work(row, actor), holders, now) for row in rows])
+        store, now = self._mid.store, self._mid.now()
+        holders, halts = await store.holders(), await store.halts()
+        made: list[RunLine] = []
+        for row in rows:
+            known = await self._read(row)
+            made.append(_line(row, _at_this_moment(row, known, actor, holders, halts, now)))
+        return tuple(made)
 
-    async def _work(self, row: RunRow, actor: Actor) -> Work:
+    async def _read(self, row: RunRow) -> _Known:
         known = self._known.get(row.run)
         if known is None or known.seq < row.seq:
             try:
                 state = await self._views.state(row.run)
             except UNREADABLE as error:
-                return _unread(str(error))
+                return _Known(row.seq, _unread(str(error)), "", ())
             asks = tuple(state.asks[number - 1] for number in state.open_asks)
             known = _Known(state.seq, _work(state), state.started.by, asks)
             keep(self._known, row.run, known, WORKS_MAX)
-        theirs = any(may_decide(actor, known.starter, ask) for ask in known.asks)
-        return replace(known.work, sign=to_whom(known.work.sign, theirs=theirs))
+        return known
 
 
 def _unread(error: str) -> Work:
@@ -113,12 +120,13 @@ def _work(state: State) -> Work:
         working=state.leased,
         cost_usd=state.meter.spent.cost / 1e6,
         place=place(state.plan, state.meter.steps),
+        plan_held=own_plan(state) != state.plan,
         sign=sign(state),
         quick=offers(state)["pause"],
     )
 
 
-def _line(row: RunRow, work: Work, holders: Collection[str], now: Micros) -> RunLine:
+def _line(row: RunRow, work: Work) -> RunLine:
     head = row.head
     return RunLine(
         run_id=row.run,
@@ -139,18 +147,35 @@ def _line(row: RunRow, work: Work, holders: Collection[str], now: Micros) -> Run
         head_hash=row.hash.hex(),
         started_at=row.started_at,
         changed_at=row.changed_at,
-        work=_at_this_moment(row, work, holders, now),
+        work=work,
     )
 
 
-def _at_this_moment(row: RunRow, work: Work, holders: Collection[str], now: Micros) -> Work:
-    """Return what is true now; a driver that is gone could tell nobody."""
-    if not work.working:
-        return work
-    if row.holder in holders:
-        since = max(now - row.changed_at, 0) / 1e6
-        return replace(work, elapsed=work.elapsed + since)
-    lost = work.sign
-    if row.head.phase in DRIVABLE:
-        lost = unheard_of(lost)
-    return replace(work, working=False, sign=lost)
+def _at_this_moment(
+    row: RunRow,
+    known: _Known,
+    actor: Actor,
+    holders: Collection[str],
+    halts: Sequence[Halt],
+    now: Micros,
+) -> Work:
+    """Return what is true now, for `actor`; a driver that is gone could tell nobody."""
+    work, head = known.work, row.head
+    theirs = any(may_decide(actor, known.starter, ask) for ask in known.asks)
+    working = work.working and row.holder in holders
+    shown = seen_as(
+        work.sign,
+        theirs=theirs,
+        lost=work.working and not working and head.phase in DRIVABLE,
+        workers=len(holders),
+        halt=next((one for one in halts if one.covers(row.run, head.agent, head.labels)), None),
+    )
+    yours = theirs if head.attention == "ask" else actor.role != "viewer"
+    since = max(now - row.changed_at, 0) / 1e6 * working
+    return replace(
+        work,
+        elapsed=work.elapsed + since,
+        working=working,
+        sign=shown,
+        yours=yours and bool(head.attention),
+    )

@@ -84,9 +84,8 @@ async def start(visit: Visit) -> Response:
     if body.agent not in mid.agents:
         known = f"the server does not have it; known there: {', '.join(mid.agents) or 'none'}"
         raise said(Misconfigured(f"agent {body.agent}", known), "agent_not_found", 404)
-    if body.thread_id:
-        await visit.check_thread(body.thread_id)
-    run = await mid.start(
+    start = partial(
+        mid.start,
         body.agent,
         body.input,
         thread=body.thread_id or None,
@@ -97,7 +96,7 @@ async def start(visit: Visit) -> Response:
         trace=_trace(visit),
         sees=visit.sees,
     )
-    return await created(visit, run)
+    return await created(visit, await visit.begun(body.thread_id, start))
 
 
 def _trace(visit: Visit) -> str | None:

@@ -11,19 +11,20 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from midrun.agents.outcome import AskView
+from midrun.core.audience import may_decide
 from midrun.core.entries import Record, RunCancelled, RunPaused
 from midrun.core.facts.fact import Asked
 from midrun.core.ids import Micros, Seq
 from midrun.core.offers import Offer, unheard
-from midrun.core.signs import Sign, halting, unheard_of
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE, Actor, Phase, Value
+from midrun.core.words import own_plan
 from midrun.embed.turns import TurnView, count, turns
 from midrun.embed.view import view_of
 from midrun.handles.view import RunView
 from midrun.ports.store import Halt
 from midrun.server.visit import Visit, answer, etag
-from midrun.server.whose import may_decide, to_whom
+from midrun.server.whose import seen_as
 
 TURNS: Final = 40
 """How many turns are shown at first; earlier ones are a page away."""
@@ -53,7 +54,8 @@ class SeenRun(RunView, kw_only=True):
     `elapsed` is as of `now`, and goes on while it is `working`. `lost` says that a driver has
     the run and has not been heard of in time, and `silent_since`, since when at least;
     `workers`, how many drivers there are. `halt` is the latch that the run is under, if any:
-    also before its driver has met it, and when nobody drives it.
+    also before its driver has met it, and when nobody drives it. With `plan_held` the plan, and
+    so `place`, is that of a held thought: the side question that is at hand made none.
     """
 
     asks: tuple[SeenAsk, ...] = ()
@@ -66,6 +68,7 @@ class SeenRun(RunView, kw_only=True):
     lost: bool
     silent_since: Micros
     workers: int
+    plan_held: bool
     halt: Halt | None = None
 
 
@@ -90,7 +93,13 @@ async def seen(visit: Visit) -> Response:
     fields = structs.asdict(view) | {
         "asks": asks,
         "controls": _permitted(visit.actor, unheard(view.controls) if lost else view.controls),
-        "sign": _sign(view.sign, asks, lost=lost, workers=len(holders), halt=halt),
+        "sign": seen_as(
+            view.sign,
+            theirs=any(ask.may_decide for ask in asks),
+            lost=lost,
+            workers=len(holders),
+            halt=halt,
+        ),
         "elapsed": view.elapsed + max(now - state.at, 0) / 1e6 * working,
     }
     made = SeenRun(
@@ -104,6 +113,7 @@ async def seen(visit: Visit) -> Response:
         lost=lost,
         silent_since=visit.lobby.hearing.silent_since(row.holder, holders, now),
         workers=len(holders),
+        plan_held=own_plan(state) != state.plan,
         halt=halt,
     )
     return answer(made, headers={"ETag": etag(made)})
@@ -134,20 +144,6 @@ async def _began(visit: Visit, state: State) -> Record | None:
 def _reason(began: Record | None) -> str:
     entry = began.entry if began is not None else None
     return entry.reason if isinstance(entry, Asked) else ""
-
-
-def _sign(
-    sign: Sign, asks: tuple[SeenAsk, ...], *, lost: bool, workers: int, halt: Halt | None
-) -> Sign:
-    if lost:
-        return unheard_of(sign)
-    if halt is not None and sign.look in {"running", "pausing", "cancelling"}:
-        return halting(sign, halt.by)
-    if halt is not None and sign.look == "queued":
-        return replace(sign, note="nothing of it starts until the halt is lifted")
-    if sign.look == "queued" and not workers:
-        return replace(sign, note="no worker is there to take it")
-    return to_whom(sign, theirs=any(ask.may_decide for ask in asks))
 
 
 def _permitted(actor: Actor, offers: dict[str, Offer]) -> dict[str, Offer]:

@@ -105,9 +105,8 @@ class Views:
     async def joins(self, actor: Actor, thread: str) -> bool:
         """Tell whether `actor` may go on with `thread`: it is theirs whose first run it has.
 
-        Others may have run something in it: an operator who helped, or somebody who took the
-        same new name in the same moment. That takes it from nobody. A run is told only of those
-        that its starter may see.
+        Others may have run something in it, as an operator who helped. That takes it from
+        nobody. A run is told only of those that its starter may see.
         """
         if actor.role != "user":
             return True

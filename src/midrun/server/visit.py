@@ -1,8 +1,8 @@
 """A visit: one request, with who makes it and what all requests of a server share."""
 
 import re
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -17,10 +17,10 @@ from starlette.responses import Response
 from midrun.codec.strict import Limits as JsonLimits
 from midrun.codec.strict import parse
 from midrun.core.ids import RunId
-from midrun.core.values import Actor
+from midrun.core.values import Actor, When
 from midrun.embed.midrun import Midrun
 from midrun.embed.run import Run
-from midrun.errors import Misconfigured, RunNotFound
+from midrun.errors import ControlRefused, Misconfigured, RunNotFound, ThreadTaken
 from midrun.handles import given
 from midrun.handles.asking import Asking
 from midrun.handles.receipt import Receipt
@@ -49,6 +49,11 @@ LOOK_S: Final = 1.0
 
 DIGITS_MAX: Final = 16
 """Of a seq, in a header or a query."""
+
+BEGUN_MAX: Final = 3
+"""How often a thread is looked at that others begin at the same time."""
+
+_NOT_THEIRS: Final = "this thread is somebody else's"
 
 KEY: Final = r'"?([!#-~]{1,200})"?'
 """An `Idempotency-Key`, with quotes, as its draft has it, or without."""
@@ -215,33 +220,72 @@ class Visit:
     async def check_thread(self, thread: str) -> None:
         """Refuse to go on with somebody else's conversation.
 
-        Somebody may begin it right after: a start is given `sees`, and told nothing of theirs.
+        Somebody may begin it right after: then a start that is given `sees` is `ThreadTaken`.
 
         Raises:
             Problem: 403.
             Misconfigured: it is no name that a thread could have.
         """
         if not await self.lobby.views.joins(self.actor, given.name("thread", thread)):
-            raise Problem("not_allowed", 403, "this thread is somebody else's")
+            raise Problem("not_allowed", 403, _NOT_THEIRS)
 
-    @asynccontextmanager
-    async def words_to(self, run: RunId, asking: Asking) -> AsyncIterator[None]:
+    async def begun(self, thread: str, start: Callable[[], Awaitable[Run]]) -> Run:
+        """Return the run that `start` starts in `thread`, unless that is somebody else's.
+
+        Of two who begin it in the same moment one does; the other learns whose it is.
+
+        Raises:
+            Problem: 403.
+        """
+        for _ in range(BEGUN_MAX):
+            if thread:
+                await self.check_thread(thread)
+            with suppress(ThreadTaken):  # it has a first run now: once more, and one sees whose
+                return await start()
+        raise Problem("not_allowed", 403, _NOT_THEIRS)
+
+    async def words(
+        self, run: RunId, asking: Asking, send: Callable[[Asking], Awaitable[Receipt]]
+    ) -> Receipt:
         """Let words to a run in, unless there are more than anybody could keep an eye on.
 
-        One after the other, so that of many that come at once no more get in. Whoever asks
-        again for what was taken, because the reply was lost, finds that it was.
+        However many come at once, to however many processes: `send` asks on the very revision
+        of the run that was counted, and whoever was overtaken counts again. Here they come one
+        after the other, or they would overtake each other. Whoever asks again for what was
+        taken, because the reply was lost, finds that it was.
 
         Raises:
             Problem: 429.
         """
         most = self.lobby.limits.pending
         async with self.lobby.turns.setdefault(run, anyio.Lock()):
-            state = await self.lobby.views.state(run)
-            known = asking.get("request_id") in state.heard
-            if len(state.pending) >= most and not known:
-                text = f"{most} wait for their boundary already; withdraw one, or let it go on"
-                raise Problem("too_many_pending", 429, text, headers={"Retry-After": "5"})
-            yield
+            while True:
+                state = await self.lobby.views.state(run)
+                known = asking.get("request_id") in state.heard
+                if len(state.pending) >= most and not known:
+                    text = (
+                        f"{most} wait for their boundary already; withdraw one, or let it go on"
+                    )
+                    raise Problem("too_many_pending", 429, text, headers={"Retry-After": "5"})
+                if asking.get("seen") is not None:
+                    return await send(asking)
+                counted = asking.copy()
+                counted["seen"] = state.control_rev
+                try:
+                    return await send(counted)
+                except ControlRefused as refused:
+                    if refused.reason != "stale_revision":
+                        raise
+
+    async def redirected(
+        self, run: Run, text: str, asking: Asking, *, when: When = "next_step"
+    ) -> Receipt:
+        """Redirect a run, as far as `words` lets it."""
+
+        async def send(counted: Asking) -> Receipt:
+            return await run.redirect(text, when=when, **counted)
+
+        return await self.words(run.id, asking, send)
 
     def seen(self, *, required: bool = False) -> int | None:
         """Return which revision of the run `If-Match` says that the caller looked at.

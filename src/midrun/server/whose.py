@@ -1,24 +1,29 @@
-"""Whose turn it is: what waits for a person, in words that are true for whoever looks."""
+"""Whose turn it is: where a run stands, in words that are true for whoever looks, just now."""
 
 from msgspec.structs import replace
 
-from midrun.core.signs import Sign
-from midrun.core.state import Ask
-from midrun.core.values import Actor
+from midrun.core.signs import Sign, halting, unheard_of
+from midrun.ports.store import Halt
 
 
-def may_decide(actor: Actor, starter: str, ask: Ask) -> bool:
-    """Say whether pressing the button would do; the core decides when it is pressed.
+def seen_as(sign: Sign, *, theirs: bool, lost: bool, workers: int, halt: Halt | None) -> Sign:
+    """Return the sign as it is at this moment, for whoever looks.
 
-    `starter` is who started the run: some asks are not theirs to settle.
+    `theirs`: what it waits for is theirs to decide. `lost`: nobody hears from its driver.
+    `workers` is how many there are to take it, `halt` the latch that it is under.
     """
-    own = ask.four_eyes and actor.name == starter
-    addressed = ask.audience in {"", actor.role, f"user:{actor.name}"}
-    return actor.role != "viewer" and addressed and not own
+    if lost:
+        return unheard_of(sign)
+    if halt is not None and sign.look in {"running", "pausing", "cancelling"}:
+        return halting(sign, halt.by)
+    if halt is not None and sign.look == "queued":
+        return replace(sign, note="nothing of it starts until the halt is lifted")
+    if sign.look == "queued" and not workers:
+        return replace(sign, note="no worker is there to take it")
+    return _to_whom(sign, theirs=theirs)
 
 
-def to_whom(sign: Sign, *, theirs: bool) -> Sign:
-    """Return the sign as it is for whoever looks: what it waits for is `theirs` to decide."""
+def _to_whom(sign: Sign, *, theirs: bool) -> Sign:
     if sign.look != "waiting" or not sign.word.endswith("a person"):
         return sign
     word = "Waiting for you" if theirs else "Waiting for somebody else"

@@ -6,22 +6,12 @@ The bar shows where a run stands; these lines, above it, how it came there.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import msgspec
-
-from midrun.agents.pausing import ask_human
-from midrun.agents.planning import PLAN
 from midrun.core import entries as e
+from midrun.core.sentences.phrases import GLIMPSE, is_told_elsewhere, shown
 from midrun.core.state import Call, State
-from midrun.core.values import Item, Json, Use
+from midrun.core.values import Item
 from midrun.core.words import line
 from midrun.tui.style import Line, emphasised
-
-LONG: Final = 400
-"""How much of an instruction or of arguments is told; the journal has all of it."""
-
-GLIMPSE: Final = 160
-"""How much of a result is told: the agent reads it, people see what came."""
-
 
 MINUS: Final = "\N{MINUS SIGN}"
 DASH: Final = "\N{EN DASH}"
@@ -30,13 +20,6 @@ DASH: Final = "\N{EN DASH}"
 def told(entry: e.Entry, before: State, after: State) -> list[Line]:
     """Return what `entry`, which led from `before` to `after`, says to people."""
     return ARMS[type(entry)](entry, before, after) if type(entry) in ARMS else []
-
-
-def shown(value: Json, most: int = LONG) -> str:
-    """Return a value as people read it: text as it is, the rest as JSON; cut if it is long."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _call(state: State, call: str) -> Call:
@@ -141,7 +124,7 @@ def _call_started(entry: e.CallStarted, _: State, after: State) -> list[Line]:
     if entry.call_kind == "model":
         return []
     use = _call(after, entry.call).use
-    if _is_told(use):
+    if is_told_elsewhere(use):
         return []
     again = f"  (attempt {entry.attempt})" if entry.attempt > 1 else ""
     why = f"  — {line(use.why)}" if use.why else ""
@@ -151,20 +134,10 @@ def _call_started(entry: e.CallStarted, _: State, after: State) -> list[Line]:
 
 def _call_done(entry: e.CallDone, _: State, after: State) -> list[Line]:
     call = _call(after, entry.call)
-    if call.call_kind == "model" or _is_told(call.use):
+    if call.call_kind == "model" or is_told_elsewhere(call.use):
         return []
     result = shown(entry.result, GLIMPSE)
     return [[("good", f"✓ {call.use.tool}"), ("dim", f" {result}")]]
-
-
-OUR_OWN: Final = {PLAN.name: {"items", "marks"}, ask_human.name: {"question", "options"}}
-"""Built-in tools, by what they take: the plan and the question are told as what they are."""
-
-
-def _is_told(use: Use) -> bool:
-    """Tell whether other entries say all that there is to say of a call."""
-    ours = OUR_OWN.get(use.tool)
-    return ours is not None and isinstance(use.args, dict) and use.args.keys() <= ours
 
 
 def _call_failed(entry: e.CallFailed, _: State, after: State) -> list[Line]:

@@ -1,5 +1,6 @@
 """Asks: who may decide what, once."""
 
+from midrun.core.audience import may_decide
 from midrun.core.controls import Answer, Approve, Decline
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened, CallSettled, Entry, RunWoken
 from midrun.core.evidence import AskMoot, AskPerson
@@ -81,10 +82,7 @@ def _problem(
         return Refused(reason=reason, seq=ask.closed_seq, by=ask.by)
     if ask.expires is not None and ask.expires <= now:  # its time is up; nobody looked yet
         return Refused(reason="ask_closed", seq=ask.opened)
-    person = control.by
-    addressed = ask.audience in {"", person.role, f"user:{person.name}"}
-    own = ask.four_eyes and person.name == state.started.by
-    if own or not addressed:
+    if not may_decide(control.by, state.started.by, ask):
         return Refused(reason="not_allowed", by=ask.audience)
     return None
 

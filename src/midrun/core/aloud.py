@@ -1,0 +1,49 @@
+"""A journal read aloud: one sentence for each entry, for a person who was not there.
+
+An entry alone does not say what it is about; between the state before it and the one after it
+there is a sentence that names the people, the tools and the words. Every surface takes it from
+here.
+"""
+
+from typing import Final
+
+from midrun.core.entries import Entry
+from midrun.core.evolve import evolve
+from midrun.core.ids import Micros, RunId
+from midrun.core.sentences import asks, calls, life, steering, thought
+from midrun.core.sentences.phrases import Sentences, Told
+from midrun.core.state import State
+
+SENTENCES: Final[Sentences] = {
+    **life.SENTENCES,
+    **steering.SENTENCES,
+    **calls.SENTENCES,
+    **asks.SENTENCES,
+    **thought.SENTENCES,
+}
+"""Kind of entry → how it is told. A test checks that every kind has its own."""
+
+
+def aloud(entry: Entry, before: State, after: State) -> Told:
+    """Return the sentence for `entry`, which led from `before` to `after`."""
+    return SENTENCES[type(entry)](entry, before, after)
+
+
+class Reader:
+    """Reads one journal from its beginning, entry by entry."""
+
+    def __init__(self, run: RunId) -> None:
+        self.state = State(run=run)
+
+    def read(self, entry: Entry, at: Micros) -> Told:
+        """Return the sentence for the next entry.
+
+        Raises:
+            JournalCorrupt: `entry` cannot stand here.
+        """
+        before = self.state
+        self.state = evolve(before, entry, at)
+        return aloud(entry, before, self.state)
+
+
+__all__ = ["SENTENCES", "Reader", "Told", "aloud"]

@@ -1,0 +1,1 @@
+"""What a person reads of each entry, by subject; `midrun.core.aloud` has them in one place."""

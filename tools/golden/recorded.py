@@ -1,0 +1,118 @@
+"""Conversations as they went: the journals of the examples, and of the demo interrupted."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from importlib import import_module
+from math import inf
+from tempfile import TemporaryDirectory
+from types import ModuleType, TracebackType
+from typing import Final
+
+import anyio
+
+from midrun import Midrun, Run
+from midrun.codec.journal import decode_lines
+from midrun.core.entries import Record
+from midrun.core.ids import RunId
+from midrun.demo.opening import Demo
+from midrun.demo.played import Pace
+
+Journals = dict[str, Sequence[Record]]
+"""A name → a journal."""
+
+DEEP: Final = 12
+"""Entries of the demo before somebody steps in: its first tools are at work."""
+
+
+async def literature() -> Journals:
+    """A side question in the middle of a synthesis."""
+    return {"the_literature_synthesis": (await _example("literature"))["scholar"]}
+
+
+async def family() -> Journals:
+    """A parent with three children, all cancelled with it; and one of them."""
+    made = await _example("family")
+    return {
+        "a_parent_with_three_children": made["boss"],
+        "a_child_of_three": made["Boreas"],
+    }
+
+
+async def demo() -> Journals:
+    """The demo: paused, redirected, resumed with an instruction, cancelled."""
+    with TemporaryDirectory() as folder:
+        store = f"sqlite:///{folder}/runs.db"
+        shown = Demo(store=store, model="scripted", pace=Pace(inf), actor="ada")
+        async with shown.midrun() as mid:
+            run, _ = await shown.run(mid)
+            await _reached(run, DEEP)
+            await run.pause(actor="ada", reason="it reads on and on")
+            await run.until("paused")
+            await run.redirect("Start writing", actor="ada")
+            await run.until("waiting")
+            await run.pause(actor="bob")
+            await run.resume("Add a paragraph on salt", actor="ada")
+            await run.until("waiting")
+            await run.cancel(undo="all", reason="the meeting is off", actor="ada")
+            await run.until("cancelled")
+            return {"the_demo_interrupted": await _journal(run)}
+
+
+CONVERSATIONS: Final[dict[str, Callable[[], Awaitable[Journals]]]] = {
+    "the_literature_synthesis": literature,
+    "a_parent_with_three_children": family,
+    "a_child_of_three": family,
+    "the_demo_interrupted": demo,
+}
+"""Name of a stored journal → how it is made."""
+
+
+def recorded(missing: Iterable[str]) -> Journals:
+    """Return these journals, and what else came with them: the conversations are held now."""
+    made: Journals = {}
+    for tell in dict.fromkeys(CONVERSATIONS[name] for name in missing):
+        made |= anyio.run(tell)
+    return made
+
+
+async def _example(name: str) -> Journals:
+    module = import_module(f"examples.{name}")
+    with _Listening(module) as kept:
+        await module.main()
+    return kept
+
+
+class _Listening:
+    """Keeps the journals of all runs of an example, by agent: its store is gone with it."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+
+    def __enter__(self) -> Journals:
+        kept: Journals = {}
+
+        class Kept(Midrun):
+            async def __aexit__(
+                self,
+                kind: type[BaseException] | None,
+                error: BaseException | None,
+                trace: TracebackType | None,
+            ) -> bool | None:
+                for view in (await self.runs()).items:
+                    kept[view.agent] = await _journal(await self.get(view.run_id))
+                return await super().__aexit__(kind, error, trace)
+
+        self._module.__dict__["Midrun"] = Kept
+        return kept
+
+    def __exit__(self, *_: object) -> None:
+        self._module.__dict__["Midrun"] = Midrun
+
+
+async def _journal(run: Run) -> Sequence[Record]:
+    return decode_lines(RunId(run.id), await run.export())
+
+
+async def _reached(run: Run, seq: int) -> None:
+    async for item in run.feed():
+        if item.seq is not None and item.seq >= seq:
+            return
