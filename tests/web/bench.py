@@ -58,6 +58,11 @@ class Site:
         """Start a run for one of the people."""
         return await self.mid.start(agent, task, actor=PEOPLE[by])
 
+    def reopen(self) -> None:
+        """Let the app, which was closed, answer again: as one would that came in its place."""
+        lobby = self.app._lobby
+        lobby.closing = type(lobby.closing)()
+
     def stranger(self) -> httpx2.AsyncClient:
         """Return a client that shows no credential."""
         return httpx2.AsyncClient(base_url=self.url, timeout=PATIENCE_S)

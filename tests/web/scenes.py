@@ -78,6 +78,20 @@ async def redirecting(bench: Bench, stage: Stage) -> Watched:
     return seen
 
 
+async def replanned(bench: Bench, stage: Stage) -> Watched:
+    """What was done for an item stays with it, wherever the agent puts it now."""
+    items = ["Ask around", "Look around", "Write the memo"]
+    plan = Use("plan", items=items, marks={"2": "done"})
+    again: Turn = [Hold("thought"), plan, Use("slow", name="more")]
+    seen = await watched(bench, stage, [PLAN, Use("slow", name="work")], again, bare=True)
+    stage.gate("work").set()
+    calls = seen.page.locator("midrun-steps [data-call]")
+    await expect(calls).to_contain_text(["Done"])
+    stage.gate("thought").set()
+    await expect(calls).to_contain_text(["Running", "Done"])
+    return seen
+
+
 async def interjecting(bench: Bench, stage: Stage) -> Watched:
     """A side question that waits for the next step, and another that is being written."""
     seen = await at_tool(bench, stage, bare=True)
@@ -110,6 +124,14 @@ async def waiting(bench: Bench, stage: Stage) -> Watched:
     return seen
 
 
+async def unsure(bench: Bench, stage: Stage) -> Watched:
+    """A call of which nobody knows whether it happened."""
+    turn: Turn = [PLAN, Use("doubt", name="a post")]
+    seen = await watched(bench, stage, turn, "Done.", bare=True)
+    await seen.says("Check one call")
+    return seen
+
+
 async def capped(bench: Bench, stage: Stage) -> Watched:
     """At its cap."""
     turn: Turn = [PLAN, Use("quick", name="a")]
@@ -129,6 +151,26 @@ async def confirming(bench: Bench, stage: Stage) -> Watched:
     await later(seen.page, LOOK_MS)
     await expect(seen.action("Stop this call now")).to_be_visible()
     await expect(seen.action("Keep running")).to_be_visible()
+    return seen
+
+
+async def stopping(bench: Bench, stage: Stage) -> Watched:
+    """A cancel that waits for a call which does not stop."""
+    seen = await at_tool(bench, stage, "stubborn", bare=True, grace=LEASE)
+    await seen.run.cancel(actor=PEOPLE["olga"])
+    await seen.says("Cancelling by you — stopping")
+    return seen
+
+
+async def undoing(bench: Bench, stage: Stage) -> Watched:
+    """A cancel that has undone one thing, and is at the other."""
+    turn: Turn = [PLAN, Use("dear_draft", name="a"), Use("dear_draft", name="b")]
+    seen = await watched(bench, stage, turn, Use("slow", name="work"), bare=True)
+    await stage.start("work").wait()
+    await seen.run.cancel(undo="all", actor=PEOPLE["olga"])
+    await seen.says("Cancelling by you — undoing 1 of 2")
+    stage.gate("undo b").set()
+    await seen.says("Cancelling by you — undoing 2 of 2")
     return seen
 
 
@@ -201,11 +243,15 @@ SCENES: Final[tuple[Scene, ...]] = (
     pausing,
     paused,
     redirecting,
+    replanned,
     interjecting,
     aside,
     waiting,
+    unsure,
     capped,
     confirming,
+    stopping,
+    undoing,
     cancelled,
     stuck,
     failed,
@@ -213,4 +259,4 @@ SCENES: Final[tuple[Scene, ...]] = (
     taken_over,
     completed,
 )
-"""All but what takes a worker that is killed, which has its own tests, and `lost`."""
+"""All but `lost`, and what takes a worker that is killed: `test_run_lost` has those."""

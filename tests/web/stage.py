@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import anyio
 import msgspec
 
-from midrun import Agent, Call, Tool, pause_here, tool
+from midrun import Agent, Call, OutcomeUnknown, Tool, pause_here, tool
 from midrun.core.values import NOTHING, Reply, Spend
 from midrun.core.values import Use as Wanted
 from midrun.models import Use
@@ -42,19 +42,32 @@ class Stage(Acting):
         return Agent(name, model=model, tools=self.tools(), **options)  # type: ignore[arg-type]  # checked there
 
     def tools(self) -> list[Tool]:
-        """Return the tools of every stage, and those that ask, need approval, or fail."""
+        """Return the tools of every stage, those that ask or need approval, and worse ones."""
         return [
             *super().tools(),
             tool(self._quick, name="mail", approve=True),
             tool(_ask, name="ask"),
             tool(_fail, name="fail"),
             tool(self._slow, name="stuck_draft", undo=_cannot),
+            tool(self._quick, name="dear_draft", undo=self._take_back),
+            tool(self._stubborn, name="stubborn"),
+            tool(_doubt, name="doubt"),
         ]
 
     async def held(self, name: str) -> None:
         """Wait at the gate `name`, having said that somebody does."""
         self.start(name).set()
         await self.gate(name).wait()
+
+    async def _stubborn(self, name: str) -> str:
+        """Do not stop before the gate is open, whoever asks."""
+        with anyio.CancelScope(shield=True):
+            await self.held(name)
+        return f"{name} done"
+
+    async def _take_back(self, _: Call, args: dict[str, str], __: object) -> None:
+        await self.held(f"undo {args['name']}")
+        self.undone.append(args["name"])
 
     def let_go(self) -> None:
         """Open every gate."""
@@ -70,6 +83,11 @@ async def _ask(question: str) -> str:
 async def _fail(text: str) -> str:
     """Fail."""
     raise RuntimeError(text)
+
+
+async def _doubt(name: str) -> str:
+    """Do something, or not."""
+    raise OutcomeUnknown(f"the answer about {name} got lost")
 
 
 async def _cannot(call: Call, args: object, result: object) -> None:

@@ -8,7 +8,12 @@ from playwright.async_api import ViewportSize, expect
 from tests.web.bench import Bench, darkened, flaws
 from tests.web.scenes import SCENES, Scene, lost, running, waiting
 from tests.web.stage import Stage
-from tests.web.watching import Watched, at_tool, survives_a_reload
+from tests.web.watching import (
+    Watched,
+    at_tool,
+    survives_a_lost_connection,
+    survives_a_reload,
+)
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 
@@ -35,6 +40,7 @@ async def test_each_state_is_for_everybody_and_there_again_after_a_reload(
     seen = await scene(bench, stage)
     await unflawed(seen)
     await survives_a_reload(seen.page, seen.run)
+    await survives_a_lost_connection(seen.page, seen.run, seen.site)
 
 
 async def test_a_lost_connection_is_for_everybody(bench: Bench, stage: Stage) -> None:

@@ -110,7 +110,9 @@ async def test_a_cancel_may_keep_the_changes(bench: Bench, stage: Stage) -> None
     await seen.says("Cancelled by you")
     assert stage.undone == ["work"]
     report = seen.page.locator("midrun-report .columns > div").first
-    await expect(report).to_contain_text('draft {"name":"memo"}')
+    await expect(report).to_have_text(
+        exactly('Done and kept Look around draft {"name":"memo"} quick {"name":"post"}')
+    )
 
 
 async def test_a_hold_that_nobody_ends_ends_by_itself(bench: Bench, stage: Stage) -> None:

@@ -124,7 +124,7 @@ async def test_what_was_not_sent_is_no_news_once_the_server_is_back(
     await expect(alerts).to_have_text(
         ["Pause was not sent; press it again.", "This was not sent; press it again."]
     )
-    seen.site.app._lobby.closing = type(seen.site.app._lobby.closing)()
+    seen.site.reopen()
     await seen.page.unroute("**/v1/**")
     await seen.says("Running")
     await expect(alerts).to_have_count(0)
@@ -175,7 +175,7 @@ async def test_whoever_comes_back_misses_nothing(bench: Bench, stage: Stage) -> 
     await seen.page.route("**/events*", lambda route: route.abort())
     seen.site.app.close()
     await seen.says("Connection lost")
-    seen.site.app._lobby.closing = type(seen.site.app._lobby.closing)()
+    seen.site.reopen()
     await seen.page.unroute("**/events*")
     await seen.says("Running")
     stage.gate("work").set()
@@ -207,7 +207,7 @@ async def test_a_page_opened_in_mid_sentence_shows_the_whole_sentence(
     await expect(said).to_have_text(exactly(first))  # it is whole so far as anybody heard
     stage.gate("mid").set()
     await stage.start("end").wait()
-    site.app._lobby.closing = type(site.app._lobby.closing)()
+    site.reopen()
     for one in (page, other):
         await expect(one.locator("midrun-steps .turn p.text")).to_have_text(
             exactly(first + rest)

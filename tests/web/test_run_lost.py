@@ -25,7 +25,7 @@ from tests.server.conftest import PEOPLE, token_of
 from tests.web import truth, worker
 from tests.web.bench import Bench, Site, flaws, later, listening
 from tests.web.clocks import Clock
-from tests.web.watching import SETTLED_MS
+from tests.web.watching import SETTLED_MS, survives_a_lost_connection, survives_a_reload
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 
@@ -41,12 +41,12 @@ class Scene:
     """A page, and the worker behind it, which will not live long."""
 
     def __init__(
-        self, address: str, clock: Clock, mid: Midrun, run: Run, page: Page, process: Process
+        self, address: str, clock: Clock, site: Site, run: Run, page: Page, process: Process
     ) -> None:
         assert process.stdout is not None
         self.address = address
         self.clock = clock
-        self.mid = mid
+        self.site = site
         self.run = run
         self.page = page
         self.bar = page.locator("midrun-controls")
@@ -90,7 +90,14 @@ class Scene:
 
     async def told(self) -> list[str]:
         """Return all that the badge has said, which was all true."""
-        return await truth.check(self.page, self.mid.store, self.run.id)
+        return await truth.check(self.page, self.site.mid.store, self.run.id)
+
+    async def is_there_again(self) -> None:
+        """See that the page, which comes again and whose server comes back, shows the same."""
+        await survives_a_lost_connection(self.page, self.run, self.site)
+        await self.told()
+        await survives_a_reload(self.page, self.run)
+        await truth.listen(self.page)
 
 
 @pytest.fixture
@@ -110,7 +117,7 @@ async def scene(bench: Bench, tmp_path: Path) -> AsyncIterator[Scene]:
         process = await stack.enter_async_context(await anyio.open_process(command, cwd=root))
         stack.callback(lambda: process.returncode is None and process.kill())
         page = await bench.page(site, f"/runs/{run.id}", clock=True, bare=True)
-        seen = Scene(address, clock, mid, run, page, process)
+        seen = Scene(address, clock, site, run, page, process)
         await expect(seen.badge).to_be_visible()
         await truth.listen(page)
         await seen.worker_says("posting hello")
@@ -124,6 +131,7 @@ async def test_killed_while_running(scene: Scene) -> None:
     await scene.kill()
     await scene.is_lost()
     await expect(scene.bar).to_contain_text("it was Running")
+    await scene.is_there_again()
     first = await scene.badge.inner_text()
     await later(scene.page, 3_000)
     await expect(scene.badge).not_to_have_text(first)  # it counts the seconds
@@ -133,6 +141,7 @@ async def test_killed_while_running(scene: Scene) -> None:
         await expect(scene.badge).to_contain_text("Check one call")
         await expect(scene.bar).to_contain_text("Did post go through?")
         assert await flaws(scene.page) == []
+        await scene.is_there_again()
         await scene.bar.get_by_role("button", name="It did", exact=True).click()
         await expect(scene.badge).to_contain_text("Completed")
     told = await scene.told()
@@ -146,6 +155,7 @@ async def test_killed_while_pausing(scene: Scene) -> None:
     await scene.kill()
     await scene.is_lost()
     await expect(scene.bar).to_contain_text("it was Pausing")
+    await scene.is_there_again()
     assert not any(word.startswith("Paused") for word in await scene.told())
     async with scene.another_worker():
         await expect(scene.badge).to_contain_text("Paused by you")
@@ -180,6 +190,7 @@ async def test_killed_while_cancelling(scene: Scene) -> None:
     await scene.kill()
     await scene.is_lost()
     await expect(scene.bar).to_contain_text("it was Cancelling")
+    await scene.is_there_again()
     assert not any(word.startswith("Cancelled") for word in await scene.told())
     async with scene.another_worker():
         await expect(scene.badge).to_contain_text("Cancelled by you")

@@ -6,15 +6,13 @@ from playwright.async_api import expect
 from midrun import Agent
 from tests.web.bench import Bench, darkened, flaws, freeze, later
 from tests.web.lists import STATES, badge, populated, row
-from tests.web.stage import Stage, Use
+from tests.web.stage import Hold, Stage, Turn, Use
+from tests.web.watching import PLAN, SETTLED_MS
 
 DESK = 1100
 
 LOOK_MS = 10_000
 """How long the list trusts what it has heard last."""
-
-SETTLED_MS = 500
-"""A button that has just changed its meaning takes no click for a little less than this."""
 
 
 def held(stage: Stage) -> Agent:
@@ -44,6 +42,38 @@ async def test_a_chip_counts_and_shows_its_kind(bench: Bench, stage: Stage) -> N
         await expect(page.locator("tbody .what a")).to_have_text(tasks)
 
 
+async def test_a_run_that_waits_for_somebody_else_does_not_need_you(
+    bench: Bench, stage: Stage
+) -> None:
+    """Neither is it counted, nor is there anything to press."""
+    site = await bench.site(
+        stage.play(Use("ask", question="Refund order 7?"), "Done.", name="asker")
+    )
+    await (await site.start("asker", "Answer the customer")).until("waiting")
+    page = await bench.page(site, who="vera")
+    await expect(badge(page, "Answer")).to_have_text("Waiting for somebody else")
+    await expect(page.get_by_role("button", name="Needs you 0")).to_be_visible()
+    await expect(page).to_have_title("Runs")
+    await expect(row(page, "Answer").get_by_role("link")).to_have_count(1)
+
+
+async def test_the_step_is_that_of_a_held_thought_while_something_else_is_answered(
+    bench: Bench, stage: Stage
+) -> None:
+    """As on the page of the run: it is at the question, and at no step of the plan."""
+    answer: Turn = ["By Ames, ", Hold("aside"), "2019."]
+    site = await bench.site(stage.play([PLAN, Use("slow", name="work")], answer, "Done."))
+    run = await site.start(task="Write a memo")
+    await stage.start("work").wait()
+    page = await bench.page(site)
+    step = row(page, "Write a memo").locator("[data-label=Step]")
+    await expect(step).to_have_text("1/3")
+    await run.say("Which paper?", actor="olga")
+    stage.gate("work").set()
+    await expect(step).to_have_text("held at 1/3")
+    await expect(row(page, "Write a memo")).to_contain_text("answering: Which paper?")
+
+
 async def test_a_run_that_ended_unheard_is_not_called_running(
     bench: Bench, stage: Stage
 ) -> None:
@@ -57,7 +87,7 @@ async def test_a_run_that_ended_unheard_is_not_called_running(
     site.app.close()
     stage.gate("held").set()
     await run.until("completed")
-    site.app._lobby.closing = type(site.app._lobby.closing)()
+    site.reopen()
     await expect(badge(page, "Crawl")).to_contain_text("Completed")
 
 
@@ -169,7 +199,7 @@ async def test_a_viewer_looks_and_presses_nothing(bench: Bench, stage: Stage) ->
     page = await bench.page(await populated(bench, stage), who="vera")
     await expect(page.locator("tbody tr")).to_have_count(6)
     await expect(page.locator("midrun-runs").get_by_role("button")).to_have_text(
-        ["All 6", "Needs you 2", "Running 2", "Paused 2", "Finished 1"]
+        ["All 6", "Needs you 0", "Running 2", "Paused 2", "Finished 1"]
     )
 
 
@@ -197,7 +227,7 @@ async def test_a_lost_connection_is_said_and_mended(bench: Bench, stage: Stage) 
     await row(page, "Crawl").get_by_role("button", name="Pause").click()
     alert = row(page, "Crawl").get_by_role("alert")
     await expect(alert).to_have_text("The server does not answer.")
-    site.app._lobby.closing = type(site.app._lobby.closing)()
+    site.reopen()
     await page.unroute("**/v1/**")
     await expect(page.get_by_text("Connection lost")).to_have_count(0)
     await expect(alert).to_have_count(0)  # it does answer

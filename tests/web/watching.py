@@ -15,13 +15,15 @@ PLAN: Final = Use(
     "plan", items=["Look around", "Write the memo", "Send it"], marks={"1": "running"}
 )
 IS_UP_TO_DATE: Final = """seq => {
-  const {run, events, turns} = document.querySelector("midrun-run")?.store ?? {};
-  return run?.seq === seq && events.at(-1)?.seq === seq && turns.total >= run.turns;
+  const {run, events, looking} = document.querySelector("midrun-run")?.store ?? {};
+  return run?.seq === seq && events.at(-1)?.seq === seq && !looking;
 }"""
 PASSING: Final = re.compile(
-    r"( ·)? ?(for )?(at least )?\b\d+ (s|min)\b( · )?|\b\d+ seconds?\b|\d\d:\d\d:\d\d"
+    r"( ·)? ?(for )?(at least )?\b\d+ (s|min)\b( ·)?|\b\d+ seconds?\b|\d\d:\d\d:\d\d"
 )
-"""What is another at the next look: clocks, ages, and what is left of a time."""
+"""What is another at the next look: clocks, ages (at first there is none), what is left."""
+
+GAPS: Final = re.compile(r"(?<=\S) {2,}")
 
 SETTLED_MS: Final = 500
 """A button that has just changed its meaning takes no click for a little less than this."""
@@ -99,7 +101,7 @@ async def at_tool(bench: Bench, stage: Stage, name: str = "slow", **options: obj
 async def drawn(page: Page) -> str:
     """Return all that is drawn of the run, as those read it who do not see it."""
     text = await page.locator("midrun-run").aria_snapshot()
-    lines = PASSING.sub("", text).splitlines()
+    lines = GAPS.sub(" ", PASSING.sub(" ", text)).splitlines()
     return "\n".join(line for line in lines if line.strip() not in {"", "- text:"})
 
 
@@ -109,12 +111,41 @@ async def survives_a_reload(page: Page, run: Run) -> None:
     Raises:
         AssertionError: it shows something else; its text says what.
     """
+    before = await _all_drawn(page, run)
+    await page.reload()
+    await _is_drawn_again(page, before)
+
+
+async def survives_a_lost_connection(page: Page, run: Run, site: Site) -> None:
+    """See that the page shows the same of the run once the server is there again.
+
+    A run that is over has told all: there is no connection to lose.
+
+    Raises:
+        AssertionError: as `survives_a_reload`.
+    """
+    if (await run.view()).phase in {"completed", "cancelled"}:
+        return
+    before = await _all_drawn(page, run)
+    await page.route("**/v1/**", lambda route: route.abort())
+    site.app.close()
+    await expect(page.locator("midrun-controls .badge")).to_contain_text("Connection lost")
+    site.reopen()
+    await page.unroute("**/v1/**")
+    await _is_drawn_again(page, before)
+
+
+async def _all_drawn(page: Page, run: Run) -> str:
+    """Return what is drawn when the page knows all that there is to know."""
     seq = (await run.view()).seq
     await page.wait_for_function(IS_UP_TO_DATE, arg=seq)
     before = ""
     while before != (before := await drawn(page)):
         await page.evaluate("new Promise((done) => requestAnimationFrame(done))")
-    await page.reload()
+    return before
+
+
+async def _is_drawn_again(page: Page, before: str) -> None:
     after = ""
 
     async def is_the_same() -> bool:

@@ -1,7 +1,7 @@
 // @ts-check
 /** The lines of the control bar above its buttons: where the run stands, and what pends. */
 import { html, nothing } from "./lit.js";
-import { hasNewCourse, isPlanHeld } from "./happenings.js";
+import { hasNewCourse } from "./happenings.js";
 import { icon } from "./icons.js";
 import { LOOKS, by, capValue, clock, count, money, signed, span, timeOfDay, whom } from "./words.js";
 
@@ -35,7 +35,7 @@ export function top(store, run, link) {
       aria-label="Time at work"
       .textContent=${clock(store.elapsed)}
     ></span>
-    <span class="mono">${place(store, run)}</span>
+    <span class="mono">${place(run)}</span>
     <span class="at">
       <span class="note">${lost ? nothing : note(store, run)}</span>
       ${link}
@@ -50,17 +50,14 @@ function silence(store, run) {
   return run.lost && seconds >= 1 ? ` for at least ${span(seconds)}` : "";
 }
 
-/**
- * Where it stands in its plan; a side question that made none stands nowhere in it.
- * @param {RunStore} store @param {Run} run
- */
-function place({ events }, run) {
+/** Where it stands in its plan; a side question that made none stands nowhere in it. @param {Run} run */
+function place(run) {
   const rows = run.rows.filter((row) => row.look !== "dropped");
   if (!rows.length) return run.place;
   const done = rows.filter((row) => row.look === "done").length;
   const still = isOver(run) || run.phase === "paused";
   if (still) return `${done} of ${rows.length} done`;
-  return isPlanHeld(events, run) ? `held at ${run.place}` : run.place;
+  return run.plan_held ? `held at ${run.place}` : run.place;
 }
 
 /** What it is at, and since when. @param {RunStore} store @param {Run} run */

@@ -84,6 +84,10 @@ export const style = css`
   .buttons[inert] {
     opacity: 0.55;
   }
+  .sheet {
+    padding-top: 8px;
+    border-top: 1px solid var(--line);
+  }
   .big {
     display: grid;
     gap: 1px;
@@ -196,6 +200,9 @@ export const style = css`
   }
   @container (max-width: 420px) {
     .buttons {
+      grid-template-columns: 10fr 11fr 10fr;
+    }
+    .buttons:has(#pause[data-long]) {
       grid-template-columns: 13fr 10fr 9fr; /* in which "Keep running" is one line */
     }
     .big b {
@@ -204,7 +211,7 @@ export const style = css`
     }
   }
   @container (max-width: 350px) {
-    .buttons {
+    .buttons:has(#pause[data-long]) {
       grid-template-columns: 11fr 8fr 8fr;
     }
     .big .icon {
@@ -212,7 +219,8 @@ export const style = css`
     }
   }
   @container (max-width: 320px) {
-    .buttons {
+    .buttons,
+    .buttons:has(#pause[data-long]) {
       grid-template-columns: 1fr;
     }
     .big {

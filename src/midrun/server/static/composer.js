@@ -205,7 +205,9 @@ export class Composer extends StoreElement {
           this._write(/** @type {HTMLTextAreaElement} */ (event.target).value)}
       ></textarea>
       ${this._atWork && !this.aside ? this._times() : nothing}
-      ${this._consequence ? html`<div class="dim">${this._consequence}</div>` : nothing}
+      ${this._asks
+        ? html`<div class="dim">Answered at the next step; then the run goes on where it was.</div>`
+        : nothing}
       ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
       <div class="row">
         <button class="main" aria-disabled=${this.busy ? "true" : nothing}>${this._verb}</button>
@@ -213,13 +215,6 @@ export class Composer extends StoreElement {
         <span class="dim keys">Enter sends · Shift+Enter new line · Esc discards</span>
       </div>
     </form>`;
-  }
-
-  /** What sending it does; of a run at work the choice of when says it. */
-  get _consequence() {
-    if (this.mode === "fork") return "";
-    if (this._asks) return "Answered at the next step; then the run goes on where it was.";
-    return this._atWork ? "" : (this.view?.controls.redirect.consequence ?? "");
   }
 
   _kinds() {

@@ -39,6 +39,8 @@ import "./composer.js";
 /** Milliseconds for which a button that has just changed its meaning is not pressed. */
 const SETTLE = 400;
 const TICK = 500;
+/** Letters of a label that fit into a third of a phone. */
+const LONG = 8;
 const TAKEN_UP = /^(message\.(taken|closed)|frame\.)/;
 const TYPING = new Set(["INPUT", "TEXTAREA", "SELECT"]);
 const LOOKS = /** @type {Record<string, [string, string]>} */ ({
@@ -263,11 +265,11 @@ export class MidrunControls extends StoreElement {
 
   _empty() {
     const problem = this.store?.problem;
-    if (problem) return html`<div class="bar error" role="alert">${problem.message}</div>`;
+    if (problem) return html`<section class="bar error" role="alert">${problem.message}</section>`;
     const lost = this.store?.link === "lost";
-    return html`<div class="bar dim">
+    return html`<section class="bar dim" aria-label="Run controls">
       ${lost ? "The server does not answer; trying again…" : "Loading the run…"}
-    </div>`;
+    </section>`;
   }
 
   /** @param {Run} run */
@@ -290,6 +292,7 @@ export class MidrunControls extends StoreElement {
       class="big"
       id=${id}
       part=${id}
+      ?data-long=${offer.label.length > LONG}
       aria-keyshortcuts=${key}
       aria-disabled=${offer.enabled ? nothing : "true"}
       aria-expanded=${expanded === undefined ? nothing : String(expanded)}

@@ -3,8 +3,9 @@
  * The operator's latch. `<midrun-halts>` says what is halted, by whom and why, to everybody, and
  * lets operators lift it; `<midrun-halt-sheet>` sets one. Parts of `<midrun-runs>`.
  */
-import { LitElement, css, html, nothing } from "./lit.js";
+import { css, html, nothing } from "./lit.js";
 import { Problem } from "./api.js";
+import { FocusElement } from "./focus-element.js";
 import { icon } from "./icons.js";
 import { theme } from "./theme.js";
 
@@ -26,7 +27,7 @@ function covered(scope) {
   }
 }
 
-export class MidrunHalts extends LitElement {
+export class MidrunHalts extends FocusElement {
   static properties = { store: { attribute: false }, _problem: { state: true } };
 
   constructor() {
@@ -79,6 +80,7 @@ export class MidrunHalts extends LitElement {
     this._problem = "";
     try {
       await this.store?.api.post("/v1/lift", { scope });
+      this.dispatchEvent(new CustomEvent("midrun-lifted", { detail: covered(scope) }));
       await this.store?.loadHalts();
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
@@ -104,7 +106,7 @@ export class MidrunHalts extends LitElement {
   ];
 }
 
-export class MidrunHaltSheet extends LitElement {
+export class MidrunHaltSheet extends FocusElement {
   static properties = {
     store: { attribute: false },
     _kind: { state: true },

@@ -29,16 +29,6 @@ export function hasNewCourse(events, resumed) {
 }
 
 /**
- * Tell whether the plan is that of a held thought: what is at hand, a side question, has none.
- * @param {Happened[]} events @param {import("./shapes.js").Run} run
- */
-export function isPlanHeld(events, { frames, place }) {
-  if (frames.at(-1)?.place !== place) return false;
-  const turned = events.findLastIndex(({ type }) => type.startsWith("frame."));
-  return !events.slice(turned + 1).some(({ type }) => type === "plan.made");
-}
-
-/**
  * Return an event's own words, where it has some.
  * @param {Happened} event @param {Happened[]} events all that are known @returns {string}
  */

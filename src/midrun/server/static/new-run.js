@@ -5,9 +5,10 @@
  * A part of `<midrun-runs>`, which gives it its store. Events: `midrun-started`, with the id of
  * the run; `midrun-done`, when the sheet may go.
  */
-import { LitElement, css, html, nothing } from "./lit.js";
+import { css, html, nothing } from "./lit.js";
 import { Problem, newKey } from "./api.js";
 import { keep, kept } from "./drafts.js";
+import { FocusElement } from "./focus-element.js";
 import { theme } from "./theme.js";
 
 /** @typedef {import("./runs-store.js").RunsStore} RunsStore */
@@ -24,7 +25,7 @@ const CAPS = [
   ["tool_calls", "Tool calls", "1"],
 ];
 
-export class MidrunNewRun extends LitElement {
+export class MidrunNewRun extends FocusElement {
   static properties = {
     store: { attribute: false },
     _agents: { state: true },

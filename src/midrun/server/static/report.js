@@ -101,9 +101,9 @@ export class ReportPanel extends StoreElement {
       ${run.phase === "completed"
         ? line("Done and kept", report.done)
         : html`<div class="columns">
-            ${column("Done and kept", "completed", "ok", report.done, "Nothing that would need undoing.")}
-            ${column("Undone", "undo", "hold", report.undone)}
-            ${column("Could not be undone", "failed", "stop", report.not_undone)}
+            ${column("Done and kept", "completed", "ok", kept(run, report), "Nothing that would need undoing.")}
+            ${column("Undone", "undo", "hold", told(report.undone))}
+            ${column("Could not be undone", "failed", "stop", told(report.not_undone))}
           </div>`}
       ${BELOW.map(([name, title]) => line(title, /** @type {Deed[]} */ (report[name])))}
       ${report.partial
@@ -155,13 +155,22 @@ function isTold(run, report) {
   return run.phase === "completed" && report.released.length + report.still_held.length > 0;
 }
 
-/** @param {string} title @param {string} shape @param {string} tone @param {Deed[]} deeds @param {string} [empty] */
-function column(title, shape, tone, deeds, empty = "Nothing.") {
+/** The steps of the plan that stay done, and what was done. @param {import("./shapes.js").Run} run @param {Report} report */
+function kept({ rows }, { done }) {
+  const steps = rows.filter(({ look }) => look === "done").map(({ text }) => html`${text}`);
+  return [...steps, ...told(done)];
+}
+
+/**
+ * @param {string} title @param {string} shape @param {string} tone
+ * @param {import("./lit.js").TemplateResult[]} items @param {string} [empty]
+ */
+function column(title, shape, tone, items, empty = "Nothing.") {
   return html`<div>
     <h3 data-tone=${tone}>${icon(shape)}${title}</h3>
-    ${deeds.length
+    ${items.length
       ? html`<ul>
-          ${deeds.map((deed) => html`<li>${told(deed)}</li>`)}
+          ${items.map((item) => html`<li>${item}</li>`)}
         </ul>`
       : html`<p class="dim">${empty}</p>`}
   </div>`;
@@ -171,15 +180,16 @@ function column(title, shape, tone, deeds, empty = "Nothing.") {
 function line(title, deeds) {
   if (!deeds.length) return nothing;
   return html`<p>
-    <b>${title}:</b> ${deeds.map((deed, at) => html`${at ? "; " : ""}${told(deed)}`)}
+    <b>${title}:</b> ${told(deeds).map((deed, at) => html`${at ? "; " : ""}${deed}`)}
   </p>`;
 }
 
-/** @param {Deed} deed */
-function told({ tool, args, note, why }) {
-  return html`<code>${tool} ${args}</code>${note
-      ? html` <span class="dim">— ${note}</span>`
-      : nothing}${why ? html` <span class="dim">(why: ${why})</span>` : nothing}`;
-}
+/** @param {Deed[]} deeds */
+const told = (deeds) =>
+  deeds.map(
+    ({ tool, args, note, why }) => html`<code>${tool} ${args}</code>${note
+        ? html` <span class="dim">— ${note}</span>`
+        : nothing}${why ? html` <span class="dim">(why: ${why})</span>` : nothing}`,
+  );
 
 customElements.define("midrun-report", ReportPanel);

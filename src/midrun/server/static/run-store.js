@@ -72,6 +72,8 @@ export class RunStore extends EventTarget {
   silent = new Set();
   /** @type {Set<string>} calls that are of the model */
   thoughts = new Set();
+  /** Whether a look at the run is under way: something may be newer than what is known of it. */
+  looking = false;
 
   #users = 0;
   #key;
@@ -79,7 +81,6 @@ export class RunStore extends EventTarget {
   #shown = 0; // what the clock said last
   #skew = 0;
   #closing = new AbortController();
-  #refreshing = false;
   #stale = false;
   #told = false;
   #fresh = 0; // the seq from which on events are news
@@ -159,8 +160,8 @@ export class RunStore extends EventTarget {
   /** Look again soon; many reasons to look are one look. */
   refresh() {
     this.#stale = true;
-    if (this.#refreshing || this.#closing.signal.aborted) return;
-    this.#refreshing = true;
+    if (this.looking || this.#closing.signal.aborted) return;
+    this.looking = true;
     nextFrame(async () => {
       try {
         while (this.#stale && !this.#closing.signal.aborted) {
@@ -173,7 +174,7 @@ export class RunStore extends EventTarget {
         if (!(error instanceof Problem)) throw error;
         if (isRefusal(error)) this.#refuse(error);
       } finally {
-        this.#refreshing = false;
+        this.looking = false;
       }
     });
   }
@@ -182,6 +183,7 @@ export class RunStore extends EventTarget {
     const run = /** @type {Run} */ (await this.api.get(`${this.path}/seen`));
     const older = this.run && run.seq < this.run.seq;
     if (!older) {
+      if (this.run && planned(run) !== planned(this.run)) this.turns.forget(); // each is for an item
       this.run = run;
       this.#seenAt = Date.now();
       this.#skew = Date.parse(run.now) - this.#seenAt;
@@ -358,6 +360,9 @@ export class RunStore extends EventTarget {
     });
   }
 }
+
+/** The items of a plan, however far it is. @param {Run} run */
+const planned = ({ rows }) => JSON.stringify(rows.map(({ text }) => text));
 
 /** Call back before the next paint, or soon where nothing is painted. @param {() => void} back */
 function nextFrame(back) {

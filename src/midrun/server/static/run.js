@@ -133,6 +133,13 @@ export class MidrunRun extends StoreElement {
     });
   }
 
+  /** Of another run, which is still to come, there is only a bar. */
+  refocus() {
+    if (this.view) return super.refocus();
+    const bar = /** @type {StoreElement | null} */ (this.renderRoot.querySelector("midrun-controls"));
+    void bar?.updateComplete.then(() => bar.refocus());
+  }
+
   updated() {
     if (this.store?.problem?.status === 401) this._tell("midrun-signed-out", "");
     const run = this.view;

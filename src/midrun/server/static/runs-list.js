@@ -6,8 +6,9 @@
  * cookie of a session does). Events: `midrun-title`, with what a page may call itself, and
  * `midrun-news`, with a run that needs a person, has failed or is completed.
  */
-import { LitElement, html, nothing, repeat } from "./lit.js";
+import { html, nothing, repeat } from "./lit.js";
 import { HOME, Problem } from "./api.js";
+import { FocusElement } from "./focus-element.js";
 import { icon } from "./icons.js";
 import { Newsworthy } from "./newsworthy.js";
 import { CHIPS, attentionFirst, named, step } from "./runs-order.js";
@@ -23,7 +24,7 @@ import "./new-run.js";
 
 const SETTLE_MS = 400; // a button that has just changed its meaning was not meant
 
-export class MidrunRuns extends LitElement {
+export class MidrunRuns extends FocusElement {
   static properties = {
     base: {},
     token: {},
@@ -102,7 +103,11 @@ export class MidrunRuns extends LitElement {
         ${this.#connection()}
         <span class="push row">${this.#actions()}</span>
       </div>
-      <midrun-halts .store=${store}></midrun-halts>
+      <midrun-halts
+        .store=${store}
+        @midrun-lifted=${(/** @type {CustomEvent<string>} */ { detail }) =>
+          (this._said = `Lifted the halt: ${detail}.`)}
+      ></midrun-halts>
       ${this.#sheet()}
       <p class="said" role="status">${this._said}</p>
       ${store.lines.length ? this.#chips() : nothing}
@@ -158,17 +163,6 @@ export class MidrunRuns extends LitElement {
     this._sheet = "";
     await this.updateComplete;
     /** @type {HTMLElement | null} */ (this.renderRoot.querySelector(`#${opener}`))?.focus();
-  }
-
-  /** Draw; the focus that was on something that moved or is gone stays near. @param {import("./lit.js").Changed} changed */
-  update(changed) {
-    const had = /** @type {HTMLElement | null} */ (this.shadowRoot?.activeElement);
-    const row = had?.closest("tr");
-    super.update(changed);
-    if (!had || this.shadowRoot?.activeElement) return;
-    const link = row?.isConnected ? row.querySelector("a") : null;
-    const near = had.isConnected ? had : (link ?? this.renderRoot.querySelector("h1"));
-    near?.focus({ preventScroll: true });
   }
 
   #sheet() {
@@ -283,7 +277,7 @@ export class MidrunRuns extends LitElement {
   #quick(line) {
     const { quick } = line.work;
     const asks = line.phase === "waiting" && line.attention === "ask";
-    if (asks && line.work.sign.word !== "Waiting for somebody else" && this._store?.may("user")) {
+    if (asks && line.work.yours) {
       const name = `Answer: ${line.task}`;
       return html`<a class="button" aria-label=${name} href=${`${this.base}/runs/${line.run_id}`}>Answer…</a>`;
     }

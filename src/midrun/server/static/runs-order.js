@@ -10,7 +10,7 @@ const ORDER = ["paused", "halted", "pausing", "cancelling", "running", "queued",
 /** @type {Record<Chip, {label: string, fits: (line: Line) => boolean}>} */
 export const CHIPS = {
   all: { label: "All", fits: () => true },
-  attention: { label: "Needs you", fits: (line) => line.attention !== "" },
+  attention: { label: "Needs you", fits: ({ work }) => work.yours },
   running: { label: "Running", fits: of("queued", "running", "pausing", "cancelling") },
   paused: { label: "Paused", fits: of("paused", "halted") },
   finished: { label: "Finished", fits: of("completed", "cancelled", "failed") },
@@ -36,8 +36,9 @@ export const attentionFirst = (a, b) =>
 /** @param {number} count */
 export const named = (count) => (count === 1 ? "1 run" : `${count} runs`);
 
-/** "step 4 of 7" as "4/7". @param {Line} line */
-export function step(line) {
-  const [, at, of] = /^step (\d+) of (\d+)$/.exec(line.work.place) ?? [];
-  return at ? `${at}/${of}` : String(line.step);
+/** "step 4 of 7" as "4/7"; where a side question is at hand, the plan is held there. @param {Line} line */
+export function step({ step, work }) {
+  const [, at, of] = /^step (\d+) of (\d+)$/.exec(work.place) ?? [];
+  if (!at) return String(step);
+  return work.plan_held ? `held at ${at}/${of}` : `${at}/${of}`;
 }

@@ -5,8 +5,8 @@ import { follow } from "./feed.js";
 
 /** @typedef {import("./shapes.js").Offer} Offer */
 /** @typedef {import("./shapes.js").Sign} Sign */
-/** @typedef {{elapsed: number, working: boolean, cost_usd: number, place: string, sign: Sign,
- *   quick: Offer}} Work */
+/** @typedef {{elapsed: number, working: boolean, cost_usd: number, place: string,
+ *   plan_held: boolean, yours: boolean, sign: Sign, quick: Offer}} Work */
 /** @typedef {{run_id: string, phase: string, agent: string, task: string, parent: string, labels: string[],
  *   attention: string, asks: number, step: number, driven: boolean, seq: number,
  *   started_at: string, changed_at: string, work: Work}} Line */
@@ -188,10 +188,12 @@ export class RunsStore extends EventTarget {
   async #seen(line) {
     /** @type {import("./shapes.js").Run} */
     const run = await this.api.get(`/v1/runs/${line.run_id}/seen`);
-    const { phase, seq, changed_at, elapsed, working, place, sign, asks } = run;
-    const work = { elapsed, working, cost_usd: run.usage.cost_usd, place, sign, quick: run.controls.pause };
+    const { phase, seq, changed_at, elapsed, working, place, plan_held, sign, asks } = run;
     const residue = run.controls.pause.command === "retry_undo" ? "residue" : "";
     const attention = LIVING.has(phase) ? line.attention : residue;
+    const yours = LIVING.has(phase) ? line.work.yours : residue !== "" && run.role !== "viewer";
+    const told = { elapsed, working, cost_usd: run.usage.cost_usd, place, plan_held, yours, sign };
+    const work = { ...told, quick: run.controls.pause };
     return { ...line, phase, seq, changed_at, attention, asks: asks.length, work };
   }
 
@@ -204,6 +206,7 @@ export class RunsStore extends EventTarget {
       this.#take([data]);
     } else if (type === "halts.changed") {
       this.loadHalts().catch(ignore);
+      this.#look(); // a run that nobody drives cannot tell that it is under one
     }
   }
 

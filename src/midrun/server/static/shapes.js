@@ -36,6 +36,7 @@
  * @property {boolean} hold_now
  * @property {number} step
  * @property {string} place
+ * @property {boolean} plan_held the plan is a held thought's, and the run is at no step of it
  * @property {Row[]} rows
  * @property {number} turns
  * @property {string} goal

@@ -3,7 +3,6 @@
 import { html, nothing, repeat } from "./lit.js";
 import { Following } from "./following.js";
 import { formerly } from "./formerly.js";
-import { isPlanHeld } from "./happenings.js";
 import { style } from "./steps-style.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
@@ -168,7 +167,7 @@ function wentOn(turns, at) {
  * @returns {Line[]}
  */
 function planned(run, turns, events) {
-  const [were, held] = [formerly(events, run.rows), isPlanHeld(events, run)];
+  const were = formerly(events, run.rows);
   const first = turns.findIndex((turn) => turn.item > 0);
   const before = turns.slice(0, Math.max(first, 0)).filter((turn) => !turn.item);
   const after = (first < 0 ? turns : turns.slice(first)).filter(
@@ -180,7 +179,7 @@ function planned(run, turns, events) {
     key: `item ${at}`,
     title: row.text,
     number: row.look === "dropped" ? "" : `${++number}. `,
-    look: held && row.look === "running" ? "held" : row.look,
+    look: run.plan_held && row.look === "running" ? "held" : row.look,
     tool: row.tool,
     turns: turns.filter((turn) => turn.item === at + 1),
     was: were.get(at) ?? "",

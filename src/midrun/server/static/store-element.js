@@ -1,14 +1,14 @@
 // @ts-check
 /** The base of every element that shows a run: it draws again when the run's store has news. */
-import { LitElement } from "./lit.js";
 import { HOME, Problem } from "./api.js";
+import { FocusElement } from "./focus-element.js";
 import { RunStore } from "./run-store.js";
 
 /**
  * Attributes: `run` (its id), `base` (the server; where the script came from unless given) and
  * `token` (unless a cookie does). An element inside another is given its `store` instead.
  */
-export class StoreElement extends LitElement {
+export class StoreElement extends FocusElement {
   /** Whether it shows nothing of what is said between two entries. */
   static quiet = false;
 
@@ -68,29 +68,6 @@ export class StoreElement extends LitElement {
       this.store = this._joined = RunStore.for(this.base, this.run, this.token);
     }
     this._listen(this.store);
-  }
-
-  /** Draw; the focus that was on something that is gone stays near. @param {import("./lit.js").Changed} changed */
-  update(changed) {
-    const had = /** @type {HTMLElement | null} */ (this.shadowRoot?.activeElement);
-    super.update(changed);
-    if (!had || this.shadowRoot?.activeElement) return;
-    if (had.isConnected) had.focus({ preventScroll: true }); // it was moved
-    if (!this.shadowRoot?.activeElement) this.refocus();
-  }
-
-  /** Take the focus where there is no button of ours for it: to our title, or else to the bar. */
-  refocus() {
-    const root = this.renderRoot;
-    const near = root.querySelector("h2") ?? /** @type {HTMLElement | null} */ (root.querySelector("section"));
-    if (near && !this.hidden) {
-      near.tabIndex = -1;
-      near.focus({ preventScroll: true });
-      return;
-    }
-    const around = /** @type {Document | ShadowRoot} */ (this.getRootNode());
-    const bar = /** @type {StoreElement | null} */ (around.querySelector("midrun-controls"));
-    if (bar !== this) bar?.refocus();
   }
 
   /** Take no room where there is nothing to show. @param {boolean} shown */
