@@ -81,7 +81,7 @@ async def test_a_cancel_undoes_and_reports_in_three_columns(bench: Bench, stage:
     await expect(columns).to_have_text(
         [
             exactly('Done and kept quick {"name":"post"}'),
-            exactly('Undone draft {"name":"memo"} slow_draft {"name":"work"}'),
+            exactly('Undone slow_draft {"name":"work"} draft {"name":"memo"}'),
             exactly("Could not be undone Nothing."),
         ]
     )

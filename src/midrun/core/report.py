@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from midrun.core.folds.asks import BECAUSE
-from midrun.core.ids import Micros, child_id
+from midrun.core.ids import CallId, Micros, child_id
 from midrun.core.state import Call, Stage, State
 from midrun.core.values import Effect, Value
 from midrun.core.words import fate, line, who
@@ -18,7 +18,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class Deed(Value, kw_only=True):
     """One call in the report."""
 
-    call: str
+    call: CallId
     tool: str
     args: str = ""
     note: str = ""
@@ -44,7 +44,7 @@ class Report(Value, kw_only=True):
     reason: str = ""  # of the cancel, as whoever asked for it gave it
     done: tuple[Deed, ...] = ()  # finished, and kept
     undoing: tuple[Deed, ...] = ()  # its undo is under way
-    undone: tuple[Deed, ...] = ()
+    undone: tuple[Deed, ...] = ()  # in the order in which it was undone
     not_undone: tuple[Deed, ...] = ()  # the undo was tried and given up
     released: tuple[Deed, ...] = ()  # what it held is given up
     stopped: tuple[Deed, ...] = ()  # stopped midway; may have taken effect in part
@@ -122,6 +122,8 @@ def report(state: State) -> Report:
             lists.setdefault(name, []).append(_deed(state, call, note or _note(call, name)))
         if call.release.stage == "gave_up":
             lists.setdefault("still_held", []).append(_deed(state, call, call.release.error))
+    closed = {call.id: call.closed for call in state.calls}
+    lists.get("undone", []).sort(key=lambda deed: -closed[deed.call])  # as it was undone
     found = {name: tuple(deeds) for name, deeds in lists.items()}
     cancel = state.cancel
     return Report(
