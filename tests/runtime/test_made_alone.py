@@ -1,40 +1,84 @@
 """A call on its last try is made alone in its process, so that nobody is taken along."""
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
-from midrun import Agent, Midrun, Run
+from midrun import NOT_DONE, Agent, Call, Midrun, Run, tool
 from midrun.core.attempts import DEATHS
 from midrun.core.entries import CallDone, LeaseTaken, RunStarted
 from midrun.core.evidence import Close, Start, TakeLease
 from midrun.core.head import head_of
 from midrun.core.ids import CallId, RunId
-from midrun.core.machine import apply
+from midrun.core.machine import apply, plan
+from midrun.core.orders import CheckCall
 from midrun.core.state import State
-from midrun.core.values import Reply
+from midrun.core.values import Json, Reply
 from midrun.core.values import Use as Wanted
 from midrun.driver import alone
-from midrun.driver.alone import Alone
+from midrun.driver.alone import Alone, Place
 from midrun.driver.batch import Batch
 from midrun.driver.bell import Bell
+from midrun.driver.drive import Drive
+from midrun.driver.journal import load
+from midrun.errors import ModelFailed
 from midrun.handles.item import Happened
+from midrun.models import ScriptedModel
 from midrun.ports.clock import wall
+from midrun.ports.model import Finished, Piece, Prompt
 from midrun.ports.outside import Outside
 from midrun.stores.memory import MemoryStore
+from tests.promises.seen import engine, true
 from tests.runtime.conftest import LEASE, PATIENCE
 from tests.runtime.stage import Stage, Use
 
 
-async def orphaned(store: MemoryStore, agent: Agent) -> RunId:
+async def looked(call: Call, args: Json) -> Json:
+    """Nothing was done."""
+    del call, args
+    await checkpoint()
+    return NOT_DONE
+
+
+@tool(check=looked)
+async def pay(name: str) -> str:
+    """Pay somebody."""
+    await checkpoint()
+    return name
+
+
+async def bereaved(store: MemoryStore, agent: Agent) -> RunId:
+    """Leave a run behind whose model call has lost all drivers but one."""
+    run, spec = RunId(f"run_{agent.name}"), RunStarted(task="go", **agent.spec())
+    state = apply(State(run=run), [spec], wall())
+    await store.create(run, [spec], head=head_of(state))
+    for _ in range(DEATHS - 1):
+        batch = Batch(state, wall())
+        batch.add(TakeLease(holder="dead"))
+        batch.add(Start(epoch=batch.state.epoch, call=CallId("c1"), seen=batch.state.seq))
+        state = await left(store, state, batch)
+    return run
+
+
+async def left(store: MemoryStore, state: State, batch: Batch) -> State:
+    """Let a driver take the run, and end with this under way."""
+    head = head_of(batch.state)
+    _, taken = await store.take(
+        state.run, batch.entries, after=state.seq, holder="dead", head=head
+    )
+    return apply(state, batch.entries, taken.at)
+
+
+async def orphaned(store: MemoryStore, agent: Agent, use: str = "read") -> RunId:
     """Leave a run behind whose call, named as its agent, has lost all drivers but one."""
     run, spec = RunId(f"run_{agent.name}"), RunStarted(task="go", **agent.spec())
     state = apply(State(run=run), [spec], wall())
     await store.create(run, [spec], head=head_of(state))
-    wanted = Wanted(tool="read", args={"name": agent.name}, traits=agent.tools["read"].traits)
+    wanted = Wanted(tool=use, args={"name": agent.name}, traits=agent.tools[use].traits)
     for number in range(DEATHS - 1):
         batch = Batch(state, wall())
         batch.add(TakeLease(holder="dead"))
@@ -44,11 +88,7 @@ async def orphaned(store: MemoryStore, agent: Agent) -> RunId:
             said = CallDone(call=CallId("c1"), reply=Reply(uses=(wanted,)))
             batch.add(Close(epoch=epoch, outcome=said))
         batch.add(start(call=CallId("c2"), seen=batch.state.seq))
-        head = head_of(batch.state)
-        _, taken = await store.take(
-            run, batch.entries, after=state.seq, holder="dead", head=head
-        )
-        state = apply(state, batch.entries, taken.at)
+        state = await left(store, state, batch)
     return run
 
 
@@ -147,3 +187,72 @@ async def test_who_has_the_turn_keeps_it_and_who_waits_is_rung() -> None:
     with anyio.fail_after(PATIENCE):
         await bell.wait()
     assert turns.wait_s(b, bell) == 0
+
+
+class Busy(ScriptedModel):
+    """A model whose far end has no time, until it has."""
+
+    def __init__(self) -> None:
+        super().__init__(["Done."])
+        self.has_time = False
+        self.asked = 0
+
+    def stream(
+        self, prompt: Prompt
+    ) -> AbstractAsyncContextManager[AsyncIterator[Piece | Finished]]:
+        """Answer, or say when to ask again."""
+        self.asked += 1
+        if not self.has_time:
+            raise ModelFailed("busy", "rate_limited", "429", transient=True, retry_after=0.01)
+        return super().stream(prompt)
+
+
+async def test_a_call_that_is_due_and_in_line_is_looked_at_when_its_turn_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its own time has passed: it must not be asked again and again whether that is so."""
+    looks, turn = [0], Drive._turn
+
+    async def counted(drive: Drive) -> None:
+        looks[0] += 1
+        await turn(drive)
+
+    monkeypatch.setattr(Drive, "_turn", counted)
+    store, model = MemoryStore(), Busy()
+    agent = Agent("a", model=model)
+    run = await bereaved(store, agent)
+    with anyio.fail_after(PATIENCE):
+        async with Midrun(store, agents=[agent], outside=Outside(lease=LEASE)) as midrun:
+            turns = engine(midrun)._means.alone
+            await true(lambda: model.asked > 0 and not turns.wait_s(RunId("run_b"), Bell()))
+            await true(lambda: engine(midrun)._drives[run]._place.waits(CallId("c1")))
+            before = looks[0]
+            for _ in range(300):
+                await checkpoint()
+            assert looks[0] <= before + 2
+            model.has_time = True
+            turns.over(RunId("run_b"))
+            assert (await (await midrun.get(run)).until("completed")).output == "Done."
+
+
+async def test_a_check_on_its_last_try_is_asked_alone_too() -> None:
+    """It may be slow, and what kills would be counted for it."""
+    stage, turns, bell = Stage(), Alone(), Bell()
+    agent = Agent("a", model=ScriptedModel(["Done."]), tools=[*stage.tools(), pay])
+    state = await load(store := MemoryStore(), await orphaned(store, agent, "pay"))
+    batch = Batch(state, wall())
+    batch.add(TakeLease(holder="alive"))
+    orders, other = plan(batch.state), RunId("run_b")
+    assert CheckCall(call=CallId("c2")) in orders
+    place = Place(turns, state.run, bell)
+    assert turns.wait_s(other, Bell()) == 0
+    assert CheckCall(call=CallId("c2")) not in place.may_go(orders, batch.state)
+    assert place.wait_s is not None
+    turns.over(other)
+    with anyio.fail_after(PATIENCE):
+        await bell.wait()
+    place.look_anew()
+    assert place.may_go(orders, batch.state) == [*orders]
+    assert turns.wait_s(other, Bell()) > 0
+    place.leave()
+    assert turns.wait_s(other, Bell()) == 0

@@ -6,6 +6,7 @@ from typing import Final
 from midrun.core.aloud import Reader
 from midrun.core.dates import date_of
 from midrun.core.ids import RunId
+from midrun.core.sentences.phrases import flat
 from midrun.driver.live import Delta
 from midrun.handles.item import Item
 
@@ -42,5 +43,5 @@ class Reading:
 def _noted(delta: Delta) -> str:
     tool = delta.tool or "a call"
     if delta.kind == "note":
-        return f"· {tool}: {delta.text}"
+        return f"· {tool}: {flat(delta.text)}"
     return f"· {tool} does not respond" if delta.kind == "not_responding" else ""

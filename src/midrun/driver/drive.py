@@ -46,7 +46,7 @@ from midrun.core.state import State
 from midrun.core.stops import MaxCost, MaxTokens, leaves
 from midrun.core.values import NOTHING, Actor, Spend
 from midrun.core.verdicts import Accepted, Refused
-from midrun.driver.alone import on_its_last_try
+from midrun.driver.alone import Place
 from midrun.driver.batch import Batch
 from midrun.driver.bell import Bell
 from midrun.driver.control import bring
@@ -88,7 +88,7 @@ class Drive:
         self._latch: c.Halt | None = None
         self._snapshot = START
         self._alarm: Micros | None = None
-        self._turn_s = 0.0  # how long a call on its last try waits for its turn
+        self._place = Place(means.alone, state.run, self._bell)
         self._leaving = ""
         self._fenced = False
 
@@ -142,7 +142,7 @@ class Drive:
             return
         finally:
             self._door.drop()
-            self._means.alone.over(self.state.run)
+            self._place.leave()
             self._means.holder.gave_back()
 
     def _holds(self) -> bool:
@@ -174,7 +174,7 @@ class Drive:
         brought = tuple(self._door.brought)
         late = [one for one in brought if not self._taken_in(batch, one.given)]
         latch = self._met(batch)
-        self._turn_s = 0.0
+        self._place.look_anew()
         if self._leaving:
             self._stand_down(batch)
             orders: Sequence[Order] = plan(batch.state)
@@ -190,9 +190,7 @@ class Drive:
         for one in late:
             self._door.too_late(one)
         self._latch = self._latch if self._latch is not latch else None  # or another came
-        self._door.pass_on(orders, self.state)
-        if not any(on_its_last_try(self.state.calls[n - 1]) for n in self.state.in_flight):
-            self._means.alone.over(self.state.run)
+        self._door.pass_on(self._place.may_go(orders, self.state), self.state)
         if self._holds():
             await self._bell.wait(self._wait(orders))
 
@@ -237,6 +235,8 @@ class Drive:
         while True:
             orders: Sequence[Order] = plan(batch.state)
             for order in orders:
+                if self._not_yet(order, batch):
+                    continue
                 given = self._evidence(order, batch)
                 if given is not None and isinstance(batch.add(given), Accepted):
                     break
@@ -249,9 +249,7 @@ class Drive:
         match order:
             case Advance():
                 return Advanced(epoch=epoch)
-            case CallModel(call=call) | CallTool(call=call) if self._must_wait(state, call):
-                return None
-            case CallModel(call=call, after=after) if after is None or after <= batch.now:
+            case CallModel(call=call):
                 try:
                     reserve = self._reserve(order, state)
                 except BaseException as error:
@@ -261,10 +259,7 @@ class Drive:
                 return Start(epoch=epoch, call=call, seen=state.seq, reserve=reserve)
             case CallTool(call=call):
                 return Start(epoch=epoch, call=call, seen=state.seq)
-            case (
-                Undo(call=call, action=action, after=after)
-                | Release(call=call, action=action, after=after)
-            ) if after is None or after <= batch.now:
+            case Undo(call=call, action=action) | Release(call=call, action=action):
                 return StartUndo(epoch=epoch, call=call, action=action)
             case Settle():
                 return Settled(epoch=epoch)
@@ -273,12 +268,14 @@ class Drive:
             case _:
                 return None
 
-    def _must_wait(self, state: State, call: str) -> bool:
-        """Tell whether a call that may be what ends processes has to wait: it is made alone."""
-        if not on_its_last_try(state.call(call)):
+    def _not_yet(self, order: Order, batch: Batch) -> bool:
+        """Tell whether an order has to wait: for its time, or for its turn."""
+        after = order.after if isinstance(order, CallModel | Undo | Release) else None
+        if after is not None and after > batch.now:
+            return True
+        if not isinstance(order, CallModel | CallTool):
             return False
-        self._turn_s = self._means.alone.wait_s(state.run, self._bell)
-        return self._turn_s > 0
+        return self._place.must_wait(batch.state, order.call)
 
     def _reserve(self, order: CallModel, state: State) -> Spend:
         """Return what to set aside for a model call, where a cap has to know."""
@@ -298,12 +295,13 @@ class Drive:
             order.after
             for order in orders
             if isinstance(order, (CallModel, Undo, Release)) and order.after is not None
+            if not self._place.waits(order.call)
         ]
         self._alarm = min((o.at for o in orders if isinstance(o, WakeAt)), default=None)
         if self._alarm is not None:
             times.append(self._alarm)
         waits = [(min(times) - self._means.clock()) / 1e6] if times else []
-        waits += [self._turn_s] if self._turn_s else []
+        waits += [] if self._place.wait_s is None else [self._place.wait_s]
         return min(waits, default=None)
 
     # ── appending ─────────────────────────────────────────────────────────────────────────

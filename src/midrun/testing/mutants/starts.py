@@ -180,7 +180,7 @@ STARTS = (
         name="a_pill_is_swallowed_for_ever",
         wrong="a call that ends its processes is made again by every one that comes",
         plant=lambda: in_place_of(attempts, "DEATHS", NEVER),
-        rules=("I41", "DEATHS"),
+        rules=("DEATHS",),
     ),
     Mutant(
         name="one_death_is_enough",
@@ -192,7 +192,7 @@ STARTS = (
         name="what_is_never_done_is_tried_for_ever",
         wrong="a call is made again as often as its check says that it was not done",
         plant=lambda: in_place_of(call_rulings, "DENIALS", NEVER),
-        rules=("I41",),
+        rules=("DENIALS",),
     ),
     Mutant(
         name="approval_not_needed",

@@ -5,7 +5,12 @@ from typing import Final
 from midrun.core.entries import Record
 from midrun.core.machine import fold
 from midrun.testing.simulate.checks.effects import check_counts, check_effects
-from midrun.testing.simulate.checks.habits import check_caps, check_deaths, check_leaving
+from midrun.testing.simulate.checks.habits import (
+    check_caps,
+    check_deaths,
+    check_denials,
+    check_leaving,
+)
 from midrun.testing.simulate.checks.replies import check_replies, check_words
 from midrun.testing.simulate.checks.thought import check_thought
 from midrun.testing.simulate.scene import Scene
@@ -29,6 +34,7 @@ def audit(scene: Scene) -> None:
     check_caps(records)
     check_leaving(records)
     check_deaths(scene, records)
+    check_denials(records)
     check_thought(scene, records)
     refused = scene.desk.refused.total() + scene.desk.clashes
     if refused > REFUSED_MAX + len(records):

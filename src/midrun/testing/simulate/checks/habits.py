@@ -2,12 +2,13 @@
 
 from collections import Counter
 
-from midrun.core.attempts import DEATHS
+from midrun.core.attempts import DEATHS, DENIALS
 from midrun.core.entries import (
     AskOpened,
     CallAborted,
     CallDone,
     CallFailed,
+    CallSettled,
     CallStarted,
     CallUnknown,
     CancelRequested,
@@ -78,3 +79,20 @@ def check_deaths(scene: Scene, records: list[Record]) -> None:
     for (call, _), count in deaths.items():
         if count > DEATHS:
             raise Violation("DEATHS", f"{count} processes died of {call}, and nobody was asked")
+
+
+def check_denials(records: list[Record]) -> None:
+    """A call is not made again for as often as its check says that it was not done (ADR 0032).
+
+    Raises:
+        Violation: one was made once more.
+    """
+    denials: Counter[CallId] = Counter()
+    for record in records:
+        match record.entry:
+            case CallSettled(call=call, happened=False, by=by) if by.startswith("check:"):
+                denials[call] += 1
+            case CallStarted(call=call) if denials[call] >= DENIALS:
+                raise Violation("DENIALS", f"{record.seq} makes {call} again, never done")
+            case _:
+                continue
