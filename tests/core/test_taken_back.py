@@ -67,7 +67,7 @@ def test_what_a_completed_child_did_is_undone_in_reverse_order() -> None:
     run = cleaned_up(run.after(v.TakeLease())).then(phase=Phase.CANCELLED)
     assert undone(run) == [("c3", "undo"), ("c2", "undo")]
     assert (run.state.output, run.state.since_by) == ("Done.", f"run:{PARENT}")
-    assert [deed.call for deed in report(run.state).undone] == ["c2", "c3"]
+    assert [deed.call for deed in report(run.state).undone] == ["c3", "c2"]
 
 
 def test_a_child_that_was_cancelled_alone_gives_up_what_it_had_kept() -> None:

@@ -29,7 +29,7 @@ async def test_a_child_that_had_completed_is_undone_with_its_parent(opened: Open
     outcome = await run.result()
     assert isinstance(outcome, Cancelled)
     assert shop.undone == ["p2", "i2", "i1", "p1"]
-    assert [deed.tool for deed in outcome.report.undone] == ["draft", "aide", "slow_draft"]
+    assert [deed.tool for deed in outcome.report.undone] == ["slow_draft", "aide", "draft"]
     assert outcome.report.clean
     assert (await child.view()).phase == "cancelled"
     assert (await child.view()).output == "Done."
