@@ -17,6 +17,7 @@ from midrun.stores.postgres.preparing import _migrate, migrations
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.store_suite.marks import DONE, TTL, grow
 from midrun.testing.store_suite.setting import OTHER, RUN, create, started
+from midrun.testing.store_suite.threads import begin
 from tests.postgres.conftest import PATIENCE, Open
 from tests.postgres.cutting import Cut, Cutter
 
@@ -33,19 +34,10 @@ async def test_of_several_processes_one_begins_each_thread(url: str, opened: Ope
     stores = [await opened(url) for _ in range(3)]
     threads = [f"t{n}" for n in range(30)]
     began: list[str] = []
-
-    async def begin(store: PostgresStore, run: RunId, thread: str) -> None:
-        theirs = Head(phase=Phase.QUEUED, thread=thread)
-        try:
-            await store.create(run, [started()], head=theirs, alone=True)
-        except ThreadTaken:
-            return
-        began.append(thread)
-
     for thread in threads:
         async with anyio.create_task_group() as tasks:
             for n, store in enumerate(stores):
-                tasks.start_soon(begin, store, RunId(f"{thread}-{n}"), thread)
+                tasks.start_soon(begin, store, RunId(f"{thread}-{n}"), thread, began)
     assert began == threads
     assert len((await stores[0].runs(Query(limit=500))).items) == len(threads)
 

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from midrun import NOT_DONE, Agent, Call, Failed, Midrun, tool
+from midrun.core.attempts import DENIALS
 from midrun.core.entries import (
     AskClosed,
     CallDone,
@@ -211,29 +212,38 @@ async def test_a_check_that_cannot_find_out_fails_the_run_resumably(opened: Open
     await recorded(run, CallSettled)
 
 
-async def test_a_far_end_that_is_down_is_given_time_before_a_call_is_made_once_more(
-    opened: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its check says each time that nothing happened: made again at once, it never ends."""
-    waits: list[int] = []
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note each wait of a call before its next check, and let it take no time."""
+    noted: list[int] = []
 
     def no_time(now: Micros, attempt: int, *, chance: float) -> Micros:
         del chance
-        waits.append(attempt)
+        noted.append(attempt)
         return now
 
-    async def find(call: Call, args: dict[str, str]) -> object:
-        del call, args
-        return NOT_DONE
+    monkeypatch.setattr(acting, "retry_at", no_time)
+    return noted
 
-    @tool(check=find)
+
+async def finds_nothing(call: Call, args: dict[str, str]) -> object:
+    """Say of a call that it was not done."""
+    del call, args
+    return NOT_DONE
+
+
+async def test_a_far_end_that_is_down_is_given_time_before_a_call_is_made_once_more(
+    opened: Opener, waits: list[int]
+) -> None:
+    """Its check says each time that nothing happened: made again at once, it never ends."""
+
+    @tool(check=finds_nothing)
     async def charge(call: Call, name: str) -> str:
         """Charge a card, where somebody answers."""
         if call.attempt < 4:
             raise OutcomeUnknown(f"{name} timed out")
         return "charged"
 
-    monkeypatch.setattr(acting, "retry_at", no_time)
     model = ScriptedModel([Use("charge", name="a"), "Done."])
     midrun = await opened(Agent("actor", model=model, tools=[charge]))
     run = await midrun.start("actor", "go")
@@ -245,6 +255,28 @@ async def test_a_far_end_that_is_down_is_given_time_before_a_call_is_made_once_m
         4,
     ]
     assert waits == [1, 2]  # the first time it is made again at once
+
+
+async def test_a_call_that_is_never_done_is_left_and_the_agent_hears_of_it(
+    opened: Opener, waits: list[int]
+) -> None:
+    """It is nobody's doubt: its own check says each time that nothing happened."""
+
+    @tool(check=finds_nothing)
+    async def charge() -> str:
+        """Charge a card, where nobody answers."""
+        raise OutcomeUnknown("timed out")
+
+    turns = [Use("charge"), lambda messages: messages[-1].uses[0].problem]
+    agent = Agent("actor", model=ScriptedModel(turns), tools=[charge])  # type: ignore[arg-type]  # what it says follows from what it heard
+    run = await (await opened(agent)).start("actor", "go")
+    view = await run.until("completed")
+    made = [one for one in await entries(run, CallStarted) if one.call == "c2"]
+    assert len(made) == DENIALS
+    assert waits == [*range(1, DENIALS)]
+    assert view.output == (
+        "not executed: tried 8 times, and each time its check found nothing done"
+    )
 
 
 async def test_a_model_that_lost_its_run_is_closed_and_what_it_may_cost_is_kept(

@@ -107,8 +107,7 @@ async def two(stage: Stage) -> AsyncIterator[tuple[Run, Run]]:
             runs = {name: await midrun.get(f"run_{name}") for name in "ab"}
             for run in runs.values():
                 await held(run)
-            while not stage.began:  # noqa: ASYNC110 - by whichever of them
-                await anyio.sleep(0.002)
+            await true(lambda: bool(stage.began))  # by whichever of them
             first, other = (runs["a"], runs["b"])[:: 1 if stage.began[0] == "a" else -1]
             yield first, other
             stage.release_all()

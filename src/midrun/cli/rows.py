@@ -63,7 +63,10 @@ def asked(ask: AskView) -> str:
 
 
 def wide(text: str) -> int:
-    """Return how many columns a text takes in a terminal."""
+    """Return how many columns a text takes in a terminal.
+
+    The bar asks prompt_toolkit, which is an extra: a list has to do without.
+    """
     return sum(map(_columns, text))
 
 

@@ -1,8 +1,8 @@
 """A journal read aloud: one sentence for each entry, for a person who was not there.
 
 An entry alone does not say what it is about; between the state before it and the one after it
-there is a sentence that names the people, the tools and the words. Every surface takes it from
-here.
+there is a sentence that names the people, the tools and the words. Whoever follows a run line
+by line is told it; the bar and the page have short words of their own.
 """
 
 from typing import Final

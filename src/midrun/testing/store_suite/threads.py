@@ -13,6 +13,16 @@ from midrun.testing.store_suite.setting import OTHER, RUN, Setting, head, starte
 OURS = Head(phase=Phase.QUEUED, thread="ours")
 
 
+async def begin(store: Store, run: RunId, thread: str, began: list[str]) -> None:
+    """Begin a thread if nobody has, and note that."""
+    theirs = Head(phase=Phase.QUEUED, thread=thread)
+    try:
+        await store.create(run, [started()], head=theirs, alone=True)
+    except ThreadTaken:
+        return
+    began.append(thread)
+
+
 class Threads(Setting):
     """Whoever wants to begin a thread is the first in it, or is told that it is begun."""
 
@@ -37,17 +47,8 @@ class Threads(Setting):
 
     async def test_of_many_at_once_one_begins_each_thread(self, store: Store) -> None:
         began: list[str] = []
-
-        async def begin(run: RunId, thread: str) -> None:
-            theirs = Head(phase=Phase.QUEUED, thread=thread)
-            try:
-                await store.create(run, [started()], head=theirs, alone=True)
-            except ThreadTaken:
-                return
-            began.append(thread)
-
         async with anyio.create_task_group() as group:
             for n in range(40):
-                group.start_soon(begin, RunId(f"r{n}"), f"t{n % 4}")
+                group.start_soon(begin, store, RunId(f"r{n}"), f"t{n % 4}", began)
         assert sorted(began) == ["t0", "t1", "t2", "t3"]
         assert len((await store.runs(Query())).items) == 4
