@@ -19,6 +19,7 @@ from midrun.ports.outside import Outside
 from tests.crashes.conftest import Process, child
 from tests.crashes.deeds import deeds, waiting
 from tests.crashes.facts import becomes, later
+from tests.driver.blocking.scene import is_there
 from tests.keeping import kept_at
 
 LONG = timedelta(seconds=60)
@@ -168,7 +169,7 @@ async def test_a_late_result_changes_nothing_once_the_call_is_made_again(
 async def test_a_blocking_tool_of_a_frozen_process_is_heard_of_in_the_end(
     path: Path, gates: Gates
 ) -> None:
-    """Its own process was not frozen: it has acted, and that is known once the zombie wakes."""
+    """The worker that takes over has a clock an hour ahead; by the lease the tool may go on."""
     with child("drive", path.parent, "labour", LONG.total_seconds()) as process:
         run_id = await process.hear()
         await happened(path, "labour-begun")
@@ -183,6 +184,27 @@ async def test_a_blocking_tool_of_a_frozen_process_is_heard_of_in_the_end(
         await left(process)
     assert [r.entry.result for r in records if isinstance(r.entry, LateResult)] == ["laboured"]
     assert [deed.what for deed in deeds(path.parent)] == ["labour-begun", "labour", "charge"]
+
+
+@pytest.mark.slow
+async def test_a_blocking_tool_of_a_frozen_process_is_dead_before_its_run_is_cancelled(
+    path: Path, gates: Gates
+) -> None:
+    """Only the worker is frozen. The tool's own process could act after *cancelled* is said."""
+    with child("drive", path.parent, "labour", SHORT.total_seconds()) as process:
+        run_id = await process.hear()
+        await happened(path, "labour-begun")
+        (begun,) = deeds(path.parent)
+        async with overtaking(path, "labour", Outside(lease=LONG)) as midrun:
+            run = await midrun.get(run_id)
+            process.freeze()
+            await run.cancel()
+            await run.until("cancelled")
+            assert not is_there(begun.pid)
+            gates.open(1)
+        process.thaw()
+        await left(process)
+    assert [deed.what for deed in deeds(path.parent)] == ["labour-begun"]
 
 
 async def test_an_answer_counts_even_if_the_zombie_never_wakes(

@@ -26,6 +26,7 @@ from midrun.core.state import State
 from midrun.core.values import Json
 from midrun.driver.blocking.errands import (
     CallFacts,
+    Died,
     Errand,
     ErrandForm,
     NotDone,
@@ -120,7 +121,12 @@ class Performance:
             ) as running:
                 await running.outcome()
         # Only now: what finished within its grace has its outcome, cancelled or not.
-        return None if running is None else running.ended
+        ended = None if running is None else running.ended
+        if isinstance(ended, Died) and not (self._flight.stop or self._means.holder.alive()):
+            # The zygote has killed it because the lease lapsed. That says nothing about the
+            # call: the drive is dropped, and the next one finds it as it finds any orphan.
+            self._means.holder.on_fence()
+        return ended
 
     async def _in_thread(self, work: Callable[[], object], form: ErrandForm) -> End:
         """Nothing reaches a thread: it is waited for, unless the process itself is left."""

@@ -34,6 +34,8 @@ class Holder:
     """Keeps the leases of one process alive, and says when it must not count on them.
 
     `on_fence` is called in the event loop once the process has lost the right to act.
+    `on_renewed` is called with the moment until which it may act, by `clock`, whenever the
+    store has accepted a beat: in the event loop, or in the thread that beats.
     """
 
     def __init__(
@@ -44,9 +46,11 @@ class Holder:
         ttl: timedelta,
         clock: Callable[[], float] = boottime,
         on_fence: Callable[[], None] = lambda: None,
+        on_renewed: Callable[[float], None] = lambda _: None,
     ) -> None:
         self.name = name
         self.on_fence = on_fence
+        self.on_renewed = on_renewed
         self._store = store
         self._ttl = ttl
         self._clock = clock
@@ -122,6 +126,7 @@ class Holder:
     async def _beat(self, sent: float) -> None:
         await self._store.beat(self.name, ttl=self._ttl, lag=self.lag)
         self._until = sent + self._ttl.total_seconds() * (1 - MARGIN)
+        self.on_renewed(self._until)
 
     async def _ticks(self) -> None:
         """Tick, in the loop; notice first thing after a freeze that the time is over."""

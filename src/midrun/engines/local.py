@@ -126,6 +126,7 @@ class Local:
                 anyio.create_task_group() as tasks,
             ):
                 self._tasks = tasks
+                self._holder.on_renewed = zygote.set_deadline
                 self._means = Means(
                     store=self._store,
                     holder=self._holder,
@@ -383,6 +384,8 @@ class Local:
     def _fence(self) -> None:
         for drive in tuple(self._drives.values()):
             drive.fence()
+        # Another worker may act by now, so there is no time left for the calls' grace.
+        self._tasks.start_soon(self._means.zygote.kill_calls)
 
     async def _shut_down(self) -> None:
         """Stand down from every run: not a pause by anyone."""

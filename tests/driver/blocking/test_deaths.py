@@ -13,10 +13,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from midrun.driver.blocking.errands import Died, Outcome, Returned
+from midrun.driver.blocking.errands import Died, Outcome, Raised, Returned
 from midrun.driver.blocking.importing import importing
 from midrun.driver.blocking.zygote import Zygote
 from midrun.errors import Misconfigured
+from midrun.ports.clock import boottime
 from tests.crashes.facts import becomes
 from tests.driver.blocking.scene import (
     LONG,
@@ -33,6 +34,7 @@ from tests.driver.blocking.scene import (
 
 ROOT = Path(__file__).parents[3]
 FOLDER = Path(__file__).parent / "scripts"
+LAPSED = Raised(kind="TimeoutError", message="not started: the lease has lapsed")
 
 
 @contextmanager
@@ -134,6 +136,39 @@ async def test_a_zygote_that_is_stuck_saves_no_call_from_being_killed(
         assert isinstance(middle.running.ended, Died)
         assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
     assert not middle.effect.exists()
+
+
+async def test_calls_are_killed_when_the_deadline_has_passed(tmp_path: Path) -> None:
+    """By the zygote, with all that they have started: a frozen runtime could not do it."""
+    async with Zygote() as zygote:
+        async with in_the_middle(zygote, tmp_path, "hold_with_family") as middle:
+            watches = [Watch(pid) for pid in middle.pids]
+            zygote.set_deadline(boottime())
+            for watch in watches:
+                await watch.end()
+            assert await middle.outcome() == Died(signal=9, detail="killed by SIGKILL")
+        refused = await outcome_of(zygote, errand("add", {"a": 1}))
+        assert refused == Raised(
+            kind="TimeoutError", message="not started: the lease has lapsed"
+        )
+        zygote.set_deadline(boottime() + PATIENCE)
+        assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
+    assert len(watches) == 3
+    assert not middle.effect.exists()
+
+
+async def test_a_deadline_that_is_moved_in_time_ends_nothing(tmp_path: Path) -> None:
+    """The newest moment counts, also one that was set before there was a zygote."""
+    async with Zygote() as zygote:
+        zygote.set_deadline(boottime() + PATIENCE)
+        async with in_the_middle(zygote, tmp_path, "hold") as middle:
+            moved = boottime() + 0.05
+            zygote.set_deadline(moved)
+            zygote.set_deadline(moved + PATIENCE)
+            await becomes(lambda: boottime() > moved)
+            assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
+            middle.gate.open()
+            assert await middle.outcome() == Returned(value="held")
 
 
 async def test_interrupts_and_requests_to_terminate_are_for_the_runtime(

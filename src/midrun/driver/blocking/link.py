@@ -21,6 +21,7 @@ from anyio import (
 
 from midrun.driver.blocking.places import main_module
 from midrun.driver.blocking.wire import (
+    Deadline,
     Frames,
     Kill,
     News,
@@ -32,9 +33,9 @@ from midrun.driver.blocking.wire import (
 )
 
 BOOT: Final = (
-    "import sys; control, runtime, name, path, *sys.path = sys.argv[1:]; "
+    "import sys; control, page, runtime, name, path, *sys.path = sys.argv[1:]; "
     "from midrun.driver.blocking.server import main; "
-    "main(int(control), int(runtime), name, path)"
+    "main(int(control), int(page), int(runtime), name, path)"
 )
 """Takes over the runtime's `sys.path` before anything is looked for: not even midrun need be
 where this interpreter would find it by itself."""
@@ -55,13 +56,22 @@ class Party(Protocol):
 
 
 class Link:
-    """One zygote, from its start to its end. It is not started again: make another link."""
+    """One zygote, from its start to its end. It is not started again: make another link.
 
-    def __init__(self) -> None:
+    It kills all calls when `deadline.moment` has passed.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        page = Deadline.open_page()
+        self.deadline = Deadline(page)
+        self.deadline.moment = deadline
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)  # noqa: FBT003 - the name says it
-        with theirs:
-            self._process = _spawn(theirs.fileno())
+        try:
+            with theirs:
+                self._process = _spawn(theirs.fileno(), page)
+        finally:
+            os.close(page)
         self._sending = Lock(fast_acquire=True)
         self._frames = Frames()
         self._parties: dict[int, Party] = {}
@@ -95,6 +105,11 @@ class Link:
             # Still ours: a group keeps its number while it lives, or until it is reaped.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pids[call], signal.SIGKILL)
+
+    async def kill_all(self) -> None:
+        """Kill the process groups of all calls that are still there."""
+        for call in tuple(self._parties):
+            await self.kill(call, signal.SIGKILL)
 
     def forget(self, call: int) -> None:
         """Tell its party nothing more."""
@@ -161,15 +176,15 @@ class Link:
         self._process.wait()
 
 
-def _spawn(control: int) -> "subprocess.Popen[bytes]":
+def _spawn(control: int, page: int) -> "subprocess.Popen[bytes]":
     name, path = main_module()
     places = [str(entry) for entry in sys.path]  # some people put a Path there
-    command = [sys.executable, "-P", "-c", BOOT, str(control), str(os.getpid()), name, path]
+    given = [str(control), str(page), str(os.getpid()), name, path]
     return subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
-        [*command, *places],
+        [sys.executable, "-P", "-c", BOOT, *given, *places],
         stdin=subprocess.DEVNULL,
         stdout=_stderr(),
-        pass_fds=(control,),
+        pass_fds=(control, page),
         start_new_session=True,
     )
 

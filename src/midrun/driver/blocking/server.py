@@ -5,6 +5,10 @@ While a module is being imported, which may take its time, a second thread goes 
 calls can be killed all the while, and the end of the runtime is noticed. It is gone again
 before the next fork.
 
+It also watches the runtime's lease: a runtime that is frozen cannot stop its calls, and by the
+end of the lease another worker takes over. Before that, when the deadline that they share has
+passed, the zygote kills all calls.
+
 It inherits the runtime's environment, tokens included, and so do the tools: they are the user's
 own code. It does not inherit any descriptor besides its socket and standard error.
 """
@@ -25,6 +29,7 @@ from midrun.driver.blocking.child import Channel, perform
 from midrun.driver.blocking.places import CannotFind, Places
 from midrun.driver.blocking.wire import (
     LENGTH,
+    Deadline,
     Gone,
     Kill,
     News,
@@ -34,6 +39,11 @@ from midrun.driver.blocking.wire import (
     framed,
     request_of,
 )
+from midrun.ports.clock import boottime
+
+DEADLINE_CHECK_S: Final = 1.0
+"""Seconds between two looks at the deadline, at most. `select` does not count the time in which
+the machine sleeps, but the deadline does."""
 
 FOR_OTHERS: Final = {signal.SIGINT, signal.SIGTERM}
 """Ctrl-C and a service manager's SIGTERM are for the runtime to act on. Blocked, not ignored: a
@@ -46,8 +56,11 @@ _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 class Server:
     """One zygote: `control` leads to the runtime, whose process id is `runtime`."""
 
-    def __init__(self, control: socket.socket, runtime: int, places: Places) -> None:
+    def __init__(
+        self, control: socket.socket, deadline: Deadline, runtime: int, places: Places
+    ) -> None:
         self._control = control
+        self._deadline = deadline
         self._places = places
         self._waiting: dict[int, tuple[str, int]] = {}  # target, the child's socket
         self._pids: dict[int, int] = {}  # by call
@@ -78,13 +91,26 @@ class Server:
 
     def _look(self, timeout: float | None, *more: int) -> None:
         """Wait for something to happen, and see to everything but new calls."""
+        if timeout is None and self._calls:
+            timeout = self._seconds_to_next_check()
         ready, _, _ = select.select([*self._sources, *more], [], [], timeout)
+        if self._has_lapsed():
+            for pid in self._calls:
+                _signal(pid, signal.SIGKILL)
         if self._runtime in ready:
             self._end()
         if self._alarm in ready:
             self._reap()
         if self._control in ready:
             self._listen()
+
+    def _has_lapsed(self) -> bool:
+        return boottime() >= self._deadline.moment
+
+    def _seconds_to_next_check(self) -> float:
+        left = self._deadline.moment - boottime()
+        # Past the deadline all calls have been killed, and SIGCHLD ends the wait.
+        return min(left, DEADLINE_CHECK_S) if left > 0 else DEADLINE_CHECK_S
 
     def _listen(self) -> None:
         try:
@@ -167,6 +193,8 @@ class Server:
     def _started(self, call: int, found: object) -> News | None:
         if call not in self._waiting:
             return None  # killed while its module was imported
+        if self._has_lapsed():
+            return self._refused(call, "TimeoutError", "not started: the lease has lapsed")
         _, fd = self._waiting[call]
         pid = os.fork()
         if not pid:
@@ -239,11 +267,17 @@ def _signal(pid: int, number: int) -> None:
             os.kill(pid, number)
 
 
-def main(control: int, runtime: int, main_name: str, main_path: str) -> Never:
-    """Be the zygote of the process `runtime`, at the other end of the descriptor `control`."""
+def main(control: int, page: int, runtime: int, main_name: str, main_path: str) -> Never:
+    """Be the zygote of the process `runtime`, at the other end of the descriptor `control`.
+
+    `page` is the descriptor of the deadline's page.
+    """
     os.set_inheritable(control, False)  # noqa: FBT003 - the name of the function says it
+    deadline = Deadline(page)
+    os.close(page)
     if isinstance(sys.stdout, TextIOWrapper):
         # What a killed tool has printed is not lost.
         sys.stdout.reconfigure(line_buffering=True)
     sys.argv = [main_path]
-    Server(socket.socket(fileno=control), runtime, Places(main_name, main_path)).serve()
+    places = Places(main_name, main_path)
+    Server(socket.socket(fileno=control), deadline, runtime, places).serve()

@@ -3,9 +3,16 @@
 The runtime and the zygote share one socket for the life of the zygote; each call has another,
 whose far end travels with its `Start`. A frame is the length of its body in four bytes, and the
 body. A process that is gone says so by itself: its sockets close.
+
+A frozen runtime, however, says nothing, and its sockets stay open. So the moment at which its
+lease lapses stands in a page of memory that the zygote reads: see `Deadline`.
 """
 
+import mmap
+import os
 import struct
+import sys
+from tempfile import TemporaryFile
 from typing import Final, TypeAlias
 
 import msgspec
@@ -118,6 +125,45 @@ def said_of(body: bytes) -> Said:
 def errand_of(body: bytes) -> Errand:
     """Return what a child is to do."""
     return _ERRAND.decode(body)
+
+
+class Deadline:
+    """A moment in a page of memory that the runtime shares with its zygote.
+
+    The runtime moves it with every heartbeat that the store accepts, from the thread that
+    beats. The zygote kills all calls when it has passed. A page rather than a message: the
+    reader always sees the newest moment, however many beats came before it looked, and
+    neither side can block the other. An aligned double is written and read as a whole.
+
+    The clock is `ports.clock.boottime`, which is the same in all processes of a machine and
+    counts the time in which the machine sleeps.
+    """
+
+    _MOMENT: Final = struct.Struct("d")
+
+    def __init__(self, fd: int) -> None:
+        self._page = mmap.mmap(fd, self._MOMENT.size)
+
+    @property
+    def moment(self) -> float:
+        """The newest moment that was set."""
+        (moment,) = self._MOMENT.unpack_from(self._page)
+        return float(moment)
+
+    @moment.setter
+    def moment(self, moment: float) -> None:
+        self._MOMENT.pack_into(self._page, 0, moment)
+
+    @classmethod
+    def open_page(cls) -> int:
+        """Return a descriptor of a new page, for `Deadline` here and in the zygote."""
+        if sys.platform == "linux":
+            fd = os.memfd_create("midrun-deadline")
+        else:
+            with TemporaryFile() as file:
+                fd = os.dup(file.fileno())
+        os.pwrite(fd, cls._MOMENT.pack(0.0), 0)
+        return fd
 
 
 class Garbled(Exception):

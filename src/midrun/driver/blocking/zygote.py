@@ -1,5 +1,6 @@
 """The zygote as the runtime holds it: started when it is needed, again if it was killed."""
 
+import math
 import os
 import socket
 import sys
@@ -44,6 +45,7 @@ class Zygote:
             )
         self._group: TaskGroup | None = None
         self._link: Link | None = None
+        self._deadline = math.inf
 
     async def __aenter__(self) -> Self:
         self._group = await create_task_group().__aenter__()
@@ -58,6 +60,21 @@ class Zygote:
         assert self._group is not None
         self._group.cancel_scope.cancel()
         return await self._group.__aexit__(kind, error, trace)
+
+    def set_deadline(self, moment: float) -> None:
+        """Have all calls killed at `moment`, by `boottime`, unless it is moved before.
+
+        The zygote does that, so it happens although this process is frozen. May be called
+        from any thread; a runtime that never calls it has no deadline.
+        """
+        self._deadline = moment
+        if (link := self._link) is not None:
+            link.deadline.moment = moment
+
+    async def kill_calls(self) -> None:
+        """Kill all calls at once, without their grace."""
+        if self._link is not None:
+            await self._link.kill_all()
 
     @asynccontextmanager
     async def running(
@@ -97,7 +114,7 @@ class Zygote:
     def _linked(self) -> Link:
         assert self._group is not None, "enter the zygote's context first"
         if self._link is None or self._link.lost:
-            self._link = Link()
+            self._link = Link(self._deadline)
             self._group.start_soon(self._link.listen, name="zygote")
         return self._link
 
