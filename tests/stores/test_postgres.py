@@ -18,7 +18,7 @@ EMPTY = """
         IF to_regclass('midrun_runs') IS NOT NULL THEN
             SET LOCAL session_replication_role = replica;  -- entries would not go otherwise
             TRUNCATE midrun_runs, midrun_entries, midrun_labels, midrun_snapshots, midrun_news,
-                     midrun_holders, midrun_halts, midrun_followers, midrun_marks
+                     midrun_holders, midrun_halts, midrun_followers, midrun_marks, midrun_chunks
                      RESTART IDENTITY;
         END IF;
     END

@@ -18,6 +18,7 @@ from midrun.errors import NotJson, RunExists, RunNotFound
 from midrun.ports.store import Appended, Lease
 from midrun.stores import rules
 from midrun.stores.adoption import Adopted
+from midrun.stores.chunks import split_line
 from midrun.stores.heads import StoredHead, read_head, stored
 from midrun.stores.rules import Stamped, Standing
 
@@ -108,7 +109,10 @@ class Written(Struct, frozen=True, kw_only=True):
 
 
 class Create(Struct, frozen=True, kw_only=True):
-    """Begin a journal, with fresh entries or with another store's lines."""
+    """Begin a journal, with fresh entries or with another store's lines.
+
+    The chunks of its first line are in the store already, see `stores/chunks.py`.
+    """
 
     run: RunId
     top: StoredHead
@@ -131,8 +135,10 @@ class Create(Struct, frozen=True, kw_only=True):
             epoch, started_at = nothing.epoch, stamped.appended.at
         head = self.top.head
         written = _written(nothing, stamped, self.top, epoch=epoch, holder="")
+        (first, link), *rest = stamped.lines
         bid = replace(
             written.bid,
+            lines=_texts([(split_line(first)[0], link), *rest]),
             agent=head.agent,
             thread=head.thread,
             parent=head.parent,
@@ -220,7 +226,7 @@ def _written(
         seq=new.seq,
         hash=new.hash.hex(),
         at=new.at,
-        lines=tuple((data.decode(), link.hex()) for data, link in stamped.lines),
+        lines=_texts(stamped.lines),
         starts=starts,
         epoch=epoch,
         holder=holder,
@@ -239,6 +245,10 @@ def _written(
         top=top,
     )
     return Written(bid=bid, stands=stands)
+
+
+def _texts(lines: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
+    return tuple((data.decode(), link.hex()) for data, link in lines)
 
 
 def storable(head: Head) -> StoredHead:

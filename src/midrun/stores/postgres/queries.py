@@ -59,6 +59,11 @@ WRITE: Final = "CALL midrun_write(%(bids)s::json, %(again)s, %(now)s, NULL)"
 STANDINGS: Final = """
     SELECT run, seq, hash, at, epoch, holder, head FROM midrun_runs WHERE run = ANY(%(runs)s)
 """
+ADD_CHUNKS: Final = """
+    INSERT INTO midrun_chunks (hash, body)
+    SELECT * FROM unnest(%(hashes)s::bytea[], %(bodies)s::bytea[])
+    ON CONFLICT (hash) DO NOTHING
+"""
 SAVE_SNAPSHOT: Final = """
     INSERT INTO midrun_snapshots AS kept (no, seq, hash, body)
     SELECT no, %(seq)s, %(hash)s, %(body)s FROM midrun_runs WHERE run = %(run)s
@@ -106,6 +111,7 @@ JOURNAL: Final = """
      WHERE e.seq >= %(after)s AND e.seq <= least(its.seq, %(end)s)
      ORDER BY e.seq)
 """
+CHUNKS: Final = "SELECT hash, body FROM midrun_chunks WHERE hash = ANY(%(hashes)s)"
 SNAPSHOT: Final = """
     SELECT s.seq, s.hash, s.body
     FROM midrun_runs AS r

@@ -14,6 +14,7 @@ from midrun.core.values import Phase
 from midrun.errors import JournalCorrupt, RunNotFound
 from midrun.ports.store import Halt, Page, Query, RunRow, Snapshot
 from midrun.stores import rules
+from midrun.stores.chunks import join_line, list_chunks
 from midrun.stores.heads import row_of
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.bids import Found
@@ -89,8 +90,20 @@ class Stretch:
                     self._link = link
             self._end = min(found.seq, upto)
             if self._end >= min(found.seq, last):
+                await self._join_first(links)
                 return found
             at = self._end
+
+    async def _join_first(self, links: Links) -> None:
+        """Put the first line of the run together if it is here and refers to chunks."""
+        if self._after or not self.pairs:
+            return
+        stored, link = self.pairs[0]
+        if hashes := list_chunks(stored):
+            chunks: dict[bytes, bytes] = dict(
+                await links.ask(queries.CHUNKS, {"hashes": hashes})
+            )
+            self.pairs[0] = join_line(stored, chunks), link
 
 
 async def row(links: Links, run: RunId) -> RunRow:

@@ -35,6 +35,7 @@ from midrun.ports.store import (
 )
 from midrun.stores import rules
 from midrun.stores.adoption import adopted
+from midrun.stores.chunks import SHARED_MIN_BYTES, split_line
 from midrun.stores.hop import Loop
 from midrun.stores.postgres import queries, reads
 from midrun.stores.postgres.bids import Append, Create, Take, check_nul, storable
@@ -155,14 +156,25 @@ class PostgresStore:
     ) -> Appended:
         bodies = await _bodies(partial(rules.encoded_start, run, entries), entries)
         top = storable(head)
+        await self._share_chunks(bodies[0])
         wanted = Create(run=run, top=top, bodies=bodies, alone=alone, chain=self.chain)
         return await self._at.writer.write(wanted)
 
     async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
         top = storable(head)
         sound = await anyio.to_thread.run_sync(adopted, run, lines, self.chain)
+        await self._share_chunks(sound.stamped.lines[0][0])
         wanted = Create(run=run, top=top, adopted=sound, chain=self.chain)
         return await self._at.writer.write(wanted)
+
+    async def _share_chunks(self, first: bytes) -> None:
+        """Store the chunks of the first entry of a run that is about to be created."""
+        if len(first) < SHARED_MIN_BYTES:
+            return
+        _, chunks = await anyio.to_thread.run_sync(split_line, first)
+        if chunks:
+            values = {"hashes": list(chunks), "bodies": list(chunks.values())}
+            await self._at.links.ask(queries.ADD_CHUNKS, values)
 
     async def append(
         self,

@@ -248,7 +248,7 @@ def _ensure_schema(db: apsw.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")  # another process may be doing the same right now
     try:
         check_version(db)
-        added = ("marks.sql", "chains.sql")
+        added = ("marks.sql", "chains.sql", "chunks.sql")
         names = ("schema.sql", *added) if db.pragma("user_version") == 0 else added
         for name in names:
             for _ in db.execute(Path(__file__).with_name(name).read_text("utf-8")):

@@ -14,6 +14,7 @@ BEGIN_RUN: Final = """
 """
 ADD_LABEL: Final = "INSERT OR IGNORE INTO labels (label, no) VALUES (?, ?)"
 ADD_ENTRY: Final = "INSERT INTO entries (no, seq, line, hash) VALUES (?, ?, ?, ?)"
+ADD_CHUNK: Final = "INSERT OR IGNORE INTO chunks (hash, body) VALUES (?, ?)"
 
 # Three sizes of the same update: indexes are touched only when something in them has changed.
 GROW: Final = "UPDATE runs SET seq = ?, hash = ?, at = ? WHERE no = ?"
@@ -64,9 +65,12 @@ PLACE: Final = "SELECT no, seq, hash FROM runs WHERE run = ?"
 LINES: Final = """
     SELECT line, hash FROM entries WHERE no = ? AND seq > ? AND seq <= ? ORDER BY seq
 """
+# A line that refers to chunks begins with "#" and counts as 1 MiB: it is long when it is whole.
 WEIGHT: Final = """
-    SELECT coalesce(sum(length(line)), 0) FROM entries WHERE no = ? AND seq > ? AND seq <= ?
+    SELECT coalesce(sum(length(line) + iif(substr(line, 1, 1) = x'23', 1048576, 0)), 0)
+    FROM entries WHERE no = ? AND seq > ? AND seq <= ?
 """
+CHUNK: Final = "SELECT body FROM chunks WHERE hash = ?"
 LINK: Final = "SELECT hash FROM entries WHERE no = ? AND seq = ?"
 SNAPSHOT_WEIGHT: Final = """
     SELECT length(s.body) FROM runs AS r JOIN snapshots AS s USING (no) WHERE r.run = ?

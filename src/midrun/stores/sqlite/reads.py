@@ -23,6 +23,7 @@ from midrun.core.values import Phase
 from midrun.errors import JournalCorrupt, RunNotFound, StoreClosed
 from midrun.ports.store import Page, Query, RunRow, Snapshot
 from midrun.stores import rules
+from midrun.stores.chunks import join_line, list_chunks
 from midrun.stores.heads import row_of
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connect import DAMAGE, check_version, meaning, open_reader
@@ -119,14 +120,15 @@ class Tail:
         return max(0, self._end - self._after)
 
     def weight(self, db: apsw.Connection) -> int:
-        """Return how long the lines are together, without reading them."""
+        """Return about how long the lines are together, without reading them."""
         size: int = db.execute(queries.WEIGHT, (self._number, self._after, self._end)).get
         return size
 
     def pairs(self, db: apsw.Connection) -> list[Pair]:
-        """Return the stored lines and hashes."""
+        """Return the lines and their stored hashes."""
         bounds = (self._number, self._after, self._end)
-        return [(data, link) for data, link in db.execute(queries.LINES, bounds)]
+        found: list[Pair] = list(db.execute(queries.LINES, bounds))
+        return [(_read_line(db, stored), link) for stored, link in found]
 
     def records(self, db: apsw.Connection, chain: Chain) -> list[Record]:
         """Return the entries, checked against the chain and the head."""
@@ -145,6 +147,13 @@ class Tail:
         if self._link is not None and pairs[-1][1] != self._link:
             raise JournalCorrupt(self._run, self._end, "the run's head has another hash")
         return decode_lines(self._run, lines, after=after)
+
+
+def _read_line(db: apsw.Connection, stored: bytes) -> bytes:
+    chunks: dict[bytes, bytes] = {}
+    for digest in list_chunks(stored):
+        chunks[digest] = db.execute(queries.CHUNK, (digest,)).get or b""
+    return join_line(stored, chunks)
 
 
 def snapshot_weight(db: apsw.Connection, run: RunId) -> int:

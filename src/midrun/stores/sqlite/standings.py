@@ -14,6 +14,7 @@ from midrun.core.ids import START, Epoch, Micros, RunId, Seq
 from midrun.errors import RunNotFound
 from midrun.ports.store import Appended, Halt
 from midrun.stores import rules
+from midrun.stores.chunks import split_line
 from midrun.stores.heads import StoredHead, read_head
 from midrun.stores.rules import Stamped, Standing
 from midrun.stores.sqlite import queries
@@ -21,6 +22,7 @@ from midrun.stores.sqlite.connect import check_version
 from midrun.stores.watchers import LATCHES
 
 REMEMBERED: Final = 4096
+FIRST: Final = START + 1
 
 
 class Found(Standing, frozen=True, kw_only=True, gc=False):
@@ -99,8 +101,16 @@ class Standings:
         """Add entries to `run`, which has this number."""
         end = stamped.appended.seq
         for seq, (data, link) in enumerate(stamped.lines, end - len(stamped.lines) + 1):
-            self._execute(queries.ADD_ENTRY, (number, seq, data, link))
+            line = self._share_chunks(data) if seq == FIRST else data
+            self._execute(queries.ADD_ENTRY, (number, seq, line, link))
         self.news.append((run, end))
+
+    def _share_chunks(self, data: bytes) -> bytes:
+        """Store the chunks of a first line; return the line as it is stored."""
+        line, chunks = split_line(data)
+        for digest, body in chunks.items():
+            self._execute(queries.ADD_CHUNK, (digest, body))
+        return line
 
     def move(
         self, found: Found, new: Appended, top: StoredHead, epoch: Epoch, holder: str

@@ -2,13 +2,15 @@
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
+from midrun.codec.journal import line_of
 from midrun.core.head import Head
 from midrun.core.ids import RunId
-from midrun.core.values import Phase
+from midrun.core.values import Message, Phase
 from midrun.errors import RunExists, ThreadTaken
 from midrun.ports.store import Query, Store
-from midrun.testing.store_suite.setting import OTHER, RUN, Setting, head, started
+from midrun.testing.store_suite.setting import OTHER, RUN, Reopen, Setting, head, started
 
 OURS = Head(phase=Phase.QUEUED, thread="ours")
 
@@ -21,6 +23,15 @@ async def begin(store: Store, run: RunId, thread: str, began: list[str]) -> None
     except ThreadTaken:
         return
     began.append(thread)
+
+
+def conversation(runs: int) -> tuple[Message, ...]:
+    """Return the history of a thread that has had so many runs."""
+    return tuple(
+        Message(role=role, text=f'{role} {number}: [{{"a": ' + "words, " * 200)
+        for number in range(runs)
+        for role in ("user", "assistant")
+    )
 
 
 class Threads(Setting):
@@ -52,3 +63,21 @@ class Threads(Setting):
                 group.start_soon(begin, store, RunId(f"r{n}"), f"t{n % 4}", began)
         assert sorted(began) == ["t0", "t1", "t2", "t3"]
         assert len((await store.runs(Query())).items) == 4
+
+    async def test_a_long_history_comes_back_as_it_was_written(
+        self, store: Store, reopen: Reopen | None
+    ) -> None:
+        """However a store keeps it, the line is what was hashed and the entry what was said."""
+        wholes: dict[RunId, list[bytes]] = {}
+        for number in range(1, 12):
+            run, history = RunId(f"r{number}"), conversation(number)
+            await store.create(run, [replace(started(), history=history)], head=OURS)
+            wholes[run] = [data for data, _ in await store.lines(run)]
+        store = await reopen(store) if reopen else store
+        for number, (run, lines) in enumerate(wholes.items(), start=1):
+            assert [data for data, _ in await store.lines(run)] == lines
+            (record,) = await store.read(run)
+            assert line_of(record) == lines[0]
+            assert record.entry == replace(started(), history=conversation(number))
+        await store.adopt(OTHER, lines, head=OURS)
+        assert [data for data, _ in await store.lines(OTHER)] == lines

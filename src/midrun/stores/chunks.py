@@ -1,0 +1,109 @@
+"""Chunks: parts of a thread's history that are stored once, however many runs begin with them.
+
+The first entry of a run carries the conversation of its thread so far. If each run stored its
+own copy, a thread of n runs would take space in the order of n². Therefore a store keeps a long
+first line as a *reference line*: its head and its tail as text, and between them the SHA-256
+hashes of its chunks. The chunks lie in a table that all runs share.
+
+Only storage knows about this. `join_line` returns exactly the bytes that were split, so the
+line that is hashed, read, exported and verified is always the whole one. A chunk that was
+changed or removed breaks the hash chain of every run that refers to it.
+
+Two histories share chunks only if both are cut at the same places. So the cuts depend on the
+content alone: a line is cut between JSON objects, and a chunk ends after an object whose
+checksum says so. A history that continues another one repeats all its chunks but the last.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Annotated, Final
+from zlib import crc32
+
+import msgspec
+from msgspec import Meta, Struct
+
+SHARED_MIN_BYTES: Final = 8 * 1024
+"""A line with less than this to share is stored whole: references would save little."""
+
+CHUNK_MIN_BYTES: Final = 2 * 1024
+CHUNK_MAX_BYTES: Final = 64 * 1024
+"""A chunk ends after the object that makes it this long; one object may be longer."""
+
+OBJECTS_PER_CHUNK: Final = 4
+"""Of so many objects one ends its chunk, on average, once the chunk has its minimum length."""
+
+MARK: Final = b"#"
+"""The first byte of a reference line; a line begins with a brace."""
+
+_BETWEEN_OBJECTS: Final = re.compile(rb'(?<=[\[,])(?=\{")')
+
+
+_Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class _Reference(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    head: str
+    chunks: tuple[_Hash, ...]
+    tail: str
+
+
+_REFERENCES: Final = msgspec.json.Decoder(_Reference)
+
+
+def split_line(line: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """Return `line` as it is stored, and the chunks it then refers to, by hash.
+
+    The entry alone, without its place and time, has the same chunks as its whole line.
+    """
+    if len(line) < SHARED_MIN_BYTES:
+        return line, {}
+    head, *objects = _BETWEEN_OBJECTS.split(line)
+    tail = objects.pop() if objects else b""
+    if sum(map(len, objects)) < SHARED_MIN_BYTES:
+        return line, {}
+    chunks = [(sha256(chunk).digest(), chunk) for chunk in _cut_chunks(objects)]
+    hashes = tuple(digest.hex() for digest, _ in chunks)
+    reference = _Reference(head.decode(), hashes, tail.decode())
+    return MARK + msgspec.json.encode(reference), dict(chunks)
+
+
+def _cut_chunks(objects: Sequence[bytes]) -> list[bytes]:
+    chunks: list[bytes] = []
+    gathered: list[bytes] = []
+    size = 0
+    for one in objects:
+        gathered.append(one)
+        size += len(one)
+        ends = size >= CHUNK_MIN_BYTES and crc32(one) % OBJECTS_PER_CHUNK == 0
+        if ends or size >= CHUNK_MAX_BYTES:
+            chunks.append(b"".join(gathered))
+            gathered, size = [], 0
+    return [*chunks, b"".join(gathered)] if gathered else chunks
+
+
+def list_chunks(stored: bytes) -> list[bytes]:
+    """Return the hashes of the chunks that a stored line refers to; none if it is whole."""
+    reference = _decode_reference(stored)
+    return [] if reference is None else [bytes.fromhex(name) for name in reference.chunks]
+
+
+def join_line(stored: bytes, chunks: Mapping[bytes, bytes]) -> bytes:
+    """Return the line that was split into `stored` and `chunks`.
+
+    If either was changed, the result is another line: the hash chain of the run reveals it.
+    """
+    reference = _decode_reference(stored)
+    if reference is None:
+        return stored
+    parts = (chunks.get(bytes.fromhex(name), b"") for name in reference.chunks)
+    return b"".join((reference.head.encode(), *parts, reference.tail.encode()))
+
+
+def _decode_reference(stored: bytes) -> _Reference | None:
+    if not stored.startswith(MARK):
+        return None
+    try:
+        return _REFERENCES.decode(stored[len(MARK) :])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
