@@ -21,11 +21,14 @@ from midrun.core.stops import (
     caps,
     repeats,
 )
-from midrun.core.values import Effect, Phase, Spend, Traits, Use
+from midrun.core.values import Actor, Effect, Phase, Spend, Traits, Use
+from midrun.core.words import describe_unmade
 from midrun.testing.journals import BEGUN, Scenario, given
 
 E1 = Epoch(1)
 C1, C2 = CallId("c1"), CallId("c2")
+BOB = Actor(name="bob", role="operator")
+SEARCH = Use(tool="search", args={"q": "x"}, traits=Traits(effect=Effect.READ))
 
 
 def capped(stop: Stop) -> Scenario:
@@ -97,6 +100,38 @@ def test_the_same_call_over_and_over_pauses() -> None:
     run = searches(searches(searches(capped(Repeats(3)), "x"), "x"), "x")
     run.then(phase=Phase.PAUSED)
     run.when(c.Resume(instruction="try something else")).then(phase=Phase.QUEUED)
+
+
+def test_a_cap_on_calls_stops_the_calls_of_one_reply() -> None:
+    """The first call is in flight and finishes; the others wait, named, and are made later."""
+    run = capped(MaxToolCalls(1)).replies(SEARCH, SEARCH, SEARCH).starts("c2")
+    start = v.Start(epoch=E1, call=CallId("c3"), seen=run.state.seq)
+    run = run.when(start).then(phase=Phase.PAUSING)
+    assert "2 calls are not made yet: search, search" in describe_unmade(
+        run.state, lambda call: call.use.tool
+    )
+    run = run.after(v.Close(epoch=E1, outcome=CallDone(call=C2))).advances()
+    run.then(phase=Phase.PAUSED).when(c.Resume()).then(refused="cap_reached")
+    run = run.when(c.Resume(caps={"tool_calls": 2})).after(v.TakeLease()).starts("c3")
+    start = v.Start(epoch=run.state.epoch, call=CallId("c4"), seen=run.state.seq)
+    run.when(start).then(phase=Phase.PAUSING)
+
+
+def test_a_second_attempt_is_the_same_call_and_no_cap_on_calls_stops_it() -> None:
+    """After a crash the call in flight is made again, although the cap is reached."""
+    run = capped(MaxToolCalls(1)).replies(SEARCH).starts("c2").after(v.TakeLease())
+    run.starts("c2").then(phase=Phase.RUNNING)
+
+
+def test_a_person_at_the_wheel_may_make_a_call_beyond_the_cap() -> None:
+    """They decide about this one call; the agent still meets the cap when it goes on."""
+    run = capped(MaxToolCalls(1)).replies(SEARCH, SEARCH).starts("c2").when(c.TakeOver(by=BOB))
+    run = run.after(v.Close(epoch=E1, outcome=CallDone(call=C2))).advances()
+    run = run.when(c.UseTool(by=BOB, use=SEARCH)).after(v.TakeLease()).starts("c4")
+    done = v.Close(epoch=run.state.epoch, outcome=CallDone(call=CallId("c4")))
+    run = run.after(done).advances().when(c.HandBack(by=BOB)).after(v.TakeLease())
+    start = v.Start(epoch=run.state.epoch, call=CallId("c3"), seen=run.state.seq)
+    run.when(start).then(phase=Phase.PAUSING)
 
 
 @pytest.mark.parametrize(

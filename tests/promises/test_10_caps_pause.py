@@ -18,7 +18,9 @@ from midrun import (
     Misconfigured,
     tool,
 )
-from midrun.core.entries import CapReached
+from midrun.core.aloud import Reader
+from midrun.core.entries import CallSealed, CapReached
+from midrun.core.ids import CallId, Micros
 from midrun.models import Use
 from midrun.ports.outside import Outside
 from midrun.stops import (
@@ -27,6 +29,7 @@ from midrun.stops import (
     MaxTime,
     MaxTokens,
     MaxToolCalls,
+    Repeats,
     Stop,
 )
 from tests.keeping import kept_at
@@ -34,7 +37,7 @@ from tests.promises.caps import capped, shown, uses
 from tests.promises.clocks import FAR, Hand, Stopped
 from tests.promises.office import office, script
 from tests.promises.priced import Priced
-from tests.promises.seen import entries
+from tests.promises.seen import entries, journal
 from tests.runtime.conftest import Opener
 from tests.runtime.stage import Stage
 
@@ -161,6 +164,70 @@ async def test_what_was_used_and_the_cap_survive_another_process(
     await run.resume()
     await capped(run)
     assert stage.did == ["a", "b"]
+
+
+# ── within one reply ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("stop", "names", "made", "caps"),
+    [
+        (MaxToolCalls(3), "abcdef", "abc", {"tool_calls": 99}),
+        (MaxSteps(9) | MaxToolCalls(3), "abcdef", "abc", {"tool_calls": 99}),
+        (Repeats(3), "aaab", "aaa", None),
+        (Repeats(2), "ababc", "abab", None),
+    ],
+)
+async def test_a_cap_on_calls_holds_within_one_reply(
+    stop: Stop, names: str, made: str, caps: dict[str, float] | None, opened: Opener
+) -> None:
+    """One reply may ask for any number of calls; those beyond the cap wait for a person."""
+    stage = Stage()
+    midrun = await opened(stage.agent(uses(*names), "Done.", stop=stop))
+    run = await midrun.start("actor", "go")
+    await capped(run)
+    assert "".join(sorted(stage.did)) == "".join(sorted(made))
+    await run.resume(caps=caps)
+    assert (await run.until("completed")).output == "Done."
+    assert "".join(sorted(stage.did)) == "".join(sorted(names))
+    assert await midrun.verify(run.id)
+
+
+async def test_sixty_calls_of_one_reply_stop_at_ten(opened: Opener) -> None:
+    """And the run says which calls it has not made, where it says that it is at its cap."""
+    stage = Stage()
+    names = [f"n{number}" for number in range(60)]
+    midrun = await opened(stage.agent(uses(*names), "Done.", stop=MaxToolCalls(10)))
+    run = await midrun.start("actor", "go")
+    await capped(run)
+    assert sorted(stage.did) == sorted(names[:10])
+    assert await shown(run) == {"tool_calls": (10, 10)}
+    view = await run.view()
+    waiting = "50 calls are not made yet: quick, quick"
+    assert view.sign.note.startswith(waiting)
+    assert waiting in view.controls["pause"].consequence
+    reader = Reader(run.id)
+    told = [str(reader.read(entry, Micros(0))) for entry in await journal(run)]
+    (reached,) = [sentence for sentence in told if "reached a cap" in sentence]
+    assert "50 calls are not made yet: quick #11, quick #12, " in reached
+    assert reached.endswith(" and 40 more")
+
+
+async def test_calls_beyond_a_cap_can_be_given_up(opened: Opener) -> None:
+    """A new instruction with the raised cap drops them; the agent is told so."""
+    stage = Stage()
+    agent = stage.agent(uses("a", "b", "c"), "Fine.", stop=MaxToolCalls(1))
+    midrun = await opened(agent)
+    run = await midrun.start("actor", "go")
+    await capped(run)
+    await run.resume("Leave the others", caps={"tool_calls": 9})
+    await run.until("completed")
+    assert stage.did == ["a"]
+    assert [(sealed.call, sealed.why) for sealed in await entries(run, CallSealed)] == [
+        (CallId("c3"), "not executed: the run was redirected"),
+        (CallId("c4"), "not executed: the run was redirected"),
+    ]
+    assert await midrun.verify(run.id)
 
 
 # ── money ─────────────────────────────────────────────────────────────────────────────────

@@ -10,11 +10,22 @@ from midrun.core.entries import (
     CallStarted,
     CallUnknown,
     CapRaised,
+    CapReached,
     Entry,
     LeaseTaken,
+    RunPaused,
+    RunResumed,
 )
 from midrun.core.ids import CallId, Epoch, Seq
-from midrun.core.stops import MaxCost, MaxSteps, MaxTokens, MaxToolCalls, Stop, TextMention
+from midrun.core.stops import (
+    MaxCost,
+    MaxSteps,
+    MaxTokens,
+    MaxToolCalls,
+    Repeats,
+    Stop,
+    TextMention,
+)
 from midrun.core.values import Reply, Spend
 from tests.verify.books import C1, C2, C3, MAIL, RUN, TAKEN, broken, start, step
 
@@ -86,11 +97,28 @@ def test_no_step_begins_beyond_the_cap_on_steps() -> None:
 
 
 def test_no_step_begins_after_the_last_tool_call_that_is_allowed() -> None:
-    """I37: calls of the step that reached the cap may still be made."""
-    two = (*begun(MaxToolCalls(1)), *step(MAIL, MAIL), start(C2), start(C3))
+    """I37: the cap stands before the next step."""
+    one = (*begun(MaxToolCalls(1)), *step(MAIL), start(C2), CallDone(call=C2))
+    assert broken(*one) == []
+    assert broken(*one, think(C3)) == ["I37"]
+
+
+def test_no_call_of_a_reply_is_made_beyond_the_cap_on_calls() -> None:
+    """I37: the cap stands before the next call of the same reply, too."""
+    two = (*begun(MaxToolCalls(1)), *step(MAIL, MAIL), start(C2))
     assert broken(*two) == []
-    ended = (CallDone(call=C2), CallDone(call=C3))
-    assert broken(*two, *ended, think(CallId("c4"))) == ["I37"]
+    assert broken(*two, start(C3)) == ["I37"]
+    assert broken(*two, CapRaised(caps={"tool_calls": 2}), start(C3)) == []
+
+
+def test_the_same_call_is_not_made_more_often_than_its_cap_says() -> None:
+    """I37: a person who resumes the run lets it repeat itself anew."""
+    twice = (*begun(Repeats(2)), *step(MAIL, MAIL, MAIL), start(C2), start(C3))
+    assert broken(*twice) == []
+    assert broken(*twice, start(CallId("c4"))) == ["I37"]
+    ended = (CallDone(call=C2), CallDone(call=C3), CapReached(stop="twice"), RunPaused())
+    resumed = (*ended, RunResumed(by="ann"), LeaseTaken(epoch=Epoch(2)))
+    assert broken(*twice, *resumed, start(CallId("c4"))) == []
 
 
 def test_a_cap_that_stops_nothing_by_itself_is_no_bound() -> None:

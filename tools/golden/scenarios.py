@@ -12,7 +12,7 @@ from midrun.core.entries import (
     LateResult,
 )
 from midrun.core.ids import SECOND, AskId, CallId, Epoch, FrameId, Micros, Seq
-from midrun.core.stops import Custom, MaxCost, MaxSteps, TextMention
+from midrun.core.stops import Custom, MaxCost, MaxSteps, MaxToolCalls, TextMention
 from midrun.core.values import Effect, Item, Reply, Spend, Traits, Use
 from midrun.testing.journals import Scenario
 from tools.golden import thinking
@@ -153,6 +153,18 @@ def a_cap_reached_and_raised() -> Scenario:
     return run.replies(text="Within bounds.").advances()
 
 
+def a_cap_reached_within_one_reply() -> Scenario:
+    """Four calls of one reply and a cap of two: the others wait; one is made, one given up."""
+    run = begun(stop=MaxToolCalls(2)).replies(LOOK, DRAFT, LOOK, DRAFT).starts("c2", "c3")
+    run = run.when(v.Start(epoch=Epoch(1), call=CallId("c4"), seen=Seq(run.state.seq)))
+    run = ends(ends(run, "c2"), "c3").advances().when(c.Resume(by=ANN, request="q1"))
+    run = taken(run.when(c.Resume(by=BOB, caps={"tool_calls": 3}))).starts("c4")
+    run = run.when(v.Start(epoch=Epoch(2), call=CallId("c5"), seen=Seq(run.state.seq)))
+    run = ends(run, "c4").advances()
+    run = run.when(c.Resume(by=BOB, caps={"tool_calls": 9}, instruction="No more drafts"))
+    return taken(run).advances().replies(text="Without the draft, then.").advances()
+
+
 def a_halt_and_a_lift() -> Scenario:
     """The latch holds; what was in flight is stopped, and the run goes on where it was."""
     run = (
@@ -257,6 +269,7 @@ SCENARIOS: Final[Mapping[str, Callable[[], Scenario]]] = {
         messages_wait_their_turn,
         a_queued_approval,
         a_cap_reached_and_raised,
+        a_cap_reached_within_one_reply,
         a_halt_and_a_lift,
         a_person_takes_over_and_hands_back,
         a_child_run_that_asks,

@@ -14,7 +14,7 @@ from midrun.core.state import Call, Stage, State
 from midrun.core.stops import caps
 from midrun.core.table import enabled
 from midrun.core.values import Effect, Phase, Value
-from midrun.core.words import current, goal, line, own_plan, place
+from midrun.core.words import current, describe_unmade, goal, line, own_plan, place
 
 
 class Offer(Value, kw_only=True):
@@ -127,11 +127,13 @@ def _raise(state: State, name: str) -> Offer:
     cap = bound / SCALES.get(name, 1)
     new = raised_cap(name, cap)
     more = f"${new - cap:g}" if name == "cost" else f"{new - cap:g} {_UNITS.get(name, name)}"
+    unmade = describe_unmade(state, _name)
+    waiting = f" {unmade}." if unmade else ""
     return Offer(
         enabled=True,
         command="resume",
         label="Raise cap, resume",
-        consequence=f"Adds {more}, then goes on; nothing is repeated.",
+        consequence=f"Adds {more}, then goes on; nothing is repeated.{waiting}",
         caps={name: new},
     )
 
@@ -207,7 +209,10 @@ def _redirect(state: State) -> Offer:
         return Offer(enabled=False, command="redirect", label="Redirect", consequence=text)
     if state.phase is Phase.PAUSED and hold is not None and hold.cap:
         offer = _raise(state, hold.cap)
-        text = f"Raises the cap, and goes on with your instruction.{_gives_up(state)}"
+        drops = (
+            ", drops the calls that are not made yet" if describe_unmade(state, _name) else ""
+        )
+        text = f"Raises the cap{drops}, and goes on with your instruction.{_gives_up(state)}"
         return replace(offer, label="Redirect", consequence=text)
     texts = {
         Phase.QUEUED: "Starts with your instruction.",

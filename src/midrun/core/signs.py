@@ -7,7 +7,7 @@ from midrun.core.offers import SCALES, stoppable, under_way
 from midrun.core.state import State
 from midrun.core.stops import caps
 from midrun.core.values import Phase, Value
-from midrun.core.words import current, goal, line, own_plan, place, who
+from midrun.core.words import current, describe_unmade, goal, line, own_plan, place, who
 
 Look = Literal[
     "queued",
@@ -103,6 +103,7 @@ def _pausing(state: State) -> Sign:
 
 def _paused(state: State) -> Sign:
     hold, note = state.hold, _goes_on(state)
+    unmade = describe_unmade(state, lambda call: call.use.tool)
     if state.wheel:
         said = "Paused. A person has taken over."
         return Sign(look="paused", word="Taken over", by=state.wheel, note=note, said=said)
@@ -110,10 +111,12 @@ def _paused(state: State) -> Sign:
         name = _CAPS[hold.cap]
         _, bound = caps(state.stop, state.metered)[hold.cap]
         word = f"Paused at the {name} cap ({bound / SCALES.get(hold.cap, 1):g})"
+        note = unmade or note
         return Sign(look="paused", word=word, note=note, said=f"Paused at the {name} cap.")
     if hold is not None and hold.why == "cap":
         said = "Paused by a stop condition."
-        return Sign(look="paused", word=said.rstrip("."), note=str(state.stop), said=said)
+        note = f"{state.stop}; {unmade}" if unmade else str(state.stop)
+        return Sign(look="paused", word=said.rstrip("."), note=note, said=said)
     said = "Paused. Everything is kept."
     return Sign(look="paused", word="Paused", by=who(state.since_by), note=note, said=said)
 

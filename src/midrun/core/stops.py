@@ -122,7 +122,7 @@ class MaxTime(_Stop, frozen=True):
 
 
 class MaxToolCalls(_Count, frozen=True):
-    """Pause before the step that follows the n-th tool call."""
+    """Pause after the n-th tool call: before the next call, of any reply, and the next step."""
 
     def __str__(self) -> str:
         return f"at most {self.n} tool calls"
@@ -204,6 +204,22 @@ def met(stop: Stop | None, meter: Meter, reserve: Spend = NOTHING) -> Stop | Non
     if isinstance(stop, AnyOf):
         return next((hit for part in stop.parts if (hit := met(part, meter, reserve))), None)
     return stop if _holds(stop, meter, reserve) else None
+
+
+def met_by_calls(stop: Stop | None, meter: Meter) -> Stop | None:
+    """Return the cap on tool calls that holds before one more tool call; else None.
+
+    One reply of a model may ask for many calls, so these caps are judged between the calls of
+    a reply as well as between two steps. Inside `&` and `~` a cap is only a part of a
+    condition, whose other parts are about steps: that is judged between two steps.
+    """
+    match stop:
+        case AnyOf(parts):
+            return next((hit for part in parts if (hit := met_by_calls(part, meter))), None)
+        case MaxToolCalls() | Repeats():
+            return met(stop, meter)
+        case _:
+            return None
 
 
 def _holds(stop: Stop, meter: Meter, reserve: Spend) -> bool:  # noqa: C901, PLR0911 - one arm per kind

@@ -3,11 +3,16 @@
 No model speaks here: an acknowledgement must come at once and must be true.
 """
 
+from collections.abc import Callable
+
 from midrun.core.entries import CallSealed
 from midrun.core.state import Call, Frame, Stage, State
 from midrun.core.values import Item, Phase
 
 LINE = 80
+
+UNMADE_NAMED_MAX = 10
+"""How many of the calls that wait to be made are named in one sentence."""
 
 
 def line(text: str) -> str:
@@ -127,6 +132,18 @@ def _step(behind: int, total: int) -> str:
     if total:
         return f"step {min(behind + 1, total)} of {total}"
     return f"step {behind}" if behind else "the beginning"
+
+
+def describe_unmade(state: State, name: Callable[[Call], str]) -> str:
+    """Return how many calls of the reply wait to be made, and their names; "" without any."""
+    calls = [state.calls[number - 1] for number in state.open]
+    unmade = [call for call in calls if call.stage is Stage.PROPOSED and not call.attempt]
+    if not unmade:
+        return ""
+    count = "1 call is" if len(unmade) == 1 else f"{len(unmade)} calls are"
+    names = ", ".join(name(call) for call in unmade[:UNMADE_NAMED_MAX])
+    more = len(unmade) - UNMADE_NAMED_MAX
+    return f"{count} not made yet: {names}{f' and {more} more' if more > 0 else ''}"
 
 
 def seal(call: Call, why: str) -> CallSealed:

@@ -10,7 +10,7 @@ from midrun.core import entries as e
 from midrun.core.sentences.phrases import GLIMPSE, is_told_elsewhere, shown
 from midrun.core.state import Call, State
 from midrun.core.values import Item
-from midrun.core.words import line
+from midrun.core.words import describe_unmade, line
 from midrun.tui.style import Line, emphasised
 
 MINUS: Final = "\N{MINUS SIGN}"
@@ -92,8 +92,10 @@ def _words_closed(entry: "e.RedirectClosed | e.MessageClosed", *_: State) -> lis
     return _one("bad", "!", f"it finished first. Your text: {entry.text}")
 
 
-def _cap(entry: e.CapReached, _: State, __: State) -> list[Line]:
-    return _one("paused", "‖", f"a cap is reached: {entry.stop}")
+def _cap(entry: e.CapReached, before: State, _: State) -> list[Line]:
+    unmade = describe_unmade(before, lambda call: call.use.tool)
+    waiting = f"; {unmade}" if unmade else ""
+    return _one("paused", "‖", f"a cap is reached: {entry.stop}{waiting}")
 
 
 def _raised(entry: e.CapRaised, _: State, __: State) -> list[Line]:

@@ -58,6 +58,7 @@ class Made:
         "aborted",
         "args",
         "attempt",
+        "by_hand",
         "closed",
         "doubted",
         "entered",
@@ -81,6 +82,7 @@ class Made:
         self.purpose = "step"
         self.stage = "proposed"
         self.attempt = 0
+        self.by_hand = False  # a person at the wheel wants it made
         self.closed = 0  # seq of its last closing
         self.flying = False
         self.doubted = False  # an attempt was unknown, and no evidence has settled it since
@@ -231,7 +233,7 @@ def _handed_back(books: Ledger, *_: object) -> None:
 
 
 def _proposed(books: Ledger, _: int, entry: CallProposed) -> None:
-    books.propose(entry.use)
+    books.propose(entry.use).by_hand = bool(books.wheel)
 
 
 def _call_started(books: Ledger, _: int, entry: CallStarted) -> None:

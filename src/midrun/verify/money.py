@@ -12,11 +12,23 @@ from midrun.core.entries import (
     CallStarted,
     CallUnknown,
     CapRaised,
+    PauseWithdrawn,
     Record,
+    RunResumed,
     RunStarted,
 )
-from midrun.core.stops import AnyOf, MaxCost, MaxSteps, MaxTokens, MaxToolCalls, Stop
+from midrun.core.stops import (
+    TRAIL,
+    AnyOf,
+    MaxCost,
+    MaxSteps,
+    MaxTokens,
+    MaxToolCalls,
+    Repeats,
+    Stop,
+)
 from midrun.core.values import NOTHING, Spend
+from midrun.verify.asks import hash_of
 from midrun.verify.ledger import Ledger
 from midrun.verify.problems import Problem, Watch, arms
 
@@ -35,14 +47,25 @@ def bounds(stop: Stop | None) -> Iterator[tuple[str, int]]:
             yield "steps", n
         case MaxToolCalls(n):
             yield "tool_calls", n
+        case Repeats(n) if n <= TRAIL:
+            yield "repeats", n
         case _:
             return
 
 
 class Money(Watch):
-    """Watches what calls set aside and cost, and counts steps."""
+    """Watches what calls set aside and cost, and counts steps and tool calls."""
 
-    __slots__ = ("_caps", "_cost", "_reserved", "_steps", "_tokens", "_tools")
+    __slots__ = (
+        "_caps",
+        "_cost",
+        "_last",
+        "_reserved",
+        "_same",
+        "_steps",
+        "_tokens",
+        "_tools",
+    )
 
     def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
         super().__init__(ledger, found)
@@ -52,6 +75,8 @@ class Money(Watch):
         self._reserved: dict[str, Spend] = {}
         self._steps = 0
         self._tools = 0
+        self._last: tuple[str, str] | None = None  # the tool of the last call, its arguments
+        self._same = 0  # how often that call was made in a row
 
     def run_started(self, _: Record, entry: RunStarted) -> None:
         """The caps are set; of two on the same thing, the lower one counts."""
@@ -78,13 +103,29 @@ class Money(Watch):
             self._within(record, entry, "cost", self._cost)
 
     def _counted(self, record: Record, entry: CallStarted) -> None:
-        """A step begins only below the bounds on steps and tool calls."""
+        """Check the caps on steps and tool calls, which hold within a reply as well."""
         if entry.call_kind != "model":
-            self._tools += 1
+            self._count_tool_call(record, entry)
         elif entry.purpose == "step":
             self._steps += 1
             self._within(record, entry, "steps", self._steps)
             self._within(record, entry, "tool_calls", self._tools + 1)
+
+    def _count_tool_call(self, record: Record, entry: CallStarted) -> None:
+        self._tools += 1
+        made = self.ledger.calls.get(entry.call)
+        if made is None:
+            return
+        this = (made.tool, hash_of(made.args))
+        self._same = self._same + 1 if this == self._last else 1
+        self._last = this
+        if not made.by_hand:  # a person at the wheel decides about each call
+            self._within(record, entry, "tool_calls", self._tools)
+            self._within(record, entry, "repeats", self._same)
+
+    def resumed(self, _: Record, __: RunResumed | PauseWithdrawn) -> None:
+        """Count repetitions anew: a person has let the run go on."""
+        self._last, self._same = None, 0
 
     def _within(self, record: Record, entry: CallStarted, name: str, used: int) -> None:
         cap = self._caps.get(name)
@@ -107,6 +148,8 @@ class Money(Watch):
         {
             RunStarted: run_started,
             CapRaised: raised,
+            RunResumed: resumed,
+            PauseWithdrawn: resumed,
             CallStarted: started,
             CallDone: ended,
             CallFailed: ended,

@@ -40,7 +40,7 @@ from midrun.core.orders import CallModel, CallTool, Release, Undo
 from midrun.core.plan import KEEP, orders
 from midrun.core.rulings.asked import waking
 from midrun.core.state import Stage, State
-from midrun.core.stops import met, overdraws
+from midrun.core.stops import met, met_by_calls, overdraws
 from midrun.core.values import NOTHING
 from midrun.core.verdicts import Already, Refused, Rulings, Verdict, accept
 
@@ -79,8 +79,13 @@ def start(state: State, evidence: Start, now: Micros) -> Verdict:
         return accept(approval(call, ask_id(len(state.asks) + 1), now))
     if call is None:
         hit = met(state.stop, state.metered, evidence.reserve)
-    else:  # its step has begun: only money can still stop it
+    else:
+        # Its step has begun. Caps on money stop every attempt. Caps on calls stop the first
+        # attempt only: a later one is the same call and is not counted again. A call that a
+        # person makes by hand counts, but no cap on calls stops it: the person decided it.
         hit = overdraws(state.stop, state.meter, evidence.reserve)
+        if hit is None and not call.attempt and not call.by_hand:
+            hit = met_by_calls(state.stop, state.metered)
     if hit is not None:
         return accept(stopped_by(hit))
     return accept(

@@ -42,6 +42,7 @@ from midrun.core.sentences.phrases import (
 )
 from midrun.core.state import State
 from midrun.core.values import Phase, Residue
+from midrun.core.words import describe_unmade
 
 _THEN: Final = {
     Phase.QUEUED: "the run goes on",
@@ -110,9 +111,11 @@ def _cap_raised(entry: CapRaised, _: State, __: State) -> Told:
     return Told(who=person(entry.by), what=f"raised the cap to {to}{because(entry.reason)}")
 
 
-def _cap_reached(entry: CapReached, _: State, __: State) -> Told:
+def _cap_reached(entry: CapReached, before: State, _: State) -> Told:
     met = "reached a cap" if entry.cap else "met a condition to pause"
-    return Told(who=RUN, what=f"{met}: {condition(entry.stop)}")
+    unmade = describe_unmade(before, lambda call: call_named(before, call.id))
+    waiting = f"; {unmade}" if unmade else ""
+    return Told(who=RUN, what=f"{met}: {condition(entry.stop)}{waiting}")
 
 
 def _end_reached(entry: EndReached, _: State, __: State) -> Told:

@@ -231,6 +231,12 @@ STARTS = (
         ),
     ),
     Mutant(
+        name="caps_on_calls_end_with_the_step",
+        wrong="a reply with many calls goes past a cap on calls",
+        plant=lambda: in_place_of(call_rulings, "met_by_calls", lambda *_: None),
+        rules=("I37",),
+    ),
+    Mutant(
         name="redirect_does_not_stop_starts",
         wrong="calls of the old course start while a new one waits",
         plant=lambda: in_place_of(State, "redirects", property(lambda _: ())),
