@@ -163,6 +163,7 @@ async def test_of_twenty_answers_one_is_the_result(opened: Opener, tmp_path: Pat
         if place != winner:
             assert isinstance(other, ControlRefused)
             assert (other.reason, other.by) == ("already_answered", counted.by)
+            assert other.detail == f"answered “{counted.by}”"
 
 
 async def test_of_an_approval_and_a_refusal_one_counts(opened: Opener, tmp_path: Path) -> None:

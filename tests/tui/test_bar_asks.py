@@ -114,3 +114,21 @@ async def test_a_waiting_run_is_paused_and_keeps_its_question() -> None:
         stage.type(CTRL_C)
         bar = await stage.sees("Paused by ada")
         assert "Let the agent call send?" in bar
+
+
+async def test_an_answer_that_lost_a_race_is_named_and_kept() -> None:
+    """The loser reads who won and with what; the text stays in the line."""
+    size = Use("ask_human", question="Which size?")
+    async with staged(size, Use("read", what="the news"), "Done.") as stage:
+        await stage.sees("Waiting for a person")
+        stage.type("a")
+        await stage.sees("t  type an answer")
+        stage.type("t")
+        await stage.sees("Enter: send")
+        stage.type("very large")
+        await stage.sees("very large")
+        await stage.run.answer("small", actor="bob")
+        stage.type(ENTER)
+        await stage.sees(
+            "Your answer was not used: bob answered “small” first.", "very large", "Enter: send"
+        )

@@ -149,13 +149,21 @@ async def test_a_text_that_comes_too_late_is_printed() -> None:
         assert "it finished first. Your text: skip the sports" in stage.paper.written
 
 
-async def test_a_cancel_without_effects_needs_no_question() -> None:
-    """There is nothing to decide."""
+async def test_one_key_never_cancels() -> None:
+    """A cancel cannot be taken back, also where the run has changed nothing yet."""
     async with staged(READ, "Done.") as stage:
-        await stage.sees("c  Cancel")
+        await stage.sees("Stops after read", "c  Cancel")
         stage.type("c")
+        await stage.sees("Cancel?", "It has changed nothing that a cancel could undo.")
+        stage.type("c")
+        await stage.sees("Pausing by ada")
+        stage.type("n")
+        await stage.sees("Running")
+        stage.type("c")
+        await stage.sees("Cancel?", "Pausing by ada")
+        stage.type("y")
         assert await stage.gone() is Left.ENDED
-        assert "cancel asked for by ada: keep finished work" in stage.paper.written
+        assert "cancel asked for by ada" in stage.paper.written
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,9 @@ from tests.web.lists import badge, row
 from tests.web.scenes import Scene
 from tests.web.stage import Stage, Use
 from tests.web.test_by_keyboard import Hands
-from tests.web.watching import SETTLED_MS, Watched, at_tool
+from tests.web.watching import SETTLED_MS, at_tool
 
 FIRST: Final = "the first of the three"
-LAST: Final = "the last of the three"
-
-
-async def reading(bench: Bench, stage: Stage) -> Watched:
-    """A run that did nothing yet: a cancel is at once."""
-    return await at_tool(bench, stage, "read")
 
 
 PRESSED: Final[tuple[tuple[Scene, tuple[str, ...]], ...]] = (
@@ -35,7 +29,6 @@ PRESSED: Final[tuple[tuple[Scene, tuple[str, ...]], ...]] = (
     (scenes.unsure, ("It did",)),
     (scenes.capped, (FIRST,)),
     (scenes.stuck, ("Leave it as it is",)),
-    (reading, (LAST,)),
     (scenes.running, ("Take over",)),
     (scenes.taken_over, ("Write", "Hand back")),
 )
@@ -67,9 +60,8 @@ async def test_on_the_page_of_a_run(
 ) -> None:
     """It goes to what took the button's place, to the title of its panel, or to the bar."""
     seen = await scene(bench, stage)
-    big = {FIRST: seen.button("pause"), LAST: seen.button("cancel")}
     for name in pressed:
-        await press(seen.page, big.get(name) or seen.action(name))
+        await press(seen.page, seen.button("pause") if name == FIRST else seen.action(name))
 
 
 async def test_where_another_run_is_shown_in_its_place(bench: Bench, stage: Stage) -> None:

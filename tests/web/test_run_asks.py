@@ -1,7 +1,7 @@
 """What waits for a person: approved, edited, declined, answered; by one of two people."""
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from midrun import Agent, ask_human
 from tests.web.bench import Bench, freeze, later
@@ -153,7 +153,7 @@ async def test_a_question_is_answered(bench: Bench, stage: Stage) -> None:
 async def test_of_two_people_one_decides_and_the_other_learns_who(
     bench: Bench, stage: Stage
 ) -> None:
-    """Also if both press at the same moment: there is no error, and the mail goes out once."""
+    """Also if both press at the same moment: the mail goes out once."""
     seen = await asked(bench, stage, who="ann")
     other = await bench.page(seen.site, seen.path, who="olga", clock=True)
     await expect(other.locator("midrun-asks .card")).to_be_visible()
@@ -162,12 +162,85 @@ async def test_of_two_people_one_decides_and_the_other_learns_who(
     await seen.action("Approve").click()
     await seen.says("Completed")
     await other.get_by_role("button", name="Decline…").dispatch_event("click")
+    await other.get_by_label("Why not?").fill("too early")
     async with other.expect_response(lambda reply: reply.status == CONFLICT):
         await other.get_by_label("Why not?").press("Enter")
     asks = other.locator("midrun-asks")
     await expect(asks).to_contain_text("Approved by ann")
-    await expect(asks.get_by_role("alert")).to_have_count(0)
+    await expect(asks.get_by_role("alert")).to_have_text(
+        "Your decision was not used: ann approved it first."
+    )
+    await expect(asks.get_by_label("Your text")).to_have_value("too early")
     assert stage.did == ["bo"]
+
+
+async def question(bench: Bench, stage: Stage) -> tuple[Watched, Page]:
+    """Open the page of a run that asks something, as ann, and as olga, who hears nothing."""
+    use = Use("ask", question="Which region?")
+    seen = await watched(bench, stage, use, [Hold("end"), "All done."], who="ann")
+    await seen.says("Waiting for you")
+    other = await bench.page(seen.site, seen.path, who="olga", clock=True)
+    await expect(other.get_by_label("Answer to: Which region?")).to_be_visible()
+    return seen, other
+
+
+async def answers(page: Page, text: str) -> None:
+    """Write an answer, and send it."""
+    await page.get_by_label("Answer to: Which region?").fill(text)
+    await page.get_by_role("button", name="Answer", exact=True).click()
+
+
+async def test_an_answer_that_lost_a_race_is_named_and_kept(bench: Bench, stage: Stage) -> None:
+    """The loser is told who won and with what, and can copy their own text."""
+    seen, other = await question(bench, stage)
+    await other.route("**/seen", lambda route: route.abort())
+    await other.route("**/events*", lambda route: route.abort())
+    await answers(seen.page, "north")
+    await stage.start("end").wait()
+    await answers(other, "south, because of the harbour")
+    asks = other.locator("midrun-asks")
+    await expect(asks.get_by_role("alert")).to_have_text(
+        "Your answer was not used: ann answered “north” first."
+    )
+    text = asks.get_by_label("Your text")
+    await expect(text).to_have_value("south, because of the harbour")
+    await other.unroute("**/seen")
+    await other.unroute("**/events*")
+    await other.reload()
+    await expect(text).to_have_value("south, because of the harbour")
+    await asks.get_by_role("button", name="Dismiss").click()
+    await expect(text).to_have_count(0)
+
+
+async def test_a_text_that_was_being_written_is_kept_when_another_answers(
+    bench: Bench, stage: Stage
+) -> None:
+    """The card goes away under the writer's hands; the text does not."""
+    seen, other = await question(bench, stage)
+    await other.get_by_label("Answer to: Which region?").fill("south")
+    await answers(seen.page, "north")
+    asks = other.locator("midrun-asks")
+    await expect(asks.get_by_role("alert")).to_have_text(
+        "Your text was not sent. Answered by ann: “north”"
+    )
+    await expect(asks.get_by_label("Your text")).to_have_value("south")
+    await expect(seen.page.locator("midrun-asks").get_by_role("alert")).to_have_count(0)
+
+
+async def test_two_tabs_of_one_person_can_lose_to_each_other(
+    bench: Bench, stage: Stage
+) -> None:
+    """The same name is no reason to drop what the second tab sent."""
+    seen, _ = await question(bench, stage)
+    tab = await bench.page(seen.site, seen.path, who="ann", clock=True)
+    await expect(tab.get_by_label("Answer to: Which region?")).to_be_visible()
+    await tab.route("**/seen", lambda route: route.abort())
+    await tab.route("**/events*", lambda route: route.abort())
+    await answers(seen.page, "first")
+    await stage.start("end").wait()
+    await answers(tab, "second")
+    alert = tab.locator("midrun-asks").get_by_role("alert")
+    await expect(alert).to_have_text("Your answer was not used: you answered “first” first.")
 
 
 async def test_a_pause_keeps_the_question_open(bench: Bench, stage: Stage) -> None:

@@ -166,6 +166,7 @@ async def test_a_queued_run_says_that_nobody_takes_it(bench: Bench, stage: Stage
             await expect(bar.locator(".note")).to_have_text("no worker is there to take it")
             await expect(bar.locator("#cancel")).to_contain_text("Never starts.")
             await bar.locator("#cancel").click()
+            await page.get_by_role("button", name="Cancel", exact=True).click()
             await expect(bar.locator(".badge")).to_contain_text("Cancelled by you")
             await page.close()
 

@@ -6,9 +6,9 @@ import pytest
 from playwright.async_api import expect
 
 from midrun.ports.outside import Outside
-from tests.web.bench import Bench
+from tests.web.bench import Bench, later
 from tests.web.stage import Stage, Use
-from tests.web.watching import PLAN, Watched, at_tool, exactly, watched
+from tests.web.watching import PLAN, SETTLED_MS, Watched, at_tool, exactly, watched
 
 pytestmark = pytest.mark.once
 
@@ -30,11 +30,34 @@ async def with_effects(bench: Bench, stage: Stage) -> Watched:
     return seen
 
 
-async def test_without_effects_a_cancel_is_at_once(bench: Bench, stage: Stage) -> None:
-    """There is nothing to decide."""
+@pytest.mark.parametrize("how", ["click", "key"])
+async def test_one_tap_or_key_never_cancels(bench: Bench, stage: Stage, how: str) -> None:
+    """A cancel cannot be taken back, also where the run has changed nothing yet."""
     seen = await at_tool(bench, stage, "read")
+    await (seen.button("cancel").click() if how == "click" else seen.page.keyboard.press("c"))
+    sheet = seen.page.locator("midrun-cancel-sheet")
+    await expect(sheet).to_contain_text("It has changed nothing that a cancel could undo.")
+    await seen.says("Pausing by you")
+    await seen.page.keyboard.press("Escape")
+    await seen.says("Running")
     await seen.button("cancel").click()
+    await seen.says("Pausing by you")
+    await sheet.get_by_role("button", name="Cancel", exact=True).click()
     await seen.says("Cancelled by you")
+
+
+async def test_a_halted_run_is_cancelled_through_the_sheet_too(
+    bench: Bench, stage: Stage
+) -> None:
+    """The cancel is carried out when the halt is lifted."""
+    seen = await at_tool(bench, stage, "read")
+    await seen.site.mid.halt("fire drill", actor="operator:olga")
+    await seen.says("Halted")
+    await seen.button("cancel").click()
+    sheet = seen.page.locator("midrun-cancel-sheet")
+    await sheet.get_by_role("button", name="Cancel", exact=True).click()
+    await expect(sheet).to_have_count(0)
+    await expect(seen.button("cancel")).to_contain_text("Asked for")
 
 
 async def test_the_sheet_holds_the_run_and_names_what_will_happen(
@@ -132,7 +155,10 @@ async def test_c_twice_cancels(bench: Bench, stage: Stage) -> None:
     """The second confirms what the sheet says first."""
     seen = await with_effects(bench, stage)
     await seen.page.keyboard.press("c")
+    await seen.page.keyboard.press("c")  # too soon: nothing could have been read
     await seen.says("Pausing by you")
+    await expect(seen.page.locator("midrun-cancel-sheet")).to_be_visible()
+    await later(seen.page, SETTLED_MS)
     await seen.page.keyboard.press("c")
     await seen.says("Cancelled by you")
     assert sorted(stage.undone) == ["memo", "work"]
@@ -162,3 +188,17 @@ async def test_what_could_not_be_undone_is_shown_and_tried_again(
     await seen.action("Leave it as it is").click()
     await expect(seen.action("Retry undo")).to_have_count(0)
     await seen.says("Cancelled by you")
+
+
+async def test_a_cancel_that_lost_a_race_is_named(bench: Bench, stage: Stage) -> None:
+    """The loser wanted to undo; the winner did not."""
+    seen = await with_effects(bench, stage)
+    await seen.button("cancel").click()
+    await seen.says("Pausing by you")
+    await seen.page.route("**/seen", lambda route: route.abort())  # it has not heard yet
+    await seen.run.cancel(undo="in_flight", actor="ann")
+    await seen.action("Cancel and undo 2").click()
+    await expect(seen.page.locator("midrun-controls")).to_contain_text(
+        "Your cancel was not used: ann cancelled first."
+    )
+    assert stage.undone == ["work"]

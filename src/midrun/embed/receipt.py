@@ -2,11 +2,13 @@
 
 from midrun.core import controls as c
 from midrun.core.possible import possible
+from midrun.core.sentences.asks import describe_closure
 from midrun.core.table import name_of
 from midrun.core.values import Phase
 from midrun.core.verdicts import Already, Refused
 from midrun.driver.control import Ruled
 from midrun.errors import ControlRefused
+from midrun.errors.runs import LOST_ASK
 from midrun.handles.receipt import Receipt
 
 
@@ -26,6 +28,7 @@ def receipt(control: c.Control, ruled: Ruled) -> Receipt:
             possible(after),
             verdict.by,
             verdict.seq,
+            _describe_winner(control, ruled),
         )
     pausing = isinstance(control, c.Pause | c.TakeOver) and after.phase is Phase.PAUSING
     if isinstance(control, c.Cancel) and after.phase is Phase.HALTED:
@@ -44,3 +47,10 @@ def receipt(control: c.Control, ruled: Ruled) -> Receipt:
     return Receipt(
         seq=ruled.seq, phase=after.phase, applied=not waits, by=control.by.name, said=said
     )
+
+
+def _describe_winner(control: c.Control, ruled: Ruled) -> str:
+    """Return the decision that a refused one lost to; empty if it lost to none."""
+    verdict, ask = ruled.verdict, ruled.after.ask(getattr(control, "ask", ""))
+    lost = isinstance(verdict, Refused) and verdict.reason in LOST_ASK
+    return describe_closure(ask) if lost and ask is not None else ""

@@ -12,6 +12,9 @@ _OTHERWISE: Final = {
 }
 """Reason of a refusal → what its `by` says, where it is not who came first."""
 
+LOST_ASK: Final = frozenset({"already_answered", "ask_closed"})
+"""Reasons of a refusal that say: another decision, or the end of its time, closed the ask."""
+
 
 class ControlRefused(MidrunError):
     """The run stands where this control makes no sense; nothing was applied.

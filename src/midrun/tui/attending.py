@@ -126,7 +126,7 @@ class _Attending:
 
     def _unsent(self, left: Left | None) -> list[Line]:
         """Return what somebody was writing: under a sheet, too, it is theirs."""
-        text = "" if self._hand.draft is None else self._hand.buffer.text
+        text = self._hand.sending if self._hand.draft is None else self._hand.buffer.text
         why = "it finished first" if left is Left.ENDED else "it was not sent"
         return [[("bad", f"! {why}. Your text: {text}")]] if text else []
 

@@ -17,6 +17,7 @@ from midrun.agents.outcome import AskView
 from midrun.core.ids import Micros
 from midrun.core.values import UndoSet, Urgency
 from midrun.errors import ControlRefused, MidrunError
+from midrun.errors.runs import LOST_ASK
 from midrun.handles.asking import Who
 from midrun.handles.interface import AnyRun
 from midrun.handles.receipt import Receipt
@@ -87,6 +88,7 @@ class Hand:
         self._pressed = Micros(0)
         self._wishes: deque[Wish] = deque()
         self._wanted = anyio.Event()
+        self.sending = ""  # a text that was sent, and of which the fate is not known yet
 
     async def working(self) -> None:
         """Carry out wishes, in the order in which they were pressed."""
@@ -170,14 +172,12 @@ class Hand:
         self.compose(self._aside())
 
     def cancel(self) -> None:
-        """Cancel; if the run has done or holds anything, ask first, and let nothing start."""
+        """Ask whether to cancel, and let nothing start meanwhile: no single key cancels."""
         offer = self.view.controls["cancel"]
-        if not offer.enabled:
-            self.notice = offer.consequence
-        elif offer.undo or offer.never or offer.unsure or offer.release:
+        if offer.enabled:
             self.confirm()
         else:
-            self.confirmed("in_flight")
+            self.notice = offer.consequence
 
     def confirm(self) -> None:
         """Ask whether to cancel; a run at work is held meanwhile."""
@@ -273,12 +273,17 @@ class Hand:
             self.want(lambda: self._sent(draft, text, now=now))
 
     async def _sent(self, draft: Draft, text: str, *, now: bool) -> Receipt | None:
+        # A cancellation leaves `sending` set: the bar goes away, and prints the text.
+        self.sending = text
         try:
-            return await draft.send(text, now)
+            receipt = await draft.send(text, now)
         except MidrunError:
             if self.mode is Mode.BAR:
                 self.compose(draft, text)
+                self.sending = ""
             raise
+        self.sending = ""
+        return receipt
 
     def toggle(self) -> None:
         """Make a side question of a redirect, or the other way round; the text stays."""
@@ -337,7 +342,15 @@ def _nothing() -> None:
     """Nobody draws yet."""
 
 
+DECISIONS: Final = {"answer": "answer", "approve": "approval"}
+"""Control → what its sender calls it, where an ask was decided; else it is a decision."""
+
+
 def _refused(refusal: ControlRefused) -> str:
+    if refusal.reason in LOST_ASK and refusal.detail:
+        mine = DECISIONS.get(refusal.control, "decision")
+        won = f"{refusal.by} {refusal.detail} first" if refusal.by else refusal.detail
+        return f"Your {mine} was not used: {won}."
     first = f" ({refusal.by} was first)" if refusal.by else ""
     detail = f": {refusal.detail}" if refusal.detail else ""
     reason = refusal.reason.replace("_", " ")

@@ -21,7 +21,7 @@ HELP: Final = (
     ("p", "pause, keep running, or resume: what the line says now"),
     ("r", "redirect: Enter at the next step, Alt+Enter now, Esc discards"),
     ("s", "side question: it is answered, then the run goes on where it was"),
-    ("c", "cancel; if something was done, you are asked what to undo first"),
+    ("c", "cancel: shows what would be undone, and asks first"),
     ("a", "answer what the run asks: approve, decline, edit, answer"),
     ("w", "take back the redirect or message that waits"),
     ("t", "take over, and write in the agent's place; p hands back, r with words"),
@@ -44,6 +44,8 @@ def confirming(offer: Offer, *, held: bool, width: int) -> list[Line]:
         if names:
             text = f"  {title}: {'; '.join(map(flat, names))}"
             lines += [[(look, row)] for row in folded(text, width)]
+    if len(lines) == 1:
+        lines.append([("dim", "  It has changed nothing that a cancel could undo.")])
     return [*lines, keys(confirm_keys(offer)), [("dim", AGAIN)]]
 
 

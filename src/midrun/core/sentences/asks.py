@@ -77,6 +77,19 @@ def _ask_answered(entry: AskAnswered, before: State, _: State) -> Told:
     return Told(who=who, what=f"answered {entry.ask}, {about}: {said}{because(entry.reason)}")
 
 
+def describe_closure(ask: Ask) -> str:
+    """Return how an ask was closed, as the predicate of its decider: "answered “no”"."""
+    decision = ask.decision
+    if decision is None:
+        return f"it was closed: {_CLOSED.get(ask.closed, 'its time was up')}"
+    if decision.choice == "approve":
+        other = f" with other arguments{arguments(decision.value)}" if decision.value else ""
+        return f"approved it{other}"
+    if decision.choice == "decline":
+        return f"declined it{because(decision.reason)}"
+    return f"answered {spoken(decision.value)}"
+
+
 def _about(state: State, ask: Ask) -> str:
     """Return what an ask is about, for whoever does not have its first line at hand."""
     if ask.ask_kind == "child":

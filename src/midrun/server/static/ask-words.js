@@ -1,7 +1,10 @@
 // @ts-check
 /** Asks in words: what they want to know, what they come with, who may decide. */
 
+import { whom } from "./words.js";
+
 /** @typedef {import("./shapes.js").Ask} Ask */
+/** @typedef {import("./api.js").Problem} Problem */
 
 /** @param {Ask} ask @param {string} tool */
 export const question = (ask, tool) =>
@@ -19,6 +22,26 @@ export function waitsFor(ask) {
   if (ask.audience === "operator") return "An operator has to decide.";
   if (ask.audience.startsWith("user:")) return `${ask.audience.slice(5)} has to decide.`;
   return "Somebody else has to decide.";
+}
+
+/** Why a server refuses a decision that came after another one. */
+const LOST = new Set(["already_answered", "ask_closed"]);
+const MINE = /** @type {Record<string, string>} */ ({
+  answer: "answer",
+  approve: "approval",
+  edit: "approval",
+});
+
+/** Tell whether a decision was refused because the ask was closed first. @param {Problem} problem */
+export const isLost = (problem) => LOST.has(problem.reason);
+
+/**
+ * Say that a decision was not used, and which one was.
+ * @param {Problem} problem @param {string} decision what the loser sent @param {string} you
+ */
+export function notUsed({ by, why }, decision, you) {
+  const won = by ? `${whom(by, you)} ${why || "decided"} first` : why || "it was closed first";
+  return `Your ${MINE[decision] ?? "decision"} was not used: ${won}.`;
 }
 
 /** @param {unknown} value */

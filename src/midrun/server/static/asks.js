@@ -2,8 +2,9 @@
 /** `<midrun-asks>`: what waits for a person to decide. */
 import { css, html, live, nothing, repeat } from "./lit.js";
 import { Problem, etag } from "./api.js";
-import { details, pretty, question, waitsFor } from "./ask-words.js";
+import { details, isLost, notUsed, pretty, question, waitsFor } from "./ask-words.js";
 import { keep, kept } from "./drafts.js";
+import { copied } from "./ended.js";
 import { bring } from "./following.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
@@ -11,6 +12,10 @@ import { span, whom } from "./words.js";
 
 /** @typedef {import("./shapes.js").Ask} Ask */
 /** @typedef {{id: string, text: string}} Decided */
+/**
+ * What a person wrote for an ask that another decision closed first; `said` tells which.
+ * @typedef {{question: string, said: string, text: string}} Lost
+ */
 
 /** Milliseconds for which one reads what was decided; the timeline has it for good. */
 const LINGER = 30_000;
@@ -22,7 +27,6 @@ const SETTLED = [
   ["no", "It didn’t"],
   ["unknown", "Don’t know"],
 ];
-const TOO_LATE = new Set(["already_answered", "ask_closed"]);
 const CHOICES = /** @type {Record<string, string>} */ ({
   approve: "Approved",
   decline: "Declined",
@@ -37,6 +41,8 @@ export class Asks extends StoreElement {
     field: { state: true },
     drafts: { state: true },
     decided: { state: true },
+    lost: { state: true },
+    copied: { state: true },
   };
 
   static styles = [
@@ -79,6 +85,11 @@ export class Asks extends StoreElement {
     this.drafts = {};
     /** @type {Decided[]} */
     this.decided = [];
+    /** @type {Record<string, Lost>} by ask; kept until the reader dismisses it */
+    this.lost = {};
+    this.copied = ""; // the ask whose lost text was copied last
+    /** @type {Set<string>} asks for which a decision is on its way */
+    this._sending = new Set();
     /** @type {Map<string, Ask>} */
     this._known = new Map();
     /** @type {Set<string>} those that were brought before the reader's eyes */
@@ -96,7 +107,8 @@ export class Asks extends StoreElement {
   willUpdate(changed) {
     super.willUpdate(changed);
     if (this.view && !this._restored) this._restore(this.view);
-    if (this._restored && (changed.has("drafts") || changed.has("field"))) this._keep();
+    const written = ["drafts", "field", "lost"].some((name) => changed.has(name));
+    if (this._restored && written) this._keep();
     for (const ask of this.view?.asks ?? []) this._known.set(ask.id, ask);
   }
 
@@ -108,13 +120,38 @@ export class Asks extends StoreElement {
   _restore(run) {
     this._restored = true;
     const text = kept(`${run.run_id} asks`);
-    if (text) ({ drafts: this.drafts, field: this.field } = JSON.parse(text));
+    if (!text) return;
+    ({ drafts: this.drafts, field: this.field, lost: this.lost = {} } = JSON.parse(text));
+    const open = new Set(run.asks.map(({ id }) => id));
+    for (const [id, draft] of Object.entries(this.drafts)) {
+      if (open.has(id)) continue;
+      const said = "Your text was not sent: the question was closed while this page was away.";
+      this._lose(id, { question: "", said, text: draft.trim() });
+    }
   }
 
   _keep() {
-    const { drafts, field } = this;
-    const written = field || Object.keys(drafts).length;
-    keep(`${this.store?.id} asks`, written ? JSON.stringify({ drafts, field }) : "");
+    const { drafts, field, lost } = this;
+    const written = field || Object.keys(drafts).length || Object.keys(lost).length;
+    keep(`${this.store?.id} asks`, written ? JSON.stringify({ drafts, field, lost }) : "");
+  }
+
+  /** Keep what was not used; an ask leaves its card at once. @param {string} id @param {Lost} lost */
+  _lose(id, lost) {
+    this._drop(id);
+    this.lost = { ...this.lost, [id]: lost };
+  }
+
+  /** @param {string} id */
+  _dismiss(id) {
+    const { [id]: _, ...others } = this.lost;
+    this.lost = others;
+  }
+
+  /** What is written for an ask, and is not only what the field began with. @param {Ask} ask */
+  _written(ask) {
+    const text = this.drafts[ask.id] ?? "";
+    return text === JSON.stringify(ask.args, null, 2) ? "" : text.trim();
   }
 
   /** What is new for the reader to decide may be out of their sight. */
@@ -140,11 +177,24 @@ export class Asks extends StoreElement {
     const { value: given, reason } = data.decision ?? {};
     const value = pretty(given) || reason;
     const said = `${how}${who ? ` by ${who}` : ""}${value ? `: “${value}”` : ""}`;
+    this._overtake(ask, said, by === this.view?.you && pretty(given));
     const decided = { id: ask.id, text: `${ask.question || ask.tool} — ${said}` };
     this.decided = [decided, ...this.decided].slice(0, 3);
     setTimeout(() => {
       this.decided = this.decided.filter((one) => one !== decided);
     }, LINGER);
+  }
+
+  /**
+   * Keep a text that was being written when another decision closed its ask. The end of a
+   * decision of ours that is on its way is told by its reply.
+   * @param {Ask} ask @param {string} said @param {string | false} mine what we answered ourselves
+   */
+  _overtake(ask, said, mine) {
+    const text = this._written(ask);
+    if (this._sending.has(ask.id)) return;
+    if (!text || text === mine) this._drop(ask.id);
+    else this._lose(ask.id, { question: ask.question, said: `Your text was not sent. ${said}`, text });
   }
 
   /** Bring what waits before the reader's eyes, and under their hands. */
@@ -156,9 +206,11 @@ export class Asks extends StoreElement {
 
   render() {
     const asks = (this.view?.asks ?? []).filter((ask) => ask.kind !== "unsure");
-    if (!this.shown(asks.length + this.decided.length > 0)) return nothing;
+    const lost = Object.entries(this.lost);
+    if (!this.shown(asks.length + lost.length + this.decided.length > 0)) return nothing;
     return html`<section class=${asks.length ? "panel" : "panel quiet"} aria-labelledby="title">
-      <h2 id="title" tabindex="-1">${asks.length ? `Needs your answer (${asks.length})` : "Decided just now"}</h2>
+      <h2 id="title" tabindex="-1">${title(asks.length, lost.length)}</h2>
+      ${repeat(lost, ([id]) => id, ([id, one]) => this._lostCard(id, one))}
       ${repeat(asks, (ask) => ask.id, (ask) => this._card(ask))}
       ${this.error ? html`<p class="error" role="alert">${this.error}</p>` : nothing}
       ${this.decided.map((decided) => html`<p class="dim">${decided.text}</p>`)}
@@ -187,6 +239,26 @@ export class Asks extends StoreElement {
         ? html`<span class="dim">${left > 0 ? `Expires in ${span(left)}` : "Its time is up"}</span>`
         : nothing}
       ${ask.may_decide ? this._buttons(ask) : html`<span class="dim">${waitsFor(ask)}</span>`}
+    </div>`;
+  }
+
+  /** @param {string} id @param {Lost} lost */
+  _lostCard(id, { question, said, text }) {
+    const copy = async () => {
+      this.copied = (await copied(text)) ? id : "";
+    };
+    return html`<div class="card" data-lost=${id}>
+      ${question ? html`<span class="question">${question}</span>` : nothing}
+      <p class="error" role="alert">${said}</p>
+      ${text
+        ? html`<label>Your text <textarea readonly rows="2" .value=${text}></textarea></label>`
+        : nothing}
+      <div class="row">
+        ${text
+          ? html`<button @click=${() => void copy()}>${this.copied === id ? "Copied" : "Copy"}</button>`
+          : nothing}
+        <button @click=${() => this._dismiss(id)}>Dismiss</button>
+      </div>
     </div>`;
   }
 
@@ -359,10 +431,16 @@ export class Asks extends StoreElement {
     await this._decide(ask, { decision: "edit", args });
   }
 
-  /** Decide. Whoever comes second is told who was first, which is no error. */
-  async _decide(/** @type {Ask} */ ask, /** @type {object} */ body) {
+  /**
+   * Send a decision. One that comes second is not used: the card says which one was, and keeps
+   * its text.
+   * @param {Ask} ask @param {{decision: string, value?: unknown, comment?: string, args?: any}} body
+   */
+  async _decide(ask, body) {
     const { store, view: run } = this;
     if (!store || !run) return;
+    const text = pretty(body.value) || (this.drafts[ask.id] ?? "").trim();
+    this._sending.add(ask.id);
     const done = await this.attempt(async () => {
       try {
         await store.api.post(`/v1/asks/${ask.ref}`, body, { ifMatch: etag(run) }).catch((error) => {
@@ -371,13 +449,22 @@ export class Asks extends StoreElement {
           return store.api.post(`/v1/asks/${ask.ref}`, body);
         });
       } catch (error) {
-        if (!(error instanceof Problem && TOO_LATE.has(error.reason))) throw error;
+        if (!(error instanceof Problem && isLost(error))) throw error;
+        const said = notUsed(error, body.decision, run.you);
+        this._lose(ask.id, { question: ask.question, said, text });
       }
       return true;
     });
+    this._sending.delete(ask.id);
     store.refresh();
     if (done) this._drop(ask.id);
   }
+}
+
+/** @param {number} asks @param {number} lost */
+function title(asks, lost) {
+  if (asks) return `Needs your answer (${asks})`;
+  return lost ? "Came too late" : "Decided just now";
 }
 
 customElements.define("midrun-asks", Asks);

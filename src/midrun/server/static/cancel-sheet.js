@@ -4,6 +4,7 @@ import { css, html, nothing } from "./lit.js";
 import { keep, kept } from "./drafts.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
+import { overtaken } from "./words.js";
 
 /** Seconds for which nothing new starts while somebody decides. */
 const HOLD_S = 60;
@@ -85,7 +86,8 @@ export class CancelSheet extends StoreElement {
   updated() {
     const run = this.view;
     if (!run) return;
-    if (["cancelling", "cancelled", "completed", "halted"].includes(run.phase)) this._close("");
+    const halted = this.held === "yes" && run.phase === "halted"; // our hold is over
+    if (!run.controls.cancel.enabled || halted) this._close("");
     else if (this.held === "yes" && !HELD.has(run.phase) && run.seq >= this._from) {
       this._close("Nobody decided in time, so the run went on.");
     }
@@ -113,7 +115,8 @@ export class CancelSheet extends StoreElement {
   /** @param {"all" | "in_flight"} undo */
   async _cancel(undo) {
     const store = this.store;
-    if (await this.attempt(async () => store?.send("cancel", { undo }))) this._close("");
+    const made = await this.attempt(async () => store?.send("cancel", { undo }));
+    if (made) this._close(overtaken(made.command?.receipt, "cancel", this.view?.you ?? ""));
   }
 
   render() {
@@ -130,6 +133,9 @@ export class CancelSheet extends StoreElement {
       ${listed("It can undo:", undo)} ${listed("It cannot undo:", never)}
       ${listed("It releases, in any case:", release)}
       ${listed("Nobody knows whether these happened:", unsure)}
+      ${[undo, never, release, unsure].some((deeds) => deeds.length)
+        ? nothing
+        : html`<div>It has changed nothing that a cancel could undo.</div>`}
       ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
       <div class="row">
         <button class="danger" @click=${() => this.confirm()}>

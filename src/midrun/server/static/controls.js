@@ -30,6 +30,7 @@ import { keepKeys, keysEverywhere } from "./keys.js";
 import { icon } from "./icons.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
+import { overtaken } from "./words.js";
 import "./composer.js";
 
 /** @typedef {import("./shapes.js").Offer} Offer */
@@ -75,6 +76,7 @@ export class MidrunControls extends StoreElement {
     this._unasked = false; // something is open because it was before a reload
     this._label = "";
     this._flippedAt = -Infinity;
+    this._sheetAt = -Infinity; // when the cancel sheet was opened
     /** @param {KeyboardEvent} event */
     this._keys = (event) => this._key(event);
     /** @type {ReturnType<typeof setInterval> | undefined} */
@@ -165,20 +167,22 @@ export class MidrunControls extends StoreElement {
     /** @type {import("./composer.js").Composer | null} */ (open)?.reach();
   }
 
-  /** Cancel at once where nothing was done; else say first what would become of it. */
+  /**
+   * Open the sheet that says what a cancel would do: no single key or tap cancels. A second one
+   * confirms it, but not so soon that the sheet cannot have been read.
+   */
   async _askCancel() {
     const offer = this.view?.controls.cancel;
     if (!offer?.enabled) return;
     if (this.sheet === "cancel") {
+      if (performance.now() - this._sheetAt <= SETTLE) return;
       const open = this.renderRoot.querySelector("midrun-cancel-sheet");
       await /** @type {import("./cancel-sheet.js").CancelSheet} */ (open).confirm();
       return;
     }
     this.notice = "";
-    const { undo, never, unsure, release } = offer;
-    const clean = [undo, never, unsure, release].every((deeds) => !deeds.length);
-    if (clean) await this._send("cancel", {}, { as: offer.label });
-    else this.sheet = "cancel";
+    this.sheet = "cancel";
+    this._sheetAt = performance.now();
   }
 
   /**
@@ -188,7 +192,9 @@ export class MidrunControls extends StoreElement {
   async _send(verb, body, how) {
     const store = this.store;
     this.notice = "";
-    return this.attempt(async () => store?.send(verb, body, how), how?.as);
+    const made = await this.attempt(async () => store?.send(verb, body, how), how?.as);
+    if (made) this.notice = overtaken(made.command?.receipt, verb, this.view?.you ?? "");
+    return made;
   }
 
   /** @param {Pending} pending */
@@ -232,7 +238,11 @@ export class MidrunControls extends StoreElement {
 
   /** @param {string} said */
   async _closed(said) {
-    if (!this.sheet) return; // who pressed and who looked may both have closed it
+    if (!this.sheet) {
+      // The press and the look may both have closed it; only the press has something to say.
+      this.notice ||= said;
+      return;
+    }
     const button = { cancel: "cancel", redirect: "redirect", fork: "fork", "": "" }[this.sheet];
     this.sheet = "";
     this._unasked = false;

@@ -1,8 +1,10 @@
 // @ts-check
 /** The base of every element that shows a run: it draws again when the run's store has news. */
 import { HOME, Problem } from "./api.js";
+import { isLost, notUsed } from "./ask-words.js";
 import { FocusElement } from "./focus-element.js";
 import { RunStore } from "./run-store.js";
+import { signed } from "./words.js";
 
 /**
  * Attributes: `run` (its id), `base` (the server; where the script came from unless given) and
@@ -92,7 +94,7 @@ export class StoreElement extends FocusElement {
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       this._unanswered = error.status === 0;
-      this.error = this._unanswered ? unanswered(what, away) : told(error);
+      this.error = this._unanswered ? unanswered(what, away) : told(error, this.view?.you ?? "");
       return null;
     }
   }
@@ -135,9 +137,14 @@ export class StoreElement extends FocusElement {
   }
 }
 
-/** Return a refusal in words. @param {Problem} problem */
-function told(problem) {
-  if (problem.status === 412) return "The run changed meanwhile. Look again, then press again.";
+/** Return a refusal in words. @param {Problem} problem @param {string} you */
+function told(problem, you) {
+  if (problem.status === 412) {
+    const { sign } = problem.run ?? {};
+    const now = sign ? ` It is now: ${signed(sign.word, sign.by, you)}.` : "";
+    return `This was not used: the run changed meanwhile.${now} Look again, then press again.`;
+  }
+  if (isLost(problem)) return notUsed(problem, "answer", you);
   if (problem.reason === "bad_arguments" && problem.why) return sentence(problem.why);
   return problem.message;
 }

@@ -43,6 +43,23 @@ export function by(name, you) {
   return name ? ` by ${whom(name, you)}` : "";
 }
 
+const FIRST = /** @type {Record<string, string>} */ ({
+  already_pausing: "paused",
+  already_paused: "paused",
+  already_cancelling: "cancelled",
+  already_cancelled: "cancelled",
+});
+
+/**
+ * Say that a control changed nothing because another person's came first; else say nothing.
+ * @param {import("./shapes.js").Receipt | undefined} receipt @param {string} verb @param {string} you
+ */
+export function overtaken(receipt, verb, you) {
+  const did = FIRST[receipt?.already ?? ""];
+  if (!receipt?.by || receipt.by === you || !did) return "";
+  return `Your ${verb} was not used: ${receipt.by} ${did} first.`;
+}
+
 /**
  * Return a sign's word with who did it: "Cancelled by you — 1 undo failed".
  * @param {string} word @param {string} name @param {string} you
