@@ -1,10 +1,12 @@
 """What a page in somebody's browser, or a malformed request, can do: nothing."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
 
+from midrun import Midrun, Misconfigured
 from midrun.server import Limits, app
 from tests.runtime.stage import Stage
 from tests.server.conftest import PATIENCE, Serve, listening, token_of
@@ -74,7 +76,9 @@ async def test_other_pages_change_nothing(
     reply = await client.post("/v1/runs", json=body, headers=headers)
     assert reply.status_code == 403
     assert is_guarded(reply)
-    assert (await client.options("/v1/runs", headers=headers)).status_code in {403, 405}
+    refused = await client.options("/v1/runs", headers=headers)
+    assert refused.status_code in {204, 403}  # going there by a link is no preflight
+    assert is_guarded(refused)
     assert await entries_of(served) == 0
     own = {"Origin": served.url, "Sec-Fetch-Site": "same-origin"}
     assert (await client.post("/v1/runs", json=body, headers=own)).status_code == 201
@@ -87,6 +91,96 @@ async def test_other_pages_open_no_streams(serve: Serve, stage: Stage, site: str
     client = await served.client("olga")
     headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
     assert (await client.get("/v1/events", headers=headers)).status_code == 403
+
+
+ELSEWHERE = "http://localhost:3000"
+
+
+@asynccontextmanager
+async def allowing(stage: Stage, *origins: str) -> AsyncIterator[httpx2.AsyncClient]:
+    """Give a client of a server that lets pages of `origins` call it."""
+    mid = Midrun("memory://", agents=[stage.agent("Done.")])
+    made = app(mid, token=token_of("me"), allow_origins=origins)
+    async with mid, listening(made) as port:
+        url = f"http://127.0.0.1:{port}"
+        async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE) as client:
+            yield client
+
+
+async def test_a_page_of_an_allowed_origin_calls_with_a_bearer_token(stage: Stage) -> None:
+    """The preflight names the headers, and the reply may be read by that origin alone."""
+    shown = {"Authorization": f"Bearer {token_of('me')}"}
+    page = {"Origin": ELSEWHERE, "Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}
+    async with allowing(stage, "http://LocalHost:3000/") as client:
+        asked = {
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization,content-type,x-copilotkit",
+        }
+        preflight = await client.options("/agui/actor", headers=page | asked)
+        assert preflight.status_code == 204
+        assert preflight.headers["access-control-allow-origin"] == ELSEWHERE
+        assert preflight.headers["access-control-allow-methods"] == "OPTIONS, POST"
+        assert "authorization,content-type" in preflight.headers["access-control-allow-headers"]
+        body = {"agent": "actor", "input": "Go."}
+        made = await client.post("/v1/runs", json=body, headers=page | shown)
+        assert made.status_code == 201
+        look = await client.get(made.headers["location"], headers=page | shown)
+        for reply in (preflight, made, look, await client.get("/v1/runs", headers=page)):
+            assert reply.headers["access-control-allow-origin"] == ELSEWHERE
+            assert "ETag" in reply.headers["access-control-expose-headers"]
+            assert reply.headers["vary"] == "Origin"
+            assert "access-control-allow-credentials" not in reply.headers
+        other = {**page, "Origin": "http://localhost:3001"}
+        for refused in (
+            await client.options("/v1/runs", headers=other | asked),
+            await client.get("/v1/runs", headers=other | shown),
+            await client.get("/v1/runs", headers=[*other.items(), *page.items()]),
+        ):
+            assert refused.status_code == 403
+            assert "access-control-allow-origin" not in refused.headers
+            assert "--allow-origin" in refused.json()["detail"]
+
+
+async def test_a_cookie_never_counts_for_a_page_of_another_origin(stage: Stage) -> None:
+    """Nor is there a session to be opened or ended from there."""
+    page = {"Origin": ELSEWHERE, "Sec-Fetch-Site": "same-site"}
+    shown = {"Authorization": f"Bearer {token_of('me')}"}
+    async with allowing(stage, ELSEWHERE) as client:
+        assert (await client.post("/v1/session", json={}, headers=shown)).status_code == 200
+        assert (await client.get("/v1/runs")).status_code == 200  # the cookie is good
+        assert (await client.get("/v1/runs", headers=page)).status_code == 401
+        signing_in = await client.post("/v1/session", json={}, headers=page | shown)
+        assert signing_in.status_code == 403
+        assert (await client.delete("/v1/session", headers=page | shown)).status_code == 403
+        assert (await client.get("/v1/runs")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["*", "null", "localhost:3000", "http://*.example", "http://a.example/b", "ftp://a"],
+)
+def test_an_origin_that_is_not_exact_is_refused_by_name(origin: str) -> None:
+    """A wildcard would let every page in that has a token to try."""
+    with pytest.raises(Misconfigured, match="allow_origins"):
+        app(Midrun("memory://"), token=token_of("me"), allow_origins=[origin])
+    with pytest.raises(Misconfigured, match="allow_origins"):
+        app(Midrun("memory://"), token=token_of("me"), allow_origins="http://a.example")
+
+
+async def test_options_names_the_methods_and_lets_no_page_in(
+    serve: Serve, stage: Stage
+) -> None:
+    """Clients ask; without allow_origins there is nothing about other origins in the answer."""
+    client = await (await serve(stage.agent("Done."))).client(None)
+    for path, allow in (
+        ("/v1/runs", "GET, HEAD, OPTIONS, POST"),
+        ("/v1/runs/run_1/pause", "OPTIONS, POST"),
+        ("/", "GET, HEAD, OPTIONS"),
+    ):
+        reply = await client.options(path)
+        assert (reply.status_code, reply.headers["allow"]) == (204, allow)
+        assert is_guarded(reply)
+    assert (await client.options("/nowhere")).status_code == 404
 
 
 # ── what ─────────────────────────────────────────────────────────────────────
@@ -193,7 +287,7 @@ async def test_methods_that_are_not_there_say_which_are(serve: Serve, stage: Sta
     client = await served.client("olga")
     run = await served.mid.start("actor", "Go.", actor="olga")
     reply = await client.get(f"/v1/runs/{run.id}/cancel")
-    assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+    assert (reply.status_code, reply.headers["allow"]) == (405, "OPTIONS, POST")
     assert (await client.get("/nowhere")).status_code == 404
 
 

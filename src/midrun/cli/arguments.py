@@ -111,6 +111,12 @@ def serve(made: ArgumentParser) -> None:
         metavar="NAME",
         help="a name it goes by, beyond this host",
     )
+    made.add_argument(
+        "--allow-origin",
+        action="append",
+        metavar="ORIGIN",
+        help="https://app.example: its pages may call, with a bearer token",
+    )
 
 
 # ── look ──────────────────────────────────────────────────────────────────────────────────

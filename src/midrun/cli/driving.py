@@ -109,6 +109,7 @@ async def serve(args: Namespace, say: Sayer) -> int:
                 port=args.port,
                 token=args.token,
                 allow_hosts=args.allow_host or (),
+                allow_origins=args.allow_origin or (),
                 say=lambda link: say.say({"url": link}, link),
             )
     return 0

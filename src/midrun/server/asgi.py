@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -24,11 +24,15 @@ from midrun.server.bridges import Bridges
 from midrun.server.credentials import Auth, Tokens
 from midrun.server.guard import (
     SAFE,
+    Address,
+    address_of,
     check_body,
     check_host,
     check_page,
     check_query,
+    cross_origin,
     guarded,
+    preflight_headers,
 )
 from midrun.server.limits import Limits
 from midrun.server.openapi import described
@@ -56,12 +60,14 @@ _TABLE: Final = tuple(
 )
 
 
-def app(
+def app(  # noqa: PLR0913 - all of them are settings
     mid: Midrun,
     *,
     token: str | None = None,
     auth: Auth | None = None,
     allow_hosts: Collection[str] = (),
+    allow_origins: Collection[str] = (),
+    public_url: str | None = None,
     limits: Limits | None = None,
     bridges: Bridges | None = None,
     session_key: bytes | None = None,
@@ -72,6 +78,10 @@ def app(
     token. `allow_hosts` are the names that the server goes by besides loopback; whatever else
     a request was sent to is refused. `bridges` says how other protocols are served.
 
+    `allow_origins` are the origins (`https://app.example`) whose pages may call with a bearer
+    token; their cookies never count. `public_url` is the origin of the server as browsers see
+    it where a proxy stands before it: its own pages come from there.
+
     Browsers that are signed in stay so when the server starts again with the same `token`. With
     `auth` those stay that came with a `code`, if there is a `session_key`: 32 random bytes or
     more, kept for this alone. Whoever has it can sign in as anybody.
@@ -80,7 +90,8 @@ def app(
     whose lifespan is the only one that runs, it must be opened there.
 
     Raises:
-        Misconfigured: neither a token nor `auth`, or both; or no key that would do.
+        Misconfigured: neither a token nor `auth`, or both; no key that would do; or an
+            address that is not an origin.
     """
     if (token is None) == (auth is None):
         raise Misconfigured("server", "needs a token, or auth; it never runs without")
@@ -90,17 +101,16 @@ def app(
     who = Tokens({token: OWNER}) if token is not None else auth
     assert who is not None  # one of the two is given
     key = key_of(token) if token is not None else session_key
-    hosts = frozenset(host.lower() for host in allow_hosts)
     lobby = Lobby(mid, who, limits or Limits(), bridges or Bridges(), key)
-    return App(lobby, hosts)
+    return App(lobby, address_of(allow_hosts, allow_origins, public_url))
 
 
 class App:
     """The ASGI app. Call `close` before its web server waits for connections to end."""
 
-    def __init__(self, lobby: Lobby, hosts: Collection[str]) -> None:
+    def __init__(self, lobby: Lobby, address: Address) -> None:
         self._lobby = lobby
-        self._hosts = hosts
+        self._address = address
 
     def close(self) -> None:
         """End every stream: their consumers come back, to whoever answers then.
@@ -144,11 +154,14 @@ class App:
             await send({"type": "websocket.close", "code": 1008})
         else:
             scope = placed(scope)
-            response = await self._answer(Request(scope, receive))
+            request = Request(scope, receive)
+            response = await self._answer(request)
+            origin = cross_origin(scope, request.headers, self._address)
+            send = guarded(send, self._address, origin)
             if scope["method"] == "HEAD":
-                await _say_head(response, scope, receive, guarded(send))
+                await _say_head(response, scope, receive, send)
             else:
-                await response(scope, receive, guarded(send))
+                await response(scope, receive, send)
 
     # ── one request ───────────────────────────────────────────────────────────────────────
 
@@ -156,8 +169,10 @@ class App:
         visit: Visit | None = None
         try:
             scope, headers = request.scope, request.headers
-            check_host(scope, headers, self._hosts)
-            check_page(scope, headers)
+            check_host(scope, headers, self._address.hosts)
+            check_page(scope, headers, self._address)
+            if request.method == "OPTIONS":
+                return self._options(request)
             if (probe := await self._probe(request)) is not None:
                 return probe
             caller = await self._caller(request)
@@ -190,11 +205,29 @@ class App:
             return await operating.ready(self._lobby)
         return pages.found(request.method, path, request.headers.get("if-none-match", ""))
 
+    def _options(self, request: Request) -> Response:
+        """Say which methods there are; to the preflight of an allowed origin, that it may."""
+        scope, headers = request.scope, request.headers
+        is_page = pages.found("GET", path_in(scope), "") is not None
+        methods = {"GET", "HEAD", "OPTIONS"} if is_page else _methods(scope)
+        said = {"Allow": ", ".join(sorted(methods))}
+        if cross_origin(scope, headers, self._address):
+            said |= preflight_headers(headers, methods)
+        return Response(status_code=204, headers=said)
+
     async def _caller(self, request: Request) -> Caller:
-        """Find out who calls: by token, by the code of a link, or by cookie."""
+        """Find out who calls: by token, by the code of a link, or by cookie.
+
+        A page of another origin has its token and nothing else.
+        """
         sessions, caller = self._lobby.sessions, None
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         shown = shown.strip()
+        if cross_origin(request.scope, request.headers, self._address):
+            if path_in(request.scope) == "/v1/session" and request.method != "GET":
+                problem = "Cannot open or end a session from another origin. Send the token."
+                raise Problem("foreign_origin", 403, problem)
+            scheme = scheme if scheme.lower() == "bearer" else "none"
         if scheme.lower() == "bearer":
             actor = await self._lobby.auth(shown)
             caller = None if actor is None else Caller(actor=actor, token=shown)
@@ -297,20 +330,35 @@ def _found(scope: Scope) -> tuple[Endpoint, dict[str, str]]:
         Problem: 404 or 405.
     """
     wanted = "GET" if scope["method"] == "HEAD" else scope["method"]
-    methods: set[str] = set()
+    for endpoint, path in _matches(scope):
+        if wanted == endpoint.method:
+            return endpoint, path
+    allow = ", ".join(sorted(_methods(scope)))
+    raise Problem("method_not_allowed", 405, headers={"Allow": allow})
+
+
+def _methods(scope: Scope) -> set[str]:
+    """Return the methods of a path.
+
+    Raises:
+        Problem: 404, no endpoint has this path.
+    """
+    methods = {endpoint.method for endpoint, _ in _matches(scope)}
+    if not methods:
+        raise Problem("not_found", 404, "there is nothing here; see /v1/openapi.json")
+    return methods | {"OPTIONS"} | ({"HEAD"} if "GET" in methods else set())
+
+
+def _matches(scope: Scope) -> Iterator[tuple[Endpoint, dict[str, str]]]:
+    """Yield the endpoints of a path, each with the parts that the path names."""
     for endpoint, route in _TABLE:
         match, child = route.matches(scope)
         if match is Match.NONE:
             continue
         path = {name: str(child["path_params"][name]) for name in route.param_convertors}
         if not all(_ID.fullmatch(part) for name, part in path.items() if name != "rest"):
-            break
-        if wanted == endpoint.method:
-            return endpoint, path
-        methods |= {"GET", "HEAD"} if endpoint.method == "GET" else {endpoint.method}
-    if methods:
-        raise Problem("method_not_allowed", 405, headers={"Allow": ", ".join(sorted(methods))})
-    raise Problem("not_found", 404, "there is nothing here; see /v1/openapi.json")
+            return
+        yield endpoint, path
 
 
 def _check_role(actor: Actor, endpoint: Endpoint) -> None:

@@ -30,6 +30,7 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
     token: str | None = None,
     auth: Auth | None = None,
     allow_hosts: Collection[str] = (),
+    allow_origins: Collection[str] = (),
     limits: Limits | None = None,
     session_key: bytes | None = None,
     say: Callable[[str], None] = print,
@@ -55,6 +56,7 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
         token=token,
         auth=auth,
         allow_hosts=allow_hosts,
+        allow_origins=allow_origins,
         limits=limits,
         session_key=session_key,
     )

@@ -3,17 +3,22 @@
 In this order: the name it was sent to, the page it comes from, who sends it, how often, and
 what kind of body it has. The first that does not hold is the answer, and nothing was touched.
 
-A page in somebody's browser can send requests to this machine. It cannot choose `Host` (unless
-it rebinds its own name, which is not on our list), `Origin` or `Sec-Fetch-*`; it cannot send
-JSON elsewhere without asking first, and we answer no such question: there are no CORS headers.
+A page in a browser can send requests to this machine. It cannot choose `Host` (unless it
+rebinds its own name, which is not on our list), `Origin` or `Sec-Fetch-*`. It cannot send JSON
+elsewhere without a preflight, and only the origins in `Address.allow_origins` get an answer to
+one. For those a bearer token counts and a cookie never does, so the browser's own credentials
+are of no use to them: there is no `Access-Control-Allow-Credentials`.
 """
 
+import re
 from collections.abc import Collection
 from typing import Final
 
+from msgspec import Struct
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import Message, Scope, Send
 
+from midrun.errors import Misconfigured
 from midrun.server.problems import Problem
 
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -38,6 +43,66 @@ _ON_EVERY_RESPONSE: Final = {
 _ELSEWHERE: Final = frozenset({"cross-site", "same-site"})
 
 
+_ORIGIN: Final = re.compile(r"(https?)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?")
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_SHOWN_MAX: Final = 200
+"""Characters of a refused origin that the refusal repeats."""
+
+PREFLIGHT_MAX_AGE_S: Final = 600
+
+EXPOSED_HEADERS: Final = (
+    "Allow, ETag, Idempotency-Replayed, Location, Retry-After, WWW-Authenticate"
+)
+"""Response headers that scripts of an allowed origin may read, besides the harmless ones."""
+
+
+class Address(Struct, frozen=True, kw_only=True):
+    """The names of one server, and the origins whose pages it answers besides its own."""
+
+    hosts: frozenset[str] = frozenset()  # lower case, with or without a port
+    public_origin: str = ""  # the server's own, as browsers see it behind a proxy
+    allow_origins: frozenset[str] = frozenset()
+
+
+def address_of(
+    hosts: Collection[str], allow_origins: Collection[str], public_url: str | None
+) -> Address:
+    """Return the address that these settings describe.
+
+    Raises:
+        Misconfigured: a setting is not an origin.
+    """
+    if isinstance(allow_origins, str):
+        raise Misconfigured("allow_origins", f"must be a list of str, got {allow_origins!r}")
+    public = "" if public_url is None else parse_origin("public_url", public_url)
+    names = {host.lower() for host in hosts}
+    if public:
+        names.add(public.partition("://")[2])
+    return Address(
+        hosts=frozenset(names),
+        public_origin=public,
+        allow_origins=frozenset(parse_origin("allow_origins", url) for url in allow_origins),
+    )
+
+
+def parse_origin(setting: str, url: str) -> str:
+    """Return `url` as browsers write an origin: lower case, without the default port.
+
+    Raises:
+        Misconfigured: it has a path, a wildcard, or anything else that no origin has.
+    """
+    found = _ORIGIN.fullmatch(url.lower().removesuffix("/"))
+    if found is None:
+        problem = (
+            f"must be an origin such as https://app.example or http://localhost:3000, "
+            f"without a path or a wildcard; got {url!r}"
+        )
+        raise Misconfigured(setting, problem)
+    scheme, name, port = found.groups()
+    suffix = "" if port is None or int(port) == _DEFAULT_PORTS[scheme] else f":{port}"
+    return f"{scheme}://{name}{suffix}"
+
+
 def check_host(scope: Scope, headers: Headers, allowed: Collection[str]) -> None:
     """Refuse a request that was sent to a name that is not ours: DNS rebinding.
 
@@ -50,35 +115,65 @@ def check_host(scope: Scope, headers: Headers, allowed: Collection[str]) -> None
     hosts = headers.getlist("host")
     if len(hosts) == 1:
         host = hosts[0].lower()
-        name, port = split_host(host)
+        default = _DEFAULT_PORTS.get(scope["scheme"], 80)
+        name, port = split_host(host, default)
         if host in allowed or name in allowed:
             return
         server = scope.get("server") or ("", None)
-        if name in LOOPBACK and port == (server[1] or 80):
+        if name in LOOPBACK and port == (server[1] or default):
             return
-    raise Problem("misdirected", 421, "this server does not go by that name; see allow_hosts")
+    problem = (
+        "Cannot answer under this name. Add the name in the Host header to allow_hosts "
+        "(midrun serve --allow-host), or set public_url (--public-url)."
+    )
+    raise Problem("misdirected", 421, problem)
 
 
-def split_host(host: str) -> tuple[str, int]:
+def split_host(host: str, default: int = 80) -> tuple[str, int]:
     """Return the name and the port of a `Host` header; the port is 0 if it is none."""
     name, colon, port = host.rpartition(":")
     if not colon or host.endswith("]"):
-        return host, 80
+        return host, default
     return name, int(port) if port.isdecimal() and port.isascii() else 0
 
 
-def check_page(scope: Scope, headers: Headers) -> None:
-    """Refuse what a page of another origin sends.
+def cross_origin(scope: Scope, headers: Headers, address: Address) -> str:
+    """Return the allowed origin of the page that sends this; empty for all other requests."""
+    origins = [origin.lower() for origin in headers.getlist("origin")]
+    if len(origins) != 1 or origins[0] in _own_origins(scope, headers, address):
+        return ""
+    return origins[0] if origins[0] in address.allow_origins else ""
+
+
+def check_page(scope: Scope, headers: Headers, address: Address) -> None:
+    """Refuse a request that a page of another origin sends, unless that origin is allowed.
 
     Raises:
         Problem: 403.
     """
-    ours = f"{scope['scheme']}://{headers.get('host', '')}".lower()
-    if any(origin.lower() != ours for origin in headers.getlist("origin")):
-        raise Problem("foreign_origin", 403, "requests of other pages are not taken")
+    if cross_origin(scope, headers, address):
+        return
+    ours = _own_origins(scope, headers, address)
+    for origin in headers.getlist("origin"):
+        if origin.lower() not in ours:
+            raise _foreign(origin)
     navigates = headers.get("sec-fetch-mode") == "navigate" and scope["method"] in SAFE
     if headers.get("sec-fetch-site") in _ELSEWHERE and not navigates:
-        raise Problem("foreign_origin", 403, "requests of other pages are not taken")
+        raise _foreign("another origin")
+
+
+def _own_origins(scope: Scope, headers: Headers, address: Address) -> frozenset[str]:
+    here = f"{scope['scheme']}://{headers.get('host', '')}".lower()
+    return frozenset({here, address.public_origin or here})
+
+
+def _foreign(origin: str) -> Problem:
+    problem = (
+        f"Cannot take a request of a page of {origin[:_SHOWN_MAX]}. To let its scripts call "
+        "with a bearer token, add its origin to allow_origins (midrun serve --allow-origin). "
+        "If it is the server's own address behind a proxy, set public_url (--public-url)."
+    )
+    return Problem("foreign_origin", 403, problem)
 
 
 def check_query(scope: Scope) -> None:
@@ -107,8 +202,25 @@ def check_body(scope: Scope, headers: Headers, limit: int) -> None:
         raise Problem("too_large", 413, f"a body has at most {limit} bytes")
 
 
-def guarded(send: Send) -> Send:
-    """Return `send` with our headers on every response, whoever makes it."""
+def preflight_headers(headers: Headers, methods: Collection[str]) -> dict[str, str]:
+    """Return the answer to the preflight of an allowed origin.
+
+    Every header that it asks for is allowed. Protocol clients send headers of their own, and a
+    header alone is no right: what counts is the bearer token.
+    """
+    asked = headers.get("access-control-request-headers", "")
+    return {
+        "Access-Control-Allow-Methods": ", ".join(sorted(methods)),
+        "Access-Control-Allow-Headers": re.sub(r"[^A-Za-z0-9_,-]", "", asked),
+        "Access-Control-Max-Age": str(PREFLIGHT_MAX_AGE_S),
+    }
+
+
+def guarded(send: Send, address: Address, origin: str) -> Send:
+    """Return `send` with our headers on every response.
+
+    `origin` is the allowed origin whose page may read the response; empty for none.
+    """
 
     async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -116,6 +228,11 @@ def guarded(send: Send) -> Send:
             for name, value in _ON_EVERY_RESPONSE.items():
                 headers[name] = value
             headers.setdefault("cache-control", "no-store")  # our own files may be kept
+            if address.allow_origins:
+                headers.add_vary_header("Origin")  # or a cache shows one origin's to another
+            if origin:
+                headers["access-control-allow-origin"] = origin
+                headers["access-control-expose-headers"] = EXPOSED_HEADERS
         await send(message)
 
     return with_headers
