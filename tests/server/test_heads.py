@@ -50,7 +50,7 @@ async def test_what_only_changes_something_has_none(serve: Serve, stage: Stage) 
     client = await served.client()
     where = await start_run(client)
     refused = await client.head(f"{where}/cancel")
-    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "OPTIONS, POST")
     refused = await client.delete("/v1/runs")
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD, POST")
 
