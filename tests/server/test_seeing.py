@@ -1,7 +1,10 @@
 """A run as its page shows it: to one person, at this moment."""
 
-from midrun import Agent, tool
+from midrun import Agent, Midrun, tool
+from midrun.core.ids import RunId
+from midrun.core.lru import LruDict
 from midrun.models import ScriptedModel
+from midrun.server.views import Views
 from tests.runtime.stage import Stage, Use
 from tests.server.calling import expect, reached, start_run
 from tests.server.conftest import Serve
@@ -75,3 +78,21 @@ async def test_turns_come_the_newest_first_page_or_from_where_one_says(
     before = (await client.get(f"{where}/turns?after=0&limit=2")).json()
     assert [turn["kind"] or turn["role"] for turn in before["items"]] == ["task", "assistant"]
     assert expect(await client.get(f"{where}/turns?after=9999"), 200).json()["items"] == []
+
+
+async def test_cached_states_are_bounded_by_their_bytes() -> None:
+    """Megabytes of one caller's runs must not stay in the memory that all callers share."""
+    agent = Agent("writer", model=ScriptedModel(["Done."] * 9))
+    async with Midrun("memory://", agents=[agent], engine=None) as mid:
+        views = Views(mid)
+        runs = [await mid.start(agent, letter * 1_000_000) for letter in "abc"]
+        views._states = LruDict(max_items=9, max_weight=2_500_000)
+        for run in runs:
+            await views.state(RunId(run.id))
+        assert 2_000_000 < views._states.weight < 2_500_000
+        assert RunId(runs[0].id) not in views._states
+        await runs[2].say("d" * 400_000)
+        state = await views.state(RunId(runs[2].id))  # it grows, and the oldest makes room
+        assert state.seq == 2
+        assert 1_400_000 < views._states.weight < 2_500_000
+        assert not (await views.first(RunId(runs[1].id))).task

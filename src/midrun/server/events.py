@@ -1,6 +1,5 @@
 """Events: journal entries as the wire has them, exactly one each, under the entry's own seq."""
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -11,13 +10,15 @@ from msgspec.structs import replace
 from midrun.codec.journal import decode_line
 from midrun.core import entries as e
 from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
+from midrun.core.lru import LruDict
 from midrun.core.values import Json, Value
 from midrun.driver.live import Delta
 from midrun.embed.midrun import Midrun
 from midrun.server.plain import plain
 
 PAGE: Final = 256
-KEPT_BYTES: Final = 16 * 1024 * 1024
+EVENTS_MAX: Final = 65_536
+EVENTS_MAX_BYTES: Final = 16 * 1024 * 1024
 """Of encoded events, over all runs: however many watch, each is encoded about once."""
 
 TYPES: Final[Mapping[type[e.Entry], str]] = {
@@ -116,12 +117,13 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class Events:
-    """Reads events; keeps what was read last, for whoever else watches the same run."""
+    """Reads events; caches the newest for all who watch the same run."""
 
     def __init__(self, mid: Midrun) -> None:
         self._mid = mid
-        self._kept: OrderedDict[tuple[RunId, int], Event] = OrderedDict()
-        self._bytes = 0
+        self._cached: LruDict[tuple[RunId, int], Event] = LruDict(
+            max_items=EVENTS_MAX, max_weight=EVENTS_MAX_BYTES
+        )
 
     async def after(self, run: RunId, seq: int, limit: int = PAGE) -> Sequence[Event]:
         """Return events that follow `seq`, oldest first; none if there is nothing newer.
@@ -132,10 +134,10 @@ class Events:
         """
         found: list[Event] = []
         while len(found) < limit:
-            kept = self._kept.get((run, seq + 1 + len(found)))
-            if kept is None:
+            cached = self._cached.get((run, seq + 1 + len(found)))
+            if cached is None:
                 break
-            found.append(kept)
+            found.append(cached)
         return found or await self._read(run, seq, limit)
 
     async def _read(self, run: RunId, seq: int, limit: int) -> Sequence[Event]:
@@ -145,17 +147,8 @@ class Events:
             for at, (line, link) in enumerate(pairs, seq + 1)
         ]
         for event in read:
-            self._keep(run, event)
+            self._cached.put((run, event.seq), event, weight=len(event.body))
         return read
-
-    def _keep(self, run: RunId, event: Event) -> None:
-        if (run, event.seq) in self._kept:
-            return
-        self._kept[run, event.seq] = event
-        self._bytes += len(event.body)
-        while self._bytes > KEPT_BYTES:
-            _, oldest = self._kept.popitem(last=False)
-            self._bytes -= len(oldest.body)
 
 
 def framed(kind: str, value: object) -> bytes:

@@ -1,10 +1,10 @@
 """Hearing: since when nothing was heard of a driver, as far as this server can say."""
 
-from collections import OrderedDict
 from collections.abc import Collection
 from typing import Final
 
 from midrun.core.ids import Micros
+from midrun.core.lru import LruDict
 
 HOLDERS_MAX: Final = 4096
 """Of how many holders it is remembered."""
@@ -18,14 +18,11 @@ class Hearing:
     """
 
     def __init__(self) -> None:
-        self._heard: OrderedDict[str, Micros] = OrderedDict()
+        self._heard: LruDict[str, Micros] = LruDict(max_items=HOLDERS_MAX)
 
     def silent_since(self, holder: str, alive: Collection[str], now: Micros) -> Micros:
         """Return since when nothing is heard of `holder`; it is `now` if it is alive."""
         for one in (*alive, holder):
             if one in alive or one not in self._heard:
-                self._heard[one] = now
-                self._heard.move_to_end(one)
-        while len(self._heard) > HOLDERS_MAX:
-            self._heard.popitem(last=False)
-        return self._heard[holder]
+                self._heard.put(one, now)
+        return self._heard.get(holder) or now

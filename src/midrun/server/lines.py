@@ -5,7 +5,6 @@ worked, what it cost and what may be asked of it only the journal says; a run th
 since is not read again for it.
 """
 
-from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 
 from midrun.core.audience import may_decide
 from midrun.core.ids import Epoch, Micros, RunId, Seq
+from midrun.core.lru import LruDict
 from midrun.core.offers import Offer, offers
 from midrun.core.signs import Sign, sign
 from midrun.core.state import Ask, State
@@ -20,10 +20,12 @@ from midrun.core.values import DRIVABLE, Actor, Phase, Value
 from midrun.core.words import line, own_plan, place
 from midrun.embed.midrun import Midrun
 from midrun.ports.store import Halt, RunRow
-from midrun.server.views import UNREADABLE, Views, keep
+from midrun.server.views import UNREADABLE, Views, count_bytes
 from midrun.server.whose import seen_as
 
 WORKS_MAX: Final = 8192
+WORKS_MAX_BYTES: Final = 16 * 1024 * 1024
+"""Of the asks of the cached runs: they hold arguments, which may be long."""
 
 
 class Work(Value, kw_only=True):
@@ -82,7 +84,9 @@ class Lines:
     def __init__(self, mid: Midrun, views: Views) -> None:
         self._mid = mid
         self._views = views
-        self._known: OrderedDict[RunId, _Known] = OrderedDict()
+        self._known: LruDict[RunId, _Known] = LruDict(
+            max_items=WORKS_MAX, max_weight=WORKS_MAX_BYTES
+        )
 
     async def of(self, rows: Sequence[RunRow], actor: Actor) -> tuple[RunLine, ...]:
         """Return the lines of `rows`, in their order, as they are for `actor`."""
@@ -103,7 +107,7 @@ class Lines:
                 return _Known(row.seq, _unread(str(error)), "", ())
             asks = tuple(state.asks[number - 1] for number in state.open_asks)
             known = _Known(state.seq, _work(state), state.started.by, asks)
-            keep(self._known, row.run, known, WORKS_MAX)
+            self._known.put(row.run, known, weight=count_bytes(*asks))
         return known
 
 

@@ -1,25 +1,27 @@
 """Views: runs as callers see them, and who may see which."""
 
-from collections import OrderedDict
-from typing import Final, TypeVar
+from typing import Final, NamedTuple
 
+import msgspec
 from msgspec import structs
 
 from midrun.core.entries import RunStarted
+from midrun.core.evolve import fold
 from midrun.core.ids import RunId, Seq
+from midrun.core.lru import LruDict
 from midrun.core.state import State
 from midrun.core.values import Actor
-from midrun.driver.journal import load, read_on
+from midrun.driver.journal import load
 from midrun.embed.midrun import Midrun
 from midrun.embed.view import heard, view_of
 from midrun.errors import JournalCorrupt, JournalTooNew
 from midrun.handles.view import RunView
 from midrun.ports.store import Query
 
-K = TypeVar("K")
-T = TypeVar("T")
-
 STATES_MAX: Final = 128
+STATES_MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of the journals that the cached states were made from: about what they take in memory."""
+
 FIRSTS_MAX: Final = 8192
 PAGE: Final = 500
 
@@ -34,14 +36,21 @@ class ShownRun(RunView, kw_only=True):
     started_by: str
 
 
+class _Cached(NamedTuple):
+    state: State
+    size: int  # bytes of its journal, as JSON
+
+
 class Views:
-    """Looks at runs. States are kept, and read on from where they were."""
+    """Looks at runs. States are cached, and read on from where they were."""
 
     def __init__(self, mid: Midrun) -> None:
         self._mid = mid
-        self._states: OrderedDict[RunId, State] = OrderedDict()
-        self._firsts: OrderedDict[RunId, RunStarted] = OrderedDict()
-        self._threads: OrderedDict[str, RunId] = OrderedDict()  # the first run of each
+        self._states: LruDict[RunId, _Cached] = LruDict(
+            max_items=STATES_MAX, max_weight=STATES_MAX_BYTES
+        )
+        self._firsts: LruDict[RunId, RunStarted] = LruDict(max_items=FIRSTS_MAX)
+        self._threads: LruDict[str, RunId] = LruDict(max_items=FIRSTS_MAX)  # the first of each
 
     async def state(self, run: RunId) -> State:
         """Return what the journal of `run` means now.
@@ -49,12 +58,19 @@ class Views:
         Raises:
             RunNotFound: no such run.
         """
-        store, kept = self._mid.store, self._states.get(run)
-        state = await load(store, run) if kept is None else await read_on(store, kept)
+        cached = self._states.get(run)
+        if cached is None:
+            state = await load(self._mid.store, run)
+            size = count_bytes([*state.messages], [*state.calls])
+        else:
+            state = cached.state
+            records = await self._mid.store.read(run, after=state.seq)
+            state = fold(run, records, state)
+            size = cached.size + count_bytes(*(record.entry for record in records))
         newest = self._states.get(run)
-        if newest is not None and newest.seq > state.seq:  # somebody read further meanwhile
-            state = newest
-        keep(self._states, run, state, STATES_MAX)
+        if newest is not None and newest.state.seq > state.seq:
+            return newest.state  # another request read further meanwhile
+        self._states.put(run, _Cached(state, size), weight=size)
         return state
 
     async def shown(self, run: RunId) -> ShownRun:
@@ -74,7 +90,7 @@ class Views:
         )
 
     async def first(self, run: RunId) -> RunStarted:
-        """Return how the run started.
+        """Return how the run started: by whom and for which parent, without its words.
 
         Raises:
             RunNotFound: no such run.
@@ -83,8 +99,9 @@ class Views:
         if found is None:
             (record,) = await self._mid.store.read(run, limit=1)
             assert isinstance(record.entry, RunStarted)  # or the store is not one
-            found = record.entry
-        keep(self._firsts, run, found, FIRSTS_MAX)
+            # The history may have megabytes, and thousands of these are cached.
+            found = structs.replace(record.entry, history=(), task="")
+            self._firsts.put(run, found)
         return found
 
     async def sees(self, actor: Actor, run: RunId) -> bool:
@@ -113,7 +130,7 @@ class Views:
         first = self._threads.get(thread) or await self._first_in(thread)
         if first is None:
             return True
-        keep(self._threads, thread, first, FIRSTS_MAX)
+        self._threads.put(thread, first)
         return await self.sees(actor, first)
 
     async def _first_in(self, thread: str) -> RunId | None:
@@ -127,9 +144,6 @@ class Views:
             query = structs.replace(query, cursor=page.cursor)
 
 
-def keep(kept: OrderedDict[K, T], name: K, value: T, most: int) -> None:
-    """Keep `value`, and let go what has not been asked for the longest."""
-    kept[name] = value
-    kept.move_to_end(name)
-    if len(kept) > most:
-        kept.popitem(last=False)
+def count_bytes(*values: object) -> int:
+    """Return the length of `values` as JSON, which is about what they take in memory."""
+    return sum(len(msgspec.json.encode(value)) for value in values)

@@ -1,0 +1,53 @@
+"""A dictionary with bounds: beyond them it drops the items that were used least recently."""
+
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class LruDict(Generic[K, V]):
+    """Keeps at most `max_items`, and at most `max_weight` by the sum of their weights.
+
+    One item that is heavier than `max_weight` is not kept at all.
+    """
+
+    def __init__(self, *, max_items: int, max_weight: int | None = None) -> None:
+        self._items: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._max_items = max_items
+        self._max_weight = max_weight
+        self.weight = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._items
+
+    def get(self, key: K) -> V | None:
+        """Return the value of `key`, which counts as a use; None if it is not kept."""
+        found = self._items.get(key)
+        if found is None:
+            return None
+        self._items.move_to_end(key)
+        return found[0]
+
+    def put(self, key: K, value: V, weight: int = 0) -> None:
+        """Keep `value`, and drop others until the bounds hold."""
+        self.pop(key)
+        self._items[key] = value, weight
+        self.weight += weight
+        while len(self._items) > self._max_items or (
+            self._max_weight is not None and self.weight > self._max_weight
+        ):
+            _, (_, dropped) = self._items.popitem(last=False)
+            self.weight -= dropped
+
+    def pop(self, key: K) -> V | None:
+        """Drop `key` and return its value; None if it is not kept."""
+        found = self._items.pop(key, None)
+        if found is None:
+            return None
+        self.weight -= found[1]
+        return found[0]
