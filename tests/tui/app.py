@@ -31,7 +31,7 @@ async def read(what: str) -> str:
     return f"all of {what}"
 
 
-@tool(read_only=True)
+@tool(read_only=True, env=["GATE"])
 def count(what: str) -> int:
     """Count in a process of its own, and print; then wait for the gate."""
     print(f"counting \x1b[2J{what}")  # noqa: T201 - that is what tools do

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from midrun.agents.checkpoint import Checkpoint
+from midrun.agents.environment import EnvironmentOption, declare_environment
 from midrun.agents.outcome import Outcome
 from midrun.agents.pausing import PauseHere
 from midrun.agents.planning import PLAN
@@ -42,6 +43,8 @@ class Agent:
         frame_ttl: How long one is held.
         grace: How long an aborted call may take to stop.
         window: Tokens in a prompt past which older messages are condensed; 0 is never.
+        tool_env: Environment variables for all processes of its blocking tools: a list of
+            names, a dict of values, or "inherit". `tool(env=…)` adds to them for one tool.
 
     `tools` are by name, the built-in `plan` among them unless there is one of that name;
     `specs` are what the model is told of them. `fingerprint` is the same
@@ -64,6 +67,7 @@ class Agent:
         frame_ttl: timedelta = timedelta(hours=24),
         grace: timedelta = timedelta(seconds=5),
         window: int = 120_000,
+        tool_env: EnvironmentOption = None,
     ) -> None:
         self.name: Final = name
         self.model: Final = model
@@ -75,6 +79,9 @@ class Agent:
         self.window: Final = window
         if problem := _problem(self):
             raise Misconfigured(f"agent {safe_str(name, NAME_MAX)}", problem)
+        self.tool_environment: Final = declare_environment(
+            f"agent {name}", "tool_env", tool_env
+        )
         self.tools: Final = _by_name(name, tools)
         self.specs: Final[tuple[ToolSpec, ...]] = tuple(t.spec for t in self.tools.values())
         self.fingerprint: Final = _fingerprint(self)
@@ -246,6 +253,12 @@ def _by_name(agent: str, tools: "Sequence[Tool | Function]") -> Mapping[str, Too
             problem = (
                 f"tool {one.name} blocks a thread, which no timeout can stop; make it async, "
                 "or move it to the top of a module so that it can be killed"
+            )
+            raise Misconfigured(f"agent {agent}", problem)
+        if one.environment and place_of(one) is None:
+            problem = (
+                f"Cannot use env of tool {one.name}: it runs in a thread of this process, as "
+                "no other process can import it. Move it to the top of a module"
             )
             raise Misconfigured(f"agent {agent}", problem)
         made[one.name] = one

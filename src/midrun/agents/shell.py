@@ -5,6 +5,7 @@ from datetime import timedelta
 from tempfile import TemporaryFile
 from typing import IO, Final
 
+from midrun.agents.environment import EnvironmentOption
 from midrun.agents.tool import Approve, Tool, tool
 from midrun.core.values import Json
 
@@ -13,16 +14,20 @@ OUTPUT_MAX: Final = 64 * 1024
 
 
 def shell(
-    name: str = "shell", *, timeout: timedelta | None = None, approve: Approve = False
+    name: str = "shell",
+    *,
+    timeout: timedelta | None = None,
+    approve: Approve = False,
+    env: EnvironmentOption = None,
 ) -> Tool:
     """Return a tool that runs a command line with `sh`, where the runtime was started.
 
     It is a blocking tool, so it has a process group of its own: when the call is stopped, or
     over, everything that the command has started is killed, background processes included. It
-    runs with the rights and the environment of the runtime; `approve` is the place to say
-    which commands a person should see first.
+    runs with the rights of the runtime, but not with its environment: `env` passes variables
+    on, as in `tool`. `approve` says which commands a person must see first.
     """
-    return tool(run_command, name=name, timeout=timeout, approve=approve)
+    return tool(run_command, name=name, timeout=timeout, approve=approve, env=env)
 
 
 def run_command(command: str) -> dict[str, Json]:

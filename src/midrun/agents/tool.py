@@ -27,6 +27,12 @@ import msgspec
 from msgspec.structs import replace
 
 from midrun.agents.docstring import described
+from midrun.agents.environment import (
+    NOTHING_DECLARED,
+    EnvironmentOption,
+    ToolEnvironment,
+    declare_environment,
+)
 from midrun.agents.schema import Arguments, Function
 from midrun.agents.starting import Delegate
 from midrun.core.values import Effect, Gate, Json, Traits
@@ -78,6 +84,7 @@ class Options(TypedDict, total=False):
     expires: timedelta | None  # nobody has decided by then: it is a no
     timeout: timedelta | None  # after this it is aborted
     in_process: bool | None  # of a blocking one: in this process, or in one to be killed
+    env: EnvironmentOption  # variables for its process: names, values, or "inherit"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -104,6 +111,7 @@ class Tool:
     approve: Approve = False
     timeout: timedelta | None = None
     in_process: bool | None = None
+    environment: ToolEnvironment = NOTHING_DECLARED  # of its process
     agent: Delegate | None = None  # whose run each call is, if it is one
 
     def __post_init__(self) -> None:
@@ -207,6 +215,7 @@ def tool(  # noqa: PLR0913 - one keyword per trait
     expires: timedelta | None = None,
     timeout: timedelta | None = None,
     in_process: bool | None = None,
+    env: EnvironmentOption = None,
 ) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
     """Make a tool of a function: `@tool`, `@tool(undo=…)` or `tool(fn, undo=…)`.
 
@@ -244,6 +253,7 @@ def tool(  # noqa: PLR0913 - one keyword per trait
             approve=approve,
             timeout=timeout,
             in_process=in_process,
+            environment=declare_environment(f"tool {called}", "env", env),
         )
 
     return declare if fn is None else declare(fn)
@@ -329,6 +339,10 @@ def _contradiction(tool: Tool) -> str:
         (
             tool.in_process is False and tool.is_async,
             "an async tool runs in this process; drop in_process, or make it a plain function",
+        ),
+        (
+            bool(tool.environment) and (tool.is_async or bool(tool.in_process)),
+            "Cannot set env: the tool runs in this process. Drop env, async and in_process",
         ),
     )
     return next((words for broken, words in rules if broken), "")

@@ -54,6 +54,7 @@ class Performance:
         self._means = means
         self._grace = agent.grace
         self._tool = tool
+        self._environment = agent.tool_environment | tool.environment
         self._flight = flight
         self._run = state.run
         self._epoch = state.epoch
@@ -117,7 +118,11 @@ class Performance:
         running = None
         with self._flight.scope:
             async with self._means.zygote.running(
-                errand, save=self._flight.save, note=self._note, grace=self._grace
+                errand,
+                environment=self._environment,
+                save=self._flight.save,
+                note=self._note,
+                grace=self._grace,
             ) as running:
                 await running.outcome()
         # Only now: what finished within its grace has its outcome, cancelled or not.

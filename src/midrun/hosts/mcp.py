@@ -7,6 +7,7 @@ from importlib import import_module
 
 import anyio.to_thread
 
+from midrun.agents.environment import EnvironmentOption, declare_environment
 from midrun.agents.tool import Approve, Tool
 from midrun.errors import Misconfigured
 
@@ -17,7 +18,7 @@ __all__ = ["mcp_tools"]
 async def mcp_tools(  # noqa: PLR0913 - one keyword per choice
     *,
     command: Sequence[str] | None = None,
-    env: Mapping[str, str] | None = None,
+    env: EnvironmentOption = None,
     url: str | None = None,
     headers: Mapping[str, str] | None = None,
     prefix: str = "",
@@ -36,7 +37,8 @@ async def mcp_tools(  # noqa: PLR0913 - one keyword per choice
 
     Args:
         command: Starts a server that is spoken to over stdio. It ends with the context.
-        env: Variables for it, besides PATH, HOME and a few more: others are not handed on.
+        env: Variables for it, besides PATH, HOME and a few more: a list of names to copy, a
+            dict of values, or "inherit" for all but MIDRUN_*.
         url: Where a server is that is there already, for instance http://127.0.0.1:8000/mcp.
         headers: Sent with each request to it.
         prefix: Put before every name, to tell the tools of two servers apart.
@@ -58,7 +60,8 @@ async def mcp_tools(  # noqa: PLR0913 - one keyword per choice
         from midrun.hosts.mcp_offer import Choice, tools_of  # noqa: PLC0415 - as said
     except ImportError as error:
         raise Misconfigured("mcp_tools", f"install midrun[mcp] ({error})") from error
-    server = server_of(command=command, env=env, url=url, headers=headers)
+    declared = None if env is None else declare_environment("mcp_tools", "env", env)
+    server = server_of(command=command, env=declared, url=url, headers=headers)
     choice = Choice(
         prefix=prefix,
         only=only,

@@ -31,6 +31,7 @@ from mcp_types import Tool as Listed
 from pydantic import ValidationError
 
 from midrun.agents.call import Call
+from midrun.agents.environment import NOTHING_DECLARED, ToolEnvironment
 from midrun.codec.brief import safe_str
 from midrun.core.values import Json
 from midrun.errors import Misconfigured, OutcomeUnknown, ToolsUnreachable
@@ -70,7 +71,7 @@ class Server(NamedTuple):
 def server_of(
     *,
     command: Sequence[str] | None,
-    env: Mapping[str, str] | None,
+    env: ToolEnvironment | None,
     url: str | None,
     headers: Mapping[str, str] | None,
 ) -> Server:
@@ -80,16 +81,18 @@ def server_of(
         Misconfigured: neither or both are meant.
     """
     if command is not None and url is None and headers is None:
-        return _started_by(command, env or {})
+        return _started_by(command, env or NOTHING_DECLARED)
     if url is not None and command is None and env is None:
         return _found_at(url, headers or {})
     raise Misconfigured("mcp_tools", "give it a command (and env), or a url (and headers)")
 
 
-def _started_by(command: Sequence[str], env: Mapping[str, str]) -> Server:
+def _started_by(command: Sequence[str], env: ToolEnvironment) -> Server:
     if isinstance(command, str) or not command:
         raise Misconfigured("mcp_tools", 'a command is a list: ["python", "server.py"]')
-    started = StdioServerParameters(command=command[0], args=list(command[1:]), env=dict(env))
+    started = StdioServerParameters(
+        command=command[0], args=list(command[1:]), env=env.variables()
+    )
     return Server(Path(command[0]).name, lambda: stdio_client(started), again=False)
 
 

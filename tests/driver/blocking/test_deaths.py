@@ -87,8 +87,8 @@ async def test_a_zygote_that_is_killed_takes_its_calls_along(tmp_path: Path) -> 
         group.start_soon(run)
         pids = await middle.fifo.hear()
         watches = [Watch(pid) for pid in pids]
-        assert zygote._link
-        os.kill(zygote._link._process.pid, signal.SIGKILL)
+        (link,) = zygote._links.values()
+        os.kill(link._process.pid, signal.SIGKILL)
         for watch in watches:
             await watch.end()
         for _ in pids:
@@ -128,8 +128,8 @@ async def test_a_zygote_that_is_stuck_saves_no_call_from_being_killed(
     async with Zygote() as zygote:
         async with in_the_middle(zygote, tmp_path, "hold", timedelta()) as middle:
             watch = Watch(middle.pids[0])
-            assert zygote._link
-            stuck = zygote._link._process.pid
+            (link,) = zygote._links.values()
+            stuck = link._process.pid
             os.kill(stuck, signal.SIGSTOP)
         await watch.end()
         os.kill(stuck, signal.SIGCONT)
@@ -176,9 +176,9 @@ async def test_interrupts_and_requests_to_terminate_are_for_the_runtime(
 ) -> None:
     """Ctrl-C and service managers signal everybody; what follows is for the driver to say."""
     async with Zygote() as zygote, in_the_middle(zygote, tmp_path, "hold") as middle:
-        assert zygote._link
+        (link,) = zygote._links.values()
         for number in (signal.SIGINT, signal.SIGTERM):
-            os.kill(zygote._link._process.pid, number)
+            os.kill(link._process.pid, number)
         middle.gate.open()
         assert await middle.outcome() == Returned(value="held")
 
@@ -190,8 +190,8 @@ async def test_closing_the_zygote_ends_its_process() -> None:
         with anyio.CancelScope() as scope:
             async with Zygote() as zygote:
                 await outcome_of(zygote, errand("add", {"a": 1}))
-                assert zygote._link
-                pids.append(zygote._link._process.pid)
+                (link,) = zygote._links.values()
+                pids.append(link._process.pid)
                 if cancelled:
                     scope.cancel()
                     await anyio.sleep_forever()
@@ -202,7 +202,7 @@ async def test_closing_the_zygote_ends_its_process() -> None:
 async def test_a_zygote_that_nobody_needed_was_never_started() -> None:
     """Agents without blocking tools pay nothing."""
     async with Zygote() as zygote:
-        assert zygote._link is None
+        assert not zygote._links
 
 
 def test_a_system_that_cannot_fork_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,8 +257,8 @@ async def test_calls_leave_neither_descriptors_nor_zombies_behind(tmp_path: Path
     """A runtime makes them for months."""
     async with Zygote() as zygote:
         await outcome_of(zygote, errand("add", {"a": 1}))
-        assert zygote._link
-        server = zygote._link._process.pid
+        (link,) = zygote._links.values()
+        server = link._process.pid
         gc.collect()  # else what tests before this one have left may be closed in between
         before = _descriptors(os.getpid()), _descriptors(server)
         for n in range(200):
@@ -275,7 +275,7 @@ async def test_calls_leave_neither_descriptors_nor_zombies_behind(tmp_path: Path
         with anyio.fail_after(PATIENCE):
             await becomes(lambda: (_descriptors(os.getpid()), _descriptors(server)) == before)
             await becomes(lambda: not _children(server))
-        link = zygote._link
+        (link,) = zygote._links.values()
         assert not link._parties
         assert not link._pids
 

@@ -15,6 +15,7 @@ from typing import Final, Never, cast
 import msgspec
 
 from midrun.agents.call import Call
+from midrun.agents.environment import DECLARE, is_missing_variable
 from midrun.agents.pausing import PauseHere
 from midrun.agents.schema import Function
 from midrun.agents.tool import NOT_DONE, Tool
@@ -114,7 +115,8 @@ def _answer(errand: Errand, found: object, channel: Channel) -> Answer:
     except PauseHere as pause:
         return Asked(question=pause.question, data=pause.data)
     except BaseException as error:  # noqa: BLE001 - SystemExit, too, is an answer
-        return Raised(kind=type(error).__name__, message=safe_str(error))
+        advice = f". {DECLARE}" if is_missing_variable(error) else ""
+        return Raised(kind=type(error).__name__, message=f"{safe_str(error)}{advice}")
     if value is NOT_DONE:
         return NotDone()
     if (problem := unrun(value, errand.form)) is not None:

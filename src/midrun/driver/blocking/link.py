@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -58,10 +59,11 @@ class Party(Protocol):
 class Link:
     """One zygote, from its start to its end. It is not started again: make another link.
 
-    It kills all calls when `deadline.moment` has passed.
+    `variables` are all that its process has as its environment. It kills all calls when
+    `deadline.moment` has passed.
     """
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, variables: Mapping[str, str], deadline: float) -> None:
         page = Deadline.open_page()
         self.deadline = Deadline(page)
         self.deadline.moment = deadline
@@ -69,7 +71,7 @@ class Link:
         self._control.setblocking(False)  # noqa: FBT003 - the name says it
         try:
             with theirs:
-                self._process = _spawn(theirs.fileno(), page)
+                self._process = _spawn(theirs.fileno(), page, variables)
         finally:
             os.close(page)
         self._sending = Lock(fast_acquire=True)
@@ -176,7 +178,7 @@ class Link:
         self._process.wait()
 
 
-def _spawn(control: int, page: int) -> "subprocess.Popen[bytes]":
+def _spawn(control: int, page: int, variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     name, path = main_module()
     places = [str(entry) for entry in sys.path]  # some people put a Path there
     given = [str(control), str(page), str(os.getpid()), name, path]
@@ -184,6 +186,7 @@ def _spawn(control: int, page: int) -> "subprocess.Popen[bytes]":
         [sys.executable, "-P", "-c", BOOT, *given, *places],
         stdin=subprocess.DEVNULL,
         stdout=_stderr(),
+        env=variables,
         pass_fds=(control, page),
         start_new_session=True,
     )

@@ -9,8 +9,10 @@ It also watches the runtime's lease: a runtime that is frozen cannot stop its ca
 end of the lease another worker takes over. Before that, when the deadline that they share has
 passed, the zygote kills all calls.
 
-It inherits the runtime's environment, tokens included, and so do the tools: they are the user's
-own code. It does not inherit any descriptor besides its socket and standard error.
+It is started with the variables that are declared for its tools (`agents/environment.py`), and
+not with the runtime's environment: the children are forked from it, so that neither they nor
+their `/proc/self/environ` can show what it does not have. It does not inherit any descriptor
+besides its socket and standard error.
 """
 
 import ctypes

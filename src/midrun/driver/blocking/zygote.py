@@ -13,6 +13,7 @@ from typing import Self
 from anyio import CancelScope, create_task_group
 from anyio.abc import TaskGroup
 
+from midrun.agents.environment import NOTHING_DECLARED, ToolEnvironment
 from midrun.driver.blocking.errands import Errand, Outcome
 from midrun.driver.blocking.importing import refuse_while_importing
 from midrun.driver.blocking.link import Link
@@ -25,8 +26,10 @@ class Zygote:
     """Runs blocking functions in processes that can be killed. An async context manager.
 
     Functions are named by place and found by importing their modules there, so they share no
-    memory with the runtime, nor with each other. They see the environment and the working
-    directory that the runtime had at the first call.
+    memory with the runtime, nor with each other. They see the working directory that the
+    runtime had at the first call, and of its environment only what is declared for them: each
+    declared environment has a process of its own that imports the modules, so that a module
+    finds its variables when it is imported, and no function finds those of another.
 
     Make it before the runtime does anything else. A script that runs its agent outside
     `if __name__ == "__main__":` is found out by that, before it does anything twice.
@@ -44,7 +47,7 @@ class Zygote:
                 "this system cannot fork processes for them; declare them in_process=True",
             )
         self._group: TaskGroup | None = None
-        self._link: Link | None = None
+        self._links: dict[ToolEnvironment, Link] = {}
         self._deadline = math.inf
 
     async def __aenter__(self) -> Self:
@@ -68,17 +71,23 @@ class Zygote:
         from any thread; a runtime that never calls it has no deadline.
         """
         self._deadline = moment
-        if (link := self._link) is not None:
+        for link in tuple(self._links.values()):
             link.deadline.moment = moment
 
     async def kill_calls(self) -> None:
         """Kill all calls at once, without their grace."""
-        if self._link is not None:
-            await self._link.kill_all()
+        for link in tuple(self._links.values()):
+            await link.kill_all()
 
     @asynccontextmanager
     async def running(
-        self, errand: Errand, *, save: Saver, note: Noter, grace: timedelta
+        self,
+        errand: Errand,
+        *,
+        save: Saver,
+        note: Noter,
+        grace: timedelta,
+        environment: ToolEnvironment = NOTHING_DECLARED,
     ) -> AsyncIterator[Running]:
         """Run a function; leaving the context ends it, however it is left.
 
@@ -94,7 +103,7 @@ class Zygote:
         mine, theirs = socket.socketpair()
         with mine:
             mine.setblocking(False)  # noqa: FBT003 - the name says it
-            call = Running(self._linked(), mine, save, note)
+            call = Running(self._link_for(environment), mine, save, note)
             with theirs:
                 await call.start(errand.target, theirs)
             try:
@@ -111,12 +120,13 @@ class Zygote:
         async with self.running(errand, save=save, note=note, grace=grace) as call:
             return await call.outcome()
 
-    def _linked(self) -> Link:
+    def _link_for(self, environment: ToolEnvironment) -> Link:
         assert self._group is not None, "enter the zygote's context first"
-        if self._link is None or self._link.lost:
-            self._link = Link(self._deadline)
-            self._group.start_soon(self._link.listen, name="zygote")
-        return self._link
+        link = self._links.get(environment)
+        if link is None or link.lost:
+            link = self._links[environment] = Link(environment.variables(), self._deadline)
+            self._group.start_soon(link.listen, name="zygote")
+        return link
 
 
 def _check(target: str) -> None:

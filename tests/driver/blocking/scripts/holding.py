@@ -22,8 +22,8 @@ async def main(begun: str, gate: str, effect: str, others: str, copies: str) -> 
     """Hold the gate until killed."""
     async with Zygote() as zygote:
         await zygote.run(errand("add", {"a": 1}), save=ignore, note=ignore, grace=timedelta())
-        assert zygote._link
-        pids = [zygote._link._process.pid]
+        (link,) = zygote._links.values()
+        pids = [link._process.pid]
         for _ in range(int(copies)):
             pid = os.fork()
             if not pid:

@@ -1,0 +1,112 @@
+"""Environment variables of the processes that run tools.
+
+A model decides what a tool does, so the process of a tool starts without the secrets of the
+process that drives the run: it gets the variables of `PASSED_NAMES` and `PASSED_PREFIXES`, and
+those that the tool or its agent declares. Variables called `MIDRUN_*` hold the credentials that
+approve calls; no process of a tool inherits them.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias, cast
+
+from midrun.errors import Misconfigured
+
+EnvironmentOption: TypeAlias = Literal["inherit"] | Mapping[str, str] | Iterable[str] | None
+"""Names of variables to copy, a mapping of variables with their values, or "inherit"."""
+
+PASSED_NAMES: Final = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR"),
+        *("LANG", "LANGUAGE", "TZ"),
+        # Paths without which an interpreter may not find its libraries and certificates.
+        *("VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    }
+)
+PASSED_PREFIXES: Final = ("LC_", "PYTHON")
+WITHHELD_PREFIX: Final = "MIDRUN_"
+
+VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+DECLARE: Final = (
+    "Processes of tools do not inherit the environment: name the variables that they need, as "
+    'tool(env=["NAME"]) or Agent(tool_env=["NAME"]); "inherit" passes all but MIDRUN_*'
+)
+
+
+@dataclass(frozen=True)
+class ToolEnvironment:
+    """Variables that are declared for the process of a tool, besides the ones always passed."""
+
+    inherits: bool = False
+    names: frozenset[str] = frozenset()
+    values: frozenset[tuple[str, str]] = field(default=frozenset(), repr=False)  # secrets
+
+    def __bool__(self) -> bool:
+        return self != NOTHING_DECLARED
+
+    def __or__(self, other: "ToolEnvironment") -> "ToolEnvironment":
+        """Return both together; where both give a value to a name, `other` decides."""
+        return ToolEnvironment(
+            self.inherits or other.inherits,
+            self.names | other.names,
+            frozenset({**dict(self.values), **dict(other.values)}.items()),
+        )
+
+    def variables(self, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Return the variables of a new process; leave out a name that is not set."""
+        return {
+            **{name: value for name, value in environment.items() if self._passes(name)},
+            **dict(self.values),
+        }
+
+    def _passes(self, name: str) -> bool:
+        if name.startswith(WITHHELD_PREFIX):
+            return False
+        is_usual = name in PASSED_NAMES or name.startswith(PASSED_PREFIXES)
+        return self.inherits or is_usual or name in self.names
+
+
+NOTHING_DECLARED: Final = ToolEnvironment()
+
+
+def declare_environment(owner: str, option: str, given: EnvironmentOption) -> ToolEnvironment:
+    """Return the environment that the value `given` of an option declares.
+
+    Raises:
+        Misconfigured: `given` is of another kind, or has a name that is not allowed.
+    """
+    if given is None:
+        return NOTHING_DECLARED
+    if isinstance(given, str):
+        if given != "inherit":
+            problem = f'{option} must be a list, a dict or "inherit", got {given!r}'
+            raise Misconfigured(owner, problem)
+        return ToolEnvironment(inherits=True)
+    names = list(given)
+    for name in cast("list[object]", names):
+        if not isinstance(name, str) or not VARIABLE_NAME.fullmatch(name):
+            raise Misconfigured(owner, f"{option} must have names of variables, got {name!r}")
+    if isinstance(given, Mapping):
+        if wrong := [name for name in names if not isinstance(given[name], str)]:
+            raise Misconfigured(owner, f"{option} must have str values, not for {wrong[0]}")
+        return ToolEnvironment(values=frozenset(given.items()))
+    if withheld := [name for name in names if name.startswith(WITHHELD_PREFIX)]:
+        problem = (
+            f"{option} cannot name {withheld[0]}: with MIDRUN_* a tool could approve its own "
+            f"calls. If the tool needs it, give a value: {option}={{{withheld[0]!r}: …}}"
+        )
+        raise Misconfigured(owner, problem)
+    return ToolEnvironment(names=frozenset(names))
+
+
+def is_missing_variable(error: BaseException) -> bool:
+    """Tell whether `error` is the KeyError that `os.environ[name]` raised."""
+    place = error.__traceback__
+    if not isinstance(error, KeyError) or place is None:
+        return False
+    while place.tb_next is not None:
+        place = place.tb_next
+    return place.tb_frame.f_code is type(os.environ).__getitem__.__code__
