@@ -149,6 +149,30 @@ def test_the_terminal_shows_the_same_run_with_its_bar(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+async def test_leaving_the_bar_says_that_nothing_drives_the_run(tmp_path: Path) -> None:
+    """The process that drove the run ends with its bar."""
+    command = ["-m", "midrun", "demo", "--terminal", "--speed", "0.01"]
+    terminal = pexpect.spawn(
+        sys.executable,
+        command,
+        cwd=tmp_path,
+        env=NO_KEYS | {"TERM": "xterm"},
+        timeout=PATIENCE,
+        dimensions=(40, 150),
+        encoding="utf-8",
+    )
+    terminal.expect_exact("Running")
+    terminal.send("d")
+    terminal.expect_exact("Nothing drives it now: it waits")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 75
+    async with Midrun(f"sqlite:///{tmp_path}/midrun-demo/runs.db", engine=None) as mid:
+        (view,) = (await mid.runs()).items
+        assert (view.phase, await mid.store.holders()) == ("queued", {})
+
+
+@pytest.mark.slow
 async def test_without_a_terminal_the_bar_is_refused_in_words() -> None:
     """A pipe has nobody who could press a key."""
     command = [sys.executable, "-m", "midrun", "demo", "--terminal"]

@@ -9,12 +9,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from midrun import connect
+from midrun import Agent, Midrun, connect
 from midrun.handles.interface import AnyRun
+from midrun.models import ScriptedModel
 from tests.tui.terminals import APP, terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 
+CLERK = Agent("clerk", model=ScriptedModel(["Sorted."]))
 TOKEN = "a-token-that-is-long-enough-for-a-test"
 
 
@@ -78,3 +80,16 @@ async def test_a_terminal_that_goes_away_stops_nothing_that_others_drive(
         (tmp_path / "gate").touch()
         with anyio.fail_after(60):
             assert (await run.until("terminal")).phase == "completed"
+
+
+async def test_detaching_from_a_run_without_a_worker_does_not_say_that_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    """It waits, and the command says for what."""
+    async with Midrun(f"sqlite:///{tmp_path}/runs.db", agents=[CLERK], engine=None) as mid:
+        run = await mid.start("clerk", "Sort the mail")
+        async with terminal(tmp_path, 80, "attach", run.id) as t:
+            await t.sees("Queued")
+            await t.press("d")
+            screen = await t.sees("detached: Queued — starts as soon as a worker takes it")
+            assert "goes on" not in screen

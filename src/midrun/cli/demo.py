@@ -8,6 +8,7 @@ from typing import Final
 from midrun.cli import hinting
 from midrun.cli.exits import CODES, PAUSED
 from midrun.cli.saying import Sayer
+from midrun.core.values import DRIVABLE
 from midrun.demo.cast import choose_model
 from midrun.demo.opening import STORE, Demo, Opened
 from midrun.demo.played import Pace
@@ -36,7 +37,7 @@ Try, while it works:
   s   ask it on the side: "How hot did it get?"
   c   cancel it, and see what is undone
   t   take over, and write in its place
-  d   leave; `{again}` finds it again.
+  d   leave; it waits until `{again}` goes on with it.
   ?   all keys
 """
 
@@ -98,16 +99,27 @@ async def _in_terminal(shown: Demo, opened: Opened, say: Sayer) -> int:
     except ImportError as error:
         problem = f"install midrun[tui] ({error})"
         raise Misconfigured("demo --terminal", problem) from error
-    hints = Hints(program=hinting.program(), where=f"--store {shown.store}")
+    hints = Hints(program=hinting.program(), where=f"--store {shown.store}", goes_on=False)
     view, report = await terminal.show(shown, opened, hints)
+    if view is None:
+        say.text("The run was kept in memory, and ended with this process.")
+        return PAUSED
     if view.phase == "cancelled":
         say.prose(str(report))
     if view.phase not in CODES:
-        say.text(
-            f"It is {view.phase}, at {place(view)}; "
-            f"`{hinting.demo('--terminal')}` finds it again."
-        )
+        say.text(_describe_left(view))
     return CODES.get(view.phase, PAUSED)
+
+
+def _describe_left(view: RunView) -> str:
+    """Return how a run stands that this process no longer drives, and how it goes on."""
+    at = f", at {place(view)}" if place(view) else ""
+    again = hinting.demo("--terminal")
+    if view.phase not in DRIVABLE:
+        return f"It is {view.phase}{at}; `{again}` finds it again."
+    if view.sign.look in {"running", "pausing"}:
+        return f"Another process drives it: it is {view.phase}{at}; `{again}` finds it again."
+    return f"Nothing drives it now: it waits{at}. `{again}` goes on with it."
 
 
 def _greeting(shown: Demo, link: str, found: str, view: RunView, model: str) -> str:

@@ -81,14 +81,19 @@ async def shown(run: AnyRun, args: Namespace, say: Sayer, watch: Watch) -> int:
     if left is Left.QUIT:
         return _paused(run, args, say, driven_here=watch.driven_here)
     if not watch.driven_here:
-        return _detached(run, args, say)
+        return await _detached(run, args, say)
     first = "detached: the run goes on in this process; Ctrl-C pauses it"
     printing = _Printing(run, say, after=(await run.view()).seq, first=first)
     return await _plainly(printing, args, driven_here=True)
 
 
-def _detached(run: AnyRun, args: Namespace, say: Sayer) -> int:
-    say.text(f"detached: the run goes on\ncome back with: {typed(args, 'attach', run.id)}")
+async def _detached(run: AnyRun, args: Namespace, say: Sayer) -> int:
+    """Say that the bar was left, and whether the run goes on: a worker may not have it."""
+    sign = (await run.view()).sign
+    stands = " — ".join(filter(None, (sign.word, sign.note)))
+    goes_on = sign.look in {"running", "pausing"}
+    say.text("detached: the run goes on" if goes_on else f"detached: {stands}")
+    say.text(f"come back with: {typed(args, 'attach', run.id)}")
     return 0
 
 
@@ -163,7 +168,7 @@ async def _left(run: AnyRun, args: Namespace, say: Sayer, *, paused: bool) -> in
         return PAUSED if paused else 0
     if paused:
         return _paused(run, args, say, driven_here=False)
-    return _detached(run, args, say)
+    return await _detached(run, args, say)
 
 
 class _Printing:

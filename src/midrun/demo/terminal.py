@@ -1,18 +1,32 @@
 """The demo in the terminal: the run, with its control bar below."""
 
+from contextlib import suppress
+
 from midrun.core.report import Report
 from midrun.demo.opening import Demo, Opened
+from midrun.embed.midrun import Midrun
+from midrun.errors import RunNotFound
 from midrun.handles.view import RunView
 from midrun.tui.attending import attend
 from midrun.tui.hints import Hints
 from midrun.tui.spill import Spill
 
 
-async def show(demo: Demo, opened: Opened, hints: Hints) -> tuple[RunView, Report]:
-    """Show the demo with its bar until it is over or somebody leaves; return how it stands."""
+async def show(demo: Demo, opened: Opened, hints: Hints) -> tuple[RunView | None, Report]:
+    """Show the demo with its bar until it is over or the person leaves it.
+
+    Return how the run stands once this process has stood down from it, None if it was kept in
+    memory and went with the process; and its report.
+    """
     with Spill() as spill:
         async with demo.midrun() as mid:
             run, found = await demo.run(mid)
             opened("", found, await run.view())
             await attend(run, actor=demo.actor, driven_here=True, spill=spill, hints=hints)
-            return await run.view(), await run.report()
+            report = await run.report()
+    # A view from before would say "running": this process drove it until now. Only the store
+    # knows whether another worker has taken it meanwhile.
+    async with Midrun(demo.store, engine=None) as mid:
+        with suppress(RunNotFound):
+            return await (await mid.get(run.id)).view(), report
+    return None, report

@@ -250,7 +250,7 @@ class Hand:
 
     def say_how_to_leave(self) -> None:
         """Answer a key that leaves elsewhere: suspended, a driver would lose its run."""
-        self.notice = "d leaves the bar, and the run goes on; Ctrl-C pauses it first."
+        self.notice = f"d leaves the bar, and {self.hints.leaving}; Ctrl-C pauses it first."
 
     # ── writing ───────────────────────────────────────────────────────────────────────────
 

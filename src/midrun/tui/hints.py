@@ -11,6 +11,12 @@ class Hints(Struct, frozen=True, kw_only=True):
     program: str = "midrun"
     where: str = ""
     workers: bool = True  # whether one can be started: a server drives its own runs
+    goes_on: bool = True  # whether the run is still driven when this bar is left
+
+    @property
+    def leaving(self) -> str:
+        """What becomes of the run when the bar is left with `d`."""
+        return "the run goes on" if self.goes_on else "the run waits until it is driven again"
 
     def typed(self, *words: str) -> str:
         """Return a command; `words` stand as they are, so that one may say APP or RUN."""

@@ -142,7 +142,7 @@ class Screen:
         if hand.mode is Mode.ASKS and (ask := hand.ask) is not None:
             return [*top, *deciding(ask, hand.ask_number, len(hand.view.asks), width)]
         if hand.mode is Mode.HELP:
-            return [*top, *helping(width)]
+            return [*top, *helping(width, hand.hints.leaving)]
         return drawn(hand.view, now, width, hand.hints)
 
 

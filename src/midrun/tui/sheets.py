@@ -26,7 +26,7 @@ HELP: Final = (
     ("w", "take back the redirect or message that waits"),
     ("t", "take over, and write in the agent's place; p hands back, r with words"),
     ("f", "fork: a new run goes on from here, this one stays as it is"),
-    ("d", "detach: the bar goes away, the run goes on"),
+    ("d", "detach: the bar goes away, {leaving}"),
     ("^C", "pause; again: cancel?; again: leave the run paused and quit"),
     ("?", "close this"),
 )
@@ -99,12 +99,12 @@ def ask_keys(ask: AskView) -> dict[str, str]:
     return {**(made or {"y": "approve", "n": "decline", **answer}), "Esc": "back"}
 
 
-def helping(width: int) -> list[Line]:
-    """Return what every key does."""
+def helping(width: int, leaving: str) -> list[Line]:
+    """Return what every key does; `leaving` is what becomes of the run without the bar."""
     return [
         [("bold", f"  {key:>2}  "), ("dim", row)]
         for key, text in HELP
-        for row in folded(text, width - 6)[:1]
+        for row in folded(text.format(leaving=leaving), width - 6)[:1]
     ]
 
 
