@@ -8,6 +8,8 @@ from midrun.agents import checkpoint as module
 from midrun.agents.checkpoint import LIMITS, PARKED, Checkpoint, key_id
 from midrun.codec.strict import Limits
 from midrun.core import controls as c
+from midrun.core.entries import RunImported
+from midrun.core.evolve import apply
 from midrun.core.head import head_of
 from midrun.core.ids import Micros, Seq
 from midrun.core.machine import decide
@@ -58,9 +60,12 @@ async def test_a_store_adopts_the_journal_of_a_checkpoint() -> None:
     """A store that never saw the run holds it against its own rules, and keeps every byte."""
     back = Checkpoint.from_json(checkpoint_of(key=KEY).to_json(), key=KEY)
     store = MemoryStore()
-    adopted = await store.adopt(back.run, back.journal, head=head_of(back.state()))
-    back.check_head(adopted.seq, adopted.hash)
-    assert [*await store.lines(back.run)] == pairs_of(back.journal)
+    imported = RunImported(checkpoint=back.run, head=back.head_hash, by="ann")
+    head = head_of(apply(back.state(), [imported]))
+    adopted = await store.adopt(back.run, back.journal, imported, head=head)
+    lines = [*await store.lines(back.run)]
+    assert lines[:-1] == pairs_of(back.journal)
+    assert (len(lines), lines[-1][1]) == (adopted.seq, adopted.hash)
 
 
 def test_the_text_is_plain_json_with_a_fixed_set_of_fields() -> None:

@@ -12,6 +12,7 @@ from midrun.models import ScriptedModel, Use
 from midrun.stops import MaxSteps
 from tests.client.conftest import Connected, Serve
 from tests.runtime.stage import Stage
+from tests.server.conftest import KEY
 
 WITHOUT = """
 import sys
@@ -145,7 +146,7 @@ async def test_a_signed_checkpoint_goes_to_another_server_by_way_of_the_client(
     model = ScriptedModel([Use("send", to="a"), "Done."])
     served = await serve(Agent("clerk", model=model, tools=[send]))
     mid = await connected(served)
-    other = Midrun("memory://", agents=[Agent("clerk", model=model, tools=[send])])
+    other = Midrun("memory://", agents=[Agent("clerk", model=model, tools=[send])], key=KEY)
     async with other:
         elsewhere = await other.start("clerk", "go")
         await elsewhere.until("waiting")

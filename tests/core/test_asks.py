@@ -8,7 +8,7 @@ import pytest
 from midrun.core import controls as c
 from midrun.core import evidence as v
 from midrun.core.audience import may_decide
-from midrun.core.entries import CallDone, CallStarted, LateResult
+from midrun.core.entries import CallDone, CallStarted, LateResult, RunImported
 from midrun.core.ids import SECOND, AskId, CallId, Epoch, Micros
 from midrun.core.orders import CallModel, CallTool, CheckCall, Settle
 from midrun.core.state import Stage
@@ -50,6 +50,23 @@ def test_the_answer_is_the_tools_result_and_the_tool_is_not_entered_again() -> N
     assert call is not None
     assert (call.stage, call.result) == (Stage.DONE, {"approved": True})
     run.after(v.TakeLease()).then(plans=(CallModel(call=C3),))
+
+
+def test_an_approval_that_was_imported_does_not_count_and_its_bearer_cannot_renew_it() -> None:
+    """Also for a call that a halt stopped midway: it is made again only with a new yes."""
+    traits = Traits(approve="block", four_eyes=True, effect=Effect.READ)
+    asking = begun.replies(Use(tool="pay", args={}, traits=traits)).advances()
+    yes, eve = c.Approve(ask=A1, by=Actor(name="bo")), Actor(name="eve")
+    imported = RunImported(checkpoint=asking.state.run, head="", by="eve")
+    paused = asking.when(c.Pause(), yes)
+    halted = asking.when(yes).after(v.TakeLease()).starts("c2").when(c.Halt(by=eve))
+    for resting, wake in ((paused, c.Resume()), (halted, c.Lift(by=eve))):
+        run = resting.after(imported).when(wake).after(v.TakeLease()).advances()
+        assert stage(run, "c2") is Stage.ASKING
+        run = run.then(phase=Phase.WAITING)
+        again = AskId("a2")
+        run.when(c.Approve(ask=again, by=eve)).then(refused="not_allowed")
+        run.when(c.Approve(ask=again, by=Actor(name="bo"))).then(phase=Phase.QUEUED)
 
 
 def test_siblings_run_while_one_call_asks_and_the_next_model_call_waits_for_all() -> None:

@@ -9,18 +9,18 @@ from midrun import Agent, CheckpointRefused, Midrun, ask_human, is_paused
 from midrun.core.ids import RunId
 from midrun.errors import RunNotFound
 from midrun.models import ScriptedModel, Use
-from midrun.ports.store import RunRow
+from midrun.ports.store import Snapshot
 
 
 def look_too_early(midrun: Midrun) -> None:
     """Have a process look for the run just before the other one takes it in."""
-    store, row = midrun.store, midrun.store.row
+    store, load = midrun.store, midrun.store.load_snapshot
 
-    async def early(run: RunId) -> RunRow:
-        setattr(store, "row", row)  # noqa: B010 - once
+    async def early(run: RunId) -> Snapshot | None:
+        setattr(store, "load_snapshot", load)  # noqa: B010 - once
         raise RunNotFound(run)
 
-    setattr(store, "row", early)  # noqa: B010 - as above
+    setattr(store, "load_snapshot", early)  # noqa: B010 - as above
 
 
 async def test_one_wins_and_the_other_is_told_so(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from midrun import (
     pause_here,
     tool,
 )
+from midrun.core.entries import RunImported
 from midrun.core.head import head_of
 from midrun.core.ids import Micros
 from midrun.core.values import Phase
@@ -282,8 +283,10 @@ async def test_a_checkpoint_of_another_agent_is_refused(log: str) -> None:
 async def test_a_checkpoint_that_has_expired_is_refused(log: str) -> None:
     """From the moment that it says."""
     whole = (await asking(log)).checkpoint
+    imported = RunImported(checkpoint=whole.run, head=whole.head_hash)
     async with Midrun("memory://") as midrun:
-        await midrun.store.adopt(whole.run, whole.journal, head=head_of(whole.state()))
+        head = head_of(whole.state())
+        await midrun.store.adopt(whole.run, whole.journal, imported, head=head)
         lines = await midrun.store.lines(whole.run)
     now = wall()
 

@@ -28,7 +28,7 @@ from midrun.driver.speaking import CALLS_MAX
 from midrun.errors import OutcomeUnknown, StoreClosed
 from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
-from midrun.stops import Custom, MaxTokens
+from midrun.stops import Custom, MaxSteps, MaxTokens
 from tests.hands import by_hand, replaced
 from tests.keeping import kept_at
 from tests.promises.seen import entries
@@ -148,11 +148,12 @@ async def test_a_condition_that_raises_fails_its_run_and_no_other(
 ) -> None:
     """Whatever it raises."""
     stage = Stage()
-    agent = stage.agent(Use("slow", name="a"), "Done.")
+    judged = Custom(stop)  # type: ignore[arg-type]  # it is one
+    agent = stage.agent(Use("slow", name="a"), "Done.", stop=judged)
     midrun = await opened(agent)
-    other = await midrun.start("actor", "other")
+    other = await midrun.start("actor", "other", stop=MaxSteps(9))
     await stage.start("a").wait()
-    run = await midrun.start("actor", "go", stop=Custom(stop))  # type: ignore[arg-type]  # it is one
+    run = await midrun.start("actor", "go")
     assert isinstance(await run.result(), Failed)
     stage.gate("a").set()
     assert isinstance(await other.result(), Completed)

@@ -17,7 +17,7 @@ from midrun.core.entries import CallDone, CallFailed
 from midrun.errors import EngineLost
 from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Finished, Piece, Prompt
-from midrun.stops import Custom
+from midrun.stops import Custom, MaxSteps
 from midrun.stores.memory import MemoryStore
 from tests.promises.seen import PATIENCE, journal
 from tests.runtime.conftest import Opener
@@ -129,10 +129,12 @@ async def test_what_an_undo_leaves_on_its_task_ends_nothing_else(opened: Opener)
 
 async def test_what_a_condition_leaves_on_its_task_ends_nothing_else(opened: Opener) -> None:
     """It is met, and the run pauses."""
-    midrun = await opened(Agent("actor", model=ScriptedModel(["Hm."] * 2)))
-    run = await midrun.start("actor", "go", stop=Custom(is_enough, then="complete"))
+    stop = Custom(is_enough, then="complete")
+    midrun = await opened(Agent("actor", model=ScriptedModel(["Hm."] * 2), stop=stop))
+    run = await midrun.start("actor", "go")
     assert isinstance(await run.result(), Completed)
-    assert isinstance(await (await midrun.start("actor", "go")).result(), Completed)
+    other = await midrun.start("actor", "go", stop=MaxSteps(9))
+    assert isinstance(await other.result(), Completed)
 
 
 async def test_a_call_that_is_stopped_while_one_is_left_on_its_task_is_stopped() -> None:

@@ -24,6 +24,8 @@ PATIENCE = 90
 
 LIMITS = Limits()
 
+KEY = b"signs the checkpoints of all servers in tests"
+
 PEOPLE = {
     "olga": Actor(name="olga", role="operator"),
     "ann": Actor(name="ann", role="user"),
@@ -103,7 +105,8 @@ def server_on(stack: AsyncExitStack, address: str, hosts: Collection[str] = ()) 
 
     async def serve(*agents: Agent, limits: Limits = LIMITS) -> Served:
         outside = Outside(lease=timedelta(seconds=30))
-        mid = await stack.enter_async_context(Midrun(address, agents=agents, outside=outside))
+        opened = Midrun(address, agents=agents, outside=outside, key=KEY)
+        mid = await stack.enter_async_context(opened)
         stack.push_async_callback(_verify_all, mid)
         auth = Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
         made = app(mid, auth=auth, limits=limits, allow_hosts=hosts)

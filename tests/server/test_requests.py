@@ -11,7 +11,7 @@ from midrun.models import ScriptedModel, Use
 from midrun.server import Limits
 from tests.runtime.stage import Stage
 from tests.server.calling import expect, reached, start_run
-from tests.server.conftest import Serve
+from tests.server.conftest import KEY, Serve
 
 
 async def test_of_a_crowd_that_saw_the_same_one_is_heard(serve: Serve, stage: Stage) -> None:
@@ -204,7 +204,7 @@ async def test_a_checkpoint_is_brought_by_an_operator(serve: Serve) -> None:
     agent = Agent("asker", model=model, tools=[ask_human])
     served = await serve(agent)
     client, ann = await served.client(), await served.client("ann")
-    async with Midrun("memory://", agents=[agent]) as elsewhere:
+    async with Midrun("memory://", agents=[agent], key=KEY) as elsewhere:
         run = await elsewhere.start("asker", "Go.", actor="ann")
         await run.until("waiting")
         checkpoint = (await run.checkpoint()).to_json()

@@ -16,7 +16,7 @@ from midrun import (
     Paused,
     Run,
 )
-from midrun.core.entries import AskAnswered
+from midrun.core.entries import AskAnswered, RunImported
 from midrun.core.head import head_of
 from midrun.core.ids import RunId
 from midrun.core.values import Json
@@ -213,6 +213,8 @@ async def test_a_family_that_was_taken_in_by_halves_is_taken_in_by_the_next_atte
     checkpoint = await run.checkpoint()
     async with elsewhere(tmp_path, agent) as other:
         for child, state in checkpoint.family():
-            await other.store.adopt(child.run, child.journal, head=head_of(state))
+            imported = RunImported(checkpoint=run.id, head=child.head_hash)
+            head = head_of(state)
+            await other.store.adopt(child.run, child.journal, imported, head=head)
         await (await other.resume(checkpoint, "yes")).until("completed")
     assert shop.did == ["x"]

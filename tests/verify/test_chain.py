@@ -1,13 +1,13 @@
-"""The chain: I4."""
+"""The chain: I4, I42."""
 
 from collections.abc import Sequence
 
 import pytest
 
 from midrun.codec.journal import chain, genesis, line_of
-from midrun.core.entries import StoodDown
-from midrun.core.ids import RunId
-from midrun.verify.chain import check_chain
+from midrun.core.entries import PauseRequested, Record, RunImported, RunPaused, StoodDown
+from midrun.core.ids import RunId, Seq
+from midrun.verify.chain import check_chain, check_imports
 from tests.verify.books import BEGUN, MAIL, journal, step
 
 FIRST = genesis(RunId("run_1"))
@@ -48,6 +48,19 @@ def test_a_changed_line_is_found(seq: int) -> None:
     data, kept = stored[seq - 1]
     for changed in ((data.replace(b'"v":1', b'"v":2'), kept), (data, bytes(32))):
         assert first_bad([*stored[: seq - 1], changed, *stored[seq:]]) == [seq]
+
+
+def test_an_import_that_names_other_lines_is_found() -> None:
+    """I42: where the run came from, its head can be compared with the one that is named."""
+    before = journal(*BEGUN, *step(MAIL), PauseRequested(), RunPaused())
+    head = FIRST
+    for record in before:
+        head = chain(head, line_of(record))
+    for named, found in ((head.hex(), []), ("00" * 32, ["I42"])):
+        entry = RunImported(checkpoint=RunId("run_1"), head=named)
+        records = [*before, Record(seq=Seq(len(before) + 1), at=before[-1].at, entry=entry)]
+        problems = check_imports(map(line_of, records), records, chain=chain, first=FIRST)
+        assert [problem.invariant for problem in problems] == found
 
 
 def test_a_missing_line_is_found() -> None:

@@ -28,6 +28,7 @@ from midrun.core.entries import (
     RunCompleted,
     RunFailed,
     RunHalted,
+    RunImported,
     RunLifted,
     RunPaused,
     RunResumed,
@@ -37,7 +38,7 @@ from midrun.core.entries import (
     UndoStarted,
 )
 from midrun.core.folds.calls import args_hash
-from midrun.core.ids import AskId, Epoch, Micros, Seq
+from midrun.core.ids import AskId, Epoch, Micros, RunId, Seq
 from midrun.core.values import Approval, Decision, Phase, Traits, Use
 from tests.verify.books import BEGUN, C1, C2, C3, DRAFT, MAIL, NOON, at, broken, start, step
 
@@ -239,6 +240,18 @@ def test_only_who_may_decide_decides() -> None:
     four_eyes = (*BEGUN, *step(SEND), replace(ASK, four_eyes=True))
     assert broken(*four_eyes, YES) == []
     assert broken(*four_eyes, replace(YES, by="ann")) == ["I25"]
+
+
+def test_an_approval_from_before_an_import_covers_no_start_after_it() -> None:
+    """I25: the lines before an import were written where this store could not see it."""
+    imported = RunImported(checkpoint=RunId("run_1"), head="", by="ann")
+    waiting = (*BEGUN, *step(SEND), replace(ASK, four_eyes=True), RunWaiting())
+    again = (E2, APPROVED)
+    assert broken(*waiting, YES, RunWoken(), *again) == []
+    paused = (*waiting, PauseRequested(), RunPaused(), YES)
+    assert broken(*paused, RunResumed(), *again) == []
+    assert broken(*paused, imported, RunResumed(), *again) == ["I25"]
+    assert broken(*waiting, replace(imported, by=YES.by), YES, RunWoken()) == ["I25"]
 
 
 def test_a_call_that_was_declined_is_never_made() -> None:

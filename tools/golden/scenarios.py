@@ -3,6 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
+from midrun.codec.chain import PLAIN
+from midrun.codec.journal import line_of
 from midrun.core import controls as c
 from midrun.core import evidence as v
 from midrun.core.entries import (
@@ -10,10 +14,11 @@ from midrun.core.entries import (
     CallDone,
     CallFailed,
     LateResult,
+    RunImported,
 )
 from midrun.core.ids import SECOND, AskId, CallId, Epoch, FrameId, Micros, Seq
 from midrun.core.stops import Custom, MaxCost, MaxSteps, MaxToolCalls, TextMention
-from midrun.core.values import Effect, Item, Reply, Spend, Traits, Use
+from midrun.core.values import Actor, Effect, Item, Reply, Spend, Traits, Use
 from midrun.testing.journals import Scenario
 from tools.golden import thinking
 from tools.golden.telling import (
@@ -139,6 +144,20 @@ def a_queued_approval() -> Scenario:
     run = run.when(c.Approve(by=ANN, ask=A1), c.Approve(by=BOB, ask=A1, args={"text": "Hello"}))
     run = ends(taken(run).advances().starts("c2"), "c2", {"id": 7})
     return run.replies(text="One is posted.").advances()
+
+
+def a_paused_run_is_imported() -> Scenario:
+    """An approval that came with the checkpoint does not count: the call asks again."""
+    gated = replace(MAIL, traits=Traits(approve="block", audience="operator", four_eyes=True))
+    run = begun().replies(gated).advances().when(c.Pause(by=ANN), c.Approve(by=BOB, ask=A1))
+    head = PLAIN.head(run.state.run, map(line_of, run.records)).hex()
+    run = run.later(3600).after(
+        RunImported(checkpoint=run.state.run, head=head, kid="77ab", by="eve", role="operator")
+    )
+    run = taken(run.when(c.Resume(by=ANN))).advances()
+    eve = c.Approve(by=Actor(name="eve", role="operator"), ask=AskId("a2"), request="e1")
+    run = taken(run.when(eve, c.Approve(by=BOB, ask=AskId("a2")))).starts("c2")
+    return ends(run, "c2").replies(text="Sent.").advances()
 
 
 def a_cap_reached_and_raised() -> Scenario:
@@ -268,6 +287,7 @@ SCENARIOS: Final[Mapping[str, Callable[[], Scenario]]] = {
         a_side_question_with_frames,
         messages_wait_their_turn,
         a_queued_approval,
+        a_paused_run_is_imported,
         a_cap_reached_and_raised,
         a_cap_reached_within_one_reply,
         a_halt_and_a_lift,

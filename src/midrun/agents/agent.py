@@ -21,7 +21,7 @@ from midrun.agents.starting import Started
 from midrun.agents.tool import Tool, place_of, take_why, tool
 from midrun.codec.brief import safe_repr, safe_str
 from midrun.codec.strict import checked
-from midrun.core.stops import Stop
+from midrun.core.stops import Stop, custom_names
 from midrun.core.values import CallKind, Json, Use
 from midrun.errors import Misconfigured, NotJson, TooLarge
 from midrun.ports.model import Model, ToolSpec
@@ -87,7 +87,18 @@ class Agent:
         self.fingerprint: Final = _fingerprint(self)
 
     def spec(self, stop: Stop | None = None) -> Started:
-        """Return what a run of this agent starts with; `stop` stands in for the agent's own."""
+        """Return what a run of this agent starts with; `stop` stands in for the agent's own.
+
+        Raises:
+            Misconfigured: `stop` has a custom condition that the agent's own does not name.
+        """
+        if name := self.undeclared_stop(stop):
+            problem = (
+                "Cannot start: the agent's own stop does not name this function, and a worker "
+                "that reads the name in a journal does not import it. Add Custom(fn) to "
+                "Agent(stop=…)."
+            )
+            raise Misconfigured(f"stop {name}", problem)
         return Started(
             agent=self.name,
             agent_print=self.fingerprint,
@@ -96,6 +107,11 @@ class Agent:
             frame_ttl=self.frame_ttl // timedelta(microseconds=1),
             window=self.window,
         )
+
+    def undeclared_stop(self, stop: Stop | None) -> str:
+        """Return the first custom condition of `stop` that the agent's own lacks, or ""."""
+        declared = custom_names(self.stop)
+        return next((name for name in custom_names(stop) if name not in declared), "")
 
     def offered(self, use: Use) -> Use:
         """Return what a model asks for as it can be journaled: complete, or refused in words.

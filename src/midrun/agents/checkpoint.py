@@ -33,7 +33,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from midrun.codec.brief import safe_repr, safe_str
-from midrun.codec.chain import KEY_MIN, PLAIN, Chain
+from midrun.codec.chain import KEY_MIN, PLAIN, Chain, check_import
 from midrun.codec.journal import decode_line, line_of
 from midrun.codec.strict import Limits, parse
 from midrun.core.evolve import fold
@@ -357,26 +357,28 @@ def _child(run: RunId, stored: list[bytes]) -> ChildJournal:
 
 def _folded(run: RunId, lines: Iterable[bytes]) -> State:
     """Return the fold of lines that anybody may have written."""
-    state = State(run=run)
+    state, link = State(run=run), PLAIN.first(run)
     for data in lines:
         where = f"line {state.seq + 1}"
         try:
-            state = _followed(state, data)
+            state = _followed(state, data, link)
         except JournalTooNew as refusal:
             raise _invalid(f"{where}: a newer midrun wrote {safe_str(refusal.kind)}") from None
         except JournalCorrupt as refusal:
             raise _invalid(f"{where}: {safe_str(refusal.problem)}") from None
         except Exception as error:  # a fold relies on what only a sound journal has
             raise _invalid(f"{where} cannot stand there: {safe_repr(error)}") from error
+        link = PLAIN.next(link, data)
     if state.spec is None:
         raise _invalid("it has no lines")
     return state
 
 
-def _followed(state: State, data: bytes) -> State:
+def _followed(state: State, data: bytes, link: bytes) -> State:
     record = decode_line(data, run=state.run, seq=Seq(state.seq + 1))
     if line_of(record) != data:
         raise JournalCorrupt(state.run, record.seq, "it is not canonical")
     if record.at < state.at:
         raise JournalCorrupt(state.run, record.seq, "it is older than the one before it")
+    check_import(state.run, record, link)
     return fold(state.run, [record], state)

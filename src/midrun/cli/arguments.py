@@ -117,6 +117,11 @@ def serve(made: ArgumentParser) -> None:
         metavar="ORIGIN",
         help="https://app.example: its pages may call, with a bearer token",
     )
+    made.add_argument(
+        "--unsigned-checkpoints",
+        action="store_true",
+        help="let operators bring checkpoints that no key has signed",
+    )
 
 
 # ── look ──────────────────────────────────────────────────────────────────────────────────

@@ -110,6 +110,7 @@ async def serve(args: Namespace, say: Sayer) -> int:
                 token=args.token,
                 allow_hosts=args.allow_host or (),
                 allow_origins=args.allow_origin or (),
+                unsigned_checkpoints=args.unsigned_checkpoints,
                 say=lambda link: say.say({"url": link}, link),
             )
     return 0

@@ -20,6 +20,7 @@ from typing import Final, Protocol, runtime_checkable
 from msgspec import Struct
 
 from midrun.codec.journal import chain, genesis
+from midrun.core.entries import Record, RunImported
 from midrun.core.ids import START, RunId, Seq
 from midrun.errors import JournalCorrupt, Misconfigured
 
@@ -116,6 +117,17 @@ class Chain(Struct, frozen=True, gc=False):
 
 PLAIN: Final = Chain()
 """Without a key: what anybody can follow. Checkpoints have it; what signs them is theirs."""
+
+
+def check_import(run: RunId, record: Record, link: bytes) -> None:
+    """Refuse an import that names another head than `link`, that of the lines before it.
+
+    Raises:
+        JournalCorrupt: it does.
+    """
+    if isinstance(record.entry, RunImported) and record.entry.head != link.hex():
+        problem = "the import names another head than that of the lines before it"
+        raise JournalCorrupt(run, record.seq, problem)
 
 
 @runtime_checkable

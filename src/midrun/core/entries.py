@@ -39,6 +39,7 @@ from midrun.core.facts.life import (
     LeaseTaken,
     RunCompleted,
     RunFailed,
+    RunImported,
     RunStarted,
     RunWaiting,
     RunWoken,
@@ -85,6 +86,7 @@ from midrun.core.ids import Epoch, Micros, Seq
 
 Entry = (
     RunStarted
+    | RunImported
     | LeaseTaken
     | StoodDown
     | RunWaiting
@@ -204,6 +206,7 @@ __all__ = [
     "RunCompleted",
     "RunFailed",
     "RunHalted",
+    "RunImported",
     "RunLifted",
     "RunPaused",
     "RunResumed",

@@ -38,6 +38,7 @@ _OPEN = (*_LIVE, CANCELLING, HALTED)
 
 FOLLOWS: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.RunStarted: {QUEUED: QUEUED},
+    e.RunImported: _stays(PAUSED, WAITING, FAILED, HALTED, COMPLETED, CANCELLED),
     e.LeaseTaken: {**_stays(RUNNING, PAUSING, CANCELLING), QUEUED: RUNNING},
     e.StoodDown: {**_stays(PAUSING, CANCELLING, HALTED), RUNNING: QUEUED},
     e.RunWaiting: _leads(WAITING, (RUNNING, QUEUED)),

@@ -172,6 +172,7 @@ class Ask(Value, kw_only=True):
     of: AskKind | None = None  # of a child's: what kind of ask it is there
     audience: str = ""
     four_eyes: bool = False
+    imported_by: str = ""  # the actor who brought the run in with a checkpoint, if one did
     args_hash: str = ""
     expires: Micros | None = None
     decision: Decision | None = None
@@ -246,6 +247,7 @@ class State(Value, kw_only=True):
     since_by: str = ""  # ... and who asked for it
     spec: RunStarted | None = None
     agent_print: str = ""  # of the agent that drove it last
+    imported_by: str = ""  # the actor who brought it in with a checkpoint, if one did
 
     epoch: Epoch = Epoch(0)
     leased: bool = False

@@ -273,10 +273,14 @@ def completes(stop: Stop) -> bool:
     return isinstance(stop, TextMention | Custom) and stop.then == "complete"
 
 
+def custom_names(stop: Stop | None) -> tuple[str, ...]:
+    """Return the names of the custom conditions in `stop`, in order."""
+    return tuple(leaf.fn for leaf in leaves(stop) if isinstance(leaf, Custom))
+
+
 def unjudged(stop: Stop | None, meter: Meter) -> str:
     """Return the name of a custom condition that has not spoken since the last step, or ""."""
-    names = (leaf.fn for leaf in leaves(stop) if isinstance(leaf, Custom))
-    return next((name for name in names if name not in meter.verdicts), "")
+    return next((name for name in custom_names(stop) if name not in meter.verdicts), "")
 
 
 def cap_of(stop: Stop) -> str:

@@ -1,15 +1,22 @@
 """Judging: asking a custom stop condition, which is somebody's function, for its verdict."""
 
 import inspect
+from typing import Final
 
 from msgspec import Struct
 
+from midrun.agents.agent import Agent
 from midrun.core.evidence import Fail, GiveVerdict
 from midrun.core.ids import Epoch
 from midrun.core.state import State
+from midrun.core.stops import custom_names
 from midrun.core.transcript import Transcript
 from midrun.driver.mishaps import must_go_on, words
 from midrun.stops import resolve_custom
+
+UNDECLARED_STOP: Final = (
+    "Cannot ask it: the agent's own stop does not name it. Add Custom(fn) to Agent(stop=…)."
+)
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -38,8 +45,15 @@ def standing(state: State) -> Standing:
     )
 
 
-async def judge(epoch: Epoch, name: str, state: State) -> GiveVerdict | Fail:
-    """Return the verdict of the condition `name`; one that raises fails the run, resumably."""
+async def judge(epoch: Epoch, name: str, state: State, agent: Agent) -> GiveVerdict | Fail:
+    """Return the verdict of the condition `name`; one that raises fails the run, resumably.
+
+    `name` comes from the journal, which may have come with a checkpoint. Resolving a name
+    imports a module, so only the names in the agent's own stop, which this process declared
+    in code, are resolved.
+    """
+    if name not in custom_names(agent.stop):
+        return Fail(epoch=epoch, error=f"stop {name}: {UNDECLARED_STOP}", code="stop_failed")
     try:
         met = resolve_custom(name)(standing(state))
         if inspect.isawaitable(met):

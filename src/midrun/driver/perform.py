@@ -210,7 +210,7 @@ class Door:
                     continue
 
     async def _judge(self, name: str, state: State) -> None:
-        given = await judge(self.epoch, name, state)
+        given = await judge(self.epoch, name, state, self._agent)
         await shake_off()
         self._judging.discard(name)
         self._bring(hidden(self._means.vault, self._run, given))

@@ -7,17 +7,25 @@ had done.
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint, ChildJournal
+from midrun.agents.pausing import PauseHere
+from midrun.codec.brief import safe_str
 from midrun.codec.chain import PLAIN
+from midrun.codec.journal import decode_line
+from midrun.core.boundary import approval
+from midrun.core.entries import RunImported
+from midrun.core.evolve import apply
 from midrun.core.family import children_of
 from midrun.core.head import head_of
-from midrun.core.ids import RunId
-from midrun.core.state import State
-from midrun.core.values import DRIVABLE, TERMINAL
+from midrun.core.ids import RunId, Seq, number_of
+from midrun.core.state import Call, State
+from midrun.core.values import DRIVABLE, TERMINAL, Actor, Traits
 from midrun.driver.journal import load
 from midrun.errors import CheckpointRefused, RunExists, RunNotFound
-from midrun.ports.store import RunRow, Store
+from midrun.ports.store import Store
 
 Pairs: TypeAlias = tuple[tuple[bytes, bytes], ...]
 Family: TypeAlias = Sequence[tuple[ChildJournal, State]]
@@ -69,38 +77,125 @@ def check_agents(family: Family, agents: Mapping[str, Agent]) -> None:
     for child, state in family:
         name, made_by = state.started.agent, state.started.agent_print
         agent = agents.get(name)
-        if state.phase not in TERMINAL and (agent is None or agent.fingerprint != made_by):
+        if state.phase in TERMINAL:
+            continue
+        if agent is None or agent.fingerprint != made_by:
             problem = f"{name!r} of child run {child.run} is another one now, or not known here"
+            raise CheckpointRefused("agent_mismatch", problem)
+        check_gates(agent, state)
+
+
+def check_gates(agent: Agent, state: State) -> None:
+    """Refuse a journal that asks for less than the agent's tools and stop declare here.
+
+    What a call needs and who may approve it are stored in the journal. The writer of a
+    checkpoint could leave the approval of a pending call out, address the ask to another
+    role, or name a stop condition in any module of this process.
+
+    Raises:
+        CheckpointRefused: `agent_mismatch`, with the call, the ask or the condition.
+    """
+    if name := agent.undeclared_stop(state.stop):
+        problem = f"its stop condition {name} is not in the stop of agent {agent.name!r}"
+        raise CheckpointRefused("agent_mismatch", problem)
+    asks = [state.asks[n - 1] for n in state.open_asks]
+    parked = (n for frame in state.frames for n in frame.parked)
+    for number in {*state.open, *parked, *(number_of(ask.call) for ask in asks)}:
+        call = state.calls[number - 1]
+        if _is_weaker(call.traits, _declared(agent, call)):
+            problem = f"{call.id} ({call.use.tool}) has another approval than its tool asks for"
+            raise CheckpointRefused("agent_mismatch", problem)
+    for ask in (ask for ask in asks if ask.ask_kind == "approval"):
+        right = approval(state.calls[number_of(ask.call) - 1], ask.id, state.at)
+        fields = (ask.audience, ask.four_eyes, ask.args_hash)
+        if fields != (right.audience, right.four_eyes, right.args_hash):
+            problem = f"{ask.id} asks others, or about another call, than the tool declares"
             raise CheckpointRefused("agent_mismatch", problem)
 
 
-async def row_in(store: Store, run: RunId) -> RunRow | None:
-    """Return the row of a run; None: the store does not know it."""
+def _declared(agent: Agent, call: Call) -> Traits:
+    """Return what the tool of a pending call declares; a call without a tool is not made."""
+    tool, args = agent.tools.get(call.use.tool), call.use.args
+    if tool is None or not isinstance(args, dict):
+        return Traits()
     try:
-        return await store.row(run)
+        return tool.traits_for(args)
+    except (Exception, PauseHere) as error:
+        problem = f"{call.id} ({call.use.tool}): its approve function raised {safe_str(error)}"
+        raise CheckpointRefused("agent_mismatch", problem) from error
+
+
+def _is_weaker(stored: Traits, declared: Traits) -> bool:
+    """Tell whether a call with the traits `stored` could be made with less than `declared`."""
+    if not declared.approve:
+        return False
+    others = stored.audience != declared.audience
+    return not stored.approve or others or (declared.four_eyes and not stored.four_eyes)
+
+
+async def state_in(store: Store, run: RunId) -> State | None:
+    """Return the state of a run; None: the store does not know it."""
+    try:
+        return await load(store, run)
     except RunNotFound:
         return None
 
 
-async def take_in(store: Store, checkpoint: Checkpoint, family: Family) -> bool:
+def import_of(checkpoint: Checkpoint, by: Actor, kid: str) -> RunImported:
+    """Return the entry that says who brought the run of `checkpoint` in.
+
+    `kid` names the key with which the signature was checked; empty: none was.
+    """
+    return RunImported(
+        checkpoint=checkpoint.run,
+        head=checkpoint.head_hash,
+        kid=kid,
+        by=by.name,
+        role=by.role,
+    )
+
+
+async def heads_of(store: Store, run: RunId) -> tuple[tuple[Seq, bytes], ...]:
+    """Return the heads with which a checkpoint of `run` is not stale, the newest first.
+
+    Heads in checkpoints are made without the store's key. A run that has just been imported
+    stands where its checkpoint stands: the entry about the import is the store's own.
+    """
+    lines = [line for line, _ in await store.lines(run)]
+    newest = (Seq(len(lines)), PLAIN.head(run, lines))
+    last = decode_line(lines[-1], run=run).entry
+    if isinstance(last, RunImported):
+        return newest, (Seq(len(lines) - 1), bytes.fromhex(last.head))
+    return (newest,)
+
+
+async def take_in(
+    store: Store, checkpoint: Checkpoint, family: Family, imported: RunImported
+) -> bool:
     """Have the store know a run and its whole family; the run comes last.
 
-    False: somebody was quicker, and may have gone on with it already.
+    False: another process took the run in first, and may have gone on with it already.
 
     Raises:
         CheckpointRefused: `stale_checkpoint`, the store has one of the children, and it has
             gone on.
     """
+
+    async def adopt(one: ChildJournal | Checkpoint, state: State) -> None:
+        entry = replace(imported, head=one.head_hash)
+        head = head_of(apply(state, [entry]))
+        await store.adopt(one.run, one.journal, entry, head=head)
+
     for child, state in family:
         try:
-            await store.adopt(child.run, child.journal, head=head_of(state))
+            await adopt(child, state)
         except RunExists:
-            pairs = await store.lines(child.run)
-            if PLAIN.head(child.run, (line for line, _ in pairs)).hex() != child.head_hash:
-                where = f"child run {child.run} is at seq {len(pairs)}"
+            heads = await heads_of(store, child.run)
+            if child.head_hash not in {head.hex() for _, head in heads}:
+                where = f"child run {child.run} is at seq {heads[0][0]}"
                 raise CheckpointRefused("stale_checkpoint", where) from None
     try:
-        await store.adopt(checkpoint.run, checkpoint.journal, head=head_of(checkpoint.state()))
+        await adopt(checkpoint, checkpoint.state())
     except RunExists:
         return False
     return True

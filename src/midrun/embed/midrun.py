@@ -15,23 +15,30 @@ from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
 from midrun.codec.redaction import Find
 from midrun.core.entries import RunStarted
+from midrun.core.evolve import apply
 from midrun.core.ids import Micros, RunId
 from midrun.core.stops import MaxCost, Stop, leaves
 from midrun.core.values import Json
 from midrun.driver.hiding import Screen
-from midrun.driver.journal import load
 from midrun.driver.live import Live
 from midrun.driver.news import News
 from midrun.driver.vault import Vault
 from midrun.embed import forked
 from midrun.embed.desk import Desk
-from midrun.embed.families import check_agents, row_in, take_in
+from midrun.embed.families import (
+    check_agents,
+    check_gates,
+    heads_of,
+    import_of,
+    state_in,
+    take_in,
+)
 from midrun.embed.latches import let_go
 from midrun.embed.listing import asked, views
 from midrun.embed.resuming import answers
 from midrun.embed.run import Run
 from midrun.embed.threads import Sees, said_before
-from midrun.embed.verdict import bare_head, verdict_on
+from midrun.embed.verdict import verdict_on
 from midrun.engines.fleet import Fleet
 from midrun.engines.local import Local
 from midrun.engines.placing import Placing
@@ -303,23 +310,29 @@ class Midrun:
         checkpoint = given.checkpoint(checkpoint)
         if self._key is not None:
             checkpoint.check_signed(self._key)
-        row = await row_in(self.store, checkpoint.run)
-        if row is not None:
-            if request_id and request_id in (await load(self.store, row.run)).heard:
-                return Run(row.run, self._desk, repeated=True)
-            checkpoint.check_head(row.seq, await bare_head(self.store, row))
-        agent = self.agents.get(checkpoint.agent)
+        known = await state_in(self.store, checkpoint.run)
+        if known is not None:
+            if request_id and request_id in known.heard:
+                return Run(known.run, self._desk, repeated=True)
+            heads = await heads_of(self.store, known.run)
+            if checkpoint.head_hash not in {head.hex() for _, head in heads}:
+                checkpoint.check_head(*heads[0])
+        agent, by = self.agents.get(checkpoint.agent), actor_of(actor)
         name = ", ".join(self.agents) if agent is None else agent.name
         print_ = "" if agent is None else agent.fingerprint
         checkpoint.check_for(name, print_, self._clock())
-        family = checkpoint.family()
+        family, state = checkpoint.family(), checkpoint.state()
         check_agents(family, self.agents)
-        state = checkpoint.state()
-        wishes = answers(state, answer, instruction, caps=caps or {}, by=actor_of(actor))
+        if agent is not None:
+            check_gates(agent, state)
+        wishes = answers(state, answer, instruction, caps=caps or {}, by=by)
         *before, last = wishes
         wishes = (*before, replace(last, request=given.text("request_id", request_id or "")))
-        self._desk.check_all(state, wishes)  # before anything is taken in
-        if row is None and not await take_in(self.store, checkpoint, family):
+        kid = checkpoint.kid if self._key is not None else ""  # only a checked one counts
+        entry = import_of(checkpoint, by, kid)
+        # Before anything is taken in, the wishes are checked as if it had been.
+        self._desk.check_all(known or apply(state, [entry]), wishes)
+        if known is None and not await take_in(self.store, checkpoint, family, entry):
             then = partial(self.resume, checkpoint, answer, instruction=instruction, caps=caps)
             return await then(actor=actor, request_id=request_id)  # it is known by now
         await self._desk.ask_all(checkpoint.run, wishes)

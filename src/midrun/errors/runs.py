@@ -106,7 +106,11 @@ class TooLarge(MidrunError):
 
 
 class CheckpointRefused(MidrunError):
-    """A checkpoint that must not be resumed: invalid, stale, expired, or of another agent."""
+    """A checkpoint that must not be resumed; `reason` says why.
+
+    `checkpoint_invalid`, `checkpoint_unsigned`, `stale_checkpoint`, `checkpoint_expired` or
+    `agent_mismatch`.
+    """
 
     code = "checkpoint_refused"
 
@@ -120,6 +124,12 @@ class CheckpointRefused(MidrunError):
         advice = "take a new one from the run"
         if self.reason == "agent_mismatch":
             advice = "resume it with the agent that it is of, as it was then"
+        if self.reason == "checkpoint_unsigned":
+            advice = (
+                "sign it: open both Midruns with the same key (key=…, MIDRUN_KEY); or allow "
+                "unsigned ones: app(…, unsigned_checkpoints=True), "
+                "midrun serve --unsigned-checkpoints"
+            )
         return f"checkpoint refused: {self.reason}{detail}; {advice}"
 
 

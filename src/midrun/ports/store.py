@@ -16,7 +16,7 @@ from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
-from midrun.core.entries import Entry, Record
+from midrun.core.entries import Entry, Record, RunImported
 from midrun.core.head import Head
 from midrun.core.ids import START, Epoch, Micros, RunId, Seq
 from midrun.core.values import Phase
@@ -156,11 +156,14 @@ class Store(Protocol):
         """
         ...
 
-    async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
+    async def adopt(
+        self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
+    ) -> Appended:
         """Begin the journal of `run` with lines of another store, byte for byte.
 
-        Nothing is taken on trust: every line must be canonical, its time no earlier than the
-        one before, and each entry one that can follow. Who wrote it is not checked.
+        Every line must be canonical, its time no earlier than the one before, and each entry
+        one that can follow. The store cannot check who wrote them. It appends `imported`,
+        which says who brought them, in the same transaction.
 
         Raises:
             RunExists: there is one of this id; nothing was changed.

@@ -31,6 +31,7 @@ from midrun.core.entries import (
     RedirectRequested,
     ResidueAccepted,
     RunCancelled,
+    RunImported,
     RunPaused,
     RunResumed,
     RunWaiting,
@@ -45,7 +46,7 @@ from midrun.core.entries import (
 from midrun.core.facts.fact import Asked
 
 UNLEASED: Final[frozenset[type[Entry]]] = frozenset(
-    {kind for kind in KINDS if issubclass(kind, Asked)}
+    {kind for kind in KINDS if issubclass(kind, Asked) and kind is not RunImported}
     | {
         CallProposed,
         CallSealed,
@@ -74,13 +75,17 @@ PERSONAL: Final[frozenset[type[Entry]]] = frozenset(
         PersonWrote,
         RedirectRequested,
         ResidueAccepted,
+        RunImported,
         RunResumed,
         TakenOver,
         ToolUsed,
         UndoRetried,
     }
 )
-"""What the holder of a lease may not append: only people ask for these."""
+"""What the holder of a lease may not append: only people ask for these.
+
+`RunImported` may not be appended at all: `Store.adopt` writes it with the lines it brings in.
+"""
 
 CLOSINGS: Final[frozenset[type[Entry]]] = frozenset(
     {

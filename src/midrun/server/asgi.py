@@ -71,6 +71,7 @@ def app(  # noqa: PLR0913 - all of them are settings
     limits: Limits | None = None,
     bridges: Bridges | None = None,
     session_key: bytes | None = None,
+    unsigned_checkpoints: bool = False,
 ) -> "App":
     """Return an ASGI app that shows and controls the runs of `mid`.
 
@@ -85,6 +86,9 @@ def app(  # noqa: PLR0913 - all of them are settings
     Browsers that are signed in stay so when the server starts again with the same `token`. With
     `auth` those stay that came with a `code`, if there is a `session_key`: 32 random bytes or
     more, kept for this alone. Whoever has it can sign in as anybody.
+
+    `POST /v1/resume` takes only checkpoints that the key of `mid` has signed, unless
+    `unsigned_checkpoints` is True: then an operator can bring any text as a run's journal.
 
     `mid` is opened by the app's lifespan unless it is open. Mounted in another application,
     whose lifespan is the only one that runs, it must be opened there.
@@ -102,6 +106,7 @@ def app(  # noqa: PLR0913 - all of them are settings
     assert who is not None  # one of the two is given
     key = key_of(token) if token is not None else session_key
     lobby = Lobby(mid, who, limits or Limits(), bridges or Bridges(), key)
+    lobby.unsigned_checkpoints = unsigned_checkpoints
     return App(lobby, address_of(allow_hosts, allow_origins, public_url))
 
 

@@ -33,6 +33,7 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
     allow_origins: Collection[str] = (),
     limits: Limits | None = None,
     session_key: bytes | None = None,
+    unsigned_checkpoints: bool = False,
     say: Callable[[str], None] = print,
 ) -> None:
     """Serve the runs of `mid` until the process is told to stop.
@@ -59,6 +60,7 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
         allow_origins=allow_origins,
         limits=limits,
         session_key=session_key,
+        unsigned_checkpoints=unsigned_checkpoints,
     )
     server = Server(made)
     # Whoever is told where we are may tell us to stop; it must not be lost.

@@ -23,6 +23,7 @@ EVENTS_MAX_BYTES: Final = 16 * 1024 * 1024
 
 TYPES: Final[Mapping[type[e.Entry], str]] = {
     e.RunStarted: "run.created",
+    e.RunImported: "run.imported",
     e.LeaseTaken: "worker.took",
     e.StoodDown: "worker.stood_down",
     e.RunWaiting: "run.waiting",

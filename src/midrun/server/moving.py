@@ -15,6 +15,7 @@ from midrun.core.fork import is_boundary
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.state import State
 from midrun.core.values import Phase
+from midrun.errors import CheckpointRefused
 from midrun.server.bodies import CheckpointBody, ForkBody
 from midrun.server.runs import created
 from midrun.server.visit import Visit, answer
@@ -86,12 +87,16 @@ async def checkpoint(visit: Visit) -> Response:
 async def bring(visit: Visit) -> Response:
     """Go on from a checkpoint; a run that is not known here is taken in.
 
-    For operators: a journal that somebody brings says who did what, and is believed.
+    For operators, and only with a signature unless the app allows otherwise: the journal in
+    the text says who did what, and the operator who sends it could have written it.
     """
     body = await visit.body(CheckpointBody)
     mid = visit.lobby.mid
+    brought = mid.checkpoint_in(msgspec.json.encode(body.checkpoint))
+    if not brought.signed and not visit.lobby.unsigned_checkpoints:
+        raise CheckpointRefused("checkpoint_unsigned", "this server takes signed ones only")
     run = await mid.resume(
-        mid.checkpoint_in(msgspec.json.encode(body.checkpoint)),
+        brought,
         body.answer,
         instruction=body.instruction or None,
         caps=body.caps.given(),

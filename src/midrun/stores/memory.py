@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from midrun.codec.chain import Chain
 from midrun.codec.journal import decode_lines
-from midrun.core.entries import Entry, Record
+from midrun.core.entries import Entry, Record, RunImported
 from midrun.core.head import Head
 from midrun.core.ids import START, Epoch, Micros, RunId, Seq
 from midrun.core.values import DRIVABLE, Phase
@@ -99,12 +99,15 @@ class MemoryStore:
         stamped = self._stamp(rules.nothing_yet(run, self.chain), bodies, self._clock(), None)
         return self._begin(run, stamped, head, Epoch(0), stamped.appended.at)
 
-    async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
+    async def adopt(
+        self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
+    ) -> Appended:
         await self._turn()
-        sound, head = adopted(run, lines, self.chain), stored(head).head
+        head, sound = stored(head).head, adopted(run, lines, imported, self.chain)
         if run in self._runs:
             raise RunExists(run)
-        return self._begin(run, sound.stamped, head, sound.epoch, sound.started_at)
+        stamped = sound.stamp(self.chain, self._clock())
+        return self._begin(run, stamped, head, sound.end.epoch, sound.started_at)
 
     async def append(
         self,

@@ -102,6 +102,13 @@ def _raised(entry: e.CapRaised, _: State, __: State) -> list[Line]:
     return _one("dim", "·", f"raised{_by(entry.by)}: {', '.join(entry.caps)}")
 
 
+def _imported(entry: e.RunImported, before: State, _: State) -> list[Line]:
+    seal = "signed" if entry.kid else "unsigned"
+    return _one(
+        "person", "·", f"{before.seq} entries imported{_by(entry.by)}, {seal} checkpoint"
+    )
+
+
 def _cancel(entry: e.CancelRequested, _: State, __: State) -> list[Line]:
     undo = "undo all that can be" if entry.undo == "all" else "keep finished work"
     return _one("cancelling", "■", f"cancel asked for{_by(entry.by)}: {undo}")
@@ -254,6 +261,7 @@ Arm = Callable[..., list[Line]]  # type: ignore[explicit-any]  # each takes the 
 
 ARMS: Final[Mapping[type[e.Entry], Arm]] = {
     e.RunStarted: _started,
+    e.RunImported: _imported,
     e.StoodDown: _stood_down,
     e.RunFailed: _failed,
     e.RunCompleted: _completed,

@@ -15,6 +15,7 @@ from midrun.core.entries import (
     RedirectRequested,
     RunCancelled,
     RunCompleted,
+    RunImported,
     RunResumed,
 )
 from midrun.core.values import Json
@@ -30,12 +31,13 @@ def hash_of(args: Json) -> str:
 class Asks(Watch):
     """Watches every ask, and every start that needs one."""
 
-    __slots__ = ("_applied", "_approvals", "_redirects")
+    __slots__ = ("_applied", "_approvals", "_importer", "_redirects")
 
     def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
         super().__init__(ledger, found)
         self._redirects: set[int] = set()  # instructions that wait for their boundary
         self._applied = 0  # seq of the last one that took effect
+        self._importer = ""  # who brought the run in with a checkpoint
         self._approvals: dict[str, tuple[int, AskAnswered]] = {}
 
     def opened(self, record: Record, entry: AskOpened) -> None:
@@ -76,6 +78,9 @@ class Asks(Watch):
         elif ask.entry.four_eyes and entry.by == requester:
             text = f"{entry.ask} needs a second person, but {entry.by} started the run."
             self.report("I25", record.seq, text)
+        elif ask.entry.four_eyes and entry.by == self._importer:
+            text = f"{entry.ask} needs a second person, but {entry.by} imported the run."
+            self.report("I25", record.seq, text)
 
     def ended(self, record: Record, entry: RunCompleted | RunCancelled) -> None:
         """Nobody is asked about a run that is over."""
@@ -113,6 +118,11 @@ class Asks(Watch):
             return f"the run was redirected after {ask_} had been approved"
         return ""
 
+    def imported(self, _: Record, entry: RunImported) -> None:
+        """Approvals that came with a checkpoint cover no start after it."""
+        self._approvals.clear()
+        self._importer = entry.by
+
     def redirected(self, record: Record, _: RedirectRequested) -> None:
         """A new instruction waits."""
         self._redirects.add(record.seq)
@@ -139,6 +149,7 @@ class Asks(Watch):
             RunCompleted: ended,
             RunCancelled: ended,
             CallStarted: started,
+            RunImported: imported,
             RedirectRequested: redirected,
             RunResumed: resumed,
             RedirectApplied: applied,

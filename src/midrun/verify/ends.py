@@ -26,6 +26,7 @@ from midrun.core.entries import (
     RunCompleted,
     RunFailed,
     RunHalted,
+    RunImported,
     RunLifted,
     RunPaused,
     RunWaiting,
@@ -40,8 +41,8 @@ from midrun.core.entries import (
 from midrun.verify.ledger import Ledger
 from midrun.verify.problems import Problem, Watch, arms
 
-NOTES: Final = frozenset({LateResult, RequestNoted, ResidueAccepted})
-"""What may follow the end of any run: evidence and notes.
+NOTES: Final = frozenset({LateResult, RequestNoted, ResidueAccepted, RunImported})
+"""What may follow the end of any run: evidence, notes, and an import with its family.
 
 And that its parent takes it back: a cancel of everything, by the parent and nobody else.
 """

@@ -1,7 +1,7 @@
 """The life of a run: it starts, is driven, waits, wakes and ends."""
 
 from midrun.core.facts.fact import Asked, Fact
-from midrun.core.ids import Epoch
+from midrun.core.ids import Epoch, RunId
 from midrun.core.stops import Stop
 from midrun.core.values import Item, Message, Origin
 
@@ -26,6 +26,17 @@ class RunStarted(Asked, kw_only=True):
     parent: Origin | None = None
     forked: Origin | None = None
     trace: str = ""  # the W3C traceparent that its spans belong to
+
+
+class RunImported(Asked, kw_only=True):
+    """Every entry before this one was written elsewhere and came with a checkpoint.
+
+    Only `Store.adopt` appends it, in the transaction that stores those entries.
+    """
+
+    checkpoint: RunId  # the run that the checkpoint is of: this one, or its parent
+    head: str  # the hash of the entry before this one, as checkpoints have it: without a key
+    kid: str = ""  # the key that signed the checkpoint and was checked; empty: none was
 
 
 class LeaseTaken(Fact, kw_only=True):

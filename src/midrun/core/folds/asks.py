@@ -32,6 +32,7 @@ def ask_opened(state: State, entry: AskOpened) -> State:
         of=entry.of,
         audience=entry.audience,
         four_eyes=entry.four_eyes,
+        imported_by=state.imported_by,
         args_hash=entry.args_hash,
         expires=entry.expires,
     )

@@ -6,6 +6,7 @@ from midrun.core.entries import (
     LeaseTaken,
     RunCompleted,
     RunFailed,
+    RunImported,
     RunStarted,
     RunWaiting,
     RunWoken,
@@ -22,6 +23,22 @@ def run_started(state: State, entry: RunStarted) -> State:
     state = replace(state, agent_print=entry.agent_print)
     known = entry.forked is not None and any(m.text == entry.task for m in entry.history)
     return state.saying(*entry.history, *(() if known else (task,)))
+
+
+def run_imported(state: State, entry: RunImported) -> State:
+    """The run goes on in this store; no approval that came with it counts any more.
+
+    The lines that say who approved a call were written where this store could not see it.
+    A call that is still to be made, or made once more, therefore asks again.
+    """
+    parked = (n for frame in state.frames for n in frame.parked)
+    for number in (*state.open, *parked):
+        call = state.calls[number - 1]
+        if call.approval is not None:
+            state = state.with_call(replace(call, approval=None))
+    for number in state.open_asks:
+        state = state.with_ask(replace(state.asks[number - 1], imported_by=entry.by))
+    return replace(state, imported_by=entry.by)
 
 
 def lease_taken(state: State, entry: LeaseTaken) -> State:
@@ -62,6 +79,7 @@ def run_failed(state: State, entry: RunFailed) -> State:
 
 ARMS: Arms = {
     RunStarted: run_started,
+    RunImported: run_imported,
     LeaseTaken: lease_taken,
     StoodDown: stood_down,
     RunWaiting: run_waiting,

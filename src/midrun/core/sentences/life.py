@@ -6,6 +6,7 @@ from midrun.core.entries import (
     LeaseTaken,
     RunCompleted,
     RunFailed,
+    RunImported,
     RunStarted,
     RunWaiting,
     RunWoken,
@@ -61,6 +62,14 @@ def _run_started(entry: RunStarted, _: State, after: State) -> Told:
     return Told(who=person(entry.by), what=f"started {run}: {task}{said}{stop}")
 
 
+def _run_imported(entry: RunImported, before: State, _: State) -> Told:
+    seal = f"signed with the key {entry.kid}" if entry.kid else "not signed"
+    of = f" of {run_named(entry.checkpoint)}" if entry.checkpoint != before.run else ""
+    above = several(before.seq, "entry", "entries")
+    what = f"imported the {above} above with a checkpoint{of}, {seal}"
+    return Told(who=person(entry.by), what=what)
+
+
 def _bounds(stop: Stop) -> str:
     """Return how far a run goes by itself."""
     if isinstance(stop, AnyOf):
@@ -111,6 +120,7 @@ def _run_failed(entry: RunFailed, before: State, _: State) -> Told:
 
 SENTENCES: Sentences = {
     RunStarted: _run_started,
+    RunImported: _run_imported,
     LeaseTaken: _lease_taken,
     StoodDown: _stood_down,
     RunWaiting: _run_waiting,

@@ -48,6 +48,8 @@ function own({ type, data }) {
   switch (type) {
     case "run.created":
       return data.task;
+    case "run.imported":
+      return `with a checkpoint that is ${data.kid ? "signed" : "not signed"}`;
     case "run.pausing":
       return data.now ? "now" : data.reason;
     case "run.paused":

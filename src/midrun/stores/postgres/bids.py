@@ -128,8 +128,8 @@ class Create(Struct, frozen=True, kw_only=True):
             raise RunExists(self.run)
         nothing = rules.nothing_yet(self.run, self.chain)
         if self.adopted is not None:
-            stamped = self.adopted.stamped
-            epoch, started_at = self.adopted.epoch, self.adopted.started_at
+            stamped = self.adopted.stamp(self.chain, now)
+            epoch, started_at = self.adopted.end.epoch, self.adopted.started_at
         else:
             stamped = rules.stamp(nothing, self.bodies, chain=self.chain, now=now, epoch=None)
             epoch, started_at = nothing.epoch, stamped.appended.at

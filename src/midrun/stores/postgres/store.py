@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 
 from midrun.codec.chain import Chain
 from midrun.codec.strict import DEFAULT, Limits
-from midrun.core.entries import Entry, Record
+from midrun.core.entries import Entry, Record, RunImported
 from midrun.core.head import Head
 from midrun.core.ids import START, Micros, RunId, Seq
 from midrun.core.values import Phase
@@ -160,10 +160,12 @@ class PostgresStore:
         wanted = Create(run=run, top=top, bodies=bodies, alone=alone, chain=self.chain)
         return await self._at.writer.write(wanted)
 
-    async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
+    async def adopt(
+        self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
+    ) -> Appended:
         top = storable(head)
-        sound = await anyio.to_thread.run_sync(adopted, run, lines, self.chain)
-        await self._share_chunks(sound.stamped.lines[0][0])
+        sound = await anyio.to_thread.run_sync(adopted, run, lines, imported, self.chain)
+        await self._share_chunks(sound.lines[0][0])
         wanted = Create(run=run, top=top, adopted=sound, chain=self.chain)
         return await self._at.writer.write(wanted)
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from midrun.codec.chain import Chain
 from midrun.codec.strict import DEFAULT, Limits
-from midrun.core.entries import Entry, Record
+from midrun.core.entries import Entry, Record, RunImported
 from midrun.core.head import Head
 from midrun.core.ids import START, Micros, RunId, Seq
 from midrun.core.values import Phase
@@ -96,9 +96,11 @@ class SqliteStore:
         )
         return await self._writer.write(request, quick=quick)
 
-    async def adopt(self, run: RunId, lines: Sequence[bytes], *, head: Head) -> Appended:
+    async def adopt(
+        self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
+    ) -> Appended:
         top = stored(head)
-        sound = await anyio.to_thread.run_sync(adopted, run, lines, self.chain)
+        sound = await anyio.to_thread.run_sync(adopted, run, lines, imported, self.chain)
         request = writes.Create(
             run=run, top=top, adopted=sound, chain=self.chain, clock=self._clock
         )

@@ -69,9 +69,10 @@ class Create(Struct, frozen=True, kw_only=True):
         return new
 
     def _first(self) -> tuple[Stamped, Epoch, Micros]:
-        if self.adopted is not None:
-            return self.adopted.stamped, self.adopted.epoch, self.adopted.started_at
-        nothing, now = rules.nothing_yet(self.run, self.chain), self.clock()
+        now, brought = self.clock(), self.adopted
+        if brought is not None:
+            return brought.stamp(self.chain, now), brought.end.epoch, brought.started_at
+        nothing = rules.nothing_yet(self.run, self.chain)
         stamped = rules.stamp(nothing, self.bodies, chain=self.chain, now=now, epoch=None)
         return stamped, nothing.epoch, stamped.appended.at
 

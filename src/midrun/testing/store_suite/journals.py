@@ -31,6 +31,8 @@ from midrun.testing.store_suite.setting import (
     done,
     example,
     head,
+    imported,
+    pause,
     said,
     say,
     started,
@@ -214,18 +216,21 @@ class Journals(Setting):
         await take(store, RUN, 1, "a")
         clock.move(1)
         await say(store, RUN, 2)
+        await pause(store, RUN, 3)
         lines = [data for data, _ in await store.lines(RUN)]
         clock.move(-999)
         with pytest.raises(RunExists):
-            await store.adopt(RUN, lines, head=head())
-        adopted = await store.adopt(OTHER, lines, head=head(Phase.PAUSED))
+            await store.adopt(RUN, lines, imported(RUN, lines), head=head())
+        brought = imported(OTHER, lines)
+        adopted = await store.adopt(OTHER, lines, brought, head=head(Phase.PAUSED))
         pairs = await store.lines(OTHER)
-        assert [data for data, _ in pairs] == lines
+        assert [data for data, _ in pairs[:-1]] == lines
+        assert (await store.read(OTHER))[-1].entry == brought  # in the same write
         chain = chain_of(store)
         assert pairs[0][1] == chain.next(chain.first(OTHER), lines[0])  # a chain of its own
         row = await store.row(OTHER)
-        assert (row.seq, row.epoch, row.holder, row.hash) == (3, 1, "", adopted.hash)
-        again = await take(store, OTHER, 3, "b", epoch=2)
+        assert (row.seq, row.epoch, row.holder, row.hash) == (6, 1, "", adopted.hash)
+        again = await take(store, OTHER, 6, "b", epoch=2)
         assert again.epoch == 2
         assert (await store.read(OTHER))[-1].at == decode_line(lines[-1]).at
 
@@ -233,16 +238,34 @@ class Journals(Setting):
         await create(store)
         await say(store, RUN, 1)
         first, second = [data for data, _ in await store.lines(RUN)]
-        for lines in ([], [second], [second, first], [first, first], [first, second[:-1]]):
+        awake = [first, second]  # only a run at rest can have left another store
+        for lines in (
+            [],
+            [second],
+            [second, first],
+            [first, first],
+            [first, second[:-1]],
+            awake,
+        ):
             with pytest.raises(JournalCorrupt):
-                await store.adopt(OTHER, lines, head=head())
-        newer = second.replace(b"MessageReceived", b"MessageSung")
+                await store.adopt(OTHER, lines, imported(OTHER, lines), head=head())
+        newer = [first, second.replace(b"MessageReceived", b"MessageSung")]
         with pytest.raises(JournalTooNew):
-            await store.adopt(OTHER, [first, newer], head=head())
+            await store.adopt(OTHER, newer, imported(OTHER, newer), head=head())
         with pytest.raises(RunNotFound):
             await store.row(OTHER)
         with pytest.raises(ValueError, match="id"):
-            await store.adopt(RunId("a/b"), [first], head=head())
+            await store.adopt(RunId("a/b"), [first], imported(OTHER, [first]), head=head())
+
+    async def test_an_import_names_the_lines_that_it_is_about(self, store: Store) -> None:
+        """Where the run came from, its head can be compared with the one that is named."""
+        await create(store)
+        await pause(store, RUN, 1)
+        lines = [data for data, _ in await store.lines(RUN)]
+        with pytest.raises(ValueError, match="head"):
+            await store.adopt(OTHER, lines, imported(OTHER, lines[:1]), head=head())
+        with pytest.raises(KindRefused):
+            await store.append(RUN, [imported(RUN, lines)], after=Seq(3), lease=None, head=None)
 
     async def test_a_snapshot_is_given_back_while_it_fits_the_chain(self, store: Store) -> None:
         born = await create(store)

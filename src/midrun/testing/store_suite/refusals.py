@@ -20,6 +20,8 @@ from midrun.testing.store_suite.setting import (
     done,
     example,
     head,
+    imported,
+    pause,
     said,
     say,
     started,
@@ -78,7 +80,7 @@ class Refusals(Setting):
                 RUN, [LeaseTaken(epoch=Epoch(1))], after=Seq(1), holder="a", head=bad
             )
         with pytest.raises(NotJson):
-            await store.adopt(OTHER, lines, head=bad)
+            await store.adopt(OTHER, lines, imported(OTHER, lines), head=bad)
         assert (await store.row(RUN)).seq == len(await store.read(RUN)) == 1
         with pytest.raises(RunNotFound):
             await store.row(OTHER)
@@ -148,11 +150,13 @@ class Refusals(Setting):
         """It may come from anywhere; whoever made it chose the bytes."""
         await create(store)
         await say(store, RUN, 1)
-        first, second = [data for data, _ in await store.lines(RUN)]
+        await pause(store, RUN, 2)
+        first, second, *rest = lines = [data for data, _ in await store.lines(RUN)]
         assert old in second
+        changed = [first, second.replace(old, new), *rest]
         with pytest.raises(JournalCorrupt) as refused:
-            await store.adopt(OTHER, [first, second.replace(old, new)], head=head())
+            await store.adopt(OTHER, changed, imported(OTHER, changed), head=head())
         assert (refused.value.run, refused.value.seq) == (OTHER, 2)
         with pytest.raises(RunNotFound):
             await store.row(OTHER)
-        await store.adopt(OTHER, [first, second], head=head())
+        await store.adopt(OTHER, lines, imported(OTHER, lines), head=head())

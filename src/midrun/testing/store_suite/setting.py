@@ -1,18 +1,22 @@
 """What the tests of a store start from: a clock that stands still, runs, heads, examples."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Literal, NewType, get_args, get_origin, get_type_hints
 
 import pytest
 from msgspec import Struct
 from msgspec.structs import fields
 
+from midrun.codec.chain import PLAIN
 from midrun.core.entries import (
     CallDone,
     CallStarted,
     Entry,
     LeaseTaken,
     MessageReceived,
+    PauseRequested,
+    RunImported,
+    RunPaused,
     RunStarted,
 )
 from midrun.core.head import Head
@@ -85,6 +89,19 @@ def done(call: str = "c1", result: object = None) -> CallDone:
 def starts(call: str = "c1") -> CallStarted:
     """Return the start of a call."""
     return CallStarted(call=CallId(call), call_kind="tool", attempt=1, seen=Seq(1))
+
+
+def imported(run: RunId, lines: Iterable[bytes]) -> RunImported:
+    """Return the entry that says who brought `lines` in as the journal of `run`."""
+    return RunImported(checkpoint=run, head=PLAIN.head(run, lines).hex(), by="ann")
+
+
+async def pause(store: Store, run: RunId, after: int) -> Appended:
+    """Put a run to rest, as it must be to leave with a checkpoint."""
+    entries = (PauseRequested(), RunPaused())
+    return await store.append(
+        run, entries, after=Seq(after), lease=None, head=head(Phase.PAUSED)
+    )
 
 
 async def create(store: Store, run: RunId = RUN, *, head: Head | None = None) -> Appended:

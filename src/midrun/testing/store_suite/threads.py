@@ -10,7 +10,16 @@ from midrun.core.ids import RunId
 from midrun.core.values import Message, Phase
 from midrun.errors import RunExists, ThreadTaken
 from midrun.ports.store import Query, Store
-from midrun.testing.store_suite.setting import OTHER, RUN, Reopen, Setting, head, started
+from midrun.testing.store_suite.setting import (
+    OTHER,
+    RUN,
+    Reopen,
+    Setting,
+    head,
+    imported,
+    pause,
+    started,
+)
 
 OURS = Head(phase=Phase.QUEUED, thread="ours")
 
@@ -79,5 +88,7 @@ class Threads(Setting):
             (record,) = await store.read(run)
             assert line_of(record) == lines[0]
             assert record.entry == replace(started(), history=conversation(number))
-        await store.adopt(OTHER, lines, head=OURS)
-        assert [data for data, _ in await store.lines(OTHER)] == lines
+        await pause(store, run, 1)
+        lines = [data for data, _ in await store.lines(run)]
+        await store.adopt(OTHER, lines, imported(OTHER, lines), head=OURS)
+        assert [data for data, _ in await store.lines(OTHER)][:-1] == lines
