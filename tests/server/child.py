@@ -4,9 +4,10 @@ import sys
 from pathlib import Path
 
 import anyio
+import msgspec
 
 from midrun import Midrun
-from midrun.server import serve
+from midrun.server import Network, serve
 from tests.runtime.stage import Stage, Use
 
 
@@ -15,11 +16,13 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-async def _main(folder: Path) -> None:
+async def _main(folder: Path, network: Network) -> None:
     agent = Stage().agent(Use("read", name="for ever"), "Done.")
     mid = Midrun(f"sqlite:///{folder / 'runs.db'}", agents=[agent])
-    await serve(mid, port=0, folder=folder / "data", say=_say)
+    await serve(mid, port=0, folder=folder / "data", network=network, say=_say)
 
 
 if __name__ == "__main__":
-    anyio.run(_main, Path(sys.argv[1]))
+    given = sys.argv[2] if sys.argv[2:] else "{}"
+    network = msgspec.json.decode(given, type=Network, dec_hook=lambda _, path: Path(path))
+    anyio.run(_main, Path(sys.argv[1]), network)

@@ -25,10 +25,13 @@ async def test_a_name_that_is_not_ours_is_misdirected(
     """DNS rebinding: the page's own name points here, and its token would be good."""
     served = await serve(stage.agent("Done."))
     client = await served.client("olga")
-    for path in ("/v1/runs", "/healthz", "/nowhere"):
+    for path in ("/v1/runs", "/", "/nowhere"):
         reply = await client.get(path, headers={"Host": host})
         assert reply.status_code == 421
+        assert "--allow-host" in reply.json()["detail"]
         assert is_guarded(reply)
+    for path in ("/healthz", "/readyz"):  # a probe calls by address, and learns one bit
+        assert (await client.get(path, headers={"Host": host})).status_code == 204
 
 
 async def test_loopback_has_three_names_and_others_are_allowed_byname_of(
@@ -44,12 +47,12 @@ async def test_loopback_has_three_names_and_others_are_allowed_byname_of(
     made = app(served.mid, token=token_of("me"), allow_hosts=hosts)
     async with listening(made) as port, httpx2.AsyncClient(timeout=PATIENCE) as outside:
         for host, status in (
-            ("runs.example", 204),
-            ("RUNS.example:8443", 204),
-            ("other.example:444", 204),
+            ("runs.example", 200),
+            ("RUNS.example:8443", 200),
+            ("other.example:444", 200),
             ("other.example", 421),
         ):
-            url = f"http://127.0.0.1:{port}/healthz"
+            url = f"http://127.0.0.1:{port}/"
             assert (await outside.get(url, headers={"Host": host})).status_code == status
 
 
@@ -91,6 +94,36 @@ async def test_other_pages_open_no_streams(serve: Serve, stage: Stage, site: str
     client = await served.client("olga")
     headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
     assert (await client.get("/v1/events", headers=headers)).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["runs.example", "midrun:8700"])
+async def test_a_browser_behind_a_proxy_changes_things_if_the_public_url_is_known(
+    stage: Stage, host: str
+) -> None:
+    """The proxy speaks https, says so in no header, and may not even pass the name on."""
+    mid = Midrun("memory://", agents=[stage.agent("Done.")])
+    page = {"Host": host, "Origin": "https://runs.example", "Sec-Fetch-Site": "same-origin"}
+    shown = {"Authorization": f"Bearer {token_of('me')}"}
+    for public_url, status in ((None, 403), ("https://runs.example/", 201)):
+        hosts = ["runs.example", "midrun:8700"]
+        made = app(mid, token=token_of("me"), allow_hosts=hosts, public_url=public_url)
+        async with listening(made) as port, httpx2.AsyncClient(timeout=PATIENCE) as client:
+            url = f"http://127.0.0.1:{port}/v1"
+            body = {"agent": "actor", "input": "Go."}
+            reply = await client.post(f"{url}/runs", json=body, headers=page | shown)
+            assert reply.status_code == status
+            if status == 403:
+                assert "--public-url" in reply.json()["detail"]
+                continue
+            signed = await client.post(f"{url}/session", json={}, headers=page | shown)
+            is_secure = "secure" in signed.headers["set-cookie"].lower()
+            assert is_secure == (host == "runs.example")
+
+
+def test_a_public_url_that_is_no_origin_is_refused_by_name() -> None:
+    """A prefix is root_path's to say."""
+    with pytest.raises(Misconfigured, match="public_url"):
+        app(Midrun("memory://"), token=token_of("me"), public_url="https://a.example/midrun")
 
 
 ELSEWHERE = "http://localhost:3000"

@@ -1,14 +1,30 @@
 """The server as a process: how it is reached, how it stops, and what races come to."""
 
 import signal
+import ssl
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
 
 import anyio
 import httpx2
+import msgspec
 import pytest
+from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import NameOID
 
 from midrun.core.values import TERMINAL
 from midrun.models import Use
@@ -46,6 +62,91 @@ async def test_a_server_prints_its_link_and_leaves_at_once_with_streams_open(
             await process.wait()
     token = (tmp_path / "data" / "token").read_text()
     assert token not in link
+
+
+@asynccontextmanager
+async def child(folder: Path, **network: object) -> AsyncIterator[tuple[Process, str]]:
+    """Give a server in a process of its own, and the link that it prints."""
+    given = msgspec.json.encode(network).decode()
+    command = [sys.executable, "-m", "tests.server.child", str(folder), given]
+    with anyio.fail_after(PATIENCE):
+        process = await anyio.open_process(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+        async with process:
+            assert process.stdout is not None
+            printed = BufferedByteReceiveStream(process.stdout)
+            try:
+                yield process, (await printed.receive_until(b"\n", 1000)).decode().strip()
+            finally:
+                if process.returncode is None:
+                    process.kill()
+
+
+async def test_a_server_that_drains_says_so_and_goes_on_answering(tmp_path: Path) -> None:
+    """A load balancer sees 503 on /readyz and leaves; until then nothing it sends is lost."""
+    async with child(tmp_path, drain_s=PATIENCE) as (process, link):
+        async with httpx2.AsyncClient(base_url=link.partition("/#")[0]) as probe:
+            assert (await probe.get("/readyz")).status_code == 204
+            process.send_signal(signal.SIGTERM)
+            while (await probe.get("/readyz")).status_code == 204:
+                pass
+        async with httpx2.AsyncClient(base_url=link.partition("/#")[0]) as new:
+            assert (await new.get("/readyz")).status_code == 503
+            assert (await new.get("/healthz")).status_code == 204
+            shown = {"Authorization": f"Code {link.partition('#code=')[2]}"}
+            signed = await new.post("/v1/session", json={}, headers=shown)
+            assert signed.status_code == 200
+        process.send_signal(signal.SIGTERM)  # the second one does not wait
+        await process.wait()
+
+
+async def test_a_server_with_a_certificate_speaks_https(tmp_path: Path) -> None:
+    """Its link says so, and a session's cookie goes nowhere else."""
+    cert, key = certificate(tmp_path)
+    files = {"tls_cert": str(cert), "tls_key": str(key)}
+    async with child(tmp_path, **files) as (process, link):
+        url, _, code = link.partition("/#code=")
+        assert url.startswith("https://127.0.0.1:")
+        trusting = ssl.create_default_context(cafile=cert)
+        async with httpx2.AsyncClient(base_url=url, verify=trusting) as browser:
+            own = {"Origin": url, "Authorization": f"Code {code}"}
+            signed = await browser.post("/v1/session", json={}, headers=own)
+            assert signed.status_code == 200
+            assert "secure" in signed.headers["set-cookie"].lower()
+        process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+async def test_a_prefix_that_a_proxy_cuts_off_stands_in_every_address(tmp_path: Path) -> None:
+    """In the link, and in what the server says of where things are."""
+    async with child(tmp_path, root_path="/midrun") as (process, link):
+        url, _, code = link.partition("/#code=")
+        assert url.endswith("/midrun")
+        async with httpx2.AsyncClient(base_url=url.removesuffix("/midrun")) as client:
+            shown = {"Authorization": f"Code {code}"}
+            signed = await client.post("/v1/session", json={}, headers=shown)
+            assert "path=/midrun/" in signed.headers["set-cookie"].lower()
+            assert "<!doctype html>" in (await client.get("/")).text
+        process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Write a certificate for 127.0.0.1 and its key; return where they are."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    since, until = (datetime(year, 1, 1, tzinfo=UTC) for year in (2020, 2120))
+    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(since)
+        .not_valid_after(until)
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    cert, secret = folder / "cert.pem", folder / "key.pem"
+    cert.write_bytes(made.public_bytes(Encoding.PEM))
+    secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return cert, secret
 
 
 @pytest.mark.parametrize("ends", [0, 25, 50])

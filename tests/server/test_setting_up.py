@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from midrun import Actor, Midrun, Misconfigured
-from midrun.server import Tokens, app, token_in
+from midrun.server import Network, Tokens, app, token_in
 from midrun.server import serve as serve_forever
 from tests.server.conftest import token_of
 
@@ -59,3 +59,43 @@ async def test_no_bind_beyond_loopback_without_configured_auth(
         await serve_forever(mid, host=host, folder=tmp_path)
     with pytest.raises(Misconfigured, match="allow_hosts"):
         await serve_forever(mid, host=host, token=token_of("me"))
+
+
+@pytest.mark.parametrize(
+    ("network", "public_url", "warns"),
+    [
+        (Network(), None, True),
+        (Network(), "http://runs.example", True),
+        (Network(), "https://runs.example", False),
+        (Network(forwarded_allow_ips="10.0.0.1"), None, False),
+    ],
+)
+async def test_plain_http_beyond_loopback_is_warned_of(
+    network: Network,
+    public_url: str | None,
+    warns: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Tokens would cross the network in the clear, unless a proxy speaks https."""
+    with pytest.raises(Misconfigured, match="address"):
+        await serve_forever(
+            Midrun("memory://"),
+            host="192.0.2.1",  # no address of this machine: it cannot be bound
+            token=token_of("me"),
+            allow_hosts=["runs.example"],
+            public_url=public_url,
+            network=network,
+        )
+    assert ("--tls-cert" in caplog.text) is warns
+
+
+async def test_network_settings_that_cannot_hold_are_refused_by_name(tmp_path: Path) -> None:
+    """Before a socket is opened, and before a client meets them."""
+    missing = tmp_path / "cert.pem"
+    for network, name in (
+        (Network(tls_cert=missing), "tls_cert"),
+        (Network(tls_key=missing), "tls_key"),
+        (Network(root_path="midrun/"), "root_path"),
+    ):
+        with pytest.raises(Misconfigured, match=name):
+            await serve_forever(Midrun("memory://"), folder=tmp_path, network=network)

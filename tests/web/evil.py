@@ -68,7 +68,7 @@ REBOUND: Final = """({run, token}) => {
   const asked = [
     fetch(`/v1/runs/${run}/cancel`, {method: "POST", headers, body: "{}"}),
     fetch("/v1/runs", {headers}),
-    ...["/", "/static/page.js", "/healthz"].map((path) => fetch(path)),
+    ...["/", "/static/page.js"].map((path) => fetch(path)),
   ];
   return Promise.all(asked.map(async (reply) => (await reply).status));
 }"""

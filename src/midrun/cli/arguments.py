@@ -2,6 +2,7 @@
 
 import os
 from argparse import ArgumentParser
+from pathlib import Path
 from typing import Final
 
 SCOPES: Final = "all, agent:NAME, label:LABEL or run:ID"
@@ -121,6 +122,27 @@ def serve(made: ArgumentParser) -> None:
         "--unsigned-checkpoints",
         action="store_true",
         help="let operators bring checkpoints that no key has signed",
+    )
+    made.add_argument(
+        "--public-url",
+        metavar="ORIGIN",
+        help="https://runs.example: its address as browsers see it, behind a proxy",
+    )
+    made.add_argument(
+        "--forwarded-allow-ips",
+        metavar="ADDRESSES",
+        help="proxies whose X-Forwarded-* headers are believed (127.0.0.1,::1)",
+    )
+    made.add_argument(
+        "--root-path", default="", metavar="/PREFIX", help="what a proxy cuts off the path"
+    )
+    made.add_argument("--tls-cert", type=Path, metavar="FILE", help="speak https: PEM")
+    made.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key: PEM")
+    made.add_argument(
+        "--drain",
+        type=float,
+        metavar="SECONDS",
+        help="after SIGTERM, answer on with /readyz at 503 (5 beyond loopback, 0 on it)",
     )
 
 

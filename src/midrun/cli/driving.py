@@ -93,7 +93,8 @@ async def _say_who_waits(
 async def serve(args: Namespace, say: Sayer) -> int:
     """Serve an app over HTTP until interrupted."""
     try:
-        from midrun.server import serve as listen  # noqa: PLC0415 - only those who serve need it
+        from midrun.server import Network  # noqa: PLC0415 - only those who serve need it
+        from midrun.server import serve as listen  # noqa: PLC0415 - as above
     except ImportError as error:
         raise Misconfigured("serve", f"install midrun[server] ({error})") from error
     agents = agents_of(args.app)
@@ -111,6 +112,14 @@ async def serve(args: Namespace, say: Sayer) -> int:
                 allow_hosts=args.allow_host or (),
                 allow_origins=args.allow_origin or (),
                 unsigned_checkpoints=args.unsigned_checkpoints,
+                public_url=args.public_url,
+                network=Network(
+                    tls_cert=args.tls_cert,
+                    tls_key=args.tls_key,
+                    forwarded_allow_ips=args.forwarded_allow_ips,
+                    root_path=args.root_path,
+                    drain_s=args.drain,
+                ),
                 say=lambda link: say.say({"url": link}, link),
             )
     return 0

@@ -7,7 +7,7 @@ application; `serve(mid)` binds one to loopback. The address space is described 
 
 try:
     from midrun.server.asgi import App, app
-    from midrun.server.binding import serve
+    from midrun.server.binding import Network, serve
     from midrun.server.bridges import Bridges
     from midrun.server.credentials import Auth, Tokens, token_in
     from midrun.server.limits import Limits
@@ -15,4 +15,4 @@ except ModuleNotFoundError as error:
     extra = "midrun.server: pip install 'midrun[server]', or '.[server]' from a clone"
     raise ModuleNotFoundError(f"{extra} ({error})", name=error.name) from error
 
-__all__ = ["App", "Auth", "Bridges", "Limits", "Tokens", "app", "serve", "token_in"]
+__all__ = ["App", "Auth", "Bridges", "Limits", "Network", "Tokens", "app", "serve", "token_in"]

@@ -33,6 +33,7 @@ from midrun.server.guard import (
     cross_origin,
     guarded,
     preflight_headers,
+    with_public_scheme,
 )
 from midrun.server.limits import Limits
 from midrun.server.openapi import described
@@ -117,6 +118,13 @@ class App:
         self._lobby = lobby
         self._address = address
 
+    def drain(self) -> None:
+        """Say on `/readyz` that this server goes away, and go on answering.
+
+        `serve` does so by itself. Under another web server, call it when that is told to stop.
+        """
+        self._lobby.is_draining = True
+
     def close(self) -> None:
         """End every stream: their consumers come back, to whoever answers then.
 
@@ -158,7 +166,7 @@ class App:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
-            scope = placed(scope)
+            scope = with_public_scheme(placed(scope), self._address)
             request = Request(scope, receive)
             response = await self._answer(request)
             origin = cross_origin(scope, request.headers, self._address)
@@ -174,12 +182,14 @@ class App:
         visit: Visit | None = None
         try:
             scope, headers = request.scope, request.headers
+            if (probe := await self._probe(request)) is not None:
+                return probe
             check_host(scope, headers, self._address.hosts)
             check_page(scope, headers, self._address)
             if request.method == "OPTIONS":
                 return self._options(request)
-            if (probe := await self._probe(request)) is not None:
-                return probe
+            if (page := _page(request)) is not None:
+                return page
             caller = await self._caller(request)
             if request.method not in SAFE:
                 self._lobby.allowance.spend(caller.actor.name)
@@ -200,15 +210,16 @@ class App:
             return await self._refusal(error, visit)
 
     async def _probe(self, request: Request) -> Response | None:
-        """Answer what needs no credential, and tells nothing."""
-        path, looks = path_in(request.scope), request.method in {"GET", "HEAD"}
-        if looks and not path and root_of(request.scope):
-            return with_slash(request.scope)
-        if looks and path == "/healthz":
+        """Answer a probe, whatever name it calls us by.
+
+        An orchestrator probes by address, and the answer is one bit that holds no data.
+        """
+        path = path_in(request.scope)
+        if request.method not in {"GET", "HEAD"} or path not in {"/healthz", "/readyz"}:
+            return None
+        if path == "/healthz":
             return operating.alive()
-        if looks and path == "/readyz":
-            return await operating.ready(self._lobby)
-        return pages.found(request.method, path, request.headers.get("if-none-match", ""))
+        return await operating.ready(self._lobby, request.scope)
 
     def _options(self, request: Request) -> Response:
         """Say which methods there are; to the preflight of an allowed origin, that it may."""
@@ -305,6 +316,14 @@ class App:
         except (Problem, StoreClosed):
             return False
         return True
+
+
+def _page(request: Request) -> Response | None:
+    """Return what needs no credential, and tells nothing: a page, or a file of it."""
+    path, looks = path_in(request.scope), request.method in {"GET", "HEAD"}
+    if looks and not path and root_of(request.scope):
+        return with_slash(request.scope)
+    return pages.found(request.method, path, request.headers.get("if-none-match", ""))
 
 
 async def _say_head(response: Response, scope: Scope, receive: Receive, send: Send) -> None:

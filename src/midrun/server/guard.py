@@ -103,6 +103,17 @@ def parse_origin(setting: str, url: str) -> str:
     return f"{scheme}://{name}{suffix}"
 
 
+def with_public_scheme(scope: Scope, address: Address) -> Scope:
+    """Return `scope` with the scheme of the public URL, if it was sent to its host.
+
+    A proxy that speaks https for us need not say so in a header.
+    """
+    scheme, _, host = address.public_origin.partition("://")
+    if host and Headers(scope=scope).get("host", "").lower() == host:
+        return {**scope, "scheme": scheme}
+    return scope
+
+
 def check_host(scope: Scope, headers: Headers, allowed: Collection[str]) -> None:
     """Refuse a request that was sent to a name that is not ours: DNS rebinding.
 

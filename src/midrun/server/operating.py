@@ -3,6 +3,7 @@
 from http import HTTPStatus
 
 from starlette.responses import Response
+from starlette.types import Scope
 
 from midrun.core.ids import Micros, RunId
 from midrun.core.values import Value
@@ -13,6 +14,7 @@ from midrun.server.guard import split_host
 from midrun.server.placing import root_of
 from midrun.server.problems import Problem
 from midrun.server.sessions import SESSION_S
+from midrun.server.stopping import is_stopping
 from midrun.server.visit import Lobby, Visit, answer
 
 
@@ -128,13 +130,14 @@ def alive() -> Response:
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
-async def ready(lobby: Lobby) -> Response:
+async def ready(lobby: Lobby, scope: Scope) -> Response:
     """Say whether runs can be looked at and controlled here, and nothing else."""
     try:
         await lobby.store.halts()
     except (MidrunError, Problem):
         return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE)
-    closing = lobby.closing.is_set()
+    leaves = lobby.is_draining or lobby.closing.is_set()
+    leaves = leaves or (not lobby.is_told and is_stopping(scope))
     return Response(
-        status_code=HTTPStatus.SERVICE_UNAVAILABLE if closing else HTTPStatus.NO_CONTENT
+        status_code=HTTPStatus.SERVICE_UNAVAILABLE if leaves else HTTPStatus.NO_CONTENT
     )

@@ -80,6 +80,7 @@ class Lobby:
         self.turns: WeakValueDictionary[RunId, anyio.Lock] = WeakValueDictionary()
         self.closing = anyio.Event()
         self.unsigned_checkpoints = False  # whether `POST /v1/resume` takes them
+        self.is_draining = False
         self.is_told = False  # whether whoever serves us says when that ends
 
     @property
