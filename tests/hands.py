@@ -3,12 +3,16 @@
 Statements are in the words of Postgres; a file is taught those that it lacks.
 """
 
+import re
 from pathlib import Path
 
 import apsw
 import psycopg
 
 from tests.keeping import kept_at
+
+TABLE = re.compile(r"\bmidrun_(entries|runs|labels)\b")
+"""The tables of a file have no prefix."""
 
 UNDONE = (apsw.ConstraintError, psycopg.errors.RaiseException)
 """What the store's own triggers answer."""
@@ -52,7 +56,7 @@ def _in_file(path: Path, statements: list[str]) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     try:
         for statement in statements:
-            rows = list(connection.execute(statement.replace("midrun_entries", "entries")))
+            rows = list(connection.execute(TABLE.sub(r"\1", statement)))
     finally:
         connection.close()
     return rows

@@ -242,6 +242,38 @@ def _put(seq: int, line: bytes) -> str:
     return f"UPDATE midrun_entries SET line = decode('{line.hex()}', 'hex') WHERE {where}"  # noqa: S608 - a number and hex
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("phase", "'paused'"),
+        ("agent", "'eve'"),
+        ("thread", "'theirs'"),
+        ("parent", "'run_other'"),
+        ("attention", "'ask'"),
+        ("wake_at", "1"),
+        ("epoch", "7"),
+        ("started_at", "7"),
+    ],
+)
+async def test_a_row_that_says_something_else_than_its_journal_is_found(
+    column: str, value: str, told: tuple[Path, str, int]
+) -> None:
+    """Lists, leases and wake-ups go by its columns: a run could be hidden, or never driven."""
+    path, run_id, last = told
+    by_hand(path, f"UPDATE midrun_runs SET {column} = {value} WHERE no = 1")  # noqa: S608 - as given above
+    async with Midrun(kept_at(path)) as midrun:
+        (problem,) = (await midrun.verify(run_id)).problems
+    assert (problem.invariant, problem.seq) == ("I2", last)
+    assert f"The row says {column} " in problem.text
+
+
+async def test_a_label_that_was_added_by_hand_is_found(told: tuple[Path, str, int]) -> None:
+    """A halt or a limit for a label would cover the run, or not."""
+    path, run_id, last = told
+    by_hand(path, "INSERT INTO midrun_labels (label, no) VALUES ('paid', 1)")
+    assert await verdict(path, run_id) == (False, [last])
+
+
 AMOUNT = replaced("100", "900", where="no = 1")
 NAME = replaced("bob", "eve", where="no = 1")
 SPOILING = {

@@ -1,21 +1,24 @@
 """Verification of a stored run: its chain, its invariants, its row, and its imports."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from midrun.codec.chain import PLAIN, chain_of
-from midrun.core.entries import Record, RunImported
+from midrun.core.entries import LeaseTaken, Record, RunImported
 from midrun.core.ids import RunId, Seq
 from midrun.errors import JournalCorrupt, JournalTooNew
 from midrun.handles.verdict import Import, Verdict
-from midrun.ports.store import Store
+from midrun.ports.store import Indexed, RunRow, Store
 from midrun.verify.chain import check_chain, check_imports
 from midrun.verify.journal import check_journal
 from midrun.verify.problems import Problem
 
 
 async def verdict_on(store: Store, run: RunId) -> Verdict:
-    """Check the chain over the stored bytes, then the invariants over the entries."""
-    row = await store.row(run)
+    """Check the chain over the stored bytes, the invariants, and the row of the run."""
+    if isinstance(store, Indexed):
+        row, index = await store.indexed_row(run)
+    else:
+        row, index = await store.row(run), {}
     pairs = (await store.lines(run))[: row.seq]
     head, chain = (row.seq, row.hash), chain_of(store)
     imported: Import | None = None
@@ -27,10 +30,41 @@ async def verdict_on(store: Store, run: RunId) -> Verdict:
             found.append(Problem(invariant="I4", seq=error.seq, text=str(error)))
         else:
             found += check_journal(records, run=run, head=row.head)
+            found += check_row(row, index, records)
             lines = (line for line, _ in pairs)
             found += check_imports(lines, records, chain=PLAIN.next, first=PLAIN.first(run))
             imported = import_in(records)
     return Verdict(run_id=run, entries=len(pairs), problems=tuple(found), imported=imported)
+
+
+def check_row(
+    row: RunRow, index: Mapping[str, object], records: Sequence[Record]
+) -> list[Problem]:
+    """Compare what lists, leases and wake-ups go by with the journal, column by column.
+
+    `check_journal` has compared the head of the row with the fold. `index` has copies of its
+    fields, which queries select by.
+    """
+    taken = [r.entry.epoch for r in records if isinstance(r.entry, LeaseTaken)]
+    right: dict[str, object] = {
+        "epoch": max(taken, default=0),
+        "started_at": records[0].at,
+        "changed_at": records[-1].at,
+    }
+    kept: dict[str, object] = {name: getattr(row, name) for name in right}
+    for name, value in index.items():
+        right[name], kept[name] = getattr(row.head, name), value
+    if "labels" in right:  # each once, and in no order
+        right["labels"] = sorted(set(row.head.labels))
+    return [
+        Problem(
+            invariant="I2",
+            seq=row.seq,
+            text=f"The row says {name} {kept[name]!r}, but the journal means {right[name]!r}.",
+        )
+        for name in right
+        if kept[name] != right[name]
+    ]
 
 
 def import_in(records: Sequence[Record]) -> Import | None:

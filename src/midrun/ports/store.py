@@ -352,6 +352,21 @@ class Store(Protocol):
 
 
 @runtime_checkable
+class Indexed(Protocol):
+    """A store whose lists and wake-ups go by columns that it keeps beside the head."""
+
+    async def indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
+        """Return the row of `run` and, from the same read, those columns by name.
+
+        Each has the name of the field of `Head` that it is a copy of.
+
+        Raises:
+            RunNotFound: no such run.
+        """
+        ...
+
+
+@runtime_checkable
 class Timed(Protocol):
     """A store that has a time of its own, which all processes that share it go by."""
 

@@ -1,5 +1,6 @@
 """Heads and rows as they are stored. What cannot be is refused before anything is written."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -14,6 +15,13 @@ from midrun.ports.store import RunRow
 
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _DECODER: Final = msgspec.json.Decoder(Head)
+
+
+INDEXED: Final = ("phase", "agent", "thread", "parent", "attention", "wake_at", "labels")
+"""The fields of a head that the SQL stores keep in columns, too."""
+
+ROW_COLUMNS: Final = 8
+"""How many columns `row_of` takes; those that are indexed come after them."""
 
 
 class StoredHead(Struct, frozen=True, gc=False):
@@ -74,6 +82,11 @@ def row_of(
         started_at=started_at,
         changed_at=changed_at,
     )
+
+
+def index_of(values: Sequence[object]) -> dict[str, object]:
+    """Return the indexed columns of a run by name; queries name them in that order."""
+    return dict(zip(INDEXED, values, strict=True))
 
 
 def _culprit(head: Head) -> str:

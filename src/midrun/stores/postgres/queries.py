@@ -98,6 +98,12 @@ ROW: Final = """
     SELECT run, head, seq, hash, epoch, holder, started_at, at FROM midrun_runs
     WHERE run = %(run)s
 """
+INDEXED_ROW: Final = """
+    SELECT run, head, seq, hash, epoch, holder, started_at, at,
+           phase, agent, thread, parent, attention, wake_at,
+           ARRAY(SELECT label FROM midrun_labels WHERE no = r.no)
+    FROM midrun_runs AS r WHERE run = %(run)s
+"""
 # Where the run stands, then its entries: one statement, so one view of both. The entry at
 # `after` itself comes along, for its hash.
 JOURNAL: Final = """

@@ -15,7 +15,7 @@ from midrun.errors import JournalCorrupt, RunNotFound
 from midrun.ports.store import Halt, Page, Query, RunRow, Snapshot
 from midrun.stores import rules
 from midrun.stores.chunks import join_line, list_chunks
-from midrun.stores.heads import row_of
+from midrun.stores.heads import ROW_COLUMNS, index_of, row_of
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.bids import Found
 from midrun.stores.postgres.links import Links
@@ -113,6 +113,17 @@ async def row(links: Links, run: RunId) -> RunRow:
     if not rows:
         raise RunNotFound(run)
     return row_of(*rows[0])
+
+
+async def indexed_row(links: Links, run: RunId) -> tuple[RunRow, dict[str, object]]:
+    """Return the row of `run`, and what is indexed of it."""
+    rules.check_id(run)
+    rows = await links.ask(queries.INDEXED_ROW, {"run": run})
+    if not rows:
+        raise RunNotFound(run)
+    *columns, labels = rows[0]
+    index = index_of((*columns[ROW_COLUMNS:], sorted(labels)))
+    return row_of(*columns[:ROW_COLUMNS]), index
 
 
 async def snapshot(links: Links, run: RunId) -> Snapshot | None:

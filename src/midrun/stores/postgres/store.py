@@ -303,6 +303,10 @@ class PostgresStore:
     async def row(self, run: RunId) -> RunRow:
         return await reads.row(self._at.links, run)
 
+    async def indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
+        """Return the row of `run`, and what is indexed of it."""
+        return await reads.indexed_row(self._at.links, run)
+
     async def load_snapshot(self, run: RunId) -> Snapshot | None:
         found = await reads.snapshot(self._at.links, run)
         return None if found is None else rules.opened(self.chain, found)

@@ -61,6 +61,12 @@ TURN_LATCH: Final = "UPDATE latches SET turns = turns + 1"
 ROW: Final = """
     SELECT run, head, seq, hash, epoch, holder, started_at, at FROM runs WHERE run = ?
 """
+INDEXED_ROW: Final = """
+    SELECT run, head, seq, hash, epoch, holder, started_at, at,
+           phase, agent, thread, parent, attention, wake_at,
+           (SELECT json_group_array(label) FROM labels WHERE no = r.no)
+    FROM runs AS r WHERE run = ?
+"""
 PLACE: Final = "SELECT no, seq, hash FROM runs WHERE run = ?"
 LINES: Final = """
     SELECT line, hash FROM entries WHERE no = ? AND seq > ? AND seq <= ? ORDER BY seq

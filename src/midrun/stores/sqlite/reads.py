@@ -24,7 +24,7 @@ from midrun.errors import JournalCorrupt, RunNotFound, StoreClosed
 from midrun.ports.store import Page, Query, RunRow, Snapshot
 from midrun.stores import rules
 from midrun.stores.chunks import join_line, list_chunks
-from midrun.stores.heads import row_of
+from midrun.stores.heads import ROW_COLUMNS, index_of, row_of
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connect import DAMAGE, check_version, meaning, open_reader
 
@@ -83,6 +83,17 @@ def row(db: apsw.Connection, run: RunId) -> RunRow:
     if found is None:
         raise RunNotFound(run)
     return row_of(*found)
+
+
+def indexed_row(db: apsw.Connection, run: RunId) -> tuple[RunRow, dict[str, object]]:
+    """Return the row of `run`, and what is indexed of it."""
+    rules.check_id(run)
+    found = db.execute(queries.INDEXED_ROW, (run,)).get
+    if found is None:
+        raise RunNotFound(run)
+    index = index_of(found[ROW_COLUMNS:])
+    labels = msgspec.json.decode(str(index["labels"]), type=list[str])
+    return row_of(*found[:ROW_COLUMNS]), index | {"labels": sorted(labels)}
 
 
 def tail(db: apsw.Connection, run: RunId, after: Seq, limit: int | None) -> "Tail":

@@ -181,6 +181,11 @@ class SqliteStore:
         await checkpoint()
         return self._quick.now(lambda db: reads.row(db, run))
 
+    async def indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
+        """Return the row of `run`, and what is indexed of it."""
+        await checkpoint()
+        return self._quick.now(lambda db: reads.indexed_row(db, run))
+
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
         rules.check_snapshot(snapshot)
         body = self.chain.sealed(snapshot.hash, snapshot.body)
