@@ -170,7 +170,7 @@ def test_what_a_model_says_does_not_act_on_a_terminal(midrun: Typist, url: Typis
             said = midrun(*words, *flags)
             assert not {"\x1b", "\x9b", "\x07", "\u202e"} & set(said.out + said.err), words
     assert json.loads(midrun("export", run).out.splitlines()[0])["entry"]["task"]
-    assert "\\x9b2J" in midrun("attach", run).out
+    assert "⟨U+009B⟩2J" in midrun("attach", run).out
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,9 @@ async def test_a_confirmed_cancel_undoes_and_reports(tmp_path: Path) -> None:
 async def test_a_model_cannot_send_an_escape_sequence(tmp_path: Path) -> None:
     """Neither a title, nor a clean screen to lie on, nor a colour; in no text, in no call."""
     async with terminal(tmp_path, 80, "run", f"{APP}:evil", "Behave") as t:
-        screen = await t.sees("Running", "␛]0;owned␇␛[2J␛[H\\x9b31mI was \\u202ehere", "→ read")
+        screen = await t.sees(
+            "Running", "␛]0;owned␇␛[2J␛[H⟨U+009B⟩31mI was ⟨U+202E⟩here", "→ read"
+        )
         assert "midrun pause run_" in screen  # the screen was not wiped
         assert "owned" not in await t.title()
         t.gate.touch()

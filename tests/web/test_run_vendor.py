@@ -39,7 +39,7 @@ def test_our_own_modules_are_small_and_say_what_they_are_for() -> None:
         if not file.name.endswith(".js") or file.name == "lit.js":
             continue
         lines = file.read_text().splitlines()
-        assert len(lines) < 400, file.name
+        assert len(lines) < 800, file.name
         assert lines[0] == "// @ts-check", file.name
         assert lines[1].startswith("/**"), file.name
 

@@ -17,7 +17,7 @@ from midrun.core.words import line
 from midrun.handles.receipt import Receipt
 from midrun.handles.view import OpenAsk, RunView
 from midrun.tui.places import place
-from midrun.tui.safe import flat, json_line, printable
+from midrun.tui.safe import exact, flat, json_line, printable
 from midrun.tui.style import SGR, Line, emphasised
 
 UNWRITABLE: Final = frozenset({EPIPE, ENOSPC, EDQUOT, EIO})
@@ -168,7 +168,11 @@ def _facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
 
 def ask_line(ask: OpenAsk) -> Line:
     """Return what somebody has to decide."""
-    args = "" if ask.args is None or ask.kind == "question" else f" {flat(_short(ask.args))}"
+    args = (
+        ""
+        if ask.args is None or ask.kind == "question"
+        else f" {flat(exact(_short(ask.args)))}"
+    )
     about = f"  ({line(ask.task)})"
     return [("bold", ask.ref), ("waiting", f"  {asked(ask)}"), ("", args), ("dim", about)]
 

@@ -17,7 +17,7 @@ from midrun.handles.view import CallView, RunView
 from midrun.tui.folding import folded
 from midrun.tui.hints import MIDRUN, Hints
 from midrun.tui.places import place
-from midrun.tui.safe import flat
+from midrun.tui.safe import exact, flat
 from midrun.tui.style import Line, words
 
 WIDE: Final = 150
@@ -139,7 +139,7 @@ def asked(ask: AskView) -> str:
     """Return what an ask asks, as one line."""
     verb = {"approval": "Let it call", "unsure": "Did this happen:"}.get(ask.kind, "Decide:")
     question = ask.question or f"{verb} {ask.tool}"
-    return question if ask.kind == "question" else f"{question} {shown(ask.args)}"
+    return question if ask.kind == "question" else f"{question} {exact(shown(ask.args))}"
 
 
 # ── widths ────────────────────────────────────────────────────────────────────────────────

@@ -8,6 +8,7 @@ from midrun.core.values import Json
 from midrun.handles.receipt import Receipt
 from midrun.tui.drafts import Draft
 from midrun.tui.hand import Hand, Wish
+from midrun.tui.safe import json_line
 from midrun.tui.sheets import options
 from midrun.tui.typed import value_of
 
@@ -36,7 +37,7 @@ def _approve(hand: Hand, ask: AskView, key: str) -> None:
     elif key == "n":
         hand.compose(_decline(hand, ask))
     elif key == "e":
-        hand.compose(_edit(hand, ask), msgspec.json.encode(ask.args).decode())
+        hand.compose(_edit(hand, ask), json_line(msgspec.json.encode(ask.args).decode()))
 
 
 def _answered(hand: Hand, ask: AskView, value: Json) -> Wish:

@@ -9,7 +9,7 @@ from midrun.agents.outcome import AskView
 from midrun.core.offers import Offer
 from midrun.tui.bar import asked
 from midrun.tui.folding import folded
-from midrun.tui.safe import flat, printable
+from midrun.tui.safe import exact, flat
 from midrun.tui.style import Line
 
 ROWS: Final = 8
@@ -42,7 +42,7 @@ def confirming(offer: Offer, *, held: bool, width: int) -> list[Line]:
         ("will release", offer.release, "dim"),
     ):
         if names:
-            text = f"  {title}: {'; '.join(map(flat, names))}"
+            text = f"  {title}: {'; '.join(flat(exact(name)) for name in names)}"
             lines += [[(look, row)] for row in folded(text, width)]
     if len(lines) == 1:
         lines.append([("dim", "  It has changed nothing that a cancel could undo.")])
@@ -71,13 +71,13 @@ def deciding(ask: AskView, number: int, count: int, width: int) -> list[Line]:
         lines += [[("dim", row)] for row in folded(f"  why: {flat(ask.why)}", width)]
     if ask.kind != "question" and ask.args is not None:
         lines += _arguments(ask, width)
-    lines += [[("", f"  {n}  {flat(str(o))}")] for n, o in enumerate(options(ask), 1)]
+    lines += [[("", f"  {n}  {flat(exact(str(o)))}")] for n, o in enumerate(options(ask), 1)]
     return [*lines, keys(ask_keys(ask))]
 
 
 def _arguments(ask: AskView, width: int) -> list[Line]:
     pretty = msgspec.json.format(msgspec.json.encode(ask.args), indent=2).decode()
-    rows = [row for line in printable(pretty).split("\n") for row in folded(f"  {line}", width)]
+    rows = [row for line in exact(pretty).split("\n") for row in folded(f"  {line}", width)]
     more: list[Line] = [[("dim", "  …")]] if len(rows) > ROWS else []
     return [[("dim", row)] for row in rows[:ROWS]] + more
 

@@ -11,6 +11,7 @@ from midrun.core.sentences.phrases import GLIMPSE, is_told_elsewhere, shown
 from midrun.core.state import Call, State
 from midrun.core.values import Item
 from midrun.core.words import describe_unmade, line
+from midrun.tui.safe import exact
 from midrun.tui.style import Line, emphasised
 
 MINUS: Final = "\N{MINUS SIGN}"
@@ -137,7 +138,7 @@ def _call_started(entry: e.CallStarted, _: State, after: State) -> list[Line]:
         return []
     again = f"  (attempt {entry.attempt})" if entry.attempt > 1 else ""
     why = f"  — {line(use.why)}" if use.why else ""
-    args = "" if use.args is None else f" {shown(use.args)}"
+    args = "" if use.args is None else f" {exact(shown(use.args))}"
     return [[("bold", f"→ {use.tool}"), ("", args), ("dim", f"{why}{again}")]]
 
 
@@ -145,7 +146,7 @@ def _call_done(entry: e.CallDone, _: State, after: State) -> list[Line]:
     call = _call(after, entry.call)
     if call.call_kind == "model" or is_told_elsewhere(call.use):
         return []
-    result = shown(entry.result, GLIMPSE)
+    result = exact(shown(entry.result, GLIMPSE))
     return [[("good", f"✓ {call.use.tool}"), ("dim", f" {result}")]]
 
 
@@ -199,7 +200,7 @@ def _undo_failed(entry: "e.UndoFailed | e.UndoGaveUp", _: State, after: State) -
 
 def _ask(entry: e.AskOpened, _: State, after: State) -> list[Line]:
     use = _call(after, entry.call).use
-    args = "" if entry.ask_kind == "question" else f" {shown(use.args)}"
+    args = "" if entry.ask_kind == "question" else f" {exact(shown(use.args))}"
     return _one("waiting", "?", f"{entry.ask}: {shown(entry.question or use.tool)}{args}")
 
 

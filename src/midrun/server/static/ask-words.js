@@ -1,6 +1,7 @@
 // @ts-check
 /** Asks in words: what they want to know, what they come with, who may decide. */
 
+import { exact } from "./template.js";
 import { whom } from "./words.js";
 
 /** @typedef {import("./shapes.js").Ask} Ask */
@@ -44,7 +45,10 @@ export function notUsed({ by, why }, decision, you) {
   return `Your ${MINE[decision] ?? "decision"} was not used: ${won}.`;
 }
 
-/** @param {unknown} value */
+/** Return a value as it is drawn: nothing in it is hidden. @param {unknown} value */
+export const drawn = (value) => exact(pretty(value));
+
+/** Return a value as text. @param {unknown} value */
 export function pretty(value) {
   if (value === null || value === undefined) return "";
   return typeof value === "string" ? value : JSON.stringify(value, null, 1);

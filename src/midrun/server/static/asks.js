@@ -1,14 +1,15 @@
 // @ts-check
 /** `<midrun-asks>`: what waits for a person to decide. */
-import { css, html, live, nothing, repeat } from "./lit.js";
+import { css, live, nothing, repeat } from "./lit.js";
 import { Problem, etag } from "./api.js";
-import { details, isLost, notUsed, pretty, question, waitsFor } from "./ask-words.js";
+import { details, drawn, isLost, notUsed, pretty, question, waitsFor } from "./ask-words.js";
 import { keep, kept } from "./drafts.js";
 import { copied } from "./ended.js";
 import { bring } from "./following.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { span, whom } from "./words.js";
+import { editable, exact, html } from "./template.js";
 
 /** @typedef {import("./shapes.js").Ask} Ask */
 /** @typedef {{id: string, text: string}} Decided */
@@ -151,7 +152,7 @@ export class Asks extends StoreElement {
   /** What is written for an ask, and is not only what the field began with. @param {Ask} ask */
   _written(ask) {
     const text = this.drafts[ask.id] ?? "";
-    return text === JSON.stringify(ask.args, null, 2) ? "" : text.trim();
+    return text === editable(ask.args) ? "" : text.trim();
   }
 
   /** What is new for the reader to decide may be out of their sight. */
@@ -175,7 +176,7 @@ export class Asks extends StoreElement {
     const who = whom(by, this.view?.you ?? "");
     const how = type === "ask.closed" ? `Closed (${data.why})` : CHOICES[data.decision.choice];
     const { value: given, reason } = data.decision ?? {};
-    const value = pretty(given) || reason;
+    const value = drawn(given) || reason;
     const said = `${how}${who ? ` by ${who}` : ""}${value ? `: “${value}”` : ""}`;
     this._overtake(ask, said, by === this.view?.you && pretty(given));
     const decided = { id: ask.id, text: `${ask.question || ask.tool} — ${said}` };
@@ -265,8 +266,8 @@ export class Asks extends StoreElement {
   /** What would be called, or who asks, and with what. @param {Ask} ask */
   _about({ kind, tool, data, args }) {
     if (tool === ASKER) return nothing;
-    if (kind !== "question") return html`<pre>${tool} ${pretty(args)}</pre>`;
-    const given = pretty(details(data));
+    if (kind !== "question") return html`<pre>${exact(tool)} <bdi>${drawn(args)}</bdi></pre>`;
+    const given = drawn(details(data));
     return html`${given ? html`<pre>${given}</pre>` : nothing}
       <span class="dim"><code>${tool}</code> asks.</span>`;
   }
@@ -285,7 +286,7 @@ export class Asks extends StoreElement {
           ${ask.kind === "approval"
             ? html`<button
                 class="edit"
-                @click=${() => void this._write(ask, "edit", JSON.stringify(ask.args, null, 2))}
+                @click=${() => void this._write(ask, "edit", editable(ask.args))}
               >
                 Edit…
               </button>`
@@ -318,7 +319,7 @@ export class Asks extends StoreElement {
         ? html`<div class="row">
             ${options.map(
               (/** @type {unknown} */ option) =>
-                html`<button @click=${() => send(option)}>${pretty(option)}</button>`,
+                html`<button @click=${() => send(option)}>${drawn(option)}</button>`,
             )}
           </div>`
         : nothing}

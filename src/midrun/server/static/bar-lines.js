@@ -1,9 +1,10 @@
 // @ts-check
 /** The lines of the control bar above its buttons: where the run stands, and what pends. */
-import { html, nothing } from "./lit.js";
+import { nothing } from "./lit.js";
 import { hasNewCourse } from "./happenings.js";
 import { icon } from "./icons.js";
 import { LOOKS, by, capValue, clock, count, money, signed, span, timeOfDay, whom } from "./words.js";
+import { html } from "./template.js";
 
 /** @typedef {import("./shapes.js").Run} Run */
 /** @typedef {import("./run-store.js").RunStore} RunStore */

@@ -1,10 +1,11 @@
 // @ts-check
 /** `<midrun-cancel-sheet>`: what a cancel would undo, and what it could not, before it is asked. */
-import { css, html, nothing } from "./lit.js";
+import { css, nothing } from "./lit.js";
 import { keep, kept } from "./drafts.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { overtaken } from "./words.js";
+import { exact, html } from "./template.js";
 
 /** Seconds for which nothing new starts while somebody decides. */
 const HOLD_S = 60;
@@ -164,7 +165,7 @@ function listed(title, deeds) {
   if (!deeds.length) return nothing;
   return html`<div>${title}
     <ul>
-      ${deeds.map((deed) => html`<li>${deed}</li>`)}
+      ${deeds.map((deed) => html`<li>${exact(deed)}</li>`)}
     </ul>
   </div>`;
 }

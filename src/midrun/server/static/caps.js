@@ -1,10 +1,11 @@
 // @ts-check
 /** `<midrun-caps>`: how much of each bound is used, and raising one. */
-import { css, html, nothing } from "./lit.js";
+import { css, nothing } from "./lit.js";
 import { etag } from "./api.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { capName, capValue } from "./words.js";
+import { html } from "./template.js";
 
 /** @typedef {import("./shapes.js").Cap} Cap */
 

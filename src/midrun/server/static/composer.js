@@ -1,9 +1,10 @@
 // @ts-check
 /** `<midrun-composer>`: what should happen next, in somebody's own words. */
-import { css, html, live, nothing } from "./lit.js";
+import { css, live, nothing } from "./lit.js";
 import { keep, kept } from "./drafts.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
+import { html } from "./template.js";
 
 const AT_WORK = new Set(["running", "pausing", "waiting", "queued"]);
 

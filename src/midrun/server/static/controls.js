@@ -6,7 +6,7 @@
  * focus is; otherwise only inside the element, or the `<midrun-run>` that it is part of.
  * What the buttons say, and whether they are live, is the server's word.
  */
-import { html, nothing } from "./lit.js";
+import { nothing } from "./lit.js";
 import {
   askLine,
   diffLines,
@@ -32,6 +32,7 @@ import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { overtaken } from "./words.js";
 import "./composer.js";
+import { html } from "./template.js";
 
 /** @typedef {import("./shapes.js").Offer} Offer */
 /** @typedef {import("./shapes.js").Pending} Pending */

@@ -1,8 +1,9 @@
 // @ts-check
 /** `<midrun-effects>`: what the run changed in the world. */
-import { css, html, nothing } from "./lit.js";
+import { css, nothing } from "./lit.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
+import { exact, html } from "./template.js";
 
 /** @typedef {import("./shapes.js").Effect} Effect */
 
@@ -55,8 +56,8 @@ export class Effects extends StoreElement {
         ? html`<ul>
             ${effects.map(
               (effect) => html`<li>
-                <b>${effect.tool}</b>
-                ${effect.args === "{}" ? nothing : html`<span class="args">${effect.args}</span>`}
+                <b>${exact(effect.tool)}</b>
+                ${effect.args === "{}" ? nothing : html`<span class="args">${exact(effect.args)}</span>`}
                 <span class="dim">${standing(effect, over)}</span>
               </li>`,
             )}

@@ -1,6 +1,7 @@
 // @ts-check
 /** The runtime's own words have names between asterisks, as models read them: *Write a memo*. */
-import { html, nothing } from "./lit.js";
+import { nothing } from "./lit.js";
+import { html } from "./template.js";
 
 export const MARKED = /\*([^*\n]+)\*/g;
 /** How the runtime begins what it says before a reply; the rest is the agent's own. */

@@ -1,6 +1,7 @@
 // @ts-check
 /** What may be done with a run that is over: again, further, or take the report along. */
-import { html, nothing } from "./lit.js";
+import { nothing } from "./lit.js";
+import { html } from "./template.js";
 
 /** @typedef {import("./controls.js").MidrunControls} MidrunControls */
 /** @typedef {import("./shapes.js").Run} Run */

@@ -1,9 +1,10 @@
 // @ts-check
 /** `<midrun-frames>`: thoughts that are held while something else is answered. */
-import { css, html, nothing } from "./lit.js";
+import { css, nothing } from "./lit.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { span } from "./words.js";
+import { html } from "./template.js";
 
 /** @typedef {import("./shapes.js").Frame} Frame */
 

@@ -3,11 +3,12 @@
  * The operator's latch. `<midrun-halts>` says what is halted, by whom and why, to everybody, and
  * lets operators lift it; `<midrun-halt-sheet>` sets one. Parts of `<midrun-runs>`.
  */
-import { css, html, nothing } from "./lit.js";
+import { css, nothing } from "./lit.js";
 import { Problem } from "./api.js";
 import { FocusElement } from "./focus-element.js";
 import { icon } from "./icons.js";
 import { theme } from "./theme.js";
+import { html } from "./template.js";
 
 /** @typedef {import("./runs-store.js").RunsStore} RunsStore */
 /** @typedef {import("./runs-store.js").Halt} Halt */

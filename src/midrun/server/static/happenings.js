@@ -3,6 +3,7 @@
 
 /** @typedef {import("./shapes.js").Happened} Happened */
 import { MARKED } from "./emphasis.js";
+import { exact } from "./template.js";
 
 /** @typedef {"control" | "steps" | "tools" | "effects"} Group */
 
@@ -127,5 +128,5 @@ const unmarked = (text) => text.replace(MARKED, "$1");
 /** @param {unknown} value */
 function shown(value) {
   if (value === null || value === undefined) return "";
-  return typeof value === "string" ? value : JSON.stringify(value);
+  return exact(typeof value === "string" ? value : JSON.stringify(value));
 }

@@ -5,11 +5,12 @@
  * A part of `<midrun-runs>`, which gives it its store. Events: `midrun-started`, with the id of
  * the run; `midrun-done`, when the sheet may go.
  */
-import { css, html, nothing } from "./lit.js";
+import { css, nothing } from "./lit.js";
 import { Problem, newKey } from "./api.js";
 import { keep, kept } from "./drafts.js";
 import { FocusElement } from "./focus-element.js";
 import { theme } from "./theme.js";
+import { html } from "./template.js";
 
 /** @typedef {import("./runs-store.js").RunsStore} RunsStore */
 /** @typedef {import("./runs-store.js").Agent} Agent */

@@ -1,6 +1,8 @@
 // @ts-check
 /** Notices of the browser, for whoever has asked for them on our own pages and looks elsewhere. */
 
+import { readable } from "./template.js";
+
 /** @typedef {import("./newsworthy.js").News} News */
 
 const NAME = "midrun notices";
@@ -28,7 +30,7 @@ export function noticeButton() {
 export function notify({ run, word, task }, href) {
   if (!areOn() || (!document.hidden && document.hasFocus())) return;
   try {
-    const notice = new Notification(word, { body: task, tag: run });
+    const notice = new Notification(readable(word), { body: readable(task), tag: run });
     notice.addEventListener("click", () => {
       window.focus();
       if (location.href !== href) location.href = href;

@@ -9,6 +9,7 @@
 import { Api, HOME, Problem } from "./api.js";
 import { forget } from "./drafts.js";
 import { noticeButton, notify } from "./notices.js";
+import { readable } from "./template.js";
 
 /** @typedef {{name: string, role: string}} Who */
 
@@ -117,7 +118,7 @@ const hasSession = () =>
   );
 
 document.addEventListener("midrun-title", (event) => {
-  document.title = /** @type {CustomEvent<string>} */ (event).detail;
+  document.title = readable(/** @type {CustomEvent<string>} */ (event).detail);
 });
 document.addEventListener("midrun-news", (event) => {
   const news = /** @type {CustomEvent<import("./newsworthy.js").News>} */ (event).detail;

@@ -1,12 +1,13 @@
 // @ts-check
 /** `<midrun-report>`: what became of the work: kept, undone, and what could not be. */
-import { css, html, nothing } from "./lit.js";
+import { css, nothing } from "./lit.js";
 import { copied } from "./ended.js";
 import { bring } from "./following.js";
 import { icon } from "./icons.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { timeOfDay } from "./words.js";
+import { exact, html } from "./template.js";
 
 /** @typedef {import("./shapes.js").Report} Report */
 /** @typedef {import("./shapes.js").Deed} Deed */
@@ -187,7 +188,7 @@ function line(title, deeds) {
 /** @param {Deed[]} deeds */
 const told = (deeds) =>
   deeds.map(
-    ({ tool, args, note, why }) => html`<code>${tool} ${args}</code>${note
+    ({ tool, args, note, why }) => html`<code>${exact(`${tool} ${args}`)}</code>${note
         ? html` <span class="dim">— ${note}</span>`
         : nothing}${why ? html` <span class="dim">(why: ${why})</span>` : nothing}`,
   );

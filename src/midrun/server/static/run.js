@@ -8,7 +8,7 @@
  * know who asks), `midrun-news` (it needs a person, has failed or is completed), `midrun-started` (another run was started from here; unless its default is
  * prevented, this element shows that one).
  */
-import { css, html, nothing } from "./lit.js";
+import { css, nothing } from "./lit.js";
 import { Newsworthy } from "./newsworthy.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
@@ -22,6 +22,7 @@ import "./steps.js";
 import "./takeover.js";
 import "./thread.js";
 import "./timeline.js";
+import { html } from "./template.js";
 
 const GLYPHS = /** @type {Record<string, string>} */ ({
   queued: "○",

@@ -6,7 +6,7 @@
  * cookie of a session does). Events: `midrun-title`, with what a page may call itself, and
  * `midrun-news`, with a run that needs a person, has failed or is completed.
  */
-import { html, nothing, repeat } from "./lit.js";
+import { nothing, repeat } from "./lit.js";
 import { HOME, Problem } from "./api.js";
 import { FocusElement } from "./focus-element.js";
 import { icon } from "./icons.js";
@@ -18,6 +18,7 @@ import { theme } from "./theme.js";
 import { LOOKS, clock, money, signed } from "./words.js";
 import "./halt.js";
 import "./new-run.js";
+import { html } from "./template.js";
 
 /** @typedef {import("./runs-store.js").Line} Line */
 /** @typedef {import("./runs-order.js").Chip} Chip */

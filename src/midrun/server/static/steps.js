@@ -1,12 +1,13 @@
 // @ts-check
 /** `<midrun-steps>`: the task list, with what was said and done for each item. */
-import { html, nothing, repeat } from "./lit.js";
+import { nothing, repeat } from "./lit.js";
 import { Following } from "./following.js";
 import { formerly } from "./formerly.js";
 import { style } from "./steps-style.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { drawn, hasContent, madeCalls, spoken, standing } from "./turn-parts.js";
+import { html } from "./template.js";
 
 /** @typedef {import("./shapes.js").Turn} Turn */
 /** @typedef {import("./shapes.js").Run} Run */

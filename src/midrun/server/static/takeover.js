@@ -1,9 +1,10 @@
 // @ts-check
 /** `<midrun-takeover>`: a person writes in the agent's place, and hands back. */
-import { css, html, live, nothing } from "./lit.js";
+import { css, live, nothing } from "./lit.js";
 import { keep, kept } from "./drafts.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
+import { html } from "./template.js";
 
 /** What is long enough to be worth keeping. */
 const DRAFTS = ["text", "instruction"];

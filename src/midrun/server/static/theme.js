@@ -99,6 +99,14 @@ export const theme = css`
     white-space: pre-wrap;
     overflow-wrap: anywhere;
   }
+  a,
+  b,
+  button,
+  code,
+  em,
+  span {
+    unicode-bidi: isolate; /* letters that run to the left move nothing outside of it */
+  }
   h1,
   textarea,
   input[type="text"] {

@@ -1,8 +1,9 @@
 // @ts-check
 /** `<midrun-thread>`: the other runs of the same conversation. */
-import { css, html, nothing } from "./lit.js";
+import { css, nothing } from "./lit.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
+import { html } from "./template.js";
 
 /** @typedef {{run_id: string, task: string, phase: string, started_at: string}} Line */
 

@@ -1,11 +1,12 @@
 // @ts-check
 /** `<midrun-timeline>`: everything that happened to a run, the newest first. */
-import { css, html, nothing, repeat } from "./lit.js";
+import { css, nothing, repeat } from "./lit.js";
 import { group, words } from "./happenings.js";
 import { EVENTS } from "./run-store.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { timeOfDay, whom } from "./words.js";
+import { html } from "./template.js";
 
 /** @typedef {import("./shapes.js").Happened} Happened */
 

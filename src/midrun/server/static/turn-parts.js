@@ -1,9 +1,10 @@
 // @ts-check
 /** Turns as they are drawn: what was said, where it was cut off, and the calls, folded. */
-import { html, nothing } from "./lit.js";
+import { nothing } from "./lit.js";
 import { emphatic, led } from "./emphasis.js";
 import { icon } from "./icons.js";
 import { STEP_LOOKS, by, timeOfDay } from "./words.js";
+import { exact, html } from "./template.js";
 
 /** @typedef {import("./shapes.js").Turn} Turn */
 /** @typedef {import("./shapes.js").CallLine} CallLine */
@@ -71,12 +72,12 @@ function called(call, about) {
   const note = about.notes.get(call.id);
   return html`<details class="call" data-call=${call.id}>
     <summary>
-      ${standing(call.look, about.lost)}<code>${call.tool}</code><code class="dim brief">${call.args === "{}" ? "" : call.args}</code>
+      ${standing(call.look, about.lost)}<code>${exact(call.tool)}</code><code class="dim brief">${call.args === "{}" ? "" : exact(call.args)}</code>
       ${note ? html`<span class="dim">${note}</span>` : nothing}
     </summary>
     <dl>
       ${entry("Why", call.why)} ${coded("Arguments", call.args)} ${coded("Result", call.result)}
-      ${entry("Error", call.error)} ${entry("Made", times(call, about.you))}
+      ${entry("Error", exact(call.error))} ${entry("Made", times(call, about.you))}
       ${call.child
         ? html`<dt>Child run</dt>
             <dd><a href=${`${about.base}/runs/${call.child}`}>${call.child}</a></dd>`
@@ -104,7 +105,7 @@ function entry(name, text) {
 function coded(name, text) {
   return text
     ? html`<dt>${name}</dt>
-        <dd><pre>${indented(text)}</pre></dd>`
+        <dd><pre>${exact(indented(text))}</pre></dd>`
     : nothing;
 }
 
