@@ -2,7 +2,7 @@
 
 import pytest
 
-from midrun import Agent, tool
+from midrun import Agent, ask_human, tool
 from midrun.core.entries import RunStarted
 from midrun.core.ids import RunId
 from midrun.core.values import Actor
@@ -99,6 +99,35 @@ async def test_users_see_their_own_runs_in_every_list(serve: Serve, stage: Stage
     everything = (await vera.get("/v1/runs")).json()
     assert len(everything["items"]) == 6
     assert sum(everything["counts"].values()) == 6
+
+
+async def test_newer_runs_of_others_do_not_push_a_run_out_of_a_users_lists(
+    serve: Serve,
+) -> None:
+    asking = [Use("ask_human", question="Which?")] * 99
+    served = await serve(Agent("actor", model=ScriptedModel(asking), tools=[ask_human]))
+    hers = await served.mid.start("actor", "hers", actor="ann")
+    for n in range(30):
+        await served.mid.start("actor", f"{n}", actor="bob")
+    for row in (await served.mid.runs(limit=99)).items:
+        await (await served.mid.get(row.run_id)).until("waiting")
+    ann = await served.client("ann")
+    for path in ("/v1/runs", "/v1/asks"):
+        page = expect(await ann.get(path, params={"limit": 1}), 200).json()
+        assert [item["run_id"] for item in page["items"]] == [hers.id]
+        assert page["next_cursor"] == ""
+
+
+async def test_a_cursor_does_not_reveal_how_many_runs_others_have(
+    serve: Serve, stage: Stage
+) -> None:
+    served = await serve(stage.agent("Done."))
+    *_, newest = [
+        await served.mid.start("actor", "Go.", actor=name)
+        for name in ("ann", "bob", "bob", "ann")
+    ]
+    page = (await (await served.client("ann")).get("/v1/runs", params={"limit": 1})).json()
+    assert page["next_cursor"] == newest.id
 
 
 async def test_a_thread_of_somebody_else_cannot_be_continued(

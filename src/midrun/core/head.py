@@ -20,9 +20,13 @@ class Head(Value, kw_only=True):
     thread: str = ""
     labels: tuple[str, ...] = ()
     parent: RunId = RunId("")
+    owner: str = ""  # the user who started it, or its parent
     attention: str = ""  # why a person should look: ask, cap, failed, residue; or nothing
     asks: int = 0
+    addressees: tuple[str, ...] = ()  # users whom its open asks name
     step: int = 0
+    cost: int = 0  # spent so far, in millionths of a dollar
+    tokens: int = 0
     leased: bool = False  # False gives the lease back
     wake_at: Micros | None = None  # when a parked run must be looked at again
 
@@ -37,12 +41,21 @@ def head_of(state: State) -> Head:
         thread=spec.thread,
         labels=spec.labels,
         parent=spec.parent.run if spec.parent else RunId(""),
+        owner=spec.by,
         attention=attention(state),
         asks=len(state.open_asks),
+        addressees=_addressees(state),
         step=state.meter.steps,
+        cost=state.meter.spent.cost,
+        tokens=state.meter.spent.tokens,
         leased=state.leased,
         wake_at=None if state.leased else wake_at(state),  # a driver has its own clock
     )
+
+
+def _addressees(state: State) -> tuple[str, ...]:
+    audiences = {state.asks[number - 1].audience for number in state.open_asks}
+    return tuple(sorted(a.removeprefix("user:") for a in audiences if a.startswith("user:")))
 
 
 def attention(state: State) -> str:

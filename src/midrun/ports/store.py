@@ -109,13 +109,19 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """Which runs to list. What is left empty does not matter; what is given must all hold."""
+    """Which runs to list. A filter that is left empty does not apply; all others must hold.
+
+    `owner` is the user whose runs these are. `decider` is a user who may look for asks: runs
+    of their own, and runs with an open ask that names them.
+    """
 
     phases: tuple[Phase, ...] = ()
     agent: str = ""
     label: str = ""
     thread: str = ""
     parent: RunId = RunId("")
+    owner: str = ""
+    decider: str = ""
     attention: bool = False
     limit: int = 50
     cursor: str = ""
@@ -126,6 +132,16 @@ class Page(Struct, Generic[T], frozen=True, kw_only=True):
 
     items: tuple[T, ...]
     cursor: str = ""
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """What the runs of one owner take: for quotas."""
+
+    open_runs: int = 0  # that have not ended
+    runs: int = 0  # started since the time that was asked about, and ...
+    cost: int = 0  # ... spent by those, in millionths of a dollar
+    tokens: int = 0
+    stored_bytes: int = 0  # of the journals of all runs
 
 
 class Store(Protocol):
@@ -145,8 +161,8 @@ class Store(Protocol):
     ) -> Appended:
         """Begin the journal of `run`; the first entry is a `RunStarted`.
 
-        The agent, thread, labels and parent of `head` are those of the run for ever. If it
-        wants its thread `alone`, it is the first in it: of many that want that at once, one is.
+        The agent, thread, labels, parent and owner of `head` are those of the run for ever.
+        If `alone`, the run must be the first of its thread: of many such calls, one succeeds.
 
         Raises:
             RunExists: there is one of this id; nothing was changed.
@@ -303,6 +319,10 @@ class Store(Protocol):
         Raises:
             CursorRefused: the cursor is not one of ours.
         """
+        ...
+
+    async def usage(self, owner: str, *, since: Micros) -> Usage:
+        """Return how much the runs of `owner` take."""
         ...
 
     async def counts(self) -> Mapping[Phase, int]:

@@ -51,7 +51,8 @@ async def approvals(visit: Visit) -> Response:
 async def _page(visit: Visit, kinds: tuple[str, ...]) -> Response:
     limit = visit.number("limit", 50, least=1, most=200)
     cursor = visit.request.query_params.get("cursor", "")
-    page = await visit.lobby.store.runs(Query(attention=True, limit=limit, cursor=cursor))
+    query = Query(attention=True, decider=visit.own_runs_only, limit=limit, cursor=cursor)
+    page = await visit.lobby.store.runs(query)
     found: list[ShownAsk] = []
     for row in page.items:
         if row.head.asks:

@@ -14,7 +14,7 @@ from midrun.ports.store import Query, RunRow
 from midrun.server.channels import GAP_S, Seat
 from midrun.server.events import PAGE, Event, ShownEvent, delta_type, framed
 from midrun.server.problems import Problem
-from midrun.server.runs import phases_in, visible
+from midrun.server.runs import phases_in
 from midrun.server.streams import SSE, Source, Stream, Writer
 from midrun.server.visit import Visit, answer, is_number
 
@@ -145,6 +145,7 @@ async def changes(visit: Visit) -> Response:
         phases=phases_in(given),
         agent=given.get("agent", ""),
         label=given.get("label", ""),
+        owner=visit.own_runs_only,
         limit=50,
     )
     return Stream(visit, _watching(visit, query))
@@ -154,9 +155,9 @@ def _watching(visit: Visit, query: Query) -> Source:
     async def source(writer: Writer) -> None:
         store, sees, lines = visit.lobby.store, visit.lobby.views.sees, visit.lobby.lines
         async with store.watch() as changed:  # before the page, so that nothing is overlooked
-            rows, _ = await visible(visit, query)
+            page = await store.runs(query)
             await writer.write(
-                RETRY + framed("stream.snapshot", await lines.of(rows, visit.actor))
+                RETRY + framed("stream.snapshot", await lines.of(page.items, visit.actor))
             )
             async for change in changed:
                 if not change.run:

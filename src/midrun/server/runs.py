@@ -6,7 +6,6 @@ from functools import partial
 from typing import Final, cast
 
 import anyio
-from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
@@ -21,7 +20,7 @@ from midrun.errors import Misconfigured, StoreClosed
 from midrun.handles.given import counted, traceparent
 from midrun.handles.item import Happened
 from midrun.handles.view import EffectView, FrameView
-from midrun.ports.store import Query, RunRow
+from midrun.ports.store import Query
 from midrun.server.bodies import ChangeBody, StartBody
 from midrun.server.commands import Command, commands
 from midrun.server.lines import RunLine
@@ -29,9 +28,6 @@ from midrun.server.placing import root_of
 from midrun.server.problems import Problem, said
 from midrun.server.views import ShownRun
 from midrun.server.visit import Visit, answer, etag, told
-
-PAGES_MAX: Final = 20
-"""How many pages of other people's runs are passed over for one page of a user's own."""
 
 SILENCE_S: Final = 2.0
 """How often one who waits for a change looks whether the run's driver is still heard of."""
@@ -158,36 +154,21 @@ async def listed(visit: Visit) -> Response:
         label=given.get("label", ""),
         thread=given.get("thread", ""),
         parent=RunId(given.get("parent", "")),
+        owner=visit.own_runs_only,
         attention=attention == "true",
         limit=limit,
         cursor=given.get("cursor", ""),
     )
-    found, cursor = await visible(visit, query)
-    counts = {} if visit.actor.role == "user" else await visit.lobby.store.counts()
-    items = await visit.lobby.lines.of(found, visit.actor)
+    page = await visit.lobby.store.runs(query)
+    counts = {} if visit.own_runs_only else await visit.lobby.store.counts()
+    items = await visit.lobby.lines.of(page.items, visit.actor)
     return answer(
         RunPage(
             items=items,
-            next_cursor=cursor,
+            next_cursor=page.cursor,
             counts={str(phase): count for phase, count in counts.items()},
         )
     )
-
-
-async def visible(visit: Visit, query: Query) -> tuple[list[RunRow], str]:
-    """Return the runs of a page that the caller may see, and where the next page begins.
-
-    Runs of others take no place in it.
-    """
-    found: list[RunRow] = []
-    for _ in range(PAGES_MAX):
-        page = await visit.lobby.store.runs(replace(query, limit=query.limit - len(found)))
-        sees = visit.lobby.views.sees
-        found += [row for row in page.items if await sees(visit.actor, row.run)]
-        query = replace(query, cursor=page.cursor)
-        if not page.cursor or len(found) >= query.limit:
-            break
-    return found, query.cursor
 
 
 def phases_in(given: QueryParams) -> tuple[Phase, ...]:

@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import structs
 
-from midrun.core.entries import RunStarted
 from midrun.core.evolve import fold
+from midrun.core.head import Head
 from midrun.core.ids import RunId, Seq
 from midrun.core.lru import LruDict
 from midrun.core.state import State
@@ -22,7 +22,7 @@ STATES_MAX: Final = 128
 STATES_MAX_BYTES: Final = 64 * 1024 * 1024
 """Of the journals that the cached states were made from: about what they take in memory."""
 
-FIRSTS_MAX: Final = 8192
+HEADS_MAX: Final = 8192
 PAGE: Final = 500
 
 UNREADABLE: Final = (JournalCorrupt, JournalTooNew)
@@ -49,8 +49,8 @@ class Views:
         self._states: LruDict[RunId, _Cached] = LruDict(
             max_items=STATES_MAX, max_weight=STATES_MAX_BYTES
         )
-        self._firsts: LruDict[RunId, RunStarted] = LruDict(max_items=FIRSTS_MAX)
-        self._threads: LruDict[str, RunId] = LruDict(max_items=FIRSTS_MAX)  # the first of each
+        self._heads: LruDict[RunId, Head] = LruDict(max_items=HEADS_MAX)
+        self._threads: LruDict[str, RunId] = LruDict(max_items=HEADS_MAX)  # the first of each
 
     async def state(self, run: RunId) -> State:
         """Return what the journal of `run` means now.
@@ -89,35 +89,24 @@ class Views:
             started_by=state.started.by,
         )
 
-    async def first(self, run: RunId) -> RunStarted:
-        """Return how the run started: by whom and for which parent, without its words.
+    async def head(self, run: RunId) -> Head:
+        """Return the head of `run` as it was some time ago: its agent and owner never change.
 
         Raises:
             RunNotFound: no such run.
         """
-        found = self._firsts.get(run)
+        found = self._heads.get(run)
         if found is None:
-            (record,) = await self._mid.store.read(run, limit=1)
-            assert isinstance(record.entry, RunStarted)  # or the store is not one
-            # The history may have megabytes, and thousands of these are cached.
-            found = structs.replace(record.entry, history=(), task="")
-            self._firsts.put(run, found)
+            found = (await self._mid.store.row(run)).head
+            self._heads.put(run, found)
         return found
 
     async def sees(self, actor: Actor, run: RunId) -> bool:
         """Tell whether `actor` may look at `run`: a user at their own runs, others at all.
 
-        A child run is its parent's owner's. Whose one is that cannot be read, nobody can say.
+        A child run belongs to the owner of its parent.
         """
-        if actor.role != "user":
-            return True
-        try:
-            first = await self.first(run)
-            while first.parent is not None:
-                first = await self.first(first.parent.run)
-        except UNREADABLE:
-            return False
-        return first.by == actor.name
+        return actor.role != "user" or (await self.head(run)).owner == actor.name
 
     async def joins(self, actor: Actor, thread: str) -> bool:
         """Tell whether `actor` may go on with `thread`: it is theirs whose first run it has.

@@ -135,6 +135,11 @@ class Visit:
         """Who asks."""
         return self.caller.actor
 
+    @property
+    def own_runs_only(self) -> str:
+        """The name of a caller who may see their own runs only; empty for the other roles."""
+        return self.actor.name if self.actor.role == "user" else ""
+
     async def body(self, kind: type[B]) -> B:
         """Return what the caller sent. Nothing at all is an empty object.
 

@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from midrun.codec.chain import Chain
 from midrun.codec.journal import decode_lines
+from midrun.codec.strict import INTEGER_MAX
 from midrun.core.entries import Entry, Record, RunImported
 from midrun.core.head import Head
 from midrun.core.ids import START, Epoch, Micros, RunId, Seq
-from midrun.core.values import DRIVABLE, Phase
-from midrun.errors import RunExists, RunNotFound, StoreClosed, ThreadTaken
+from midrun.core.values import DRIVABLE, TERMINAL, Phase
+from midrun.errors import CursorRefused, RunExists, RunNotFound, StoreClosed, ThreadTaken
 from midrun.ports.clock import Clock, wall
 from midrun.ports.marks import Marks
 from midrun.ports.store import (
@@ -33,6 +34,7 @@ from midrun.ports.store import (
     Query,
     RunRow,
     Snapshot,
+    Usage,
     covering,
 )
 from midrun.stores import rules
@@ -218,16 +220,30 @@ class MemoryStore:
 
     async def runs(self, query: Query) -> Page[RunRow]:
         await self._turn()
-        limit, before = rules.page(query)
+        limit, before = rules.page_limit(query), INTEGER_MAX
+        if query.cursor:
+            if RunId(query.cursor) not in self._runs:
+                raise CursorRefused(query.cursor)
+            before = self._runs[RunId(query.cursor)].number
         found = [
-            kept
+            kept.row
             for kept in reversed(self._runs.values())
             if kept.number < before and _fits(kept.row, query)
         ]
-        items = tuple(kept.row for kept in found[:limit])
-        more = len(found) > len(items)
-        return Page(
-            items=items, cursor=rules.cursor(found[len(items) - 1].number) if more else ""
+        items = tuple(found[:limit])
+        return Page(items=items, cursor=items[-1].run if len(found) > len(items) else "")
+
+    async def usage(self, owner: str, *, since: Micros) -> Usage:
+        await self._turn()
+        rules.check_text("owner", owner)
+        theirs = [kept for kept in self._runs.values() if kept.row.head.owner == owner]
+        recent = [kept.row.head for kept in theirs if kept.row.started_at >= since]
+        return Usage(
+            open_runs=sum(kept.row.head.phase not in TERMINAL for kept in theirs),
+            runs=len(recent),
+            cost=sum(head.cost for head in recent),
+            tokens=sum(head.tokens for head in recent),
+            stored_bytes=sum(len(line) for kept in theirs for line, _ in kept.lines),
         )
 
     async def counts(self) -> Mapping[Phase, int]:
@@ -359,6 +375,8 @@ def _fits(row: RunRow, query: Query) -> bool:
         and query.agent in {"", head.agent}
         and query.thread in {"", head.thread}
         and query.parent in {"", head.parent}
+        and query.owner in {"", head.owner}
+        and (query.decider in {"", head.owner} or query.decider in head.addressees)
         and (not query.label or query.label in head.labels)
         and (not query.attention or head.attention != "")
     )

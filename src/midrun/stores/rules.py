@@ -39,7 +39,6 @@ from midrun.ports.writers import CLOSINGS, PERSONAL, UNLEASED
 STARTS: Final = frozenset(follows.STARTS)
 SCOPES: Final = ("agent", "label", "run")
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-CURSOR: Final = re.compile(r"r[1-9a-f][0-9a-f]{0,12}")
 
 
 class Standing(Struct, frozen=True, kw_only=True, gc=False):
@@ -295,18 +294,14 @@ def is_fresh(now: Micros, beat_at: Micros, ttl: int) -> bool:
     return abs(now - beat_at) < ttl
 
 
-def cursor(number: int) -> str:
-    """Return the cursor that goes on after the run of this number."""
-    return f"r{number:x}"
+def page_limit(query: Query) -> int:
+    """Return how many runs `query` asks for, if a store can answer it.
 
-
-def page(query: Query) -> tuple[int, int]:
-    """Return how many runs `query` asks for, and before which number they begin."""
-    for name in ("agent", "label", "thread", "parent"):
+    The cursor of a page is the id of its last run: ids are random, so unlike a position in the
+    list they do not reveal how many runs of other users there are.
+    """
+    for name in ("agent", "label", "thread", "parent", "owner", "decider"):
         check_text(name, getattr(query, name))
-    limit = bounded(query.limit, at_least=1)
-    if not query.cursor:
-        return limit, INTEGER_MAX
-    if not CURSOR.fullmatch(query.cursor):
+    if query.cursor and not ID.fullmatch(query.cursor):
         raise CursorRefused(query.cursor)
-    return limit, int(query.cursor[1:], 16)
+    return bounded(query.limit, at_least=1)

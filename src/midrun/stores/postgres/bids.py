@@ -258,11 +258,12 @@ def storable(head: Head) -> StoredHead:
         NotJson: a field of it cannot be stored; in Postgres that includes the character NUL.
     """
     top = stored(head)
-    for name in ("agent", "thread", "parent", "attention"):
+    for name in ("agent", "thread", "parent", "owner", "attention"):
         if "\0" in getattr(head, name):
             raise NotJson(f"$.head.{name}", "the character NUL, which Postgres does not keep")
-    if any("\0" in label for label in head.labels):
-        raise NotJson("$.head.labels", "the character NUL, which Postgres does not keep")
+    for name in ("labels", "addressees"):
+        if any("\0" in text for text in getattr(head, name)):
+            raise NotJson(f"$.head.{name}", "the character NUL, which Postgres does not keep")
     return top
 
 

@@ -138,9 +138,28 @@ LIST: Final = """
       AND (%(thread)s::text IS NULL OR (thread = %(thread)s AND thread <> ''))
       AND (%(parent)s::text IS NULL OR (parent = %(parent)s AND parent <> ''))
       AND (%(attention)s::boolean IS NULL OR attention <> '')
+      AND (%(owner)s::text IS NULL OR (owner = %(owner)s AND owner <> ''))
+      AND (%(decider)s::text IS NULL OR owner = %(decider)s
+           OR %(decider)s IN (SELECT json_array_elements_text(
+               convert_from(head, 'UTF8')::json -> 'addressees'
+           )))
       AND (%(label)s::text IS NULL
            OR no IN (SELECT no FROM midrun_labels WHERE label = %(label)s AND no < %(before)s))
     ORDER BY no DESC LIMIT %(limit)s
+"""
+NUMBER: Final = "SELECT no FROM midrun_runs WHERE run = %(run)s"
+USAGE: Final = """
+    SELECT count(*) FILTER (WHERE phase NOT IN ('completed', 'cancelled')),
+           count(*) FILTER (WHERE started_at >= %(since)s),
+           coalesce(sum((its ->> 'cost')::bigint) FILTER (WHERE started_at >= %(since)s), 0)
+               ::bigint,
+           coalesce(sum((its ->> 'tokens')::bigint) FILTER (WHERE started_at >= %(since)s), 0)
+               ::bigint,
+           coalesce(sum((
+               SELECT sum(length(line)) FROM midrun_entries AS e WHERE e.no = r.no
+           )), 0)::bigint
+    FROM midrun_runs AS r, LATERAL (SELECT convert_from(head, 'UTF8')::json) AS h (its)
+    WHERE owner = %(owner)s AND owner <> ''
 """
 COUNTS: Final = "SELECT phase, count(*) FROM midrun_runs GROUP BY phase"
 DRIVABLE: Final = """

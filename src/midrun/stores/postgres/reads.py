@@ -9,10 +9,10 @@ from midrun.codec.chain import Chain
 from midrun.codec.journal import decode_lines
 from midrun.codec.strict import INTEGER_MAX
 from midrun.core.entries import Record
-from midrun.core.ids import RunId, Seq
+from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.values import Phase
-from midrun.errors import JournalCorrupt, RunNotFound
-from midrun.ports.store import Halt, Page, Query, RunRow, Snapshot
+from midrun.errors import CursorRefused, JournalCorrupt, RunNotFound
+from midrun.ports.store import Halt, Page, Query, RunRow, Snapshot, Usage
 from midrun.stores import rules
 from midrun.stores.chunks import join_line, list_chunks
 from midrun.stores.heads import ROW_COLUMNS, index_of, row_of
@@ -138,9 +138,16 @@ async def snapshot(links: Links, run: RunId) -> Snapshot | None:
 
 async def page(links: Links, query: Query) -> Page[RunRow]:
     """Return a page of runs, newest first."""
-    limit, before = rules.page(query)
-    if "\0" in query.agent + query.thread + query.parent + query.label:
+    limit = rules.page_limit(query)
+    texts = (query.agent, query.thread, query.parent, query.label, query.owner, query.decider)
+    if "\0" in "".join(texts):
         return Page(items=())  # there is no such text in Postgres
+    before = INTEGER_MAX
+    if query.cursor:
+        found = await links.ask(queries.NUMBER, {"run": query.cursor})
+        if not found:
+            raise CursorRefused(query.cursor)
+        ((before,),) = found
     values = {
         "before": before,
         "limit": limit + 1,
@@ -149,15 +156,22 @@ async def page(links: Links, query: Query) -> Page[RunRow]:
         "thread": query.thread or None,
         "parent": query.parent or None,
         "label": query.label or None,
+        "owner": query.owner or None,
+        "decider": query.decider or None,
         "attention": query.attention or None,
     }
     found = await links.ask(queries.LIST, values, prepare=False)
-    items = found[:limit]
-    more = len(found) > len(items) > 0
-    return Page(
-        items=tuple(row_of(*values) for _, *values in items),
-        cursor=rules.cursor(items[-1][0]) if more else "",
-    )
+    items = tuple(row_of(*values) for _, *values in found[:limit])
+    return Page(items=items, cursor=items[-1].run if len(found) > len(items) else "")
+
+
+async def usage(links: Links, owner: str, since: Micros) -> Usage:
+    """Return how much the runs of `owner` take."""
+    if "\0" in owner:
+        return Usage()
+    values = {"owner": owner, "since": since}
+    ((open_runs, runs, cost, tokens, size),) = await links.ask(queries.USAGE, values)
+    return Usage(open_runs=open_runs, runs=runs, cost=cost, tokens=tokens, stored_bytes=size)
 
 
 async def counts(links: Links) -> Mapping[Phase, int]:

@@ -32,6 +32,7 @@ from midrun.ports.store import (
     Query,
     RunRow,
     Snapshot,
+    Usage,
 )
 from midrun.stores import rules
 from midrun.stores.adoption import adopted
@@ -317,6 +318,10 @@ class PostgresStore:
 
     async def runs(self, query: Query) -> Page[RunRow]:
         return await reads.page(self._at.links, query)
+
+    async def usage(self, owner: str, *, since: Micros) -> Usage:
+        rules.check_text("owner", owner)
+        return await reads.usage(self._at.links, owner, since)
 
     async def counts(self) -> Mapping[Phase, int]:
         return await reads.counts(self._at.links)

@@ -29,7 +29,7 @@ from midrun.ports.store import Durability
 from midrun.stores.sqlite import queries
 
 APPLICATION: Final = 0x4D49_4452  # "MIDR"
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 HEADER: Final = 100
 """Bytes. SQLite takes what is shorter for an empty database, and would write over it."""
 
@@ -248,9 +248,8 @@ def _ensure_schema(db: apsw.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")  # another process may be doing the same right now
     try:
         check_version(db)
-        added = ("marks.sql", "chains.sql", "chunks.sql")
-        names = ("schema.sql", *added) if db.pragma("user_version") == 0 else added
-        for name in names:
+        missing = {0: ("schema.sql",), 1: ("schema_2.sql",)}.get(db.pragma("user_version"), ())
+        for name in (*missing, "marks.sql", "chains.sql", "chunks.sql"):
             for _ in db.execute(Path(__file__).with_name(name).read_text("utf-8")):
                 pass
         db.execute("COMMIT")

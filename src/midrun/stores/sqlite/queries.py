@@ -8,8 +8,8 @@ EXISTS: Final = "SELECT 1 FROM runs WHERE run = ?"
 BEGUN: Final = "SELECT 1 FROM runs WHERE thread = ? AND thread <> '' LIMIT 1"
 BEGIN_RUN: Final = """
     INSERT INTO runs (run, seq, hash, at, started_at, epoch, holder, head, phase, attention,
-                      wake_at, agent, thread, parent)
-    VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?)
+                      wake_at, agent, thread, parent, owner)
+    VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?)
     RETURNING no
 """
 ADD_LABEL: Final = "INSERT OR IGNORE INTO labels (label, no) VALUES (?, ?)"
@@ -90,17 +90,23 @@ SNAPSHOT: Final = """
 
 # ── lists ────────────────────────────────────────────────────────────────────
 # One statement for each filter that leads; the other filters only thin out what it finds.
-# Parameters: before, limit, label, phase, agent, thread, parent, attention (NULL: any).
+# Parameters: before, limit, label, phase, agent, thread, parent, attention, owner, decider
+# (NULL: any).
 _COLUMNS: Final = """
     SELECT no, run, head, seq, hash, epoch, holder, started_at, at FROM runs AS r
 """
-_THINNED: Final = """
+_FILTERS: Final = """
       AND (?4 IS NULL OR phase = ?4) AND (?5 IS NULL OR agent = ?5)
       AND (?6 IS NULL OR thread = ?6) AND (?7 IS NULL OR parent = ?7)
-      AND (?8 IS NULL OR attention <> '')
-      AND (?3 IS NULL OR EXISTS (SELECT 1 FROM labels WHERE label = ?3 AND no = r.no))
-    ORDER BY no DESC LIMIT ?2
+      AND (?8 IS NULL OR attention <> '') AND (?9 IS NULL OR owner = ?9)
+      AND (?10 IS NULL OR owner = ?10 OR EXISTS (
+          SELECT 1 FROM json_each(CAST(head AS TEXT), '$.addressees') WHERE value = ?10
+      ))
 """
+_LABELLED: Final = """
+      AND (?3 IS NULL OR EXISTS (SELECT 1 FROM labels WHERE label = ?3 AND no = r.no))
+"""
+_THINNED: Final = _FILTERS + _LABELLED + "ORDER BY no DESC LIMIT ?2"
 LIST_ALL: Final = _COLUMNS + "WHERE no < ?1" + _THINNED
 LIST_BY_PHASE: Final = (
     _COLUMNS + "INDEXED BY runs_by_phase WHERE phase = ?4 AND no < ?1" + _THINNED
@@ -121,15 +127,24 @@ LIST_BY_PARENT: Final = (
 LIST_BY_ATTENTION: Final = (
     _COLUMNS + "INDEXED BY runs_by_attention WHERE attention <> '' AND no < ?1" + _THINNED
 )
-LIST_BY_LABEL: Final = """
+LIST_BY_OWNER: Final = (
+    _COLUMNS + "INDEXED BY runs_by_owner WHERE owner = ?9 AND no < ?1" + _THINNED
+)
+_FROM_LABELS: Final = """
     SELECT r.no, run, head, seq, hash, epoch, holder, started_at, at
     FROM labels AS l CROSS JOIN runs AS r ON r.no = l.no
     WHERE l.label = ?3 AND l.no < ?1
-      AND (?4 IS NULL OR phase = ?4) AND (?5 IS NULL OR agent = ?5)
-      AND (?6 IS NULL OR thread = ?6) AND (?7 IS NULL OR parent = ?7)
-      AND (?8 IS NULL OR attention <> '')
-    ORDER BY l.no DESC LIMIT ?2
 """
+LIST_BY_LABEL: Final = _FROM_LABELS + _FILTERS + "ORDER BY l.no DESC LIMIT ?2"
+USAGE: Final = """
+    SELECT coalesce(sum(phase NOT IN ('completed', 'cancelled')), 0),
+           coalesce(sum(started_at >= ?2), 0),
+           coalesce(sum(iif(started_at >= ?2, CAST(head AS TEXT) ->> 'cost', 0)), 0),
+           coalesce(sum(iif(started_at >= ?2, CAST(head AS TEXT) ->> 'tokens', 0)), 0),
+           coalesce(sum((SELECT sum(length(line)) FROM entries AS e WHERE e.no = r.no)), 0)
+    FROM runs AS r INDEXED BY runs_by_owner WHERE owner = ?1
+"""
+NUMBER: Final = "SELECT no FROM runs WHERE run = ?"
 COUNTS: Final = "SELECT phase, count(*) FROM runs GROUP BY phase"
 DRIVABLE: Final = """
     SELECT run FROM runs INDEXED BY runs_by_holder

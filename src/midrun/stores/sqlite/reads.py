@@ -20,8 +20,8 @@ from midrun.codec.strict import INTEGER_MAX
 from midrun.core.entries import Record
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.values import Phase
-from midrun.errors import JournalCorrupt, RunNotFound, StoreClosed
-from midrun.ports.store import Page, Query, RunRow, Snapshot
+from midrun.errors import CursorRefused, JournalCorrupt, RunNotFound, StoreClosed
+from midrun.ports.store import Page, Query, RunRow, Snapshot, Usage
 from midrun.stores import rules
 from midrun.stores.chunks import join_line, list_chunks
 from midrun.stores.heads import ROW_COLUMNS, index_of, row_of
@@ -187,8 +187,9 @@ def snapshot(db: apsw.Connection, run: RunId) -> Snapshot | None:
 
 def page(db: apsw.Connection, query: Query) -> Page[RunRow]:
     """Return a page of runs, newest first."""
-    limit, before = rules.page(query)
+    limit, before = rules.page_limit(query), _find_start(db, query.cursor)
     rest = (query.agent, query.thread, query.parent, query.attention)
+    people = (query.owner, query.decider)
     found: list[tuple[int, RunRow]] = []
     for phase in dict.fromkeys(query.phases) or (None,):
         bound = (
@@ -196,18 +197,34 @@ def page(db: apsw.Connection, query: Query) -> Page[RunRow]:
             limit + 1,
             query.label or None,
             phase,
-            *(v or None for v in rest),
+            *(v or None for v in (*rest, *people)),
         )
         for number, *values in db.execute(_statement(query), bound):
             found.append((number, row_of(*values)))
     if len(query.phases) > 1:
         found.sort(key=itemgetter(0), reverse=True)
-    items = found[:limit]
-    more = len(found) > len(items) > 0
-    return Page(
-        items=tuple(row for _, row in items),
-        cursor=rules.cursor(items[-1][0]) if more else "",
-    )
+    items = tuple(row for _, row in found[:limit])
+    return Page(items=items, cursor=items[-1].run if len(found) > len(items) else "")
+
+
+def _find_start(db: apsw.Connection, cursor: str) -> int:
+    """Return the number before which a page begins.
+
+    Raises:
+        CursorRefused: there is no such run.
+    """
+    if not cursor:
+        return INTEGER_MAX
+    number: int | None = db.execute(queries.NUMBER, (cursor,)).get
+    if number is None:
+        raise CursorRefused(cursor)
+    return number
+
+
+def usage(db: apsw.Connection, owner: str, since: Micros) -> Usage:
+    """Return how much the runs of `owner` take."""
+    open_runs, runs, cost, tokens, size = db.execute(queries.USAGE, (owner, since)).get
+    return Usage(open_runs=open_runs, runs=runs, cost=cost, tokens=tokens, stored_bytes=size)
 
 
 def counts(db: apsw.Connection) -> Mapping[Phase, int]:
@@ -241,6 +258,8 @@ def _statement(query: Query) -> str:
         return queries.LIST_BY_THREAD
     if query.label:
         return queries.LIST_BY_LABEL
+    if query.owner:
+        return queries.LIST_BY_OWNER
     if query.attention:
         return queries.LIST_BY_ATTENTION
     if query.phases:

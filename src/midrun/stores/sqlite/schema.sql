@@ -16,11 +16,13 @@ CREATE TABLE runs (
     wake_at    INTEGER,
     agent      TEXT    NOT NULL,
     thread     TEXT    NOT NULL,
-    parent     TEXT    NOT NULL
+    parent     TEXT    NOT NULL,
+    owner      TEXT    NOT NULL DEFAULT ''
 ) STRICT;
 
 CREATE INDEX runs_by_phase ON runs (phase);
 CREATE INDEX runs_by_agent ON runs (agent);
+CREATE INDEX runs_by_owner ON runs (owner);
 CREATE INDEX runs_by_thread ON runs (thread) WHERE thread <> '';
 CREATE INDEX runs_by_parent ON runs (parent) WHERE parent <> '';
 CREATE INDEX runs_by_attention ON runs (no) WHERE attention <> '';
@@ -86,4 +88,4 @@ CREATE TABLE latches (
 INSERT INTO latches VALUES (0);
 
 PRAGMA application_id = 1296647250;  -- "MIDR"
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;

@@ -31,6 +31,7 @@ from midrun.ports.store import (
     Query,
     RunRow,
     Snapshot,
+    Usage,
 )
 from midrun.stores import rules
 from midrun.stores.adoption import adopted
@@ -217,6 +218,10 @@ class SqliteStore:
 
     async def runs(self, query: Query) -> Page[RunRow]:
         return await self._long.aside(lambda db: reads.page(db, query))
+
+    async def usage(self, owner: str, *, since: Micros) -> Usage:
+        rules.check_text("owner", owner)
+        return await self._long.aside(lambda db: reads.usage(db, owner, since))
 
     async def counts(self) -> Mapping[Phase, int]:
         return await self._long.aside(reads.counts)

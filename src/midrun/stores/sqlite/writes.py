@@ -61,6 +61,7 @@ class Create(Struct, frozen=True, kw_only=True):
                 head.agent,
                 head.thread,
                 head.parent,
+                head.owner,
             ),
         ).get
         for label in head.labels:

@@ -9,7 +9,7 @@ from midrun.core.head import Head
 from midrun.core.ids import SECOND, Micros, RunId, Seq
 from midrun.core.values import Phase
 from midrun.errors import CursorRefused
-from midrun.ports.store import Query, Store
+from midrun.ports.store import Query, Store, Usage
 from midrun.testing.store_suite.setting import HandClock, Setting, create, said, started, take
 
 TTL = timedelta(seconds=10)
@@ -36,16 +36,7 @@ async def listed(store: Store, query: Query) -> list[str]:
         names += [row.run for row in page.items]
         if not page.cursor:
             return names
-        query = Query(
-            phases=query.phases,
-            agent=query.agent,
-            label=query.label,
-            thread=query.thread,
-            parent=query.parent,
-            attention=query.attention,
-            limit=query.limit,
-            cursor=page.cursor,
-        )
+        query = replace(query, cursor=page.cursor)
 
 
 class Lists(Setting):
@@ -80,6 +71,13 @@ class Lists(Setting):
             (Query(parent=RunId("a"), label="l9"), []),
             (Query(attention=True), ["d", "c"]),
             (Query(attention=True, label="l1"), ["c"]),
+            (Query(owner="ann"), ["d", "a"]),
+            (Query(owner="ann", thread="t", agent="y"), ["d"]),
+            (Query(owner="ann", phases=(Phase.QUEUED, Phase.WAITING)), ["a"]),
+            (Query(decider="ann", attention=True), ["d", "c"]),
+            (Query(decider="bob", attention=True), ["c"]),
+            (Query(decider="bo"), []),
+            (Query(owner="x' OR 1=1 --"), []),
             (Query(agent="x' OR 1=1 --"), []),
             (Query(label="%"), []),
         ],
@@ -88,7 +86,9 @@ class Lists(Setting):
         self, store: Store, query: Query, names: list[str]
     ) -> None:
         heads = {
-            "a": Head(phase=Phase.QUEUED, agent="x", labels=("l1", "l2"), thread="t"),
+            "a": Head(
+                phase=Phase.QUEUED, agent="x", labels=("l1", "l2"), thread="t", owner="ann"
+            ),
             "b": Head(phase=Phase.PAUSED, agent="x"),
             "c": Head(
                 phase=Phase.WAITING,
@@ -96,22 +96,14 @@ class Lists(Setting):
                 labels=("l2", "l1"),
                 parent=RunId("a"),
                 attention="ask",
+                addressees=("ann", "bob"),
             ),
-            "d": Head(phase=Phase.PAUSED, agent="y", thread="t", attention="cap"),
+            "d": Head(phase=Phase.PAUSED, agent="y", thread="t", attention="cap", owner="ann"),
         }
         for name, its in heads.items():
             await begin(store, name, its)
         assert await listed(store, query) == names
-        one_each = Query(
-            phases=query.phases,
-            agent=query.agent,
-            label=query.label,
-            thread=query.thread,
-            parent=query.parent,
-            attention=query.attention,
-            limit=1,
-        )
-        assert await listed(store, one_each) == names
+        assert await listed(store, replace(query, limit=1)) == names
 
     async def test_paging_sees_every_run_once_while_others_come_and_change(
         self, store: Store
@@ -132,9 +124,31 @@ class Lists(Setting):
         assert seen == [f"r{n}" for n in reversed(range(20))]
         assert not cursor
 
-    @pytest.mark.parametrize(
-        "cursor", ["x", "1", "r", "r-1", "rg", "r1 ", "r0", "r01", "r" + "f" * 40, "é"]
-    )
+    async def test_runs_of_others_take_no_place_in_a_users_list(self, store: Store) -> None:
+        await begin(store, "mine", Head(phase=Phase.QUEUED, owner="ann"))
+        for n in range(60):
+            await begin(store, f"r{n}", Head(phase=Phase.QUEUED, owner="bob"))
+        page = await store.runs(Query(owner="ann", limit=5))
+        assert ([row.run for row in page.items], page.cursor) == (["mine"], "")
+
+    async def test_the_usage_of_an_owner_is_what_their_runs_take(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        ours = Head(phase=Phase.RUNNING, owner="ann", cost=7, tokens=9)
+        await begin(store, "old", ours)
+        clock.move(10)
+        since = clock.now
+        for name in ("a", "b"):
+            await begin(store, name, ours)
+        await move(store, RunId("b"), 1, replace(ours, phase=Phase.COMPLETED, cost=30))
+        await begin(store, "theirs", Head(phase=Phase.RUNNING, owner="bob", cost=99))
+        usage = await store.usage("ann", since=since)
+        assert (usage.open_runs, usage.runs, usage.cost, usage.tokens) == (2, 2, 37, 18)
+        journals = [await store.lines(RunId(name)) for name in ("old", "a", "b")]
+        assert usage.stored_bytes == sum(len(line) for lines in journals for line, _ in lines)
+        assert await store.usage("nemo", since=since) == Usage()
+
+    @pytest.mark.parametrize("cursor", ["x", "r 1", "r" + "f" * 80, "é", "r1'"])
     async def test_a_cursor_that_no_list_gave_out_is_refused(
         self, store: Store, cursor: str
     ) -> None:
@@ -158,7 +172,9 @@ class Lists(Setting):
             with pytest.raises(ValueError, match="limit"):
                 await listed_with
 
-    @pytest.mark.parametrize("field", ["agent", "label", "thread", "parent"])
+    @pytest.mark.parametrize(
+        "field", ["agent", "label", "thread", "parent", "owner", "decider"]
+    )
     async def test_a_filter_that_cannot_be_written_down_is_refused(
         self, store: Store, field: str
     ) -> None:
