@@ -7,6 +7,7 @@ import pytest
 from midrun import Agent
 from midrun.models import ScriptedModel, Use
 from midrun.server import Limits
+from midrun.server.operating import PROOF_HEADER
 from tests.runtime.stage import Stage
 from tests.server.calling import expect
 from tests.server.conftest import PEOPLE, Serve, serve, stage
@@ -158,7 +159,8 @@ async def test_a_stream_of_a2a_ends_with_the_session_it_was_opened_in(
     run = await served.mid.start("actor", "Go.", actor="ann")
     await stage.start("x").wait()
     ann = await served.client("ann")
-    expect(await ann.post("/v1/session", json={}), 200)
+    signed = expect(await ann.post("/v1/session", json={}), 200)
+    ann.headers[PROOF_HEADER] = signed.json()["proof"]
     del ann.headers["Authorization"]
     own = {"Origin": served.url, "A2A-Version": "1.0"}
     params = {"id": run.id}

@@ -14,6 +14,7 @@ from midrun import Midrun, connect
 from midrun.errors import StoreClosed
 from midrun.models import Use
 from midrun.server import App, app, visit
+from midrun.server.operating import PROOF_HEADER
 from midrun.server.pages import ours
 from tests.runtime.stage import Stage
 from tests.server.calling import expect, start_run
@@ -114,6 +115,7 @@ async def test_a_session_is_for_what_is_below_the_path(host: Hosted) -> None:
         code = {"Authorization": f"Code {host.made.code()}"}
         signed = expect(await browser.post(session, json={}, headers=code), 200)
         assert f"path={WHERE}/;" in signed.headers["set-cookie"].lower()
+        browser.headers[PROOF_HEADER] = signed.json()["proof"]
         assert expect(await browser.get(session), 200).json()["role"] == "operator"
         assert "cookie" not in (await browser.get(host.url + OWN)).request.headers
         expect(await browser.delete(session), 204)

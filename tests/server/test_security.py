@@ -8,6 +8,7 @@ import pytest
 
 from midrun import Midrun, Misconfigured
 from midrun.server import Limits, app
+from midrun.server.operating import PROOF_HEADER
 from tests.runtime.stage import Stage
 from tests.server.conftest import PATIENCE, Serve, listening, token_of
 from tests.server.defences import JSON, entries_of, is_guarded
@@ -179,8 +180,9 @@ async def test_a_cookie_never_counts_for_a_page_of_another_origin(stage: Stage) 
     page = {"Origin": ELSEWHERE, "Sec-Fetch-Site": "same-site"}
     shown = {"Authorization": f"Bearer {token_of('me')}"}
     async with allowing(stage, ELSEWHERE) as client:
-        assert (await client.post("/v1/session", json={}, headers=shown)).status_code == 200
-        assert (await client.get("/v1/runs")).status_code == 200  # the cookie is good
+        signed = await client.post("/v1/session", json={}, headers=shown)
+        client.headers[PROOF_HEADER] = signed.json()["proof"]
+        assert (await client.get("/v1/runs")).status_code == 200  # the session is good
         assert (await client.get("/v1/runs", headers=page)).status_code == 401
         signing_in = await client.post("/v1/session", json={}, headers=page | shown)
         assert signing_in.status_code == 403

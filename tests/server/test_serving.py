@@ -28,6 +28,7 @@ from cryptography.x509.oid import NameOID
 
 from midrun.core.values import TERMINAL
 from midrun.models import Use
+from midrun.server.operating import PROOF_HEADER
 from tests.runtime.stage import Stage
 from tests.server.conftest import PATIENCE, Serve
 from tests.server.listening import heard
@@ -50,7 +51,8 @@ async def test_a_server_prints_its_link_and_leaves_at_once_with_streams_open(
             async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE) as browser:
                 shown = {"Authorization": f"Code {code}"}
                 signed = await browser.post("/v1/session", json={}, headers=shown)
-                assert signed.json() == {"name": "user", "role": "operator"}
+                assert signed.json()["role"] == "operator"
+                browser.headers[PROOF_HEADER] = signed.json()["proof"]
                 body = {"agent": "actor", "input": "Go."}
                 run = (await browser.post("/v1/runs", json=body)).json()["run_id"]
                 async with heard(browser, f"/v1/runs/{run}/events") as events:
@@ -111,6 +113,7 @@ async def test_a_server_with_a_certificate_speaks_https(tmp_path: Path) -> None:
             own = {"Origin": url, "Authorization": f"Code {code}"}
             signed = await browser.post("/v1/session", json={}, headers=own)
             assert signed.status_code == 200
+            assert signed.headers["set-cookie"].startswith("__Host-midrun_")
             assert "secure" in signed.headers["set-cookie"].lower()
         process.send_signal(signal.SIGTERM)
         await process.wait()

@@ -10,12 +10,15 @@ import anyio
 import httpx2
 import pytest
 from anyio.lowlevel import checkpoint
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from midrun import Actor, Midrun, Misconfigured
 from midrun.core.ids import SECOND, Micros
 from midrun.ports.clock import boottime, wall
 from midrun.server import App, Auth, Limits, Tokens, app
 from midrun.server import serve as serve_forever
+from midrun.server.operating import PROOF_HEADER
 from midrun.server.sessions import (
     CODE_S,
     ENDED_MAX,
@@ -40,14 +43,81 @@ async def test_a_link_signs_one_browser_in_once(serve: Serve, stage: Stage) -> N
     shown = {"Authorization": f"Code {code}"}
     assert (await browser.get("/v1/runs", headers=shown)).status_code == 401
     signed = await browser.post("/v1/session", json={}, headers=shown)
-    assert signed.json() == {"name": "ann", "role": "user"}
+    assert (signed.json()["name"], signed.json()["role"]) == ("ann", "user")
     cookie = signed.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
     assert "path=/" in cookie
+    browser.headers[PROOF_HEADER] = signed.json()["proof"]
     assert (await browser.get("/v1/session")).json()["name"] == "ann"
     assert (await other.post("/v1/session", json={}, headers=shown)).status_code == 401
     assert (await browser.get("/v1/session", headers={"Cookie": "x"})).status_code == 401
+
+
+async def sign_in(client: httpx2.AsyncClient) -> None:
+    """Sign a browser in with the token that it shows, and keep the proof as its page does."""
+    client.headers[PROOF_HEADER] = (await client.post("/v1/session", json={})).json()["proof"]
+
+
+async def test_a_cookie_without_its_proof_is_no_session(serve: Serve, stage: Stage) -> None:
+    """A server on another port of this host is sent the cookie, and never has the proof."""
+    served = await serve(stage.agent("Done."))
+    browser = await served.client("olga")
+    await sign_in(browser)
+    del browser.headers["authorization"]
+    right = browser.headers.pop(PROOF_HEADER)
+    other = await served.client("ann")
+    await sign_in(other)
+    for wrong in ("", "x", right[:-1], f"{right}x", other.headers[PROOF_HEADER], "é"):
+        headers = {PROOF_HEADER.encode(): wrong.encode()}
+        assert (await browser.get("/v1/runs", headers=headers)).status_code == 401
+        assert (await browser.delete("/v1/session", headers=headers)).status_code == 401
+    assert (await browser.get("/v1/runs", headers={PROOF_HEADER: right})).status_code == 200
+
+
+async def test_a_cookie_that_comes_twice_is_refused(serve: Serve, stage: Stage) -> None:
+    """Another server of the host can set one for a longer path, which would come first."""
+    served = await serve(stage.agent("Done."))
+    browser = await served.client("olga")
+    await sign_in(browser)
+    del browser.headers["authorization"]
+    (secret,) = browser.cookies.values()
+    name, proof = f"midrun_{served.port}", {PROOF_HEADER: browser.headers[PROOF_HEADER]}
+    for cookies in (f"{name}={secret}; {name}=x", f"{name}=x;{name}={secret}"):
+        plain = await served.client(None)
+        reply = await plain.get("/v1/runs", headers=proof | {"Cookie": cookies})
+        assert (reply.status_code, reply.json()["title"]) == (400, "duplicate cookie")
+
+
+async def test_over_https_the_cookie_is_of_this_host_alone() -> None:
+    """`__Host-` keeps subdomains from setting it; it demands the path `/`, and no domain."""
+    made = app(Midrun("memory://"), token=TOKEN, public_url="https://runs.example")
+    mounted = Starlette(routes=[Mount("/agents", made)])
+    for host, path, name in (
+        (made, "/v1", "__Host-midrun_80"),
+        (mounted, "/agents/v1", "__Host-midrun_80%2Fagents"),
+    ):
+        transport = httpx2.ASGITransport(app=host)
+        url = "http://runs.example"
+        async with (
+            made._lobby.mid,
+            httpx2.AsyncClient(transport=transport, base_url=url) as client,
+        ):
+            shown = {"Authorization": f"Bearer {TOKEN}"}
+            signed = await client.post(f"{path}/session", json={}, headers=shown)
+            cookie = signed.headers["set-cookie"]
+            assert cookie.startswith(f"{name}=")
+            assert "path=/;" in cookie.lower()
+            assert "secure" in cookie.lower()
+            assert "domain" not in cookie.lower()
+            headers = {
+                "Cookie": cookie.partition(";")[0],
+                PROOF_HEADER: signed.json()["proof"],
+            }
+            who = await client.get(f"{path}/session", headers=headers)
+            assert who.json()["role"] == "operator"
+            left = await client.delete(f"{path}/session", headers=headers)
+            assert left.headers["set-cookie"].startswith(f'{name}=""')
 
 
 async def test_nobody_signs_others_out_by_signing_in_too_often() -> None:
@@ -108,7 +178,7 @@ async def test_a_session_ends_and_its_streams_with_it(serve: Serve, stage: Stage
     run = await served.mid.start("actor", "Go.", actor="olga")
     await stage.start("x").wait()
     browser = await served.client("olga")
-    await browser.post("/v1/session", json={})
+    await sign_in(browser)
     del browser.headers["authorization"]
     async with heard(browser, f"/v1/runs/{run.id}/events") as events:
         await anext(events)
@@ -135,7 +205,7 @@ async def test_a_token_that_is_revoked_ends_its_sessions_and_streams(stage: Stag
             client.headers["authorization"] = "Bearer a-token-that-is-long"
             run = await mid.start("actor", "Go.", actor="ann")
             await stage.start("x").wait()
-            await client.post("/v1/session", json={})
+            await sign_in(client)
             async with heard(client, f"/v1/runs/{run.id}/events") as events:
                 await anext(events)
                 known.clear()
@@ -157,6 +227,7 @@ async def test_a_cookie_of_another_port_is_not_ours(serve: Serve, stage: Stage) 
     assert name == f"midrun_{served.port}"
     secret = rest.partition(";")[0]
     plain = await served.client(None)
+    plain.headers[PROOF_HEADER] = signed.json()["proof"]
     ours = {"Cookie": f"midrun_{served.port}={secret}"}
     theirs = {"Cookie": f"midrun_1={secret}"}
     assert (await plain.get("/v1/runs", headers=ours)).status_code == 200
@@ -175,12 +246,14 @@ class Given(TypedDict, total=False):
 
 @asynccontextmanager
 async def started(
-    token: str = TOKEN, cookie: str = "", **given: Unpack[Given]
+    token: str = TOKEN, cookie: str = "", proof: str = "", **given: Unpack[Given]
 ) -> AsyncIterator[tuple[App, httpx2.AsyncClient]]:
     """Give a server that knows nothing of any other, and a browser with the cookie of one."""
     mid = Midrun("memory://")
     made = app(mid, **given) if given else app(mid, token=token)
     headers = {"Cookie": f"midrun_80={cookie}"} if cookie else {}
+    if cookie:  # the page has kept its proof, whichever process gave it
+        headers[PROOF_HEADER] = proof or made._lobby.sessions.proof_of(cookie)
     transport = httpx2.ASGITransport(app=made)
     url = "http://127.0.0.1:80"
     client = httpx2.AsyncClient(transport=transport, base_url=url, headers=headers)
@@ -192,6 +265,7 @@ async def cookie_of(client: httpx2.AsyncClient, shown: str) -> str:
     """Sign in, and return what the cookie carries."""
     signed = await client.post("/v1/session", json={}, headers={"Authorization": shown})
     assert signed.status_code == 200
+    client.headers[PROOF_HEADER] = signed.json()["proof"]
     return signed.headers["set-cookie"].partition("=")[2].partition(";")[0]
 
 
@@ -295,8 +369,9 @@ async def test_with_auth_only_those_with_a_code_stay_and_only_with_a_key() -> No
             cookie = await cookie_of(browser, shown or f"Code {made.code('ann')}")
             browser.cookies.clear()
             ours = {"Cookie": f"midrun_80={cookie}"}
+            proof = browser.headers[PROOF_HEADER]
             assert (await browser.get("/v1/session", headers=ours)).status_code == 200
-        async with started(cookie=cookie, **after) as (_, browser):
+        async with started(cookie=cookie, proof=proof, **after) as (_, browser):
             return (await browser.get("/v1/session")).status_code == 200
 
     keyed = Given(auth=auth, session_key=key)

@@ -93,14 +93,16 @@ FORM: Final = """({url, type, fields}) => {
 }"""
 
 
-async def _blank(_: Request) -> HTMLResponse:
-    return HTMLResponse("<!doctype html><title>Nice kittens</title><body>")
-
-
 @asynccontextmanager
-async def lair() -> AsyncIterator[int]:
-    """Serve the page of an attacker; give its port."""
-    page = Starlette(routes=[Route("/", _blank)])
+async def lair(cookies: list[str] | None = None) -> AsyncIterator[int]:
+    """Serve the page of an attacker; give its port. `cookies` gets those that it is sent."""
+
+    async def blank(request: Request) -> HTMLResponse:
+        if cookies is not None:
+            cookies.append(request.headers.get("cookie", ""))
+        return HTMLResponse("<!doctype html><title>Nice kittens</title><body>")
+
+    page = Starlette(routes=[Route("/", blank)])
     server = uvicorn.Server(uvicorn.Config(page, lifespan="off", log_config=None))
     with bound("127.0.0.1", 0) as sock:
         async with anyio.create_task_group() as tasks:

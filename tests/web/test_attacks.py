@@ -110,6 +110,29 @@ async def test_our_pages_are_in_nobody_elses_frame_or_hand(
         assert await opened.evaluate("window.opener") is None
 
 
+async def test_a_server_on_another_port_cannot_use_the_cookie_it_is_sent(
+    bench: Bench, stage: Stage
+) -> None:
+    """Browsers send a cookie to every port of a host; the proof of it stays with our origin."""
+    site, run = await prey(bench, stage)
+    whole = Untouched(site, run)
+    before = await whole.seen()
+    cookies: list[str] = []
+    async with lair(cookies) as port:
+        page = await lured(bench, site, port, HOSTS["same site"])
+        assert f"midrun_{site.port}=" in cookies[-1]
+        assert await page.evaluate("Object.keys(localStorage)") == []
+        async with site.stranger() as thief:
+            thief.headers["Cookie"] = cookies[-1]
+            assert (await thief.get("/v1/runs")).status_code == 401
+            cancel = await thief.post(f"/v1/runs/{run.id}/cancel", json={})
+            assert cancel.status_code == 401
+        own = await page.context.new_page()  # a new tab of our own origin is signed in
+        await own.goto(site.url)
+        await own.get_by_text("olga (operator)").wait_for()
+    assert await whole.seen() == before
+
+
 async def test_a_name_that_was_pointed_here_is_misdirected(bench: Bench, stage: Stage) -> None:
     """DNS rebinding: to the browser it is the attacker's own origin, and it may do anything."""
     site, run = await prey(bench, stage)

@@ -224,7 +224,7 @@ async def test_a_run_that_does_not_exist_says_so(bench: Bench, stage: Stage) -> 
 async def test_a_session_that_ended_asks_who_is_there(bench: Bench, stage: Stage) -> None:
     """Signed out elsewhere: the page does not go on showing what it may not see."""
     seen = await at_tool(bench, stage)
-    await seen.page.evaluate("fetch('/v1/session', {method: 'DELETE'})")
+    await seen.page.evaluate("import('/static/api.js').then(({ signOut }) => signOut())")
     await expect(seen.page.get_by_label("Token")).to_be_visible()
 
 

@@ -236,34 +236,39 @@ class App:
 
         A page of another origin has its token and nothing else.
         """
-        sessions, caller = self._lobby.sessions, None
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
-        shown = shown.strip()
+        scheme, shown, caller = scheme.lower(), shown.strip(), None
         if cross_origin(request.scope, request.headers, self._address):
             if path_in(request.scope) == "/v1/session" and request.method != "GET":
                 problem = "Cannot open or end a session from another origin. Send the token."
                 raise Problem("foreign_origin", 403, problem)
-            scheme = scheme if scheme.lower() == "bearer" else "none"
-        if scheme.lower() == "bearer":
+            scheme = scheme if scheme == "bearer" else "none"
+        if scheme == "bearer":
             actor = await self._lobby.auth(shown)
             caller = None if actor is None else Caller(actor=actor, token=shown)
-        elif scheme.lower() == "code" and _signs_in(request):
-            actor = sessions.redeem(shown)
+        elif scheme == "code" and _signs_in(request):
+            actor = self._lobby.sessions.redeem(shown)
             caller = None if actor is None else Caller(actor=actor)
         elif not scheme:
-            name = operating.cookie_name(request.headers.get("host", ""))
-            secret = request.cookies.get(name, "")
-            session = sessions.find(secret) if secret else None
-            if session is not None:
-                caller = Caller(
-                    actor=session.actor, token=session.token, session=session, secret=secret
-                )
-                if not await caller.holds(self._lobby):
-                    caller = None
+            caller = await self._by_cookie(request)
         if caller is None:
             header = {"WWW-Authenticate": 'Bearer realm="midrun"'}
             raise Problem("unauthorized", 401, "show a token, or a session", headers=header)
         return caller
+
+    async def _by_cookie(self, request: Request) -> Caller | None:
+        """Return who has this session: its cookie, and the proof that only our pages have."""
+        sessions, secret = self._lobby.sessions, operating.session_cookie(request)
+        proof = request.headers.get(operating.PROOF_HEADER, "")
+        if not secret or not sessions.is_proven(secret, proof):
+            return None
+        session = sessions.find(secret)
+        if session is None:
+            return None
+        caller = Caller(
+            actor=session.actor, token=session.token, session=session, secret=secret
+        )
+        return caller if await caller.holds(self._lobby) else None
 
     async def _refusal(self, error: Exception, visit: Visit | None) -> Response:
         problem = problem_of(error)

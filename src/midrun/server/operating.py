@@ -1,7 +1,11 @@
 """What operators do, what probes ask, and how browsers sign in."""
 
 from http import HTTPStatus
+from typing import Final
+from urllib.parse import quote
 
+from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
@@ -16,6 +20,9 @@ from midrun.server.problems import Problem
 from midrun.server.sessions import SESSION_S
 from midrun.server.stopping import is_stopping
 from midrun.server.visit import Lobby, Visit, answer
+
+PROOF_HEADER: Final = "midrun-session-proof"
+"""What a page sends with each request of its session, besides the cookie."""
 
 
 class HaltLine(Value, kw_only=True):
@@ -44,6 +51,12 @@ class Signed(Value, kw_only=True):
 
     name: str
     role: str
+
+
+class SignedIn(Signed, kw_only=True):
+    """Who a new session is for, and the part of it that a page sends as `PROOF_HEADER`."""
+
+    proof: str
 
 
 async def halt(visit: Visit) -> Response:
@@ -88,19 +101,20 @@ async def who(visit: Visit) -> Response:
 
 
 async def sign_in(visit: Visit) -> Response:
-    """Exchange a token, or the code of a one-time link, for a cookie."""
+    """Exchange a token, or the code of a one-time link, for a cookie and its proof."""
     await visit.body(Empty)
-    sessions = visit.lobby.sessions
-    secret = sessions.open(visit.actor, token=visit.caller.token)
-    reply = await who(visit)
+    sessions, actor = visit.lobby.sessions, visit.actor
+    secret = sessions.open(actor, token=visit.caller.token)
+    reply = answer(SignedIn(name=actor.name, role=actor.role, proof=sessions.proof_of(secret)))
+    name, path, is_https = cookie_place(visit.request.scope)
     reply.set_cookie(
-        cookie_name(visit.request.headers.get("host", "")),
+        name,
         secret,
         max_age=SESSION_S,
-        path=root_of(visit.request.scope) + "/",
+        path=path,
         httponly=True,
         samesite="strict",
-        secure=visit.request.url.scheme == "https",
+        secure=is_https,
     )
     return reply
 
@@ -111,18 +125,44 @@ async def sign_out(visit: Visit) -> Response:
         raise Problem("no_session", 404, "the request came with no cookie of a session")
     visit.lobby.sessions.end(visit.caller.secret)
     reply = Response(status_code=204)
-    reply.delete_cookie(
-        cookie_name(visit.request.headers.get("host", "")),
-        path=root_of(visit.request.scope) + "/",
-        httponly=True,
-        samesite="strict",
-    )
+    name, path, is_https = cookie_place(visit.request.scope)
+    reply.delete_cookie(name, path=path, httponly=True, samesite="strict", secure=is_https)
     return reply
 
 
-def cookie_name(host: str) -> str:
-    """Return the name of our cookie: browsers share cookies over all ports of a host."""
-    return f"midrun_{split_host(host)[1]}"
+def cookie_place(scope: Scope) -> tuple[str, str, bool]:
+    """Return the name and the path of our cookie, and whether it is for https alone.
+
+    Browsers share cookies over all ports of a host, so the name has the port. Over https it has
+    the prefix `__Host-`, which keeps subdomains from setting it. That prefix demands the path
+    `/`, so the name tells servers of one host apart that are mounted at different paths.
+    """
+    root, is_https = root_of(scope), scope["scheme"] == "https"
+    name = f"midrun_{split_host(Headers(scope=scope).get('host', ''))[1]}"
+    if is_https:
+        return f"__Host-{name}{quote(root, safe='')}", "/", True
+    return name, f"{root}/", False
+
+
+def session_cookie(request: Request) -> str:
+    """Return the cookie of our session; empty if there is none.
+
+    A second cookie of the same name was set for another path or domain, by another server of
+    the host: that server would choose which of them counts.
+
+    Raises:
+        Problem: 400, the request has several of that name.
+    """
+    name, *_ = cookie_place(request.scope)
+    given = ";".join(request.headers.getlist("cookie")).split(";")
+    names = [each.partition("=")[0].strip() for each in given]
+    if names.count(name) > 1:
+        problem = (
+            f"Cannot tell which session is meant: the cookie {name} came more than once. "
+            "Delete the cookies of this host, and sign in again."
+        )
+        raise Problem("duplicate_cookie", 400, problem)
+    return request.cookies.get(name, "")
 
 
 def alive() -> Response:

@@ -220,7 +220,7 @@ ENDPOINTS: Final = (
         path="/v1/session",
         handler=operating.sign_in,
         takes=bodies.Empty,
-        shows=operating.Signed,
+        shows=operating.SignedIn,
         keyed=False,
     ),
     Endpoint(

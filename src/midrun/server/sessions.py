@@ -1,8 +1,16 @@
-"""Browser sessions: a cookie in place of the token, which scripts on a page cannot read.
+"""Browser sessions: a cookie and a proof in place of the token.
 
-`EventSource` cannot set headers, and a token in an address ends up in logs. A link with a code
-in its fragment, good for one use, is exchanged for a cookie that is `HttpOnly` and
-`SameSite=Strict`.
+A link with a code in its fragment, good for one use, is exchanged for a session, which has two
+parts. The cookie is `HttpOnly` and `SameSite=Strict`, so no script can read it and no other
+site can send it. But a browser sends a cookie to every port of a host, and on one machine the
+ports belong to different users: a server on another port gets ours, and could replay it. So the
+reply carries a second part, the proof, which the page keeps in `localStorage` and sends as a
+header. Storage belongs to an origin, port included, so another port never has it. It is
+`localStorage` and not `sessionStorage`, because a new tab of the same origin is to be signed
+in, too; alone, without the cookie, the proof is worth nothing.
+
+The proof is an HMAC of the cookie, so that nothing more has to be stored; a reader of the
+cookie cannot compute it without the key.
 
 With a key the cookie says itself whom it is for and until when, and is signed: a server that
 starts again with the same key takes it, so that no open page is signed out by a restart. The
@@ -22,7 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from secrets import token_urlsafe
+from secrets import token_bytes, token_urlsafe
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -46,6 +54,7 @@ KEY_MIN: Final = 32
 """Bytes of a key."""
 
 _PURPOSE: Final = b"midrun session v1"
+_PROOF: Final = b"midrun session proof v1:"
 _BYTES: Final = 32
 
 
@@ -81,6 +90,7 @@ class Sessions:
         self._now = now
         self._clock = clock
         self._key = key
+        self._proof_key = token_bytes(_BYTES) if key is None else key
         self._codes: dict[str, tuple[Actor, float]] = {}
         self._open: dict[str, Session] = {}
         self._listening: WeakValueDictionary[str, Session] = WeakValueDictionary()
@@ -112,6 +122,16 @@ class Sessions:
         secret = token_urlsafe(_BYTES)
         self._keep(_hashed(secret), Session(actor=actor, token=token, until=until))
         return secret
+
+    def proof_of(self, secret: str) -> str:
+        """Return the part of a session that its page keeps, and no cookie carries."""
+        text = _PROOF + secret.encode(errors="surrogateescape")
+        return _text(hmac.digest(self._proof_key, text, sha256))
+
+    def is_proven(self, secret: str, proof: str) -> bool:
+        """Tell whether the page that sends this cookie has the proof that belongs to it."""
+        shown = proof.encode(errors="surrogateescape")
+        return hmac.compare_digest(shown, self.proof_of(secret).encode())
 
     def find(self, secret: str) -> Session | None:
         """Return the session of this secret, if it is still open."""

@@ -8,6 +8,60 @@
 /** The server that these scripts came from: the folder above theirs. */
 export const HOME = new URL("..", import.meta.url).href.replace(/\/$/, "");
 
+/** The header that carries the proof of a session, beside its cookie. */
+const PROOF_HEADER = "Midrun-Session-Proof";
+
+/** Proofs where storage is switched off: they live as long as the page. @type {Map<string, string>} */
+const unstored = new Map();
+
+/** Return the name under which the proof of a server is kept. @param {string} base */
+const proofName = (base) => `midrun session ${new URL(base, document.baseURI).href.replace(/\/$/, "")}`;
+
+/**
+ * Return the second part of this browser's session, or nothing. Browsers send a cookie to every
+ * port of a host, but storage belongs to the origin, port included: no other server has this.
+ * @param {string} base
+ */
+function proofOf(base) {
+  try {
+    return localStorage.getItem(proofName(base)) ?? unstored.get(base) ?? "";
+  } catch {
+    return unstored.get(base) ?? "";
+  }
+}
+
+/** @param {string} base @param {string} proof an empty one is forgotten */
+function keepProof(base, proof) {
+  unstored.set(base, proof);
+  try {
+    if (proof) localStorage.setItem(proofName(base), proof);
+    else localStorage.removeItem(proofName(base));
+  } catch {
+    // it is kept above
+  }
+}
+
+/**
+ * Exchange a credential for a session of this browser.
+ * @param {string} shown `Code …` or `Bearer …`
+ * @param {string} [base] where the server is
+ * @returns {Promise<{name: string, role: string}>}
+ */
+export async function signIn(shown, base = HOME) {
+  const headers = { "Content-Type": "application/json", Authorization: shown };
+  const reply = await fetch(`${base}/v1/session`, { method: "POST", headers, body: "{}" });
+  const said = await reply.json().catch(() => ({}));
+  if (!reply.ok) throw new Problem({ ...said, status: reply.status });
+  keepProof(base, said.proof);
+  return said;
+}
+
+/** End the session of this browser. @param {string} [base] */
+export async function signOut(base = HOME) {
+  await new Api(base).delete("/v1/session").catch(() => undefined);
+  keepProof(base, "");
+}
+
 /**
  * A refusal (RFC 9457). `run` is the run as it is now, where there is one, so that whoever was
  * refused can repaint. `status` is 0 if the server did not answer at all.
@@ -103,7 +157,9 @@ export class Api {
 
   /** @param {string} path @param {RequestInit & {headers: Record<string, string>}} request */
   async #fetch(path, request) {
+    const proof = this.token ? "" : proofOf(this.base);
     if (this.token) request.headers["Authorization"] = `Bearer ${this.token}`;
+    if (proof) request.headers[PROOF_HEADER] = proof;
     let reply;
     try {
       reply = await fetch(this.base + path, { ...request, credentials: "same-origin" });

@@ -3,10 +3,9 @@
  * The pages: sign in, then show the list or the run. Everything else is in the elements.
  *
  * A link carries its credential behind the `#`, which no browser sends and no server logs. It
- * is taken out of the address before anything else happens, and exchanged for a cookie that no
- * script can read.
+ * is taken out of the address before anything else happens, and exchanged for a session.
  */
-import { Api, HOME, Problem } from "./api.js";
+import { Api, HOME, Problem, signIn, signOut } from "./api.js";
 import { forget } from "./drafts.js";
 import { noticeButton, notify } from "./notices.js";
 import { readable } from "./template.js";
@@ -23,14 +22,6 @@ function credential() {
   if (code === null && token === null) return "";
   history.replaceState(null, "", location.pathname + location.search);
   return code === null ? `Bearer ${token}` : `Code ${code}`;
-}
-
-/** Exchange a credential for a cookie. @param {string} shown @returns {Promise<Who>} */
-async function signedIn(shown) {
-  const headers = { "Content-Type": "application/json", Authorization: shown };
-  const reply = await fetch(HOME + SESSION, { method: "POST", headers, body: "{}" });
-  if (!reply.ok) throw new Problem({ ...(await reply.json()), status: reply.status });
-  return reply.json();
 }
 
 /** @param {keyof HTMLElementTagNameMap} tag @param {object} [given] @param {...(Node|string)} inside */
@@ -78,7 +69,7 @@ function askForToken(problem = "") {
 async function show(who) {
   const leave = made("button", {}, "Sign out");
   leave.addEventListener("click", async () => {
-    await new Api().delete(SESSION).catch(() => undefined);
+    await signOut();
     forget();
     location.reload();
   });
@@ -100,7 +91,7 @@ async function show(who) {
 /** Sign in with what there is: a credential, or the cookie of last time. @param {string} shown */
 async function start(shown) {
   try {
-    await show(shown ? await signedIn(shown) : await new Api().get(SESSION));
+    await show(shown ? await signIn(shown) : await new Api().get(SESSION));
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
     if (error.status !== 401) askForToken(error.message);
