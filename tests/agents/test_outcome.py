@@ -155,6 +155,7 @@ def test_an_ask_shows_what_is_to_be_decided_and_by_whom() -> None:
         tool="pay",
         args={"eur": 500},
         audience="operator",
+        declinable=True,
     )
     assert outcome.asks == (expected,)
     said = "run run_1 waiting (approval): approval a1 'pay': Let the agent call pay?"

@@ -69,6 +69,48 @@ def test_an_approval_that_was_imported_does_not_count_and_its_bearer_cannot_rene
         run.when(c.Approve(ask=again, by=Actor(name="bo"))).then(phase=Phase.QUEUED)
 
 
+def test_a_question_with_a_continuation_has_the_call_made_again_with_the_answer() -> None:
+    """Its far end has said how to go on; its answer is not the result, but what is sent."""
+    asks = v.AskPerson(epoch=E1, call=C2, question="ok?", continuation={"state": "s"})
+    run = begun.replies(MAIL).starts("c2").after(asks).advances().then(phase=Phase.WAITING)
+    run = run.when(c.Answer(ask=A1, value="yes")).then(phase=Phase.QUEUED)
+    run = run.after(v.TakeLease()).then(plans=(CallTool(call=C2),))
+    call = run.state.call("c2")
+    assert call is not None
+    assert call.answered == {
+        "continuation": {"state": "s"},
+        "choice": "answer",
+        "value": "yes",
+    }
+    started = run.starts("c2").entries[-1]
+    assert isinstance(started, CallStarted)
+    assert started.attempt == 2
+
+
+def test_a_question_can_be_declined_only_where_the_call_goes_on_with_that() -> None:
+    """Where the answer would be the result, there is nobody to tell the no to."""
+    run = begun.replies(ASK).starts("c2").after(asked).advances()
+    run.when(c.Decline(ask=A1)).then(refused="not_an_approval")
+    asks = v.AskPerson(epoch=E1, call=C2, continuation={})
+    run = begun.replies(ASK).starts("c2").after(asks).advances()
+    run = run.when(c.Decline(ask=A1, reason="no")).then(phase=Phase.QUEUED)
+    call = run.state.call("c2")
+    assert call is not None
+    assert call.answered == {"continuation": {}, "choice": "decline", "value": None}
+
+
+def test_an_approval_still_counts_after_a_question_of_the_call() -> None:
+    """It is the same call with the same arguments, and goes on where it was."""
+    run = paying.when(c.Approve(ask=A1)).after(v.TakeLease()).starts("c2")
+    run = run.after(v.AskPerson(epoch=run.state.epoch, call=C2, continuation={})).advances()
+    run = run.when(c.Answer(ask=AskId("a2"), value="yes")).after(v.TakeLease())
+    run.then(plans=(CallTool(call=C2),))
+    started = run.starts("c2").entries[-1]
+    assert isinstance(started, CallStarted)
+    assert started.approval is not None
+    assert started.approval.ask == A1
+
+
 def test_siblings_run_while_one_call_asks_and_the_next_model_call_waits_for_all() -> None:
     """A question in the middle repeats no sibling and drops none."""
     run = begun.replies(ASK, MAIL, SEARCH).starts("c2", "c3").after(asked)

@@ -10,8 +10,10 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from midrun import Agent, Call, Midrun, Run, ask_human, tool
+from midrun.agents.pausing import PauseHere
 from midrun.core.ids import Micros
 from midrun.core.stops import Stop
+from midrun.core.values import Json
 from midrun.models import ScriptedModel
 from midrun.ports.clock import wall
 from midrun.tui.attending import _Attending
@@ -154,8 +156,17 @@ async def staged(
         """Send."""
         return f"sent to {to}"
 
+    @tool
+    async def poll(call: Call) -> Json:
+        """Ask, and go on with the answer."""
+        if call.answered is None:
+            raise PauseHere("Which one?", {}, {"kept": 1})
+        return call.answered
+
     model = ScriptedModel(list(turns), chunk_delay=delay)  # type: ignore[arg-type]  # turns of any kind
-    agent = Agent("clerk", model=model, tools=[read, write, lock, send, ask_human], stop=stop)
+    agent = Agent(
+        "clerk", model=model, tools=[read, write, lock, send, poll, ask_human], stop=stop
+    )
     paper = Paper(columns)
     with create_pipe_input() as keys, create_app_session(input=keys, output=paper):
         async with Midrun("memory://", agents=[agent]) as midrun:

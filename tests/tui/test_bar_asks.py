@@ -84,6 +84,19 @@ async def test_a_question_is_answered_by_choosing_or_by_typing() -> None:
         assert "a2: answered by ada: very large" in stage.paper.written
 
 
+async def test_a_question_that_its_tool_goes_on_from_can_be_declined() -> None:
+    """The tool is told so; other questions have no such key."""
+    async with staged(Use("poll"), "Done.") as stage:
+        await stage.sees("Waiting")
+        stage.type("a")
+        await stage.sees("t  type an answer", "n  decline")
+        stage.type("n")
+        await stage.sees("with a reason if you like")
+        stage.type(f"neither{ENTER}")
+        assert await stage.gone() is Left.ENDED
+        assert "a1: declined by ada neither" in stage.paper.written
+
+
 async def test_an_ask_that_is_decided_elsewhere_closes_its_sheet() -> None:
     """No error, and no second decision."""
     async with staged(SEND, Use("read", what="the news"), "Done.") as stage:

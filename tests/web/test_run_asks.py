@@ -3,7 +3,9 @@
 import pytest
 from playwright.async_api import Page, expect
 
-from midrun import Agent, ask_human
+from midrun import Agent, Call, ask_human, tool
+from midrun.agents.pausing import PauseHere
+from midrun.core.values import Json
 from tests.web.bench import Bench, freeze, later
 from tests.web.stage import HeldModel, Hold, Stage, Turn, Use
 from tests.web.watching import Watched, watched
@@ -66,6 +68,30 @@ async def test_a_question_with_options_is_its_buttons(bench: Bench, stage: Stage
     await expect(card).not_to_contain_text("ask_human")
     await expect(card).not_to_contain_text("options")
     await card.get_by_role("button", name="South").click()
+    await expect(page.locator("midrun-controls .badge")).to_contain_text("Completed")
+
+
+@tool
+async def poll(call: Call) -> Json:
+    """Ask, and go on with the answer."""
+    if call.answered is None:
+        raise PauseHere("Which one?", {"options": ["North", "South"]}, {"kept": 1})
+    return call.answered
+
+
+async def test_a_question_that_its_tool_goes_on_from_can_be_declined(
+    bench: Bench, stage: Stage
+) -> None:
+    """What is kept for the tool is not shown."""
+    agent = Agent("asker", model=HeldModel(stage, [Use("poll"), "All done."]), tools=[poll])
+    site = await bench.site(agent)
+    run = await site.start("asker")
+    page = await bench.page(site, f"/runs/{run.id}")
+    card = page.locator("midrun-asks .card")
+    await card.get_by_role("button", name="Decline…").click()
+    await expect(card).not_to_contain_text("kept")
+    await card.get_by_role("textbox").fill("neither")
+    await card.get_by_role("button", name="Decline").click()
     await expect(page.locator("midrun-controls .badge")).to_contain_text("Completed")
 
 

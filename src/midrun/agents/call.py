@@ -24,7 +24,8 @@ class Call:
     the call that it takes back, by which the far end knows what that was. `epoch` grows with
     each holder of the run: a far end that remembers the highest can refuse a late one.
     `attempt` counts from 1. `progress` is what an earlier attempt saved last, and None where
-    none did; it does not change while the tool runs.
+    none did; it does not change while the tool runs. `answered` is what a person decided on
+    the question of an earlier attempt: see `agents.pausing.PauseHere`.
 
     In an async tool `save` and `note` are awaited. In a blocking one, which runs in a process
     of its own, they are simply called: the work is done when they return.
@@ -36,6 +37,7 @@ class Call:
     attempt: int
     progress: Json = None
     original: str = field(default="", repr=False)
+    answered: Json = field(default=None, repr=False)
     saver: Callable[[Json], Awaitable[None] | None] = field(repr=False)
     noter: Callable[[str], Awaitable[None] | None] = field(repr=False)
 

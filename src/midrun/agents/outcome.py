@@ -44,6 +44,7 @@ class AskView(Value, kw_only=True):
     why: str = ""  # the agent wants it
     audience: str = ""  # who may decide: a role, or "user:…"; empty is anyone
     expires_at: Micros | None = None
+    declinable: bool = False  # `decline` is an answer, too
 
     def __str__(self) -> str:
         about = f" {self.tool!r}" if self.tool else ""
@@ -206,4 +207,5 @@ def _view(state: State, ask: Ask) -> AskView:
         why=call.use.why,
         audience=ask.audience,
         expires_at=ask.expires,
+        declinable=ask.declinable,
     )

@@ -8,12 +8,18 @@ from midrun.core.values import Json
 
 
 class PauseHere(BaseException):
-    """On its way from a tool to the driver. Not an `Exception`: no tool should catch it."""
+    """On its way from a tool to the driver. Not an `Exception`: no tool should catch it.
 
-    def __init__(self, question: str, data: dict[str, Json]) -> None:
+    The answer is the result of the call. With a `continuation`, which is stored with the
+    question and not shown, the tool is entered again instead, and finds both in
+    `Call.answered`; a person may then decline, too.
+    """
+
+    def __init__(self, question: str, data: dict[str, Json], continuation: Json = None) -> None:
         super().__init__(question, data)
         self.question = question
         self.data = data
+        self.continuation = continuation
 
 
 def pause_here(question: str = "", **data: Json) -> NoReturn:

@@ -281,4 +281,6 @@ def _next(outcome: Outcome, args: Namespace) -> list[str]:
 
 def _deciding(ask: AskView, run: str, args: Namespace) -> str:
     words, others = DECIDING[ask.kind]
+    if ask.kind == "question" and ask.declinable:
+        others = " (or decline)"
     return typed(args, words.format(f"{run}-{ask.id}")) + others

@@ -70,7 +70,10 @@ class Close(Fenced, kw_only=True):
 
 
 class AskPerson(Fenced, kw_only=True):
-    """A call in flight needs a person's answer as its result, or its child run does."""
+    """A call in flight needs a person's answer, or its child run does.
+
+    The answer is the result of the call, unless there is a `continuation`: see `AskOpened`.
+    """
 
     call: CallId
     question: str = ""
@@ -80,6 +83,7 @@ class AskPerson(Fenced, kw_only=True):
     audience: str = ""
     four_eyes: bool = False
     expires: Micros | None = None
+    continuation: Json = None
 
 
 class AskMoot(Finding, kw_only=True):

@@ -35,6 +35,10 @@ def _approval(state: State) -> bool:
     return _asks(state, "approval", "child")
 
 
+def _declinable(state: State) -> bool:
+    return any(state.asks[number - 1].declinable for number in state.open_asks)
+
+
 def _withdraw(state: State) -> bool:
     hold = state.hold
     pauses = state.phase is Phase.PAUSING and hold is not None and hold.why == "user"
@@ -74,7 +78,7 @@ def _residue_open(state: State) -> bool:
 NEEDS: Final[Mapping[str, Callable[[State], bool]]] = {
     "answer": _answer,
     "approve": _approval,
-    "decline": _approval,
+    "decline": _declinable,
     "withdraw": _withdraw,
     "raise_cap": _caps,
     "resume_frame": _frames,

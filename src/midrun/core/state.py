@@ -113,6 +113,8 @@ class Call(Value, kw_only=True):
     error: str = ""
     retry_at: Micros | None = None
     progress: Json = None
+    # The continuation of its last question, and what a person decided: see `folds.asks`.
+    answered: Json = None
     stopped_by: str = ""  # "a pause", "a halt" …: what its last attempt was stopped by
     reserved: Spend = NOTHING
     approval: Approval | None = None
@@ -175,6 +177,7 @@ class Ask(Value, kw_only=True):
     imported_by: str = ""  # the actor who brought the run in with a checkpoint, if one did
     args_hash: str = ""
     expires: Micros | None = None
+    continuation: Json = None  # not None: the call is made again with it and the decision
     decision: Decision | None = None
     closed: str = ""  # "" while open; then answered, superseded, cancelled, expired ...
     closed_seq: Seq = START
@@ -185,6 +188,11 @@ class Ask(Value, kw_only=True):
     def kind(self) -> AskKind:
         """What is asked, whoever asks it."""
         return self.of or self.ask_kind
+
+    @property
+    def declinable(self) -> bool:
+        """Whether a person may say no instead of giving an answer."""
+        return self.kind in {"approval", "child"} or self.continuation is not None
 
 
 class Frame(Value, kw_only=True):

@@ -36,8 +36,8 @@ UNKNOWN: Final = OutcomeUnknown.__name__
 """What a tool raises that cannot say whether it took effect; by name: it may come from afar."""
 
 REDACTED: Final = (
-    "not executed: some of its arguments were redacted, and the process that knew them is "
-    "gone; ask for it again, with all of its arguments"
+    "not executed: some of its arguments, or of the answer that it asked for, were redacted, "
+    "and the process that knew them is gone; ask for it again, with all of its arguments"
 )
 
 CHECKS: Final = 3
@@ -54,7 +54,7 @@ async def act(means: Means, agent: Agent, flight: Flight, state: State) -> Close
     if call.approval is not None and call.traits.version != tool.traits.version:
         problem = "not executed: the tool has changed since a person approved this call"
         return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
-    if means.vault.is_lost(state.run, call.use.args):
+    if means.vault.is_lost(state.run, [call.use.args, call.answered]):
         failed = CallFailed(call=call.id, error=REDACTED, code="redacted")
         return Close(epoch=epoch, outcome=failed)
     try:
@@ -65,7 +65,13 @@ async def act(means: Means, agent: Agent, flight: Flight, state: State) -> Close
     performance = Performance(means, agent, tool, flight, state)
     end, limited = await _within(_seconds(tool), performance.tool(arguments))
     if isinstance(end, Asked) and flight.stop in {"", "paused"}:
-        return AskPerson(epoch=epoch, call=call.id, question=end.question, data=end.data)
+        return AskPerson(
+            epoch=epoch,
+            call=call.id,
+            question=end.question,
+            data=end.data,
+            continuation=end.continuation,
+        )
     outcome = _timed_out(call, tool) if limited else _outcome(call, flight, end)
     return Close(epoch=epoch, outcome=outcome)
 

@@ -172,6 +172,7 @@ def _asked(child: State, flight: Flight, state: State) -> AskPerson:
         audience=ask.audience,
         four_eyes=ask.four_eyes,
         expires=ask.expires,
+        continuation=None if ask.continuation is None else {},  # so that it can be declined
     )
 
 

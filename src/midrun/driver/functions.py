@@ -150,6 +150,7 @@ class Performance:
             epoch=facts.epoch,
             attempt=facts.attempt,
             progress=facts.progress,
+            answered=self._flight.call.answered,
             saver=(lambda progress: from_thread.run(save, progress)) if blocks else save,
             noter=(lambda text: from_thread.run(note, text)) if blocks else note,
         )

@@ -64,6 +64,7 @@ def _asked(given: AskPerson) -> AskOpened:
         call=given.call,
         question=given.question,
         data=given.data,
+        continuation=given.continuation,
     )
 
 

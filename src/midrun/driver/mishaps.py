@@ -27,7 +27,7 @@ def end_of(error: BaseException) -> Raised | Asked:
     leaves = list(_leaves(error))
     for leaf in leaves:
         if isinstance(leaf, PauseHere):
-            return Asked(question=leaf.question, data=leaf.data)
+            return Asked(question=leaf.question, data=leaf.data, continuation=leaf.continuation)
     return raised(error)
 
 

@@ -71,7 +71,8 @@ class Vault:
         if has_placeholder(use.args):
             use = replace(use, args=secrets.revealed(use.tool, use.args))
         progress, result = secrets.filled(call.progress), secrets.filled(call.result)
-        return replace(call, use=use, progress=progress, result=result)
+        answered = secrets.filled(call.answered)
+        return replace(call, use=use, progress=progress, result=result, answered=answered)
 
     def is_lost(self, run: RunId, args: Json) -> bool:
         """Tell whether a secret is missing that was hidden in another process."""

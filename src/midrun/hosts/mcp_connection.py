@@ -11,30 +11,35 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, Self, cast
+from typing import Final, NamedTuple, Self, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import anyio
 from anyio.abc import TaskStatus
 from httpx2 import AsyncClient, Timeout
 from mcp import Client, ClientSession, MCPError, StdioServerParameters, stdio_client
-from mcp.client import Transport
+from mcp.client import ClientRequestContext, Transport
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
     CONNECTION_CLOSED,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
+    ElicitRequestParams,
+    ElicitResult,
+    InputRequiredResult,
+    InputResponses,
     RequestParamsMeta,
 )
 from mcp_types import Tool as Listed
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from midrun.agents.call import Call
 from midrun.agents.environment import NOTHING_DECLARED, ToolEnvironment
 from midrun.codec.brief import safe_str
 from midrun.core.values import Json
 from midrun.errors import Misconfigured, OutcomeUnknown, ToolsUnreachable
+from midrun.hosts.mcp_elicitation import ask_for_input, responses_of
 from midrun.hosts.mcp_result import ToolFailed, json_of
 
 CONNECT_S: Final = 60.0
@@ -52,6 +57,16 @@ FRAME_MAX: Final = 16 * 1024 * 1024
 
 PAGES_MAX: Final = 100
 """Pages of a list of tools: a server that never comes to an end does not hold us for ever."""
+
+RETRIES_MAX: Final = 100
+"""How often a server may put a call off: ask for it to be made again, without a question."""
+
+RETRY_MAX_S: Final = 2.0
+"""The longest wait before a call is made again that the server has put off."""
+
+Called: TypeAlias = CallToolResult | InputRequiredResult
+
+CALLED: Final[TypeAdapter[Called]] = TypeAdapter(Called)
 
 KEY: Final = "dev.midrun/key"
 """Where in a request's `_meta` a server finds the key of the call; see `Call.key`."""
@@ -163,19 +178,46 @@ class Connection:
             ToolFailed: the tool says so, or the server would not call it.
             ToolsUnreachable: nobody is there to make it.
             OutcomeUnknown: it was made, and nobody came back.
+            PauseHere: the server needs input before it can complete the call.
         """
+        responses, state = responses_of(call.answered)
+        for attempt in range(RETRIES_MAX):
+            result = await self._request(tool, arguments, call, responses, state)
+            if isinstance(result, CallToolResult):
+                return json_of(result)
+            if result.input_requests:
+                ask_for_input(result)
+            responses, state = None, result.request_state
+            await anyio.sleep(min(0.05 * 2**attempt, RETRY_MAX_S))
+        raise ToolFailed(f"the server put the call off {RETRIES_MAX} times")
+
+    async def _request(
+        self,
+        tool: str,
+        arguments: dict[str, object],
+        call: Call,
+        responses: InputResponses | None,
+        state: str | None,
+    ) -> Called:
+        """Send one request to make the call; with what the server has asked for, if it did."""
 
         async def note(progress: float, total: float | None, message: str | None) -> None:
             await call.note(_progress_in_words(progress, total, message))
 
         session = await self._opened()
         meta = cast("RequestParamsMeta", {KEY: call.key})
-        params = CallToolRequestParams(name=tool, arguments=arguments, _meta=meta)
+        params = CallToolRequestParams(
+            name=tool,
+            arguments=arguments,
+            input_responses=responses,
+            request_state=state,
+            _meta=meta,
+        )
         try:
             # Not `call_tool`: it raises where a result does not fit its own schema, and then
             # nobody knows the result of a call that has taken effect.
-            result = await session.send_request(
-                CallToolRequest(params=params), CallToolResult, progress_callback=note
+            return await session.send_request(
+                CallToolRequest(params=params), CALLED, progress_callback=note
             )
         except MCPError as error:
             if error.code != CONNECTION_CLOSED:
@@ -186,7 +228,6 @@ class Connection:
         except ValidationError as error:
             problem = f"the server's answer is not one of MCP: {safe_str(error)}"
             raise OutcomeUnknown(problem) from error
-        return json_of(result)
 
     async def _opened(self) -> ClientSession:
         """Return the session; connect first where there is none."""
@@ -214,6 +255,7 @@ class Connection:
         """Keep a session until it is over, or breaks."""
         try:
             async with Client(self._server.reach(), cache=None) as client:
+                _declare_elicitation(client.session)
                 self.listed = await _listing(client)
                 self._session = client.session
                 task_status.started()
@@ -224,6 +266,25 @@ class Connection:
             # It broke: the calls in flight have been told, each of them.
         finally:
             self._session = None
+
+
+def _declare_elicitation(session: ClientSession) -> None:
+    """Tell the server that it may ask people, where its questions can be answered later.
+
+    Older protocols ask while the call is under way: such a question cannot outlive this
+    process, so there nothing is declared. The SDK declares what has a callback, for every
+    protocol; so the callback is set when the protocol is known, and is never called.
+    """
+    if session.discover_result is not None:
+        session._elicitation_callback = _refuse_elicitation  # noqa: SLF001 - as said
+        session.adopt(session.discover_result)
+
+
+async def _refuse_elicitation(
+    context: ClientRequestContext, params: ElicitRequestParams
+) -> ElicitResult:
+    del context, params
+    return ElicitResult(action="cancel")
 
 
 async def _listing(client: Client) -> list[Listed]:

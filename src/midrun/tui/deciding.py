@@ -27,6 +27,8 @@ def decide(hand: Hand, key: str) -> None:
         _approve(hand, ask, key)
     elif key == "t":
         hand.compose(_answer(hand, ask))
+    elif key == "n" and ask.declinable:
+        hand.compose(_decline(hand, ask))
     elif key.isdecimal() and 0 < int(key) <= len(options(ask)):
         hand.want(_answered(hand, ask, options(ask)[int(key) - 1]))
 

@@ -94,6 +94,8 @@ def ask_keys(ask: AskView) -> dict[str, str]:
     answer = {"t": "type an answer"}
     if options(ask):
         answer = {f"1–{len(options(ask))}": "choose", **answer}  # noqa: RUF001 - a range
+    if ask.kind == "question" and ask.declinable:
+        answer["n"] = "decline"
     unsure = {"y": "it did", "n": "it did not", "u": "nobody knows"}
     made = {"approval": approval, "question": answer, "unsure": unsure}.get(ask.kind)
     return {**(made or {"y": "approve", "n": "decline", **answer}), "Esc": "back"}

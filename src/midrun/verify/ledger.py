@@ -331,7 +331,9 @@ def _ask_answered(books: Ledger, seq: int, entry: AskAnswered) -> None:
     ask, made = _no_longer_open(books, entry.ask)
     if made is None or ask is None or made.stage != "asking":
         return
-    if ask.kind == "question":
+    if ask.kind == "question" and ask.entry.continuation is not None:
+        made.stage = "proposed"  # it is made again, with the decision
+    elif ask.kind == "question":
         made.close("done", seq)
     elif ask.kind == "child" or entry.decision.choice == "approve":
         made.stage = "proposed"

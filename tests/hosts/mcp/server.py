@@ -17,11 +17,19 @@ from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.request_state import RequestStateSecurity
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     METHOD_NOT_FOUND,
+    CreateMessageRequest,
+    CreateMessageRequestParams,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitRequestURLParams,
+    ElicitResult,
     ErrorData,
+    InputRequiredResult,
     JSONRPCError,
     JSONRPCRequest,
     ToolAnnotations,
@@ -59,7 +67,9 @@ async def seen(
     return result
 
 
-server = MCPServer("office", middleware=[seen])  # type: ignore[list-item]  # mypy: invariance
+# The key is the same in every process of this server: a question outlives them.
+security = RequestStateSecurity(keys=["one key of at least thirty-two bytes"])
+server = MCPServer("office", middleware=[seen], request_state_security=security)  # type: ignore[list-item]  # mypy: invariance
 
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))
@@ -142,6 +152,60 @@ async def let_go(name: str) -> str:
 async def die() -> str:
     """End the process in the middle of a call."""
     os._exit(3)
+
+
+def form(message: str, **fields: dict[str, object]) -> ElicitRequest:
+    """Return a question with these fields, all of them required."""
+    schema = {"type": "object", "properties": fields, "required": list(fields)}
+    return ElicitRequest(
+        params=ElicitRequestFormParams(message=message, requested_schema=schema)
+    )
+
+
+@server.tool(structured_output=False)
+async def book(day: str, context: Context[object, object]) -> str | InputRequiredResult:
+    """Book a table; where and for how many is for a person to say."""
+    if context.input_responses is None:
+        place = form("Where?", place={"type": "string", "enum": ["inside", "outside"]})
+        party = form("Who?", count={"type": "integer"}, vegan={"type": "boolean"})
+        return InputRequiredResult(
+            input_requests={"where": place, "party": party}, request_state=f"table on {day}"
+        )
+    said = []
+    for name, response in sorted(context.input_responses.items()):
+        assert isinstance(response, ElicitResult)
+        said.append(f"{name} {response.action} {response.content}")
+    return f"{context.request_state}: {'; '.join(said)}"
+
+
+@server.tool(structured_output=False)
+async def sign(context: Context[object, object]) -> str | InputRequiredResult:
+    """Have a person sign elsewhere."""
+    if context.input_responses is None:
+        there = ElicitRequestURLParams(message="Sign.", url="https://sign.example/1")
+        return InputRequiredResult(input_requests={"sign": ElicitRequest(params=there)})
+    return str(context.input_responses["sign"].model_dump(exclude_none=True, mode="json"))
+
+
+@server.tool(structured_output=False)
+async def sample() -> str | InputRequiredResult:
+    """Ask for a model's reply."""
+    params = CreateMessageRequestParams(messages=[], max_tokens=1)
+    return InputRequiredResult(input_requests={"m": CreateMessageRequest(params=params)})
+
+
+@server.tool(structured_output=False)
+async def put_off(context: Context[object, object]) -> str | InputRequiredResult:
+    """Complete the call at the third request."""
+    times = int(context.request_state or 0)
+    return "done" if times == 2 else InputRequiredResult(request_state=str(times + 1))
+
+
+@server.tool(structured_output=False)
+async def capabilities(context: Context[object, object]) -> str:
+    """Tell what the client has declared."""
+    declared = context.client_capabilities
+    return str(declared.model_dump(exclude_none=True)) if declared else "none"
 
 
 async def speak_as_of_old() -> None:

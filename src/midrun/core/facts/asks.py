@@ -24,6 +24,9 @@ class AskOpened(Fact, kw_only=True):
     four_eyes: bool = False
     args_hash: str = ""
     expires: Micros | None = None
+    # With it the call is made again once there is a decision, and given both. Without it the
+    # answer is the result of the call.
+    continuation: Json = None
 
 
 class AskAnswered(Asked, kw_only=True):

@@ -8,7 +8,7 @@ from midrun.core.entries import AskAnswered, AskClosed, AskOpened
 from midrun.core.folds.calls import args_hash, call_of, out_of_the_way
 from midrun.core.ids import ask_number, number_of
 from midrun.core.state import Arms, Ask, Call, Stage, State
-from midrun.core.values import Approval, Decision, Role
+from midrun.core.values import Approval, Decision, Json, Role
 from midrun.core.words import fate
 from midrun.errors import JournalCorrupt
 
@@ -35,6 +35,7 @@ def ask_opened(state: State, entry: AskOpened) -> State:
         imported_by=state.imported_by,
         args_hash=entry.args_hash,
         expires=entry.expires,
+        continuation=entry.continuation,
     )
     state = state.with_ask(ask)
     number = number_of(entry.call)
@@ -56,7 +57,8 @@ def ask_opened(state: State, entry: AskOpened) -> State:
         shelved=not entry.blocking,
         entered=entered,
         maybe=maybe,
-        approval=None,
+        # A call that goes on after its question is the call that a person approved.
+        approval=None if entry.continuation is None else call.approval,
     )
     if call.shelved:
         state = replace(state, open=tuple(n for n in state.open if n != number))
@@ -70,6 +72,13 @@ def ask_answered(state: State, entry: AskAnswered) -> State:
     state = _closed(state, replace(ask, role=role), "answered", entry.by, entry.decision)
     call = call_of(state, ask.call)
     match ask.ask_kind:
+        case "question" if ask.continuation is not None:
+            answered: Json = {
+                "continuation": ask.continuation,
+                "choice": entry.decision.choice,
+                "value": entry.decision.value,
+            }
+            return state.with_call(replace(call, stage=Stage.PROPOSED, answered=answered))
         case "question":
             call = replace(
                 call, stage=Stage.DONE, result=entry.decision.value, closed=state.seq

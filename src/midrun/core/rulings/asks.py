@@ -16,7 +16,7 @@ OUTCOMES: dict[Json, bool | None] = {"yes": True, "no": False, "unknown": None}
 
 
 def answer(state: State, control: Answer, now: Micros) -> Verdict:
-    """The answer is the result of the call that asked; the tool is not entered again."""
+    """The answer is the result of the call, or the call is made again with it."""
     ask = state.ask(control.ask)
     if (problem := _problem(state, ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
@@ -60,11 +60,11 @@ def approve(state: State, control: Approve, now: Micros) -> Verdict:
 
 
 def decline(state: State, control: Decline, now: Micros) -> Verdict:
-    """Do not let the call be made; the agent is told so."""
+    """Do not let the call be made; or say no to a question, which its tool is told."""
     ask = state.ask(control.ask)
     if (problem := _problem(state, ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
-    if ask.kind not in {"approval", "child"}:
+    if not ask.declinable:
         return Refused(reason="not_an_approval")
     decision = Decision(choice="decline", reason=control.reason)
     answered = AskAnswered(ask=ask.id, decision=decision, **asked(control))
@@ -88,7 +88,7 @@ def _problem(
 
 
 def ask_person(state: State, evidence: AskPerson, _: Micros) -> Verdict:
-    """Park the call on a question: it is not in flight any more, and never entered again."""
+    """Park the call on a question: it is not in flight any more."""
     call = state.call(evidence.call)
     if call is None or call.stage is not Stage.STARTED:
         return Refused(reason="not_in_flight")
@@ -103,6 +103,7 @@ def ask_person(state: State, evidence: AskPerson, _: Micros) -> Verdict:
             audience=evidence.audience or call.traits.audience,
             four_eyes=evidence.four_eyes or call.traits.four_eyes,
             expires=evidence.expires,
+            continuation=evidence.continuation,
         )
     )
 

@@ -113,7 +113,7 @@ def _answer(errand: Errand, found: object, channel: Channel) -> Answer:
         # From here on it is done, and that should still be told within the grace.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     except PauseHere as pause:
-        return Asked(question=pause.question, data=pause.data)
+        return Asked(question=pause.question, data=pause.data, continuation=pause.continuation)
     except BaseException as error:  # noqa: BLE001 - SystemExit, too, is an answer
         advice = f". {DECLARE}" if is_missing_variable(error) else ""
         return Raised(kind=type(error).__name__, message=f"{safe_str(error)}{advice}")

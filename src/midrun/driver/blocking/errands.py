@@ -63,6 +63,7 @@ class Asked(Struct, frozen=True, kw_only=True, tag="asked"):
 
     question: str
     data: dict[str, Json]
+    continuation: Json = None
 
 
 class Died(Struct, frozen=True, kw_only=True):

@@ -122,5 +122,9 @@ async def _resumed(run: Run, state: State, one: Resumption, asking: Asking) -> N
             actor, request = asking.get("actor"), asking.get("request_id")
             await run.decline(reason, ask=own, actor=actor, request_id=request)
         return
+    if ask.continuation is not None and one.status != "resolved":
+        actor, request = asking.get("actor"), asking.get("request_id")
+        await run.decline("", ask=own, actor=actor, request_id=request)
+        return
     value: Json = said.get("answer", one.payload)
     await run.answer(value if one.status == "resolved" else NO_ANSWER, ask=own, **asking)

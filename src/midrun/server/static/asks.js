@@ -338,6 +338,11 @@ export class Asks extends StoreElement {
           @input=${(/** @type {InputEvent} */ event) => this._draft(ask, event)}
         />
         <button class="main">Answer</button>
+        ${ask.declinable
+          ? html`<button type="button" class="decline" @click=${() => void this._write(ask, "decline", "")}>
+              Decline…
+            </button>`
+          : nothing}
       </form>`;
   }
 

@@ -11,7 +11,7 @@
  * @typedef {{id: string, goal: string, place: string, held_at: string, expires_at: string}} Frame
  * @typedef {{id: string, ref: string, kind: string, of: string | null, question: string, data: any, call: string,
  *   tool: string, args: any, why: string, audience: string, expires_at: string | null,
- *   may_decide: boolean}} Ask
+ *   declinable: boolean, may_decide: boolean}} Ask
  * @typedef {{id: string, tool: string, since: string, attempt: number, form: string, why: string,
  *   unstoppable: boolean}} Flight
  * @typedef {{id: string, tool: string, args: string, stage: string, can_undo: boolean, held: boolean, release: string,

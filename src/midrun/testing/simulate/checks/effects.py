@@ -171,13 +171,14 @@ def _kept(records: list[Record]) -> set[CallId]:
 
 
 def _answered(entry: Entry, asked: dict[str, CallId], done: set[CallId]) -> None:
-    """A question's answer is the result of the call that asked."""
+    """A question's answer is the result of the call that asked, unless it goes on with it."""
     call = getattr(entry, "call", None)
     if isinstance(entry, AskAnswered):
         if (number := asked.get(entry.ask)) is not None:
             done.add(number)
     elif getattr(entry, "ask_kind", "") == "question" and call is not None:
-        asked[getattr(entry, "ask", "")] = call
+        if getattr(entry, "continuation", None) is None:
+            asked[getattr(entry, "ask", "")] = call
     elif isinstance(entry, CallAborted | CallFailed):
         done.discard(entry.call)
 
