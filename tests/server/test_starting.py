@@ -5,9 +5,11 @@ import re
 import anyio
 import httpx2
 import msgspec
+import pytest
 
+from midrun.server import Limits, Quota
 from midrun.server.openapi import openapi
-from tests.runtime.stage import Stage
+from tests.runtime.stage import Stage, Use
 from tests.server.calling import expect, reached
 from tests.server.conftest import Serve
 from tests.server.defences import entries_of
@@ -53,3 +55,40 @@ async def test_of_many_that_ask_for_the_same_at_once_one_began_it(
     await reached(clients[0], where, "terminal")
     key["Idempotency-Key"] = "another"
     assert await all_at_once(f"{where}/fork", {}) != where
+
+
+@pytest.mark.parametrize(
+    ("quota", "excess"),
+    [
+        (Quota(open_runs=1), "open_runs is at 1 of 1"),
+        (Quota(runs_per_day=1), "runs_per_day is at 1 of 1"),
+        (Quota(tokens_per_day=0), "tokens_per_day is at 0 of 0"),
+        (Quota(cost_per_day=0.0), "cost_per_day is at 0 of 0"),
+        (Quota(stored_bytes=10, open_runs=9), "stored_bytes is at"),
+    ],
+)
+async def test_a_user_whose_quota_is_used_up_starts_nothing(
+    serve: Serve, stage: Stage, quota: Quota, excess: str
+) -> None:
+    served = await serve(stage.agent(Use("slow"), "Done."), limits=Limits(quota=quota))
+    first = await served.mid.start("actor", "Go.", actor="ann")
+    ann = await served.client("ann")
+    body = {"agent": "actor", "input": "Go."}
+    problem = expect(await ann.post("/v1/runs", json=body), 429).json()
+    assert problem["type"] == "urn:midrun:problem:quota-used-up"
+    assert excess in problem["detail"]
+    expect(await ann.post(f"/v1/runs/{first.id}/fork", json={}), 429)
+    expect(await (await served.client("olga")).post("/v1/runs", json=body), 201)
+
+
+async def test_a_repeated_request_finds_its_run_although_the_quota_is_used_up(
+    serve: Serve, stage: Stage
+) -> None:
+    quota = Quota(runs_per_day=1)
+    served = await serve(stage.agent("Done."), limits=Limits(quota=quota))
+    ann = await served.client("ann")
+    body, key = {"agent": "actor", "input": "Go."}, {"Idempotency-Key": "k"}
+    first = expect(await ann.post("/v1/runs", json=body, headers=key), 201)
+    again = expect(await ann.post("/v1/runs", json=body, headers=key), 201)
+    assert again.json()["run_id"] == first.json()["run_id"]
+    expect(await ann.post("/v1/runs", json=body), 429)

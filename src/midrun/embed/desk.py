@@ -166,8 +166,7 @@ class Desk:
 
     def id_for(self, request_id: str) -> RunId:
         """Return the id of a new run: one that follows from the request, if that has one."""
-        told = sha256(request_id.encode()).hexdigest()[: 2 * ID_BYTES]
-        return RunId(f"run_{told if request_id else self.new_id()}")
+        return run_for(request_id) if request_id else RunId(f"run_{self.new_id()}")
 
     async def fork(
         self, run: RunId, seq: int | None, *, instruction: str, by: Actor, request: str
@@ -285,3 +284,8 @@ def _nothing(_: RunId) -> None:
 
 def _ignored(_: RunId, __: State) -> None:
     return None
+
+
+def run_for(request_id: str) -> RunId:
+    """Return the id of the run that a request with this id starts: a repeat finds it again."""
+    return RunId(f"run_{sha256(request_id.encode()).hexdigest()[: 2 * ID_BYTES]}")

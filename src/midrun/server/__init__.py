@@ -10,9 +10,20 @@ try:
     from midrun.server.binding import Network, serve
     from midrun.server.bridges import Bridges
     from midrun.server.credentials import Auth, Tokens, token_in
-    from midrun.server.limits import Limits
+    from midrun.server.limits import Limits, Quota
 except ModuleNotFoundError as error:
     extra = "midrun.server: pip install 'midrun[server]', or '.[server]' from a clone"
     raise ModuleNotFoundError(f"{extra} ({error})", name=error.name) from error
 
-__all__ = ["App", "Auth", "Bridges", "Limits", "Network", "Tokens", "app", "serve", "token_in"]
+__all__ = [
+    "App",
+    "Auth",
+    "Bridges",
+    "Limits",
+    "Network",
+    "Quota",
+    "Tokens",
+    "app",
+    "serve",
+    "token_in",
+]

@@ -6,10 +6,39 @@ from typing import Final
 
 from msgspec import Struct
 
+from midrun.ports.store import Usage
 from midrun.server.problems import Problem
 
 CALLERS_MAX: Final = 4096
 """How many callers are remembered; forgetting one only gives it a full allowance again."""
+
+
+class Quota(Struct, frozen=True, kw_only=True):
+    """The bounds on the runs of one user; None is no bound.
+
+    They are checked when a user starts or forks a run. Runs that are under way go on: their
+    own caps bound them. Two requests at the same moment may exceed a bound by one run each.
+    """
+
+    open_runs: int | None = None  # that have not ended
+    runs_per_day: int | None = None  # started within the last 24 hours
+    cost_per_day: float | None = None  # dollars, spent by those
+    tokens_per_day: int | None = None
+    stored_bytes: int | None = None  # of the journals of all their runs
+
+    def find_excess(self, usage: Usage) -> str:
+        """Return what has reached its bound, in words; empty if nothing has."""
+        bounds = {
+            "open_runs": (usage.open_runs, self.open_runs),
+            "runs_per_day": (usage.runs, self.runs_per_day),
+            "cost_per_day": (usage.cost / 1e6, self.cost_per_day),
+            "tokens_per_day": (usage.tokens, self.tokens_per_day),
+            "stored_bytes": (usage.stored_bytes, self.stored_bytes),
+        }
+        for name, (taken, bound) in bounds.items():
+            if bound is not None and taken >= bound:
+                return f"{name} is at {taken:g} of {bound:g}"
+        return ""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -26,6 +55,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     ping: float = 15.0  # seconds between signs of life on a stream
     patience: float = 30.0  # seconds; for one who does not send, or does not read
     headers: float = 10.0  # seconds until those of a request are complete
+    quota: Quota = Quota()  # of each user; operators have none
 
 
 class Allowance:

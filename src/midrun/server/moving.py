@@ -66,6 +66,7 @@ async def fork(visit: Visit) -> Response:
     """Continue from a boundary of the run as a new one."""
     run = await visit.run()
     body = await visit.body(ForkBody)
+    await visit.check_quota()
     made = await run.fork(
         body.seq,
         instruction=body.instruction or None,

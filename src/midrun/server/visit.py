@@ -16,8 +16,9 @@ from starlette.responses import Response
 
 from midrun.codec.strict import Limits as JsonLimits
 from midrun.codec.strict import parse
-from midrun.core.ids import RunId
+from midrun.core.ids import SECOND, Micros, RunId
 from midrun.core.values import Actor, When
+from midrun.embed.desk import run_for
 from midrun.embed.midrun import Midrun
 from midrun.embed.run import Run
 from midrun.errors import ControlRefused, Misconfigured, RunNotFound, ThreadTaken
@@ -33,7 +34,7 @@ from midrun.server.channels import Channels
 from midrun.server.credentials import Auth
 from midrun.server.events import Events
 from midrun.server.hearing import Hearing
-from midrun.server.limits import Allowance, Limits
+from midrun.server.limits import Allowance, Limits, Quota
 from midrun.server.lines import Lines
 from midrun.server.plain import encoded
 from midrun.server.problems import Problem
@@ -41,6 +42,8 @@ from midrun.server.sessions import Session, Sessions
 from midrun.server.stopping import is_stopping
 from midrun.server.views import Views
 from midrun.server.whole import whole
+
+DAY_MICROS: Final = 86_400 * SECOND
 
 B = TypeVar("B", bound=Struct)
 
@@ -242,14 +245,38 @@ class Visit:
         Of two who begin it in the same moment one does; the other learns whose it is.
 
         Raises:
-            Problem: 403.
+            Problem: 403, or 429 if the caller's quota is used up.
         """
+        await self.check_quota()
         for _ in range(BEGUN_MAX):
             if thread:
                 await self.check_thread(thread)
             with suppress(ThreadTaken):  # it has a first run now: once more, and one sees whose
                 return await start()
         raise Problem("not_allowed", 403, _NOT_THEIRS)
+
+    async def check_quota(self) -> None:
+        """Refuse a new run of a user whose quota is used up.
+
+        A repeated request whose first reply was lost is let through: its run exists already.
+
+        Raises:
+            Problem: 429, with what has reached its bound.
+        """
+        quota, owner = self.lobby.limits.quota, self.own_runs_only
+        if not owner or quota == Quota():
+            return
+        since = Micros(self.lobby.mid.now() - DAY_MICROS)
+        excess = quota.find_excess(await self.lobby.store.usage(owner, since=since))
+        if not excess:
+            return
+        if request_id := self.request_id():
+            with suppress(RunNotFound):
+                await self.lobby.store.row(run_for(request_id))
+                return
+        text = f"Cannot start a run: the quota of user {owner} is used up, {excess}."
+        hint = "Wait, end open runs, or have an operator raise Limits.quota."
+        raise Problem("quota_used_up", 429, f"{text} {hint}", headers={"Retry-After": "60"})
 
     async def words(
         self, run: RunId, asking: Asking, send: Callable[[Asking], Awaitable[Receipt]]
