@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midrun.codec.redaction import PLACEHOLDER, is_secret_name
+from midrun.codec.redaction import PEOPLE_WORDS, drain, is_secret_name
 from midrun.core.controls import Approve, Say
-from midrun.core.entries import CallDone, CallFailed
+from midrun.core.entries import CallDone, CallFailed, RunStarted
 from midrun.core.evidence import Close, Fail
 from midrun.core.ids import AskId, CallId, Epoch, RunId
+from midrun.core.placeholders import PLACEHOLDER
 from midrun.core.state import State
-from midrun.core.values import Json, Reply, Use
+from midrun.core.values import Json, Reply, Traits, Use
 from midrun.driver.delta import Delta
-from midrun.driver.hiding import Screen, asked, hidden
+from midrun.driver.hiding import Screen, hide_at_once, hide_control
 from midrun.driver.vault import EACH, RUNS, SHORT, Secrets, Vault
 
 RUN = RunId("run_1")
@@ -30,7 +31,7 @@ def vault() -> Vault:
 
 def hides(value: Json) -> Json:
     """Return `value` as it is journaled."""
-    return vault().of(RUN).redaction.value(value)
+    return drain(vault().of(RUN).redaction.value(value))
 
 
 def placeholder(secret: str = SECRET) -> str:
@@ -45,6 +46,10 @@ def placeholder(secret: str = SECRET) -> str:
         "refreshToken", "Authorization", "Proxy-Authorization", "Cookie", "Set-Cookie",
         "api_key", "X-Api-Key", "OPENAI_API_KEY", "apikey", "client_secret", "secrets",
         "private_key", "aws_secret_access_key", "credentials", "passphrase", "X-CSRF-Token",
+        "jwt", "user_jwt", "auth", "basicAuth", "X-Auth", "pat", "githubPat", "otp", "otp_code",
+        "pin", "userPin", "PIN", "pin-code", "passcode", "ssh_key", "hmac_key", "masterKey",
+        "account_key", "dsn", "SENTRY_DSN", "connection_string", "connectionString",
+        "session_id", "cvv", "card_number",
     ],
 )  # fmt: skip
 def test_a_field_that_is_named_for_a_secret_holds_one(name: str) -> None:
@@ -55,8 +60,13 @@ def test_a_field_that_is_named_for_a_secret_holds_one(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["next_page_token", "tokens", "max_tokens", "secretary", "author", "key", "name", "basic"],
-)
+    [
+        "next_page_token", "tokens", "max_tokens", "secretary", "author", "key", "name",
+        "basic", "spin", "spinPoint", "oauth", "authors", "path", "pattern", "pins",
+        "pinned", "adopt",
+        "number", "string", "session", "id", "card", "keyboard",
+    ],
+)  # fmt: skip
 def test_a_field_that_only_sounds_like_one_does_not(name: str) -> None:
     """What an agent needs for its work must reach it."""
     value = {name: SECRET}
@@ -84,6 +94,12 @@ def test_whatever_is_inside_a_secret_is_secret() -> None:
         ('{{"password": "{}"}}', '{{"password":"{}"}}'),
         ('[{{"a": {{"token": "{}"}}}}]', '[{{"a":{{"token":"{}"}}}}]'),
         ('{{"password": "{}", broken', '{{"password": "{}", broken'),
+        ('params["password"] = "{}"', 'params["password"] = "{}"'),
+        ("'password' => '{}'", "'password' => '{}'"),
+        ("password := `x`; token := '{}'", "password := `x`; token := '{}'"),
+        (r'"{{\"password\": \"{}\"}}"', r'"{{\"password\": \"{}\"}}"'),
+        ("curl -u me:{} https://host", "curl -u me:{} https://host"),
+        ("curl -X POST --user 'me:{}' h", "curl -X POST --user 'me:{}' h"),
     ],
 )
 def test_a_secret_in_a_text_is_found_by_the_name_before_it(text: str, left: str) -> None:
@@ -99,11 +115,66 @@ def test_a_secret_in_a_text_is_found_by_the_name_before_it(text: str, left: str)
         "see https://host:8080/path and mail me@host",
         "tokens: 1024",
         "",
+        "Basic understanding of Bearer authentication",
+        "docker run -u 1000:1000 image",
+        "if password == given: ok",
+        "PASSWORD=$DB_PASSWORD run",
+        "token: str, secret: bytes",
+        "ask-learn-and-more-and-more",
+        "================ token ================",
     ],
 )
 def test_prose_about_secrets_is_left_alone(text: str) -> None:
     """A page about passwords is not one."""
     assert hides(text) is text
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-proj-4f5g6h7j8k9l0m1n2b3v",
+        "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+        "github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuv",
+        "xoxb-17653672481-19874698323-pdFZKVeTuE8sk7oOcHrzqqgy",
+        "AKIAIOSFODNN7EXAMPLE",
+        "AIzaSyD-9tSrke72PouQMnMX-a7eZSW0jkFMBWY",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P",
+        "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4\n\nMII\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAABG5vbmUA",
+    ],
+)
+def test_a_secret_is_found_by_its_shape(secret: str) -> None:
+    """In data, in the words of people and in those of models."""
+    text = f"It is {secret}"
+    shown = f"It is {placeholder(secret)}"
+    assert hides({"note": text}) == {"note": shown}
+    assert hide_at_once(vault(), RUN, Say(text=text)).text == shown
+    reply = Close(
+        epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=Reply(text=text, opaque=text))
+    )
+    assert secret not in repr(hide_at_once(vault(), RUN, reply))
+
+
+def test_a_secret_in_the_task_is_found() -> None:
+    """By a name before it, or by its shape."""
+    started = RunStarted(agent="a", task=f"Log in with password={SECRET}, the pin is fine.")
+    shown = hide_at_once(vault(), RUN, started)
+    assert shown.task == f"Log in with password={placeholder()}, the pin is fine."
+
+
+def test_a_model_may_write_of_names_in_its_words() -> None:
+    """An agent that explains a configuration file must not be garbled."""
+    reply = Reply(text="Set password=changeme-first in app.ini")
+    done = Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
+    assert hide_at_once(vault(), RUN, done) is done
+
+
+def test_a_secret_is_hidden_also_where_it_stands_before_its_name() -> None:
+    """One field of a result gives away what is in another."""
+    assert hides({"log": f"used {SECRET}", "password": SECRET}) == {
+        "log": f"used {placeholder()}",
+        "password": placeholder(),
+    }
 
 
 def test_equal_secrets_look_equal_in_one_run_and_not_in_another() -> None:
@@ -117,11 +188,13 @@ def test_equal_secrets_look_equal_in_one_run_and_not_in_another() -> None:
 
 def test_a_secret_that_is_known_is_hidden_wherever_it_appears_next() -> None:
     """A model repeats in words what it has just passed on."""
-    use = Use(tool="login", args={"password": SECRET}, why=f"the password is {SECRET}")
+    declared = Traits(secret=("password",))
+    why = f"the password is {SECRET}"
+    use = Use(tool="login", args={"password": SECRET}, why=why, traits=declared)
     opaque = {"parts": [{"args": f'{{"password": "{SECRET}"}}', "text": f"so {SECRET}"}]}
     reply = Reply(text=f"I use {SECRET}", thinking=SECRET, uses=(use,), opaque=opaque)
     done = Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
-    assert SECRET not in repr(hidden(vault(), RUN, done))
+    assert SECRET not in repr(hide_at_once(vault(), RUN, done))
 
 
 def test_a_secret_that_begins_with_another_is_hidden_whole() -> None:
@@ -137,7 +210,7 @@ def test_what_has_no_secret_is_the_very_same_object() -> None:
     """It costs a look, and no copy."""
     reply = Reply(text="I log in", uses=(Use(tool="login", args={"user": "ann"}),))
     done = Close(epoch=Epoch(1), outcome=CallDone(call=CallId("c1"), reply=reply))
-    assert hidden(vault(), RUN, done) is done
+    assert hide_at_once(vault(), RUN, done) is done
 
 
 def test_errors_of_every_kind_are_covered() -> None:
@@ -145,7 +218,7 @@ def test_errors_of_every_kind_are_covered() -> None:
     error = f"KeyError: password={SECRET}"
     failed = CallFailed(call=CallId("c1"), error=error)
     for one in (Close(epoch=Epoch(1), outcome=failed), Fail(epoch=Epoch(1), error=error)):
-        assert SECRET not in repr(hidden(vault(), RUN, one))
+        assert SECRET not in repr(hide_at_once(vault(), RUN, one))
 
 
 def test_a_function_of_ones_own_finds_more() -> None:
@@ -156,14 +229,15 @@ def test_a_function_of_ones_own_finds_more() -> None:
 
     secrets = Vault(find, b"k").of(RUN)
     value = {"iban": "DE02", "list": ["use sk-123 and sk-456"], "password": SECRET}
-    shown = secrets.redaction.value(value)
+    shown = drain(secrets.redaction.value(value))
     assert shown == {
         "iban": secrets.cover("DE02"),
         "list": [f"use {secrets.cover('sk-123')} and {secrets.cover('sk-456')}"],
         "password": secrets.cover(SECRET),
     }
-    assert secrets.redaction.value(shown) == shown
-    assert secrets.redaction.said("it is sk-123") == f"it is {secrets.cover('sk-123')}"
+    assert drain(secrets.redaction.value(shown)) == shown
+    said = drain(secrets.redaction.value("it is sk-123", PEOPLE_WORDS))
+    assert said == f"it is {secrets.cover('sk-123')}"
 
 
 def test_where_that_function_raises_nothing_is_shown() -> None:
@@ -172,7 +246,7 @@ def test_where_that_function_raises_nothing_is_shown() -> None:
     def find(name: str, text: str) -> Iterable[str]:
         raise ZeroDivisionError(name, text)
 
-    shown = Vault(find, b"k").of(RUN).redaction.value({"a": "harmless?"})
+    shown = drain(Vault(find, b"k").of(RUN).redaction.value({"a": "harmless?"}))
     assert isinstance(shown, dict)
     assert PLACEHOLDER.fullmatch(shown["a"])
 
@@ -181,7 +255,7 @@ def test_without_redaction_nothing_is_hidden() -> None:
     """It can be turned off."""
     off = Vault(redact=False, key=b"k")
     given = Fail(epoch=Epoch(1), error=f"password={SECRET}")
-    assert hidden(off, RUN, given) is given
+    assert hide_at_once(off, RUN, given) is given
 
 
 def test_what_nobody_could_store_is_not_looked_at() -> None:
@@ -197,7 +271,7 @@ def test_what_nobody_could_store_is_not_looked_at() -> None:
 
 def journaled(secrets: Secrets, tool: str, args: Json) -> Json:
     """Return the arguments of a call as the journal has them."""
-    return secrets.use(Use(tool=tool, args=args)).args
+    return drain(secrets.use(Use(tool=tool, args=args), by_model=True)).args
 
 
 def test_a_tool_gets_what_the_model_wrote() -> None:
@@ -206,7 +280,7 @@ def test_a_tool_gets_what_the_model_wrote() -> None:
     args = {"password": SECRET, "body": "the key is sk-123", "n": 1}
     kept = journaled(secrets, "login", args)
     assert "sk-123" not in repr(kept)
-    assert secrets.revealed("login", kept) == args
+    assert secrets.revealed(Use(tool="login", args=kept)) == args
 
 
 def test_a_placeholder_is_taken_for_its_secret_only_where_one_belongs() -> None:
@@ -218,7 +292,7 @@ def test_a_placeholder_is_taken_for_its_secret_only_where_one_belongs() -> None:
         "body": f"it is {placeholder()}",
         "list": [placeholder()],
     }
-    assert secrets.revealed("send", copied) == {**copied, "password": SECRET}
+    assert secrets.revealed(Use(tool="send", args=copied)) == {**copied, "password": SECRET}
 
 
 def test_what_another_process_has_hidden_is_missed() -> None:
@@ -226,20 +300,19 @@ def test_what_another_process_has_hidden_is_missed() -> None:
     args = {"password": placeholder()}
     elsewhere = Vault(redact=True, key=b"k")
     assert elsewhere.is_lost(RUN, args)
-    assert elsewhere.of(RUN).revealed("login", args) == args
+    assert elsewhere.of(RUN).revealed(Use(tool="login", args=args)) == args
     assert not elsewhere.is_lost(RUN, {"password": "none"})
 
 
-def test_what_a_person_edits_is_hidden_and_given_to_the_tool() -> None:
+async def test_what_a_person_edits_is_hidden_and_given_to_the_tool() -> None:
     """Whatever becomes of the ask: it does not reach the journal."""
     at = vault()
     control = Approve(ask=AskId("a1"), args={"password": SECRET})
-    kept = asked(at, State(run=RUN), control)
+    kept = await hide_control(at, State(run=RUN), control)
     assert SECRET not in repr(kept)
-    assert at.of(RUN).revealed("", kept.args) == {"password": SECRET}
-    assert (
-        asked(at, State(run=RUN), Say(text=f"it is {SECRET}")).text == f"it is {placeholder()}"
-    )
+    assert at.of(RUN).revealed(Use(tool="", args=kept.args)) == {"password": SECRET}
+    said = await hide_control(at, State(run=RUN), Say(text=f"it is {SECRET}"))
+    assert said.text == f"it is {placeholder()}"
 
 
 def test_a_vault_does_not_grow_without_end() -> None:

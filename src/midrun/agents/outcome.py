@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias, TypeGuard
 
 from midrun.agents.checkpoint import Checkpoint
 from midrun.core.ids import AskId, CallId, Micros, RunId
+from midrun.core.placeholders import about_hidden
 from midrun.core.report import Report, report
 from midrun.core.state import Ask, State
 from midrun.core.values import AskKind, Json, Phase, Value
@@ -42,6 +43,7 @@ class AskView(Value, kw_only=True):
     tool: str
     args: Json = None
     why: str = ""  # the agent wants it
+    hidden: str = ""  # which of the arguments are hidden, by whose word, and what follows
     audience: str = ""  # who may decide: a role, or "user:…"; empty is anyone
     expires_at: Micros | None = None
     declinable: bool = False  # `decline` is an answer, too
@@ -205,6 +207,7 @@ def _view(state: State, ask: Ask) -> AskView:
         tool=call.use.tool,
         args=call.use.args,
         why=call.use.why,
+        hidden=about_hidden(ask, call.use)[0],
         audience=ask.audience,
         expires_at=ask.expires,
         declinable=ask.declinable,

@@ -21,7 +21,9 @@ from msgspec.json import schema_components
 
 from midrun.agents.call import Call
 from midrun.codec.brief import safe_str
+from midrun.codec.redaction import is_secret_name
 from midrun.codec.strict import checked
+from midrun.core.placeholders import join_path
 from midrun.core.values import Json
 from midrun.errors import Misconfigured, NotJson, TooLarge
 
@@ -131,6 +133,37 @@ class Arguments:
 
     def _names(self) -> str:
         return f"the arguments: {', '.join(self._found)}" if self._found else "no arguments"
+
+
+def secret_paths(schema: dict[str, Json]) -> tuple[str, ...]:
+    """Return the paths of the fields in `schema` that are named for a secret.
+
+    The author of a tool declares a secret by giving a parameter, or a field of a parameter's
+    own type, such a name. The keys of a dictionary are not in the schema: whoever fills it in
+    chooses them.
+    """
+    defs = _object(schema.get("$defs", {}))
+    found: dict[str, None] = {}
+
+    def walk(part: Json, path: str, inside: tuple[str, ...]) -> None:
+        if isinstance(part, list):
+            for item in part:
+                walk(item, path, inside)
+        if not isinstance(part, dict):
+            return
+        ref = str(part.get("$ref", "")).removeprefix(REFS.format(name=""))
+        if ref in defs and ref not in inside:  # or it is a type that contains itself
+            walk(defs[ref], path, (*inside, ref))
+        for word in ("anyOf", "oneOf", "allOf", "items", "prefixItems"):
+            walk(part.get(word), path, inside)
+        for name, field in _object(part.get("properties", {})).items():
+            if is_secret_name(name):
+                found[join_path(path, name)] = None
+            else:
+                walk(field, join_path(path, name), inside)
+
+    walk(schema, "", ())
+    return tuple(sorted(found))
 
 
 # ── the signature ────────────────────────────────────────────────────────────

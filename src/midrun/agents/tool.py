@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -33,7 +33,7 @@ from midrun.agents.environment import (
     ToolEnvironment,
     declare_environment,
 )
-from midrun.agents.schema import Arguments, Function
+from midrun.agents.schema import Arguments, Function, secret_paths
 from midrun.agents.starting import Delegate
 from midrun.core.values import Effect, Gate, Json, Traits
 from midrun.errors import Misconfigured
@@ -85,6 +85,7 @@ class Options(TypedDict, total=False):
     timeout: timedelta | None  # after this it is aborted
     in_process: bool | None  # of a blocking one: in this process, or in one to be killed
     env: EnvironmentOption  # variables for its process: names, values, or "inherit"
+    secret: Sequence[str]  # arguments that hold secrets, besides those named for one
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -119,10 +120,13 @@ class Tool:
         if problem := _contradiction(self) or _misfit(self):
             raise Misconfigured(f"tool {self.name}", problem)
         vars(self).update(__wrapped__=self.fn, __doc__=self.fn.__doc__)
-        traits = replace(self.traits, version="")
+        named = secret_paths(self.schema)
+        # What follows from the schema is in the version as part of it.
+        more = tuple(path for path in self.traits.secret if path not in named)
+        traits = replace(self.traits, version="", secret=more)
         declared = [self.name, _shape(self.schema), traits, callable(self.approve)]
         version = sha256(msgspec.json.encode(declared, order="sorted")).hexdigest()[:12]
-        vars(self).update(traits=replace(traits, version=version))
+        vars(self).update(traits=replace(traits, version=version, secret=(*more, *named)))
 
     @staticmethod
     def of(fn: "Function | Tool") -> "Tool":
@@ -216,6 +220,7 @@ def tool(  # noqa: PLR0913 - one keyword per trait
     timeout: timedelta | None = None,
     in_process: bool | None = None,
     env: EnvironmentOption = None,
+    secret: Sequence[str] = (),
 ) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
     """Make a tool of a function: `@tool`, `@tool(undo=…)` or `tool(fn, undo=…)`.
 
@@ -236,6 +241,7 @@ def tool(  # noqa: PLR0913 - one keyword per trait
         audience=audience or "",
         four_eyes=four_eyes,
         ask_ttl=0 if expires is None else expires // timedelta(microseconds=1),
+        secret=(secret,) if isinstance(secret, str) else tuple(secret),
     )
 
     def declare(fn: Callable[P, R]) -> ToolFunction[P, R]:
@@ -352,12 +358,13 @@ def _misfit(tool: Tool) -> str:
     """Return which part of the declaration is not of its kind, and what to do; or ""."""
     if isgeneratorfunction(tool.fn) or isasyncgenfunction(tool.fn):
         return "is a generator; return a list, and use call.note to tell how it is getting on"
-    for hook, parameters in _HOOKS.items():
-        fn = getattr(tool, hook)
-        if fn is not None and not _takes(fn, parameters.count(",") + 1):
-            return f"{hook} is called as {hook}({parameters}); {fn!r} cannot be"
-        if isgeneratorfunction(fn) or isasyncgenfunction(fn):
-            return f"{hook} is a generator, of which nothing would run; drop its yield"
+    properties = tool.schema["properties"]
+    assert isinstance(properties, dict)
+    names = {path.split(".")[0] for path in tool.traits.secret}
+    if unknown := names.difference(properties):
+        return f"secret={min(unknown)!r} is none of its arguments: {', '.join(properties)}"
+    if problem := _hook_misfit(tool):
+        return problem
     if callable(tool.approve):
         if is_async(tool.approve) or not _takes(tool.approve, 1):
             return "approve is called as approve(args), and must not be async"
@@ -367,6 +374,17 @@ def _misfit(tool: Tool) -> str:
     if timeout is None or (isinstance(timeout, timedelta) and timeout > timedelta(0)):
         return ""
     return "timeout is a time to wait: timedelta(seconds=30)"
+
+
+def _hook_misfit(tool: Tool) -> str:
+    """Return which hook cannot be called, and what to do; or ""."""
+    for hook, parameters in _HOOKS.items():
+        fn = getattr(tool, hook)
+        if fn is not None and not _takes(fn, parameters.count(",") + 1):
+            return f"{hook} is called as {hook}({parameters}); {fn!r} cannot be"
+        if isgeneratorfunction(fn) or isasyncgenfunction(fn):
+            return f"{hook} is a generator, of which nothing would run; drop its yield"
+    return ""
 
 
 def _takes(fn: object, count: int) -> bool:

@@ -13,6 +13,7 @@ _NEXT: Final = {
     "not_an_outcome": "say whether it happened: yes, no or unknown",
     "already_attempted": "it was made with its arguments once: approve it without --args",
     "empty_text": "say something",
+    "hidden_argument": "decline it, or approve it with other --args",
 }
 """Reason of a refusal → what else to type."""
 

@@ -1,114 +1,359 @@
-"""Redaction: what in a value is secret, and what stands in its place.
+r"""Redaction: which parts of a value are secret, and the placeholder that stands for each.
 
-A secret is known by the name of the field that holds it (`password`, `Authorization`,
-`api_key` …), by a function of the user's own that finds it, or because it was found before. In
-its place stands `[redacted:…]`, the same for the same secret within a run, so that two equal
-calls still look equal.
+A secret is recognised in five ways: the name of the field that holds it (`password`,
+`Authorization`, `api_key` …); a name before it in a text (`password=…`, `"token": "…"`); its
+shape (`sk-…`, `ghp_…`, a JWT, a private key in PEM); a function of the user's own; or because
+it was found before. In its place stands `[redacted:…]`, the same for the same secret within a
+run, so that two equal calls still look equal.
+
+**Cost.** A tool may return eight megabytes that were made to be expensive. Python's `re` holds
+the interpreter lock during one call and needs about 5 ns for a character even where nothing
+matches, `str.find` a tenth of that. So:
+
+- A text is searched in slices of `SLICE_CHARS`. The search is a generator that yields after
+  each slice; `driver.hiding` lets the event loop run in between.
+- No pattern is tried at every position. A rule has a literal `needle`, and a slice without it
+  is not searched. Names are found from their end: in the reversed slice a name follows its `=`
+  or `:`, so the pattern starts with that one character, which `re` looks for with `memchr`.
+- Every quantifier is bounded and possessive: nothing is scanned twice.
+- Cutting into slices changes nothing: a pattern sees the text beyond its slice (`pos` and
+  `endpos` of `re` cut nothing off), and every rule remembers where its last match ended.
+- A text that consists of secrets, or of what looks like them, is hidden from the point where
+  there are too many (`_Looks`).
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import lru_cache
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from midrun.core.placeholders import OPENING, PLACEHOLDER, is_declared, join_path
 from midrun.core.values import Json
+
+T = TypeVar("T")
 
 Find: TypeAlias = Callable[[str, str], Iterable[str]]
 """Finds secrets: given the name of a field, or "", and a text, it returns parts of the text."""
 
-PLACEHOLDER: Final = re.compile(r"\[redacted:[0-9a-f]{12}\]")
+Steps: TypeAlias = Generator[None, None, T]
+"""Work that yields after every slice, and returns its result."""
+
+Span: TypeAlias = tuple[int, int]
+
+SLICE_CHARS: Final = 16_384
+JSON_MAX_CHARS: Final = 131_072
+"""A longer text is not decoded, even if it is JSON: decoding cannot be cut into slices."""
+
+NEEDLE_REACH_CHARS: Final = 16
+"""How far into a match the needle of its rule may end."""
+
+FREE_LOOKS: Final = 4096
+CHARS_PER_LOOK: Final = 64
+SECRET_COST: Final = 4
+
+PLAIN_MAX_CHARS: Final = 256
+LEAF_COST: Final = 32
+"""Characters whose search costs about as much as a look at a number."""
+
+COVER_COST: Final = 128
+"""The same for a secret that is hidden."""
+
+SHORTEST_CHARS: Final = 6
+"""No text that is shorter holds a secret beside something else: `pin=12`."""
+
+NAME_MAX_CHARS: Final = 40
+SECRET_MAX_CHARS: Final = 4096
+PEM_MAX_CHARS: Final = 16_384
+
+# ── names ────────────────────────────────────────────────────────────────────
 
 ENDINGS: Final = (
-    "accesskey",
-    "accesstoken",
-    "apikey",
-    "apitoken",
+    "access key",
+    "access token",
+    "account key",
+    "api key",
+    "api token",
     "authorization",
-    "authtoken",
-    "bearertoken",
+    "auth token",
+    "bearer token",
+    "card number",
+    "connection string",
     "cookie",
     "cookies",
     "credential",
     "credentials",
-    "csrftoken",
-    "encryptionkey",
-    "idtoken",
+    "csrf token",
+    "encryption key",
+    "hmac key",
+    "id token",
+    "master key",
+    "passcode",
     "passphrase",
     "passwd",
     "password",
-    "privatekey",
-    "refreshtoken",
+    "private key",
+    "refresh token",
     "secret",
-    "secretkey",
+    "secret key",
     "secrets",
-    "sessiontoken",
-    "signingkey",
+    "session id",
+    "session token",
+    "signing key",
+    "ssh key",
 )
-"""How the names of fields end that hold secrets, without case, dashes and underscores."""
+"""Ends of the names of secrets, in any spelling: `apiKey`, `X-Api-Key`, `OPENAI_API_KEY`."""
 
-WHOLE: Final = frozenset({"bearer", "pwd", "token"})
+WORDS: Final = ("auth", "cvv", "dsn", "jwt", "otp", "otp code", "pat", "pin", "pin code")
+"""Last words of the names of secrets: `user_pin` and `userPin`, but not `spin`."""
+
+WHOLE: Final = ("bearer", "pwd", "token")
 """Names that mean a secret only on their own: a `next_page_token` is none."""
 
-SIGNS: Final = (
-    "key",
-    "token",
-    "secret",
-    "passw",
-    "passphrase",
-    "pwd",
-    "authorization",
-    "bearer",
-    "basic ",
-    "cookie",
-    "credential",
-    "://",
-)
-"""What a text has in it, in small letters, if it is worth a closer look."""
-
-LEAST: Final = 9
-"""Characters of a name and a secret that is told with it: `pwd=` …"""
-
-_NAME: Final = re.compile(r"""([\w-]{1,40})["']?\s{0,3}[:=]\s{0,3}["']?""")
-_TOLD: Final = re.compile(
-    r"""(?:(?:bearer|basic)\s{1,3})?([^\s"'<>,;&)\]}]{6,4096})""", re.IGNORECASE
-)
-_SCHEME: Final = re.compile(r"\b(?:bearer|basic)\s{1,3}([\w.~+/=-]{8,4096})", re.IGNORECASE)
-_USERINFO: Final = re.compile(r"://[^\s/:@]{0,256}:([^\s/@]{1,256})@")
+_JOINED_ENDINGS: Final = tuple(name.replace(" ", "") for name in ENDINGS)
+_JOINED_WORDS: Final = frozenset(name.replace(" ", "") for name in WORDS)
 _LETTERS: Final = re.compile(r"[^a-z0-9]")
-
-
-class Cover(Protocol):
-    """What hides the secrets of one run."""
-
-    def cover(self, secret: str) -> str:
-        """Return what stands for `secret`."""
-        ...
-
-    def known(self, text: str) -> str:
-        """Return `text` without what was covered before."""
-        ...
+_SEGMENTS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
     """Tell whether a field of this name holds a secret."""
     plain = _LETTERS.sub("", name.lower())
-    return plain in WHOLE or plain.endswith(ENDINGS)
+    if plain in WHOLE or plain.endswith(_JOINED_ENDINGS):
+        return True
+    last = [part.lower() for part in _SEGMENTS.findall(name)[-2:]]
+    return bool(last) and not _JOINED_WORDS.isdisjoint({last[-1], "".join(last)})
 
 
 def may_name_a_secret(text: str) -> bool:
-    """Tell whether a name of a secret may be in `text`, a part of some JSON."""
+    """Tell whether the name of a secret may be in `text`, a part of some JSON."""
     plain = _LETTERS.sub("", text.lower())
     # An escaped letter could hide one: "pass\u0077ord".
-    return "\\u" in text or any(name in plain for name in (*ENDINGS, *WHOLE))
+    names = (*_JOINED_ENDINGS, *WHOLE)
+    if "\\u" in text or any(name in plain for name in names):
+        return True
+    return not _JOINED_WORDS.isdisjoint(part.lower() for part in _SEGMENTS.findall(text))
 
 
-def is_suspicious(text: str) -> bool:
-    """Tell whether there may be a secret in `text`, by its words alone."""
-    small = text.lower()
-    return any(sign in small for sign in SIGNS)
+# ── a name before a secret, in a text ────────────────────────────────────────
+
+
+def _tree(words: Iterable[str]) -> str:
+    """Return a pattern of all `words` that tries each beginning once."""
+    branches: dict[str, list[str]] = {}
+    for word in words:
+        branches.setdefault(word[:1], []).append(word[1:])
+    parts: list[str] = []
+    for first, rest in sorted(branches.items(), reverse=True):  # the empty one last
+        letter = "[-_]?" if first == " " else f"[{first}{first.upper()}]" if first else ""
+        parts.append(letter + (_tree(rest) if any(rest) else ""))
+    return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
+
+
+_NAMES: Final = tuple(
+    (
+        mark,
+        re.compile(
+            rf"""{mark}[\s\]"'\\]{{0,8}}+"""
+            rf"""({_tree({name[::-1] for name in (*ENDINGS, *WORDS, *WHOLE)})}"""
+            rf"""[\w-]{{0,{NAME_MAX_CHARS}}}+)"""
+        ),
+    )
+    for mark in "=:"
+)
+"""Patterns for a name and the mark after it, in reversed text. Group 1 is the name, reversed.
+
+`is_secret_name` decides about a match. A pattern begins with a literal, which `re` finds
+quickly, and has nothing before the last letter of the name but one class of characters.
+"""
+
+NAME_REACH_CHARS: Final = 2 * NAME_MAX_CHARS
+"""How far before its `=` a name may begin."""
+
+_VALUE: Final = re.compile(
+    rf"""
+    [=>]?\s{{0,3}}+
+    (?: "((?:[^"\\\r\n]|\\.){{1,{SECRET_MAX_CHARS}}}+)"
+      | '((?:[^'\\\r\n]|\\.){{1,{SECRET_MAX_CHARS}}}+)'
+      | \\{{1,4}}+"([^"\\\r\n]{{1,{SECRET_MAX_CHARS}}}+)\\{{1,4}}+"
+      | (\\{{0,4}}+["'])?
+        ((?:(?:bearer|basic)\s{{1,3}}+)? [^\s"'<>,;&)\]}}]{{4,{SECRET_MAX_CHARS}}}+)
+    )""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_SCHEME_PREFIX: Final = re.compile(r"(?:bearer|basic)\s{1,3}", re.IGNORECASE)
+_REFERENCE: Final = re.compile(r"\$[A-Za-z_{(]|\{\{")
+"""`$TOKEN` and `{{ token }}` name a secret, and are none."""
+
+PLAIN_MIN_CHARS: Final = 6
+"""A value without quotes and without a digit is a word if it is shorter."""
+
+
+def _named_secret(text: str, at: int) -> Span | None:
+    """Return the secret whose name ends with the `:` or `=` right before `at`."""
+    if (value := _VALUE.match(text, at)) is None:
+        return None
+    group = value.lastindex or 0
+    start, end = value.span(group)
+    if _REFERENCE.match(text, start, end):
+        return None
+    if group == 5:  # noqa: PLR2004 - the last: without a closing quote
+        has_digit = any(map(str.isdigit, value[5]))
+        # "password: secret" may be prose; with "=", a quote or a digit it is not.
+        told = text[at - 1] == "=" or value[4] is not None
+        if not has_digit and (not told or end - start < PLAIN_MIN_CHARS):
+            return None
+    if (scheme := _SCHEME_PREFIX.match(text, start, end)) is not None and scheme.end() < end:
+        start = scheme.end()
+    return start, end
+
+
+# ── shapes ───────────────────────────────────────────────────────────────────
+
+
+class Rule(NamedTuple):
+    """A shape of secrets. Group 1 of the pattern is the secret, at most `reach` long in all."""
+
+    needles: tuple[str, ...]
+    pattern: re.Pattern[str]
+    reach: int = 1024
+    is_right: Callable[[str, "re.Match[str]"], bool] = lambda _, __: True
+
+
+def _has_digit(_: str, match: "re.Match[str]") -> bool:
+    return any(map(str.isdigit, match[1]))
+
+
+def _looks_random(text: str, match: "re.Match[str]") -> bool:
+    """Tell a credential from a word: "Basic understanding" holds no secret."""
+    inner = match[1][1:]
+    return _has_digit(text, match) or (not inner.islower() and not inner.isupper())
+
+
+def _is_of_curl(text: str, match: "re.Match[str]") -> bool:
+    return "curl" in text[max(0, match.start() - 256) : match.start()]
+
+
+# Each begins with a literal, or a class of two letters: `re` then finds candidates quickly. The
+# assertion that no letter stands before it comes after that for the same reason.
+SHAPES: Final = (
+    Rule(("sk-",), re.compile(r"(sk-(?<![\w-]sk-)[\w-]{16,512}+)"), 1024, _has_digit),
+    Rule(("gh",), re.compile(r"(gh[pousr]_(?<!\w....)[A-Za-z0-9]{16,512}+)")),
+    Rule(("github_pat_",), re.compile(r"(github_pat_\w{16,512}+)")),
+    Rule(("xox",), re.compile(r"(xox[abeoprs]-(?<!\w.....)[A-Za-z0-9-]{10,512}+)")),
+    Rule(("AKIA", "ASIA"), re.compile(r"(A(?:KIA|SIA)(?<!\w....)[A-Z0-9]{16})(?!\w)")),
+    Rule(("AIza",), re.compile(r"(AIza(?<!\w....)[\w-]{35})(?![\w-])")),
+    Rule(
+        ("eyJ",),
+        re.compile(r"(eyJ(?<![\w-]...)[\w-]{6,4096}+(?:\.[\w-]{1,4096}+){1,4}+)"),
+        6 * 4096,
+    ),
+    Rule(
+        ("-----BEGIN ",),
+        re.compile(
+            r"(-----BEGIN [A-Z0-9 ]{0,32}PRIVATE KEY(?: BLOCK)?-----"
+            rf"(?:[^-]|-(?!----END)){{0,{PEM_MAX_CHARS}}}+"
+            r"(?:-----END[A-Z0-9 ]{0,64}+-----)?)"
+        ),
+        PEM_MAX_CHARS + 256,
+    ),
+    Rule(("://",), re.compile(r"://[^\s/:@]{0,256}+:([^\s/@]{1,256}+)@")),
+    Rule(
+        ("earer", "asic"),
+        re.compile(
+            r"[bB](?<![A-Za-z].)(?:earer|asic)\s{1,3}+"
+            rf"([\w.~+/=-]{{8,{SECRET_MAX_CHARS}}}+)"
+        ),
+        SECRET_MAX_CHARS + 16,
+        _looks_random,
+    ),
+    Rule(
+        ("-u",),
+        re.compile(
+            r"-(?:u|-user|-proxy-user)(?:(?<=\s-u)|(?<=-user))[ =]{0,3}+[\"']?"
+            r"[^\s:\"']{1,256}+:([^\s\"']{1,256}+)"
+        ),
+        1024,
+        _is_of_curl,
+    ),
+)
+
+
+_NEEDLES: Final = tuple(needle for rule in SHAPES for needle in rule.needles if needle != "gh")
+
+
+def may_hold_secret(text: str) -> bool:
+    """Tell whether a short text needs a search."""
+    if len(text) < SHORTEST_CHARS:
+        return False
+    if "=" in text or ":" in text or "gh" in text:
+        return True
+    return any(needle in text for needle in _NEEDLES)
+
+
+# ── the search ───────────────────────────────────────────────────────────────
+
+
+class Cover(Protocol):
+    """Remembers the secrets of one run."""
+
+    @property
+    def found(self) -> int:
+        """How many secrets have been found that are looked for everywhere."""
+        ...
+
+    def may_be_in(self, text: str) -> bool:
+        """Tell whether one of those may be in a short text."""
+        ...
+
+    def cover(self, secret: str, *, spread: bool = True) -> str:
+        """Return the placeholder of `secret`; with `spread`, look for it everywhere else."""
+        ...
+
+    def cover_text(self, secret: str, *, spread: bool = True) -> Steps[str]:
+        """Return the placeholder of a secret of any length."""
+        ...
+
+    def search(self, text: str, since: int = 0) -> Steps[str]:
+        """Return `text` without the secrets that were found after the first `since`."""
+        ...
+
+
+class Sought(NamedTuple):
+    """What to look for in a value, and what a secret in it means elsewhere.
+
+    `names`: a name in a text gives the secret after it away. `spread`: what is found is hidden
+    everywhere else, too. `json`: a text may be JSON. `declared`: paths of fields that hold
+    secrets by their tool's word; those are always hidden everywhere else.
+    """
+
+    names: bool = True
+    spread: bool = True
+    json: bool = True
+    declared: tuple[str, ...] = ()
+
+
+DATA: Final = Sought()
+"""Results and errors of tools, answers of people."""
+
+PEOPLE_WORDS: Final = Sought(json=False)
+
+MODEL_WORDS: Final = Sought(names=False, spread=False, json=False)
+"""Names are no sign in it: an agent that writes a configuration file is not to be garbled."""
+
+MODEL_DATA: Final = Sought(names=False, spread=False)
+"""The provider's own message: words, and arguments of calls as JSON in a text."""
+
+
+def drain(steps: Steps[T]) -> T:
+    """Do all steps at once, and return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # as `Steps` says
 
 
 class Redaction:
@@ -118,96 +363,286 @@ class Redaction:
         self._cover = cover
         self._find = find
 
-    def value(self, value: Json, *, prose: bool = False) -> Json:
-        """Return data without its secrets; with `prose`, its texts are what somebody said."""
+    def value(self, value: Json, sought: Sought = DATA) -> Steps[Json]:
+        """Return data without its secrets."""
         if not value:
             return value
+        search = _Search(self._cover, self._find, sought)
         try:
-            return self._walked(value, "", prose=prose)
-        except RecursionError:  # nobody could store it either
-            return self._cover.cover("too deep to be looked at")
+            shown = yield from search.walk(value, "", "")
+            # A secret that was found near the end may stand near the beginning, too.
+            while search.first is not None and search.first != self._cover.found:
+                search = _KnownSearch(self._cover, self._find, sought, since=search.first)
+                shown = yield from search.walk(shown, "", "")
+        except RecursionError:  # too deep to be stored, either
+            return self._cover.cover("too deep to be looked at", spread=False)
+        return shown
 
-    def said(self, text: str) -> str:
-        """Return what somebody wrote or said without its secrets.
 
-        In prose a word after *password* is mostly just a word, so names are no sign here.
-        """
-        return self._cover.known(self._found("", text)) if text else text
+class _Search:
+    """One walk over one value. Every method yields after about `SLICE_CHARS` of work."""
 
-    def _walked(self, value: Json, name: str, *, prose: bool) -> Json:
+    def __init__(self, cover: Cover, find: Find | None, sought: Sought) -> None:
+        self.cover = cover
+        self.find = find
+        self.sought = sought
+        self.left = SLICE_CHARS
+        self.first: int | None = None  # how many secrets were known after the first text
+
+    def walk(self, value: Json, name: str, path: str) -> Steps[Json]:
+        """Return `value`, the field `name` at `path`, without its secrets."""
         match value:
             case str():
-                return self._leaf(value, name, prose=prose)
+                return (yield from self.leaf(value, name, path)) if value else value
             case dict():
-                held = is_secret_name(name)  # then whatever is inside is secret, too
-                found = {
-                    key: self._walked(inner, name if held else str(key), prose=prose)
-                    for key, inner in value.items()
-                }
-                same = all(found[key] is inner for key, inner in value.items())
-                return value if same else found
+                return (yield from self._object(value, name, path))
             case list() | tuple():
-                items = [self._walked(item, name, prose=prose) for item in value]
-                same = all(a is b for a, b in zip(items, value, strict=True))
-                return value if same else items
+                return (yield from self._array(value, name, path))
             case _:
                 return value
 
-    def _leaf(self, text: str, name: str, *, prose: bool) -> str:
-        if not text or (text[0] == "[" and PLACEHOLDER.fullmatch(text)):
+    def _object(self, value: dict[str, Json], name: str, path: str) -> Steps[Json]:
+        held = is_secret_name(name)  # then everything inside of it is secret, too
+        found: dict[str, Json] = {}
+        same = True
+        for key, inner in value.items():
+            below = join_path(path, str(key)) if self.sought.declared else ""
+            shown, inner_name = inner, name if held else str(key)
+            if not self._is_plain(inner, inner_name, below):
+                shown = yield from self.walk(inner, inner_name, below)
+                same = same and shown is inner
+            found[key] = shown
+            if self.left < 0:
+                self.left = SLICE_CHARS
+                yield
+        return value if same else found
+
+    def _array(self, value: Sequence[Json], name: str, path: str) -> Steps[Json]:
+        found: list[Json] = []
+        same = True
+        for inner in value:
+            shown = inner
+            if not self._is_plain(inner, name, path):
+                shown = yield from self.walk(inner, name, path)
+                same = same and shown is inner
+            found.append(shown)
+            if self.left < 0:
+                self.left = SLICE_CHARS
+                yield
+        return value if same else found
+
+    def _is_plain(self, value: Json, name: str, path: str) -> bool:
+        """Tell at a glance that there is no secret in `value`; False if it needs a search.
+
+        Most values are numbers and short texts. A generator for each of them would cost more
+        than the search.
+        """
+        self.left -= LEAF_COST
+        if not isinstance(value, str):
+            return not isinstance(value, dict | list | tuple)
+        self.left -= len(value)
+        if not value:
+            return True
+        if self.first is None:
+            self.first = self.cover.found
+        if len(value) > PLAIN_MAX_CHARS or self.find is not None or self.cover.may_be_in(value):
+            return False
+        if is_secret_name(name) or (
+            self.sought.declared and is_declared(path, self.sought.declared)
+        ):
+            return False
+        return not may_hold_secret(value)
+
+    def leaf(self, text: str, name: str, path: str) -> Steps[str]:
+        """Return a text, the field `name` at `path`, without its secrets."""
+        if text[0] == "[" and PLACEHOLDER.fullmatch(text):
             return text
+        if self.sought.declared and is_declared(path, self.sought.declared):
+            return (yield from self.cover.cover_text(text))
         if is_secret_name(name):
-            return self._cover.cover(text)
-        shown = text
-        if len(text) >= LEAST and is_suspicious(text):
-            data = text[0] in "{["
-            shown = self._json(text, prose=prose) if data else ""
-            if not shown:  # data that cannot be read is no prose, either
-                shown = text if prose and not data else self._pairs(text)
-        shown = self._cover.known(self._found(name, shown))
+            return (yield from self.cover.cover_text(text, spread=self.sought.spread))
+        shown = ""
+        if self.sought.json and text[0] in "{[":
+            shown = yield from self._json(text)
+        if not shown:  # data that cannot be read is no prose, either
+            names = self.sought.names or (self.sought.json and text[0] in "{[")
+            spans = yield from search_text(text, names=names)
+            shown = yield from self._covered(text, spans)
+        shown = yield from self._found(name, shown)
+        shown = yield from self._known(shown, 0)
         return text if shown == text else shown
 
-    def _json(self, text: str, *, prose: bool) -> str:
+    def _known(self, text: str, since: int) -> Steps[str]:
+        """Hide what is known, also if it was found by another search in the meantime."""
+        while True:
+            found = self.cover.found
+            text = yield from self.cover.search(text, since)
+            if self.cover.found == found:
+                break
+            since = found
+        if self.first is None:
+            self.first = found
+        return text
+
+    def _json(self, text: str) -> Steps[str]:
         """Return a text that is JSON without the secrets in it; "" if it is none."""
+        if len(text) > JSON_MAX_CHARS or not ('"' in text and text.rstrip()[-1] in "}]"):
+            return ""
         try:
             inner = msgspec.json.decode(text)
         except (msgspec.MsgspecError, RecursionError):
             return ""
-        hidden = self._walked(inner, "", prose=prose)
+        hidden = yield from self.walk(inner, "", "")
         return text if hidden is inner else msgspec.json.encode(hidden).decode()
 
-    def _pairs(self, text: str) -> str:
-        """Hide what follows a secret's name, as in a header, a query or a configuration."""
+    def _covered(self, text: str, spans: Sequence[Span]) -> Steps[str]:
         parts: list[str] = []
         end = 0
-        for name in _NAME.finditer(text):
-            if name.start() < end or not is_secret_name(name[1]):
+        for start, stop in spans:
+            secret = text[start:stop]
+            if secret.startswith(OPENING):
                 continue
-            if (told := _TOLD.match(text, name.end())) is not None:
-                # "password: secret" may be prose; quoted, after "=", or with a digit it is not.
-                if name[0][-1] not in "='\"" and not any(map(str.isdigit, told[1])):
-                    continue
-                parts += [text[end : told.start(1)], self._covered(told[1])]
-                end = told.end()
-        text = "".join([*parts, text[end:]])
-        text = _SCHEME.sub(self._group, text)
-        return _USERINFO.sub(self._group, text)
+            shown = yield from self.cover.cover_text(secret, spread=self.sought.spread)
+            parts += [text[end:start], shown]
+            end = stop
+            self.left -= COVER_COST
+            if self.left < 0:
+                self.left = SLICE_CHARS
+                yield
+        return "".join([*parts, text[end:]]) if parts else text
 
-    def _group(self, match: re.Match[str]) -> str:
-        start, end = match.start(1) - match.start(), match.end(1) - match.start()
-        return match[0][:start] + self._covered(match[1]) + match[0][end:]
-
-    def _covered(self, told: str) -> str:
-        return told if told.startswith("[redacted:") else self._cover.cover(told)
-
-    def _found(self, name: str, text: str) -> str:
-        if self._find is None or not text:
+    def _found(self, name: str, text: str) -> Steps[str]:
+        """Hide what the user's own function finds. It is given the text whole."""
+        if self.find is None:
             return text
         try:
-            parts = sorted(set(self._find(name, text)), key=len, reverse=True)
+            parts = sorted(set(self.find(name, text)), key=len, reverse=True)
             for part in parts:
                 if part and not PLACEHOLDER.fullmatch(part):
-                    text = text.replace(part, self._cover.cover(part))
-        except Exception:  # noqa: BLE001 - the user's code: what it could not judge is not shown
-            return self._cover.cover(text)
+                    text = text.replace(part, self.cover.cover(part))
+                    self.left -= len(text)
+                    if self.left < 0:
+                        self.left = SLICE_CHARS
+                        yield
+        except Exception:  # noqa: BLE001 - the user's code: a text that it cannot judge is not shown
+            return self.cover.cover(text)
         return text
+
+
+class _KnownSearch(_Search):
+    """A walk that looks for secrets only that were found since."""
+
+    def __init__(self, cover: Cover, find: Find | None, sought: Sought, *, since: int) -> None:
+        super().__init__(cover, find, sought)
+        self._since = since
+
+    def leaf(self, text: str, name: str, path: str) -> Steps[str]:
+        del name, path
+        if text[0] == "[" and PLACEHOLDER.fullmatch(text):
+            return text
+        shown = yield from self._known(text, self._since)
+        return text if shown == text else shown
+
+
+class _Looks:
+    """How much of one text is looked at closely; a text that needs more is hidden from there.
+
+    A look takes about a microsecond and a secret four more, so this is what bounds the time for
+    a text that is made of them. It allows a secret in every 256 characters of a large text and
+    in every 70 of one with 100,000 characters.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._left = FREE_LOOKS + len(text) // CHARS_PER_LOOK
+
+    def spend(self, cost: int = 1) -> bool:
+        """Tell whether there is so much left, and take it."""
+        self._left -= cost
+        return self._left >= 0
+
+
+def search_text(text: str, *, names: bool, slice_chars: int = SLICE_CHARS) -> Steps[list[Span]]:
+    """Return where secrets are in `text`, in order, without overlaps."""
+    spans: list[Span] = []
+    looks, size = _Looks(text), len(text)
+    ends = [0] * (len(SHAPES) + 1)  # of the last match of every rule; the last is for names
+    for start in range(0, size, slice_chars):
+        if start:
+            yield
+        end = min(start + slice_chars, size)
+        found: list[Span] = []
+        enough = True
+        if names:
+            enough = _search_names(text, (start, end), ends, found, looks)
+        for number in range(len(SHAPES)):
+            enough = enough and _search_shape(text, (start, end), number, ends, found, looks)
+        spans += found
+        if not enough:
+            spans.append((start, size))  # not all rules have seen this slice
+            break
+    return merge_spans(spans)
+
+
+def _search_names(
+    text: str, where: Span, ends: list[int], found: list[Span], looks: _Looks
+) -> bool:
+    """Find secrets by the names before them; False if no look is left."""
+    start, end = where
+    begin = max(0, start - NAME_REACH_CHARS)
+    part = text[begin:end][::-1]
+    stop = begin + len(part)
+    names: list[re.Match[str]] = []
+    for mark, pattern in _NAMES:
+        if mark in part:
+            # A ruler of marks gives no value to a name, and each would cost a try.
+            ruled = part.replace(mark * 2, "\0\0") if mark * 4 in part else part
+            names += pattern.finditer(ruled)
+    # Found in reverse, handled from the left, as a reader would.
+    for name in sorted(names, key=re.Match.start, reverse=True):
+        at = stop - name.start()  # right after the mark
+        if not start < at <= end or at - 1 < ends[-1] or text[at : at + 1] == name[0][0]:
+            continue  # "==" compares, "::" separates: neither gives a value to a name
+        if not looks.spend():
+            return False
+        if not is_secret_name(text[stop - name.end(1) : stop - name.start(1)]):
+            continue
+        if (span := _named_secret(text, at)) is not None:
+            if not looks.spend(SECRET_COST):
+                return False
+            found.append(span)
+            ends[-1] = span[1]
+    return True
+
+
+def _search_shape(
+    text: str, where: Span, number: int, ends: list[int], found: list[Span], looks: _Looks
+) -> bool:
+    """Find secrets of one shape; False if no look is left."""
+    rule, (start, end) = SHAPES[number], where
+    for needle in rule.needles:
+        if text.find(needle, start, end + NEEDLE_REACH_CHARS) >= 0:
+            break
+    else:
+        return True
+    for match in rule.pattern.finditer(text, max(start, ends[number]), end + rule.reach):
+        if match.start() >= end:
+            break
+        if not looks.spend():
+            return False
+        ends[number] = match.end()
+        if rule.is_right(text, match):
+            if not looks.spend(SECRET_COST):
+                return False
+            found.append(match.span(1))
+    return True
+
+
+def merge_spans(spans: list[Span]) -> list[Span]:
+    """Return `spans` in order; those that overlap become one."""
+    merged: list[Span] = []
+    for start, end in sorted(spans):
+        if merged and start < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged

@@ -228,6 +228,7 @@ GUARDS: Final[Mapping[type[Input], tuple[str, ...]]] = {
         "not_an_approval",
         "not_allowed",
         "already_attempted",
+        "hidden_argument",
     ),
     c.Decline: (
         "no_such_ask",

@@ -111,6 +111,7 @@ class Traits(Value, kw_only=True):
     unstoppable: bool = False  # it blocks a thread, which nobody can stop
     ask_ttl: int = 0  # microseconds after which an undecided approval is a no; 0 is never
     version: str = ""
+    secret: tuple[str, ...] = ()  # paths of arguments that hold secrets, joined by dots
 
 
 class Use(Value, kw_only=True):

@@ -19,7 +19,8 @@ from midrun.core.evidence import AskMoot, AskPerson, Close, TakeBack
 from midrun.core.head import head_of
 from midrun.core.ids import SECOND, AskId, RunId, child_id
 from midrun.core.machine import apply
-from midrun.core.state import Ask, Hold, State
+from midrun.core.placeholders import about_hidden
+from midrun.core.state import Ask, Call, Hold, State
 from midrun.core.values import RESTS, TERMINAL, Actor, Decision, Json, Origin, Phase, UndoSet
 from midrun.driver.control import Given, bring
 from midrun.driver.flight import Flight
@@ -161,6 +162,7 @@ def _asked(child: State, flight: Flight, state: State) -> AskPerson:
         "tool": about.use.tool if about else "",
         "why": about.use.why if about else "",
         "data": ask.data,
+        **_hidden(ask, about),
     }
     return AskPerson(
         epoch=state.epoch,
@@ -174,6 +176,17 @@ def _asked(child: State, flight: Flight, state: State) -> AskPerson:
         expires=ask.expires,
         continuation=None if ask.continuation is None else {},  # so that it can be declined
     )
+
+
+def _hidden(ask: Ask, about: Call | None) -> dict[str, Json]:
+    """Return what the parent must know of arguments that are hidden in what its child asks."""
+    if about is None:
+        return {}
+    words, approvable = about_hidden(ask, about.use)
+    inner = ask.data if ask.ask_kind == "child" and isinstance(ask.data, dict) else {}
+    secret = inner.get("secret") or list(about.use.traits.secret)
+    told = {"hidden": words, "unapprovable": not approvable, "secret": secret}
+    return {name: value for name, value in told.items() if value}
 
 
 async def _begin(

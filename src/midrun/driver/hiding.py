@@ -1,25 +1,36 @@
 """Hiding: evidence, controls and deltas without secrets, field by field.
 
 By the names of fields, so that a new kind of evidence with an `error` is covered without a word
-here. What comes from tools and files is searched for names of secrets, what people and models
-say only for secrets that are found otherwise.
+here. Data of tools and words of people are searched for names and shapes of secrets, words of
+models for shapes only. A secret that a model wrote is hidden where it stands, and nowhere else.
 """
 
 from collections import OrderedDict
 from functools import cache
+from operator import is_
 from typing import Final, TypeVar, cast, get_args, get_type_hints
 
+from anyio.lowlevel import cancel_shielded_checkpoint
 from msgspec import Struct
 from msgspec.structs import replace
 
-from midrun.codec.redaction import may_name_a_secret
+from midrun.codec.redaction import (
+    MODEL_WORDS,
+    PEOPLE_WORDS,
+    Sought,
+    Steps,
+    drain,
+    may_name_a_secret,
+)
 from midrun.core.controls import Approve, Wish
+from midrun.core.entries import RunStarted
 from midrun.core.ids import CallId, RunId
 from midrun.core.state import State
 from midrun.core.values import Reply, Use
 from midrun.driver.delta import Delta
 from midrun.driver.vault import Secrets, Vault
 
+T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 C = TypeVar("C", bound=Wish)
 
@@ -44,16 +55,36 @@ SPEAKING: Final = 512
 """Of how many calls at a time it is remembered what was held back of them."""
 
 
-def hidden(vault: Vault, run: RunId, given: S) -> S:
-    """Return evidence, a control or an entry as it can be journaled."""
-    return _hidden(vault.of(run), given) if vault.hides else given
+async def hide(vault: Vault, run: RunId, given: S) -> S:
+    """Return evidence, a control or an entry as it can be journaled.
+
+    A large value is searched in slices, and everything else in this event loop has its turn
+    after each. A cancellation is left for later: the work is bounded, and a result that is
+    lost here would be lost for good.
+    """
+    return await _do(_hidden(vault.of(run), given)) if vault.hides else given
 
 
-def _hidden(secrets: Secrets, given: S) -> S:
+def hide_at_once(vault: Vault, run: RunId, given: S) -> S:
+    """Return a small piece of evidence as it can be journaled, without letting others run."""
+    return drain(_hidden(vault.of(run), given)) if vault.hides else given
+
+
+async def _do(steps: Steps[T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # as `Steps` says
+        await cancel_shielded_checkpoint()
+
+
+def _hidden(secrets: Secrets, given: S) -> Steps[S]:
     changed: dict[str, object] = {}
+    words = PEOPLE_WORDS if isinstance(given, Wish | RunStarted) else MODEL_WORDS
     for name in _searched(type(given)):
         before: object = getattr(given, name)
-        after = _field(secrets, name, before)
+        after = yield from _field(secrets, name, before, words)
         if after is not before:
             changed[name] = after
     return replace(given, **changed) if changed else given
@@ -70,32 +101,38 @@ def _searched(kind: type[Struct]) -> tuple[str, ...]:
     )
 
 
-def _field(secrets: Secrets, name: str, value: object) -> object:
+def _field(secrets: Secrets, name: str, value: object, words: Sought) -> Steps[object]:
     if not value:
         return value
     if isinstance(value, Reply):
-        return secrets.reply(value)
+        return (yield from secrets.reply(value))
     if isinstance(value, Use):
-        return secrets.use(value)
+        return (yield from secrets.use(value, by_model=False))
     if name in PARTS:
-        return _hidden(secrets, cast("Struct", value))
+        return (yield from _hidden(secrets, cast("Struct", value)))
     if name in MANY and isinstance(value, tuple):
-        return tuple(_hidden(secrets, part) for part in value)
+        parts: list[object] = []
+        for part in value:
+            shown = yield from _hidden(secrets, part)
+            parts.append(shown)
+        return value if all(map(is_, parts, value)) else tuple(parts)
     if name in DATA:
-        return secrets.redaction.value(value)
+        return (yield from secrets.redaction.value(value))
     if name in WORDS and isinstance(value, str):
-        return secrets.redaction.said(value)
+        return (yield from secrets.redaction.value(value, words))
     return value
 
 
-def asked(vault: Vault, state: State, control: C) -> C:
-    """Return a control as it can be journaled; what a person edited is remembered, too."""
+async def hide_control(vault: Vault, state: State, control: C) -> C:
+    """Return a control as it can be journaled; edited arguments are remembered, too."""
     if vault.hides and isinstance(control, Approve) and control.args is not None:
         ask = state.ask(control.ask)
         call = None if ask is None else state.call(ask.call)
-        edited = Use(tool="" if call is None else call.use.tool, args=control.args)
-        control = replace(control, args=vault.of(state.run).use(edited).args)
-    return hidden(vault, state.run, control)
+        edited = Use(tool="") if call is None else call.use
+        edited = Use(tool=edited.tool, args=control.args, traits=edited.traits)
+        use = await _do(vault.of(state.run).use(edited, by_model=False))
+        control = replace(control, args=use.args)
+    return await hide(vault, state.run, control)
 
 
 class Screen:
@@ -122,7 +159,7 @@ class Screen:
             self._held.pop((delta.run, delta.call, delta.kind), None)
         secrets = self._vault.of(delta.run)
         if delta.kind == "note":
-            shown = secrets.redaction.value(delta.text)
+            shown = drain(secrets.redaction.value(delta.text))
         elif self._vault.find is not None:
             return None
         elif delta.kind == "args":

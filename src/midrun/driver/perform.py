@@ -42,7 +42,7 @@ from midrun.driver.bell import Bell
 from midrun.driver.children import attend, pass_on
 from midrun.driver.control import bring
 from midrun.driver.flight import FENCED, Flight, Form
-from midrun.driver.hiding import hidden
+from midrun.driver.hiding import hide, hide_at_once
 from midrun.driver.journal import load
 from midrun.driver.judging import judge
 from midrun.driver.keeping import kept
@@ -122,12 +122,14 @@ class Door:
             # A fault of ours: it must not end anything but this call.
             given = _failed(self.epoch, flight, words(error))
         await shake_off()
+        if given is not None:
+            # While it is still a flight: to the drive the call is under way until it is over.
+            given = kept(await hide(self._means.vault, self._run, given))
         flight.end()
         if self._flights.get((flight.call.id, flight.form)) is flight:
             del self._flights[flight.call.id, flight.form]
         if given is None:
             return
-        given = kept(hidden(self._means.vault, self._run, given))
         if flight.given_up or self._dropped:
             await self._bring_late(flight, given)
         else:
@@ -161,7 +163,10 @@ class Door:
         except (BadArguments, ValueError) as error:
             return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=str(error)))
         self._planned = (state.seq, items)
-        self._bring(hidden(self._means.vault, self._run, SetPlan(epoch=epoch, items=items)))
+        # At once, not in slices: the plan of a sibling must not come in between.
+        self._bring(
+            hide_at_once(self._means.vault, self._run, SetPlan(epoch=epoch, items=items))
+        )
         return Close(epoch=epoch, outcome=CallDone(call=call.id, result=noted(items)))
 
     async def _save(self, call: CallId, progress: Json) -> None:
@@ -172,7 +177,7 @@ class Door:
             StaleEpoch: nobody waits for this call any more; nothing was saved.
         """
         given = SaveProgress(epoch=self.epoch, call=call, progress=progress)
-        given = hidden(self._means.vault, self._run, given)
+        given = await hide(self._means.vault, self._run, given)
         encode_entry(ProgressSaved(call=call, progress=given.progress))
         saved = Saved()
         if not self._dropped:
@@ -213,7 +218,7 @@ class Door:
         given = await judge(self.epoch, name, state, self._agent)
         await shake_off()
         self._judging.discard(name)
-        self._bring(hidden(self._means.vault, self._run, given))
+        self._bring(await hide(self._means.vault, self._run, given))
 
     # ── stopping ──────────────────────────────────────────────────────────────────────────
 

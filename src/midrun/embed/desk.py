@@ -23,7 +23,7 @@ from midrun.core.verdicts import Refused
 from midrun.driver.batch import Batch
 from midrun.driver.bell import Bell
 from midrun.driver.control import bring, bring_all, rule
-from midrun.driver.hiding import asked, hidden
+from midrun.driver.hiding import hide, hide_control
 from midrun.driver.journal import load, read_on
 from midrun.driver.live import Live
 from midrun.driver.news import News
@@ -75,7 +75,7 @@ class Desk:
             state = self.known(run) or await load(self.store, run)
             if isinstance(control, Approve) and control.args is not None:
                 await self._check_edited(state, control)
-            control = asked(self._vault, state, control)
+            control = await hide_control(self._vault, state, control)
             ruled = await bring(self.store, state, control, self.now)
             if ruled.entries:
                 self.hear(run, ruled.after)
@@ -100,7 +100,7 @@ class Desk:
         """
         self.news.check_loop()
         state = self.known(run) or await load(self.store, run)
-        controls = [asked(self._vault, state, control) for control in controls]
+        controls = [await hide_control(self._vault, state, one) for one in controls]
         every = await bring_all(self.store, state, controls, self.now)
         for control, ruled in zip(controls, every, strict=False):
             receipt(control, ruled)
@@ -148,7 +148,7 @@ class Desk:
             ThreadTaken: it wants its thread `alone`, and another began that.
         """
         self.news.check_loop()
-        empty, started = State(run=run), hidden(self._vault, run, started)
+        empty, started = State(run=run), await hide(self._vault, run, started)
         head = head_of(apply(empty, [started], self.now()))
         try:
             appended = await self.store.create(run, [started], head=head, alone=alone)

@@ -1,6 +1,7 @@
 """Receipts: what somebody who asked something of a run gets back, or why not."""
 
 from midrun.core import controls as c
+from midrun.core.placeholders import about_hidden
 from midrun.core.possible import possible
 from midrun.core.sentences.asks import describe_closure
 from midrun.core.table import name_of
@@ -28,7 +29,7 @@ def receipt(control: c.Control, ruled: Ruled) -> Receipt:
             possible(after),
             verdict.by,
             verdict.seq,
-            _describe_winner(control, ruled),
+            _describe_refusal(control, ruled),
         )
     pausing = isinstance(control, c.Pause | c.TakeOver) and after.phase is Phase.PAUSING
     if isinstance(control, c.Cancel) and after.phase is Phase.HALTED:
@@ -49,8 +50,13 @@ def receipt(control: c.Control, ruled: Ruled) -> Receipt:
     )
 
 
-def _describe_winner(control: c.Control, ruled: Ruled) -> str:
-    """Return the decision that a refused one lost to; empty if it lost to none."""
+def _describe_refusal(control: c.Control, ruled: Ruled) -> str:
+    """Return the decision that a refused one lost to, or the arguments that are hidden."""
     verdict, ask = ruled.verdict, ruled.after.ask(getattr(control, "ask", ""))
+    if isinstance(control, c.Approve) and getattr(verdict, "reason", "") == "hidden_argument":
+        call = None if ask is None else ruled.after.call(ask.call)
+        return (
+            "" if ask is None or call is None else about_hidden(ask, call.use, control.args)[0]
+        )
     lost = isinstance(verdict, Refused) and verdict.reason in LOST_ASK
     return describe_closure(ask) if lost and ask is not None else ""

@@ -71,6 +71,8 @@ def deciding(ask: AskView, number: int, count: int, width: int) -> list[Line]:
         lines += [[("dim", row)] for row in folded(f"  why: {flat(ask.why)}", width)]
     if ask.kind != "question" and ask.args is not None:
         lines += _arguments(ask, width)
+    if ask.hidden:
+        lines += [[("waiting", row)] for row in folded(f"  {flat(ask.hidden)}", width)]
     lines += [[("", f"  {n}  {flat(exact(str(o)))}")] for n, o in enumerate(options(ask), 1)]
     return [*lines, keys(ask_keys(ask))]
 

@@ -235,6 +235,7 @@ export class Asks extends StoreElement {
             }.</span
           >`
         : this._about(ask)}
+      ${ask.hidden ? html`<span class="hidden-arguments">${ask.hidden}</span>` : nothing}
       ${why ? html`<span class="dim">Why: ${why}</span>` : nothing}
       ${left < Infinity
         ? html`<span class="dim">${left > 0 ? `Expires in ${span(left)}` : "Its time is up"}</span>`

@@ -10,7 +10,7 @@
  * @typedef {{name: string, used: number, cap: number, raised: number}} Cap
  * @typedef {{id: string, goal: string, place: string, held_at: string, expires_at: string}} Frame
  * @typedef {{id: string, ref: string, kind: string, of: string | null, question: string, data: any, call: string,
- *   tool: string, args: any, why: string, audience: string, expires_at: string | null,
+ *   tool: string, args: any, why: string, hidden: string, audience: string, expires_at: string | null,
  *   declinable: boolean, may_decide: boolean}} Ask
  * @typedef {{id: string, tool: string, since: string, attempt: number, form: string, why: string,
  *   unstoppable: boolean}} Flight

@@ -1,0 +1,206 @@
+"""A secret that is hidden from an approver: by whose word, and what cannot be approved."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import anyio
+import pytest
+
+from midrun import Agent, ControlRefused, Midrun, Misconfigured, Tool, tool
+from midrun.core.placeholders import PLACEHOLDER
+from midrun.embed.run import Run
+from midrun.models import ScriptedModel, Use
+from midrun.models.scripted import Line
+
+ATTACKER = "DE89-3704-0044-0532"
+OURS = "DE02-1203-0000-0000"
+
+
+@pytest.fixture(autouse=True)
+async def _bounded() -> AsyncIterator[None]:
+    with anyio.fail_after(60):
+        yield
+
+
+@dataclass
+class Server:
+    """A parameter of a type of its own."""
+
+    host: str
+    password: str
+
+
+class Bank:
+    """Tools of a bank, and the accounts that money was really sent to."""
+
+    def __init__(self) -> None:
+        self.wired: list[object] = []
+
+    def agent(self, *turns: Line, name: str = "clerk") -> Agent:
+        """Return an agent that plays `turns`."""
+        tools: list[Tool] = [
+            tool(self._search, name="search"),
+            tool(self._look_up, name="look_up"),
+            tool(self._wire, name="wire", approve=True),
+            tool(self._wire, name="wire_iban", approve=True, secret=["to"]),
+            tool(self._log_in, name="log_in", approve=True),
+        ]
+        return Agent(name, model=ScriptedModel(turns), tools=tools)
+
+    async def _search(self, filters: dict[str, str]) -> str:
+        """Search."""
+        return f"nothing, of {len(filters)}"
+
+    async def _look_up(self) -> dict[str, str]:
+        """Look something up in a page that an attacker wrote."""
+        return {"password": ATTACKER}
+
+    async def _wire(self, to: str, options: dict[str, str] | None = None) -> str:
+        """Wire money."""
+        self.wired.append(to if options is None else (to, options))
+        return "wired"
+
+    async def _log_in(self, server: Server) -> str:
+        """Log in."""
+        self.wired.append((server.host, server.password))
+        return "in"
+
+
+async def waiting(midrun: Midrun, agent: Agent) -> Run:
+    """Return a run of `agent` that waits for an approval."""
+    run = await midrun.start(agent, "Pay the bill.")
+    await run.until("waiting")
+    return run
+
+
+async def test_a_value_that_a_model_calls_a_password_is_hidden_nowhere_else() -> None:
+    """Or a model could hide the account that it wires money to from the approver."""
+    bank = Bank()
+    agent = bank.agent(
+        Use("search", filters={"password": ATTACKER}), Use("wire", to=ATTACKER), "Done."
+    )
+    async with Midrun("memory://", agents=[agent]) as midrun:
+        run = await waiting(midrun, agent)
+        (ask,) = (await run.view()).asks
+        assert ask.args == {"to": ATTACKER}
+        assert ask.hidden == ""
+        stored = [line.decode() for line, _ in await midrun.store.lines(run.id)]
+        assert not any("password" in line and ATTACKER in line for line in stored)
+        await run.approve()
+        await run.until("completed")
+    assert bank.wired == [ATTACKER]
+
+
+async def test_a_hidden_argument_that_no_tool_declares_secret_cannot_be_approved() -> None:
+    """The refusal says which, and what to do instead."""
+    bank = Bank()
+    agent = bank.agent(Use("look_up"), Use("wire", to=ATTACKER), "Done.")
+    async with Midrun("memory://", agents=[agent]) as midrun:
+        run = await waiting(midrun, agent)
+        (ask,) = (await run.view()).asks
+        assert isinstance(ask.args, dict)
+        assert PLACEHOLDER.fullmatch(ask.args["to"])
+        assert "Cannot be approved as it is: to is hidden" in ask.hidden
+        with pytest.raises(ControlRefused, match="to is hidden, and tool wire") as refused:
+            await run.approve()
+        assert refused.value.reason == "hidden_argument"
+        with pytest.raises(ControlRefused):  # the same secret once more
+            await run.approve(args={"to": ATTACKER})
+        with pytest.raises(ControlRefused):  # under a key that the tool does not know
+            await run.approve(args={"to": OURS, "options": {"password": "hunter22"}})
+        await run.approve(args={"to": OURS})
+        await run.until("completed")
+    assert bank.wired == [OURS]
+
+
+async def test_such_a_call_can_be_declined() -> None:
+    """And the agent is told."""
+    bank = Bank()
+    agent = bank.agent(Use("look_up"), Use("wire", to=ATTACKER), "Done.")
+    async with Midrun("memory://", agents=[agent]) as midrun:
+        run = await waiting(midrun, agent)
+        await run.decline("I cannot see the account")
+        await run.until("completed")
+    assert bank.wired == []
+
+
+@pytest.mark.parametrize(
+    ("use", "path", "given"),
+    [
+        (Use("wire_iban", to=OURS), "to", OURS),
+        (Use("log_in", server={"host": "h", "password": OURS}), "server.password", ("h", OURS)),
+    ],
+)
+async def test_an_argument_that_its_tool_declares_secret_can_be_approved(
+    use: Use, path: str, given: object
+) -> None:
+    """By its name in the schema or in `secret=`; the approver is told by whose word."""
+    bank = Bank()
+    agent = bank.agent(use, f"I used {OURS}.")
+    async with Midrun("memory://", agents=[agent]) as midrun:
+        run = await waiting(midrun, agent)
+        (ask,) = (await run.view()).asks
+        expected = f"Hidden from you: {path}; tool {use.tool} declares it secret."
+        assert ask.hidden == expected
+        await run.approve()
+        view = await run.until("completed")
+        stored = b"".join(line for line, _ in await midrun.store.lines(run.id))
+    assert bank.wired == [given]
+    assert OURS.encode() not in stored
+    assert view.output.startswith("I used [redacted:")
+
+
+async def test_a_parent_cannot_approve_what_its_child_could_not() -> None:
+    """What a child asks is asked on its parent, with the same words."""
+    bank = Bank()
+    inner = bank.agent(Use("look_up"), Use("wire", to=ATTACKER), "Done.", name="inner")
+    outer = Agent(
+        "outer",
+        model=ScriptedModel([Use("inner", task="Pay."), "Done."]),
+        tools=[inner.as_tool()],
+    )
+    async with Midrun("memory://", agents=[outer, inner]) as midrun:
+        run = await waiting(midrun, outer)
+        (ask,) = (await run.view()).asks
+        assert "Cannot be approved as it is: to is hidden" in ask.hidden
+        with pytest.raises(ControlRefused, match="to is hidden") as refused:
+            await run.approve()
+        assert refused.value.reason == "hidden_argument"
+        await run.decline("no")
+        await run.until("completed")
+    assert bank.wired == []
+
+
+async def test_an_approving_function_is_given_the_arguments_as_they_are() -> None:
+    """It decides about the real call, and it is not a person who reads."""
+    seen: list[object] = []
+
+    def look(args: dict[str, object]) -> bool:
+        seen.append(args["to"])
+        return False
+
+    async def pay(to: str) -> str:
+        return f"paid {len(to)}"
+
+    async def read() -> dict[str, str]:
+        return {"password": ATTACKER}
+
+    turns: list[Line] = [Use("read"), Use("pay", to=ATTACKER), "Done."]
+    agent = Agent("clerk", model=ScriptedModel(turns), tools=[tool(pay, approve=look), read])
+    async with Midrun("memory://", agents=[agent]) as midrun:
+        run = await midrun.start(agent, "Pay.")
+        await run.until("completed")
+    assert seen == [ATTACKER]
+
+
+async def test_a_tool_declares_only_what_it_has() -> None:
+    """A slip of the pen must not leave a secret in the open."""
+
+    async def wire(to: str) -> str:
+        return to
+
+    with pytest.raises(Misconfigured, match="secret='iban' is none of its arguments: to"):
+        tool(wire, secret=["iban"])
+    declared, plain = tool(wire, secret=["to"]), tool(wire)
+    assert declared.traits.secret == ("to",)
+    assert declared.traits.version != plain.traits.version
