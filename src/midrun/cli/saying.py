@@ -174,7 +174,7 @@ def ask_line(ask: OpenAsk) -> Line:
         else f" {flat(exact(_short(ask.args)))}"
     )
     about = f"  ({line(ask.task)})"
-    hidden: Line = [("waiting", f"  {flat(ask.hidden)}")] if ask.hidden else []
+    hidden: Line = [("waiting", f"  {flat(exact(ask.hidden))}")] if ask.hidden else []
     return [
         ("bold", ask.ref), ("waiting", f"  {asked(ask)}"), ("", args), *hidden, ("dim", about),
     ]  # fmt: skip

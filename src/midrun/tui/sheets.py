@@ -72,7 +72,7 @@ def deciding(ask: AskView, number: int, count: int, width: int) -> list[Line]:
     if ask.kind != "question" and ask.args is not None:
         lines += _arguments(ask, width)
     if ask.hidden:
-        lines += [[("waiting", row)] for row in folded(f"  {flat(ask.hidden)}", width)]
+        lines += [[("waiting", row)] for row in folded(f"  {flat(exact(ask.hidden))}", width)]
     lines += [[("", f"  {n}  {flat(exact(str(o)))}")] for n, o in enumerate(options(ask), 1)]
     return [*lines, keys(ask_keys(ask))]
 
