@@ -7,7 +7,7 @@ import anyio
 import msgspec
 
 from midrun import Midrun
-from midrun.server import Network, serve
+from midrun.server import Limits, Network, serve
 from tests.runtime.stage import Stage, Use
 
 
@@ -19,7 +19,8 @@ def _say(text: str) -> None:
 async def _main(folder: Path, network: Network) -> None:
     agent = Stage().agent(Use("read", name="for ever"), "Done.")
     mid = Midrun(f"sqlite:///{folder / 'runs.db'}", agents=[agent])
-    await serve(mid, port=0, folder=folder / "data", network=network, say=_say)
+    limits = Limits(headers=3600)  # so that only a test's own facts end a connection
+    await serve(mid, port=0, folder=folder / "data", network=network, limits=limits, say=_say)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from msgspec import Struct
 from midrun.embed.midrun import Midrun
 from midrun.errors import Misconfigured
 from midrun.server.asgi import App, app
+from midrun.server.connections import Connections, Listener
 from midrun.server.credentials import Auth, token_in
 from midrun.server.limits import Limits
 from midrun.server.patience import patient
@@ -158,17 +159,21 @@ def check_tls(cert: Path | None, key: Path | None) -> None:
 
 
 class Server(uvicorn.Server):
-    """Uvicorn with three differences.
+    """Uvicorn with four differences.
 
-    It does not wait for slow headers. It drains before it stops. When it stops, streams end
-    first.
+    It does not wait for slow headers. It bounds its connections. It drains before it stops.
+    When it stops, streams end first.
     """
 
     def __init__(self, served: App, network: Network = _PLAIN, *, drain_s: float = 0.0) -> None:
+        limits = served.limits
+        self.connections = Connections(limits.connections, limits.connections_per_address)
+        if network.forwarded_allow_ips is not None and not limits.connections_per_address:
+            self.connections.most_per_address = self.connections.most
         super().__init__(
             uvicorn.Config(
                 served,
-                http=patient(served.limits.headers),
+                http=patient(limits.headers, self.connections),
                 lifespan="on",
                 ws="none",
                 access_log=False,  # the journal says who asked for what
@@ -190,6 +195,13 @@ class Server(uvicorn.Server):
         """Stop; a second signal, or Ctrl-C, does not wait for the drain."""
         self._is_hurried = self.should_exit or sig == signal.SIGINT
         super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; a `Listener` counts for this server from now on."""
+        for sock in sockets or ():
+            if isinstance(sock, Listener):
+                sock.connections = self.connections
+        await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, stop listening, end the streams, wait for the rest.
@@ -216,7 +228,7 @@ def bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With its protocol named: asyncio turns Nagle's delay off for no other, and a reply in two
     # writes would wait 40 ms for the other side's acknowledgement.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))

@@ -56,6 +56,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     patience: float = 30.0  # seconds; for one who does not send, or does not read
     headers: float = 10.0  # seconds until those of a request are complete
     quota: Quota = Quota()  # of each user; operators have none
+    connections: int = 0  # at once; 0: what the limit of open files leaves room for
+    connections_per_address: int = 0  # 0: half of them; all where proxies are declared
 
 
 class Allowance:

@@ -1,0 +1,160 @@
+"""Connections: how many are open at once, in all and from one address.
+
+A connection costs its sender next to nothing, and the server a file descriptor. When a process
+has no descriptor left it can accept nothing, open no database and start no tool; asyncio then
+logs the same error once per place in the backlog, every second. So connections are bounded
+below the descriptor limit, where they are accepted: what comes beyond the bound is closed.
+
+Idle connections must not keep others out. From three quarters of a bound on, each new one
+closes the oldest that is idle: it has not sent a request, or has had its reply. So a crowd of
+idle connections makes room, and a request that is under way is never closed for another.
+"""
+
+import logging
+import resource
+import socket
+from collections import Counter
+from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
+from time import monotonic
+from typing import Final, Protocol
+
+_LOG: Final = logging.getLogger("midrun.server")
+
+EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
+FILES_KEPT_SHARE: Final = 4
+"""One in so many descriptors, and at least `FILES_KEPT_MIN`, is kept for all other uses."""
+
+FILES_KEPT_MIN: Final = 64
+CONNECTIONS_MIN: Final = 8
+CONNECTIONS_MAX: Final = 16_384
+LOG_EVERY_S: Final = 60.0
+RETRY_S: Final = 0.5
+"""Asyncio tries again one second after an accept that failed."""
+
+
+class Idle(Protocol):
+    """A connection that can be closed to make room."""
+
+    def abort(self) -> None:
+        """Close it at once."""
+
+
+class Connections:
+    """Counts the open connections of one server. A bound of 0 means the default."""
+
+    def __init__(self, most: int = 0, most_per_address: int = 0) -> None:
+        self.most = most or connections_max()
+        self.most_per_address = most_per_address or max(1, self.most // 2)
+        self._count = 0
+        self._by_address: Counter[str] = Counter()
+        self._idle: dict[Idle, str] = {}  # the oldest first, with its address
+        self._refused = 0
+        self._told_at = -LOG_EVERY_S
+
+    def admit(self, address: str) -> bool:
+        """Count a new connection, or tell that there is no room for it."""
+        full = self._count >= self.most
+        if full or self._by_address[address] >= self.most_per_address:
+            self._refuse(address)
+            return False
+        self._count += 1
+        self._by_address[address] += 1
+        return True
+
+    def leave(self, address: str) -> None:
+        """Count a connection that is closed."""
+        self._count -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    def wait(self, connection: Idle, address: str) -> None:
+        """Note that a connection is idle; close the oldest idle one where it is crowded."""
+        crowded = self._count > _crowd(self.most)
+        crowded_there = self._by_address[address] > _crowd(self.most_per_address)
+        if crowded or crowded_there:
+            others = (one for one, at in self._idle.items() if crowded or at == address)
+            if (oldest := next(others, None)) is not None:
+                del self._idle[oldest]
+                oldest.abort()
+        self._idle[connection] = address
+
+    def work(self, connection: Idle) -> None:
+        """Note that a connection is not idle: a request is under way, or it is closed."""
+        self._idle.pop(connection, None)
+
+    def _refuse(self, address: str) -> None:
+        self._refused += 1
+        if monotonic() - self._told_at < LOG_EVERY_S:
+            return
+        self._told_at = monotonic()
+        _LOG.warning(
+            "Closed %d new connections, the last from %s: at most %d may be open, %d from one "
+            "address. Raise the limit of open files (ulimit -n) or Limits.connections.",
+            self._refused,
+            address,
+            self.most,
+            self.most_per_address,
+        )
+        self._refused = 0
+
+
+def connections_max() -> int:
+    """Return how many connections the descriptor limit of this process leaves room for."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    kept = max(FILES_KEPT_MIN, soft // FILES_KEPT_SHARE)
+    return min(CONNECTIONS_MAX, max(CONNECTIONS_MIN, soft - kept))
+
+
+def _crowd(most: int) -> int:
+    return most - most // 4
+
+
+class Listener(socket.socket):
+    """A listening socket that closes what it has no room for, as it accepts it."""
+
+    connections: Connections | None = None
+    _exhausted_at = -LOG_EVERY_S
+
+    def accept(self) -> "tuple[socket.socket, tuple[str, int]]":
+        """Return the next connection that there is room for.
+
+        Raises:
+            BlockingIOError: there is none.
+            OSError: the system has no descriptor left. Asyncio logs it, and goes on to call
+                this once for each place in the backlog: those calls find nothing.
+        """
+        if monotonic() - self._exhausted_at < RETRY_S:
+            raise BlockingIOError
+        while True:
+            try:
+                fd, address = self._accept()  # type: ignore[attr-defined]  # as `socket.accept` does
+            except OSError as error:
+                if error.errno in EXHAUSTED:
+                    self._exhausted_at = monotonic()
+                raise
+            made = _Accepted(self.family, self.type, self.proto, fileno=fd)
+            if self.connections is None or made.join(self.connections, str(address[0])):
+                return made, address
+            made.close()
+
+
+class _Accepted(socket.socket):
+    """A connection that is counted until it is closed."""
+
+    _of: Connections | None = None
+    _address = ""
+
+    def join(self, connections: Connections, address: str) -> bool:
+        if not connections.admit(address):
+            return False
+        self._of, self._address = connections, address
+        return True
+
+    def close(self) -> None:
+        super().close()
+        connections, self._of = self._of, None
+        if connections is not None:
+            connections.leave(self._address)
