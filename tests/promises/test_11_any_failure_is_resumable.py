@@ -77,6 +77,7 @@ async def test_a_model_that_fails_leaves_the_run_where_it_was(
     outcome = await failed(run)
     assert outcome.code == code
     assert outcome.error
+    assert "tried again" not in outcome.error
     assert (await run.view()).error == outcome.error
     await run.resume(actor="ada")
     assert (await run.until("completed")).output == "Done."

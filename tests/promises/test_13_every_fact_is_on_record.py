@@ -249,6 +249,7 @@ def _put(seq: int, line: bytes) -> str:
         ("agent", "'eve'"),
         ("thread", "'theirs'"),
         ("parent", "'run_other'"),
+        ("owner", "'eve'"),
         ("attention", "'ask'"),
         ("wake_at", "1"),
         ("epoch", "7"),

@@ -55,6 +55,34 @@ async def test_a_latch_that_would_cover_nothing_is_refused_by_name(scope: str) -
         assert not await midrun.store.halts()
 
 
+LONG_NAME = "x" * 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("where", "slip"),
+    {
+        "thread": lambda mid: mid.start("asker", "Go.", thread=LONG_NAME),
+        "labels": lambda mid: mid.start("asker", "Go.", labels=["fine", LONG_NAME]),
+        "actor": lambda mid: mid.start("asker", "Go.", actor=LONG_NAME),
+        "label": lambda mid: mid.runs(label=LONG_NAME),
+        "scope": lambda mid: mid.halt("Fire.", scope=f"label:{LONG_NAME}", actor="olga"),
+        "reason": lambda mid: mid.halt(LONG_NAME, actor="olga"),
+    }.items(),
+)
+async def test_a_name_that_is_too_long_is_refused_by_name(
+    where: str, slip: Callable[[Midrun], Awaitable[object]]
+) -> None:
+    """Postgres could not index it, and every list would have to show it."""
+    agent = Agent("asker", model=ScriptedModel(["So."]))
+    async with Midrun("memory://", agents=[agent]) as midrun:
+        with pytest.raises(Misconfigured, match="characters, got 3000") as caught:
+            await slip(midrun)
+        assert caught.value.where == where
+        assert not (await midrun.runs()).items
+        with pytest.raises(Misconfigured, match="a run may have 32, got 33"):
+            await midrun.start("asker", "Go.", labels=[str(n) for n in range(33)])
+
+
 @pytest.mark.parametrize("limit", [0, -1, "5", None, True])
 async def test_a_list_of_no_length_is_refused_by_name(limit: int) -> None:
     """Not with what the store stumbles over."""

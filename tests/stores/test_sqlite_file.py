@@ -1,11 +1,14 @@
 """The file: how it is made and opened, what is refused, how its lists are carried out."""
 
+import os
 import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import apsw
 import pytest
@@ -42,6 +45,62 @@ async def small(path: Path) -> dict[RunId, list[bytes]]:
         lines[run] = [data for data, _ in await store.lines(run)]
     await store.close()
     return lines
+
+
+@pytest.mark.parametrize(
+    ("mode", "wanted"),
+    [(0o644, 0o600), (0o640, 0o600), (0o666, 0o660), (0o664, 0o660), (0o660, 0o660)],
+)
+async def test_a_file_that_other_accounts_can_read_is_taken_away_from_them(
+    mode: int, wanted: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A copy from a backup has the mode of the umask. A group that may write keeps access."""
+    path, log = tmp_path / "runs.db", tmp_path / "runs.db-wal"
+    store = SqliteStore(path)
+    await create(store)
+    path.chmod(mode)
+    log.chmod(mode)
+    other = SqliteStore(path)
+    for name in (path, log):
+        assert stat.S_IMODE(name.stat().st_mode) == wanted
+    assert (str(path) in caplog.text) is (mode != wanted)
+    assert (await other.row(RUN)).seq == 1
+    await store.close()
+    await other.close()
+
+
+async def test_a_file_of_something_else_keeps_its_mode(tmp_path: Path) -> None:
+    """It was named by mistake."""
+    path = tmp_path / "theirs.db"
+    with closing(apsw.Connection(str(path))) as db:
+        db.execute("CREATE TABLE theirs (x)")
+    path.chmod(0o644)
+    with pytest.raises(StoreForeign):
+        SqliteStore(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def _open(path: Path) -> None:
+    connect.open_file(path, durability="full", busy_ms=1000).close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account, too")
+def test_a_file_of_another_account_that_all_can_read_is_refused_by_name() -> None:
+    """This account cannot take it away from the others; the text says who can, and how."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "runs.db"
+        _open(path)
+        Path(folder).chmod(0o777)  # so that the other account can get there
+        path.chmod(0o666)
+        pid = os.fork()
+        if pid == 0:
+            os.setuid(65534)
+            try:
+                _open(path)
+            except StoreUnreachable as refused:
+                os._exit(0 if f"chmod 660 {path} as its owner" in str(refused) else 2)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 async def test_a_new_file_is_ours_alone_and_says_what_it_is(tmp_path: Path) -> None:

@@ -1,10 +1,15 @@
 """Threads and forks with more to tell than one entry holds."""
 
-from midrun import Agent, tool
+from pathlib import Path
+
+import pytest
+
+from midrun import Agent, Midrun, Misconfigured, tool
 from midrun.core.entries import RunStarted
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
+from tests.keeping import kept_at
 from tests.promises.seen import entries
 from tests.runtime.conftest import Opener
 
@@ -41,6 +46,30 @@ async def test_a_thread_goes_on_however_much_was_said_in_it(opened: Opener) -> N
         assert [str(one.result)[:2] for one in made] == ["0 ", "1 ", "2 "]
         assert all(str(one.result).endswith("… (3000002 characters)") for one in made)
         assert started.history[0].text == "first"
+
+
+async def test_a_thread_says_that_its_oldest_runs_are_left_out(path: Path) -> None:
+    """How many a new run is told of is a setting; the model and the journal are told."""
+    async with Midrun(kept_at(path), agents=[talkative(0, 0)], thread_runs=2) as midrun:
+        for task in ("first", "second"):
+            await (await midrun.start("actor", task, thread=THREAD)).until("completed")
+        third = await midrun.start("actor", "third", thread=THREAD)
+        (started,) = await entries(third, RunStarted)
+        assert [message.text for message in started.history] == [
+            *("first", "Read."),
+            *("second", "Read."),
+        ]
+        await third.until("completed")
+        fourth = await midrun.start("actor", "fourth", thread=THREAD)
+        (started,) = await entries(fourth, RunStarted)
+        left_out, *kept = started.history
+        assert (left_out.role, kept[0].text) == ("runtime", "second")
+        assert left_out.text == (
+            "What was said in this thread before its newest 2 runs is left out."
+        )
+        await fourth.until("completed")
+    with pytest.raises(Misconfigured, match="thread_runs"):
+        Midrun(kept_at(path), thread_runs=0)
 
 
 async def test_of_a_history_that_is_too_long_in_all_the_oldest_is_left_out(

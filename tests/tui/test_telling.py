@@ -1,11 +1,11 @@
 """What happened, in words for whoever watches: every kind of entry that people care about."""
 
 from midrun.core import entries as e
-from midrun.core.ids import CallId
+from midrun.core.ids import CallId, Seq
 from midrun.core.machine import evolve
 from midrun.core.sentences.phrases import shown
 from midrun.core.values import Use
-from midrun.testing.journals import BEGUN, given
+from midrun.testing.journals import BEGUN, NOON, given
 from midrun.tui.style import words
 from midrun.tui.telling import ARMS, QUIET, told
 
@@ -53,6 +53,20 @@ def test_the_plan_is_told_as_a_list_and_not_as_the_call_that_made_it() -> None:
         lines[tool] = told(started, state, evolve(state, started, state.at))
     assert lines["plan"] == lines["ask_human"] == []
     assert words(lines["look"][0]) == "→ look {}"
+
+
+def test_a_failure_of_the_last_attempt_is_not_said_to_be_tried_again() -> None:
+    """The provider says that it may pass; how often it is tried is bounded."""
+    started = e.CallStarted(call=CallId("c1"), call_kind="model", attempt=1, seen=Seq(2))
+    first, later = e.RunStarted(agent="clerk", task="Go", model_attempts=2), BEGUN[1:]
+    failed = e.CallFailed(call=CallId("c1"), error="busy", transient=True, retry_at=NOON)
+    before = given(first, *later, started)
+    after = before.after(failed)
+    assert words(told(failed, before.state, after.state)[0]).endswith("; it is tried again")
+    again = e.CallStarted(call=CallId("c1"), call_kind="model", attempt=2, seen=Seq(4))
+    before = after.after(again)
+    last = told(failed, before.state, before.after(failed).state)[0]
+    assert words(last).endswith("busy")
 
 
 def test_resuming_with_a_redirect_that_waits_is_not_said_to_change_nothing() -> None:

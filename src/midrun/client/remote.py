@@ -20,6 +20,7 @@ from midrun.core.values import Json
 from midrun.errors import Misconfigured
 from midrun.handles import given
 from midrun.handles.asking import Who, phase_of
+from midrun.handles.given import REASON_MAX_CHARS
 from midrun.handles.verdict import Verdict
 from midrun.handles.view import OpenAsk, RunView
 from midrun.ports.outside import Outside
@@ -97,14 +98,12 @@ class RemoteMidrun:
             Misconfigured: the server has no such agent.
             ControlRefused: `request_id_reused`, with another task.
         """
-        if isinstance(labels, str):
-            raise Misconfigured("labels", f"they are a list: labels=[{labels!r}]")
         self._link.check_actor(actor)
         body = {
             "agent": agent if isinstance(agent, str) else agent.name,
             "input": given.task(task),
             "thread_id": given.name("thread", thread or ""),
-            "labels": [given.name("labels", label) for label in labels or ()],
+            "labels": given.labels(labels),
             "stop": msgspec.to_builtins(stop),
         }
         return await self._made("/v1/runs", body, request_id)
@@ -203,7 +202,7 @@ class RemoteMidrun:
     async def halt(self, reason: str, *, scope: str = "all", actor: Who = None) -> None:
         """Set a latch: nothing of the runs it covers starts until it is lifted."""
         self._link.check_actor(actor)
-        body = {"scope": scope, "reason": given.name("reason", reason)}
+        body = {"scope": scope, "reason": given.name("reason", reason, REASON_MAX_CHARS)}
         await self._link.change("POST", "/v1/halt", body)
 
     async def lift(self, *, scope: str = "all", actor: Who = None) -> bool:

@@ -4,11 +4,16 @@ It is computed from the state and stored in the same transaction as the entries 
 from, so a store never has to fold a journal.
 """
 
+from typing import Final
+
 from midrun.core.ids import Micros, RunId
 from midrun.core.plan import wake_at
 from midrun.core.state import State
 from midrun.core.values import Phase, Value
 from midrun.core.words import line
+
+NAME_MAX_CHARS: Final = 200
+"""Of a thread, a label, an agent, a parent or an owner: each stands in an index of every store."""
 
 
 class Head(Value, kw_only=True):

@@ -37,7 +37,7 @@ from midrun.embed.latches import let_go
 from midrun.embed.listing import asked, views
 from midrun.embed.resuming import answers
 from midrun.embed.run import Run
-from midrun.embed.threads import Sees, said_before
+from midrun.embed.threads import THREAD_RUNS, Sees, said_before
 from midrun.embed.verdict import verdict_on
 from midrun.engines.fleet import Fleet
 from midrun.engines.local import Local
@@ -45,6 +45,7 @@ from midrun.engines.placing import Placing
 from midrun.errors import EngineLost, Misconfigured
 from midrun.handles import given
 from midrun.handles.asking import Who, actor_of, phase_of
+from midrun.handles.given import REASON_MAX_CHARS, SCOPE_MAX_CHARS
 from midrun.handles.verdict import Verdict
 from midrun.handles.view import OpenAsk, RunView
 from midrun.models.named import model_of
@@ -70,7 +71,9 @@ class Midrun:
     journaled or shown: those in fields that are named for one, with `redact` as a function also
     what it finds, with False none. `durability="relaxed"` lets a crash of the machine, never
     that of a process, cost the newest entries. `fleet` says which runs this process takes, and
-    how many, where others share the store. `outside` is time, chance and ids, for tests.
+    how many, where others share the store. `thread_runs` is how many of the newest runs of a
+    thread a new one is told of; the history says so where older ones are left out. `outside` is
+    time, chance and ids, for tests.
 
     Use it as an async context manager; leaving it stands down from every run, which is not a
     pause: they go on wherever a driver takes them next.
@@ -87,6 +90,7 @@ class Midrun:
         durability: Durability = "full",
         redact: bool | Find = True,
         fleet: Fleet | None = None,
+        thread_runs: int = THREAD_RUNS,
         outside: Outside | None = None,
     ) -> None:
         self.agents = _named(agents)
@@ -97,6 +101,7 @@ class Midrun:
         self._durability = durability
         self._redact = redact
         self._fleet = fleet
+        self._thread_runs = given.count("thread_runs", thread_runs)
         self._outside = outside or Outside()
         self._clock = self._outside.clock
         self._models: dict[str, Model] = {}
@@ -227,19 +232,17 @@ class Midrun:
             ControlRefused: `request_id_reused`, with another task, thread, label or actor.
             ThreadTaken: with `sees`, somebody else began its thread, perhaps just now.
         """
-        if isinstance(labels, str):
-            raise Misconfigured("labels", f"they are a list: labels=[{labels!r}]")
         known = self._agent(agent)
         stop = known.stop if stop is None else stop
         self._check_price(known, stop)
         person, thread = actor_of(actor), given.name("thread", thread or "")
-        history, begins = await said_before(self.store, thread, sees)
+        history, begins = await said_before(self.store, thread, sees, runs=self._thread_runs)
         started = RunStarted(
             task=given.task(task),
             **known.spec(stop),
             thread=thread,
             history=history,
-            labels=tuple(given.name("labels", label) for label in labels or ()),
+            labels=given.labels(labels),
             by=person.name,
             role=person.role,
             request=given.text("request_id", request_id or ""),
@@ -357,12 +360,12 @@ class Midrun:
 
         `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`.
         """
-        scope, reason = given.scope(scope), given.name("reason", reason)
+        scope, reason = given.scope(scope), given.name("reason", reason, REASON_MAX_CHARS)
         await self.store.halt(Halt(scope=scope, by=actor_of(actor).name, reason=reason))
 
     async def lift(self, *, scope: str = "all", actor: Who) -> bool:
         """Take a latch away; runs that no other latch covers go on where they were."""
-        lifted = await self.store.lift(given.name("scope", scope))
+        lifted = await self.store.lift(given.name("scope", scope, SCOPE_MAX_CHARS))
         await let_go(self._desk, actor_of(actor))
         return lifted
 

@@ -10,17 +10,17 @@ from midrun.driver.journal import load
 from midrun.errors import JournalCorrupt, JournalTooNew, ThreadTaken
 from midrun.ports.store import Query, Store
 
-REMEMBERED: Final = 50
-"""How many of the newest runs of a thread a new one is told of."""
+THREAD_RUNS: Final = 50
+"""How many of the newest runs of a thread a new one is told of, unless `Midrun` says."""
 
 Sees: TypeAlias = Callable[[RunId], Awaitable[bool]]
 """Tells whether somebody may look at a run."""
 
 
 async def said_before(
-    store: Store, thread: str, sees: Sees | None = None
+    store: Store, thread: str, sees: Sees | None = None, *, runs: int = THREAD_RUNS
 ) -> tuple[tuple[Message, ...], bool]:
-    """Return what the runs of a thread said, oldest first, each without what it was told.
+    """Return what the newest `runs` of a thread said, oldest first, without their history.
 
     So what an older run says after a newer one has started is not lost to the thread. With
     `sees`, what may not be looked at is left out, whoever joined the thread a moment ago.
@@ -32,7 +32,7 @@ async def said_before(
     """
     if not thread:
         return (), False
-    page = await store.runs(Query(thread=thread, limit=REMEMBERED))
+    page = await store.runs(Query(thread=thread, limit=runs))
     begun = page.items[-1].run if page.items and not page.cursor else None
     if begun and sees is not None and not await sees(begun):
         raise ThreadTaken(thread)
@@ -47,4 +47,8 @@ async def said_before(
             said.append(Message(role="runtime", text=lost))
             continue
         said += history(state, inherited=len(state.started.history))
-    return bounded(said), sees is not None and not page.items
+    told = bounded(said)
+    if page.cursor:
+        forgotten = f"What was said in this thread before its newest {runs} runs is left out."
+        told = (Message(role="runtime", text=forgotten), *told)
+    return told, sees is not None and not page.items

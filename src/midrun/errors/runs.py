@@ -159,7 +159,8 @@ class ModelFailed(MidrunError):
         self.retry_after = retry_after
 
     def __str__(self) -> str:
-        advice = "it is tried again" if self.transient else "see the provider's message"
+        # Whether it is made again is decided elsewhere: attempts are bounded, and so are waits.
+        advice = "this may pass" if self.transient else "see the provider's message"
         return f"model {self.model}: {self.reason}: {self.detail or 'no detail'}; {advice}"
 
 

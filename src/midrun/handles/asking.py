@@ -4,7 +4,7 @@ from typing import TypeAlias, TypedDict, cast, get_args
 
 from midrun.core.values import Actor, Phase, Role
 from midrun.errors import Misconfigured
-from midrun.handles.given import text
+from midrun.handles.given import name
 
 Who: TypeAlias = str | Actor | None
 """A name, a role and a name (`operator:olga`), or a whole actor; None is the plain user."""
@@ -13,15 +13,20 @@ _ROLES = get_args(Role)
 
 
 def actor_of(who: Who) -> Actor:
-    """Return the actor that `who` names. A program that embeds midrun is trusted with roles."""
+    """Return the actor that `who` names. A program that embeds midrun is trusted with roles.
+
+    Raises:
+        Misconfigured: the name is no text, or too long.
+    """
     if who is None:
         return Actor()
     if isinstance(who, Actor):
+        name("actor", who.name)
         return who
-    role, colon, name = text("actor", who).partition(":")
+    role, colon, rest = name("actor", who).partition(":")
     if not colon or role not in _ROLES:
         return Actor(name=who)
-    return Actor(name=who if role == "system" else name, role=cast("Role", role))
+    return Actor(name=who if role == "system" else rest, role=cast("Role", role))
 
 
 class Asking(TypedDict, total=False):

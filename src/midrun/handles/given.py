@@ -2,11 +2,13 @@
 
 import math
 import re
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from midrun.agents.checkpoint import Checkpoint
 from midrun.core.dates import date_of, micros_of
+from midrun.core.head import NAME_MAX_CHARS
 from midrun.core.ids import SECOND, Micros, later
 from midrun.errors import Misconfigured
 
@@ -18,6 +20,14 @@ _MILLIONTHS: Final = frozenset({"cost", "time"})
 
 WORDS: Final = r"[^\s\x1c-\x1f\x85]"
 """Found in text that says something, by Python and by JavaScript, whose spaces are not ours."""
+
+
+LABELS_MAX: Final = 32
+"""How many labels a run may have."""
+
+REASON_MAX_CHARS: Final = 1_000
+
+SCOPE_MAX_CHARS: Final = len("agent:") + NAME_MAX_CHARS
 
 
 def text(name: str, value: object) -> str:
@@ -36,15 +46,33 @@ def text(name: str, value: object) -> str:
     return value
 
 
-def name(of: str, value: object) -> str:
-    """Return `value`, which must be text that runs can be found by, in every store.
+def name(of: str, value: object, most: int = NAME_MAX_CHARS) -> str:
+    """Return `value`, which must be short text that every store can index.
 
     Raises:
-        Misconfigured: it is something else, or has a character that Postgres does not keep.
+        Misconfigured: it is something else, is longer than `most` characters, or has a
+            character that Postgres does not keep.
     """
-    if "\0" in text(of, value):
+    if "\0" in (checked := text(of, value)):
         raise Misconfigured(of, "it has the character NUL, by which nothing can be found")
-    return text(of, value)
+    if len(checked) > most:
+        problem = f"it may have {most} characters, got {len(checked)}; put long text elsewhere"
+        raise Misconfigured(of, problem)
+    return checked
+
+
+def labels(value: object) -> tuple[str, ...]:
+    """Return `value`, which must be a list of a few names; None is an empty one.
+
+    Raises:
+        Misconfigured: it is one string, there are too many, or one of them is not a name.
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable | None):
+        raise Misconfigured("labels", f"they are a list: labels=[{value!r}]")
+    checked = tuple(name("labels", label) for label in value or ())
+    if len(checked) > LABELS_MAX:
+        raise Misconfigured("labels", f"a run may have {LABELS_MAX}, got {len(checked)}")
+    return checked
 
 
 def scope(value: object) -> str:
@@ -53,10 +81,10 @@ def scope(value: object) -> str:
     Raises:
         Misconfigured: it would cover nothing.
     """
-    kind, _, which = name("scope", value).partition(":")
+    kind, _, which = name("scope", value, SCOPE_MAX_CHARS).partition(":")
     if value != "all" and not (kind in {"agent", "label", "run"} and which):
         raise Misconfigured("scope", "say all, agent:NAME, label:LABEL or run:ID")
-    return name("scope", value)
+    return name("scope", value, SCOPE_MAX_CHARS)
 
 
 def whole(of: str, value: object) -> int:

@@ -166,6 +166,7 @@ class Store(Protocol):
 
         Raises:
             RunExists: there is one of this id; nothing was changed.
+            TooLarge: a name in `head` is longer than `NAME_MAX_CHARS`.
             ThreadTaken: the thread has a run already, and this one wanted to begin it.
             KindRefused: an entry that only a driver may write.
             NotJson, TooLarge: see `codec`.

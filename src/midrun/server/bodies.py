@@ -6,15 +6,16 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 from msgspec.structs import asdict
 
+from midrun.core.head import NAME_MAX_CHARS
 from midrun.core.stops import Stop
 from midrun.core.values import Json, UndoSet, Urgency, Value, When
-from midrun.handles.given import WORDS
+from midrun.handles.given import LABELS_MAX, REASON_MAX_CHARS, WORDS
 
 SCOPE = r"^(all|(agent|label|run):[^\n]{1,200})(?!\n)$"  # as JavaScript reads it, too
 
-REASON_MAX: Final = 1_000
+REASON_MAX: Final = REASON_MAX_CHARS
 
-ID_MAX: Final = 200
+ID_MAX: Final = NAME_MAX_CHARS
 """Characters of what clients name things by: it stands in every line of a list."""
 
 Text = Annotated[str, Meta(max_length=100_000)]
@@ -55,7 +56,7 @@ class StartBody(Body, kw_only=True):
     agent: Name
     input: Annotated[Text, Meta(extra_json_schema={"pattern": WORDS})]  # as a start has it
     thread_id: Annotated[str, Meta(max_length=ID_MAX)] = ""
-    labels: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
+    labels: Annotated[tuple[Name, ...], Meta(max_length=LABELS_MAX)] = ()
     caps: Caps = Caps()
     stop: Stop | None = None
 

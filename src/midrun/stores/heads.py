@@ -7,17 +7,20 @@ import msgspec
 from msgspec import Struct
 
 from midrun.codec.strict import INTEGER_MAX
-from midrun.core.head import Head
+from midrun.core.head import NAME_MAX_CHARS, Head
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.values import Phase
-from midrun.errors import NotJson
+from midrun.errors import NotJson, TooLarge
 from midrun.ports.store import RunRow
 
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _DECODER: Final = msgspec.json.Decoder(Head)
 
 
-INDEXED: Final = ("phase", "agent", "thread", "parent", "attention", "wake_at", "labels")
+INDEXED: Final = (
+    *("phase", "agent", "thread", "parent", "owner", "attention", "wake_at"),
+    "labels",
+)
 """The fields of a head that the SQL stores keep in columns, too."""
 
 ROW_COLUMNS: Final = 8
@@ -48,6 +51,25 @@ def stored(head: Head) -> StoredHead:
         if not -INTEGER_MAX <= number <= INTEGER_MAX:
             raise NotJson(f"$.head{_culprit(head)}", f"integer beyond ±{INTEGER_MAX}")
     return StoredHead(back, body)
+
+
+def stored_first(head: Head) -> StoredHead:
+    """Return the head of a new run as every store keeps it.
+
+    Postgres cannot index more than about 2,700 bytes, so the names of a new run are bounded in
+    every store. A run that a store already has keeps its names and goes on.
+
+    Raises:
+        NotJson: a field of it has no place in a store.
+        TooLarge: a name is longer than `NAME_MAX_CHARS`; `path` names it.
+    """
+    kept = stored(head)
+    names = {name: getattr(head, name) for name in ("agent", "thread", "parent", "owner")}
+    names |= {f"labels[{number}]": label for number, label in enumerate(head.labels)}
+    for field, name in names.items():
+        if len(name) > NAME_MAX_CHARS:
+            raise TooLarge(f"$.head.{field}", len(name), NAME_MAX_CHARS)
+    return kept
 
 
 def read_head(body: bytes) -> Head:

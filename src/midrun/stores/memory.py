@@ -39,7 +39,7 @@ from midrun.ports.store import (
 )
 from midrun.stores import rules
 from midrun.stores.adoption import adopted
-from midrun.stores.heads import stored
+from midrun.stores.heads import stored, stored_first
 from midrun.stores.marks import MemoryMarks
 from midrun.stores.rules import Stamped, Standing
 from midrun.stores.watchers import LATCHES, Watchers
@@ -92,7 +92,7 @@ class MemoryStore:
         self, run: RunId, entries: Sequence[Entry], *, head: Head, alone: bool = False
     ) -> Appended:
         await self._turn()
-        bodies, head = rules.encoded_start(run, entries), stored(head).head
+        bodies, head = rules.encoded_start(run, entries), stored_first(head).head
         if run in self._runs:
             raise RunExists(run)
         begun = {kept.row.head.thread for kept in self._runs.values()} if alone else set()
@@ -105,7 +105,7 @@ class MemoryStore:
         self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
     ) -> Appended:
         await self._turn()
-        head, sound = stored(head).head, adopted(run, lines, imported, self.chain)
+        head, sound = stored_first(head).head, adopted(run, lines, imported, self.chain)
         if run in self._runs:
             raise RunExists(run)
         stamped = sound.stamp(self.chain, self._clock())

@@ -151,8 +151,9 @@ def _call_done(entry: e.CallDone, _: State, after: State) -> list[Line]:
 
 
 def _call_failed(entry: e.CallFailed, _: State, after: State) -> list[Line]:
-    name = _call(after, entry.call).use.tool or "the model"
-    again = "; it is tried again" if entry.retry_at is not None else ""
+    call = _call(after, entry.call)
+    name = call.use.tool or "the model"
+    again = "; it is tried again" if call.again else ""
     return _one("bad", "!", f"{name}: {shown(entry.error)}{again}")
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from midrun.core.state import State
 from midrun.core.values import TERMINAL, Json, Phase
 from midrun.embed.run import Run
-from midrun.embed.threads import REMEMBERED
+from midrun.embed.threads import THREAD_RUNS
 from midrun.handles.asking import Asking
 from midrun.ports.store import Query, RunRow
 from midrun.server.agui.given import Resumption, RunAgentInput
@@ -35,7 +35,7 @@ async def newest(visit: Visit, agent: str, thread: str) -> RunRow | None:
         Problem: 403, the thread is somebody else's.
     """
     await visit.check_thread(thread)
-    query = Query(thread=thread, agent=agent, limit=REMEMBERED)
+    query = Query(thread=thread, agent=agent, limit=THREAD_RUNS)
     for row in (await visit.lobby.store.runs(query)).items:
         if await visit.sees(row.run):
             return row

@@ -19,7 +19,7 @@ from midrun.ports.store import Appended, Lease
 from midrun.stores import rules
 from midrun.stores.adoption import Adopted
 from midrun.stores.chunks import split_line
-from midrun.stores.heads import StoredHead, read_head, stored
+from midrun.stores.heads import StoredHead, read_head, stored, stored_first
 from midrun.stores.rules import Stamped, Standing
 
 
@@ -251,13 +251,14 @@ def _texts(lines: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
     return tuple((data.decode(), link.hex()) for data, link in lines)
 
 
-def storable(head: Head) -> StoredHead:
-    """Return `head` as it is kept here.
+def storable(head: Head, *, first: bool = False) -> StoredHead:
+    """Return `head` as it is kept here; `first` is that of a new run.
 
     Raises:
         NotJson: a field of it cannot be stored; in Postgres that includes the character NUL.
+        TooLarge: a name of a new run is too long.
     """
-    top = stored(head)
+    top = stored_first(head) if first else stored(head)
     for name in ("agent", "thread", "parent", "owner", "attention"):
         if "\0" in getattr(head, name):
             raise NotJson(f"$.head.{name}", "the character NUL, which Postgres does not keep")

@@ -100,7 +100,7 @@ ROW: Final = """
 """
 INDEXED_ROW: Final = """
     SELECT run, head, seq, hash, epoch, holder, started_at, at,
-           phase, agent, thread, parent, attention, wake_at,
+           phase, agent, thread, parent, owner, attention, wake_at,
            ARRAY(SELECT label FROM midrun_labels WHERE no = r.no)
     FROM midrun_runs AS r WHERE run = %(run)s
 """

@@ -156,7 +156,7 @@ class PostgresStore:
         self, run: RunId, entries: Sequence[Entry], *, head: Head, alone: bool = False
     ) -> Appended:
         bodies = await _bodies(partial(rules.encoded_start, run, entries), entries)
-        top = storable(head)
+        top = storable(head, first=True)
         await self._share_chunks(bodies[0])
         wanted = Create(run=run, top=top, bodies=bodies, alone=alone, chain=self.chain)
         return await self._at.writer.write(wanted)
@@ -164,7 +164,7 @@ class PostgresStore:
     async def adopt(
         self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
     ) -> Appended:
-        top = storable(head)
+        top = storable(head, first=True)
         sound = await anyio.to_thread.run_sync(adopted, run, lines, imported, self.chain)
         await self._share_chunks(sound.lines[0][0])
         wanted = Create(run=run, top=top, adopted=sound, chain=self.chain)

@@ -4,7 +4,9 @@ Opening checks what is cheap: that the file is ours, of a version we know, and t
 can be read. A journal's own bytes are checked when it is read, by its chain.
 """
 
+import logging
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +29,8 @@ from midrun.errors import (
 )
 from midrun.ports.store import Durability
 from midrun.stores.sqlite import queries
+
+_LOG: Final = logging.getLogger("midrun.stores")
 
 APPLICATION: Final = 0x4D49_4452  # "MIDR"
 SCHEMA: Final = 2
@@ -64,6 +68,8 @@ def open_file(
 ) -> apsw.Connection:
     """Open the database for writing; make it if there is none, with mode 0600.
 
+    One that is there is taken away from other accounts, see `_tighten`.
+
     Raises:
         StoreForeign: the file is something else, or a newer midrun's.
         StoreKeyRefused: its chains are made with another key than the one called `kid`.
@@ -77,6 +83,8 @@ def open_file(
         db = _connected(path, apsw.SQLITE_OPEN_READWRITE, busy_ms)
         try:
             _check_ours(db, path)
+            for suffix in ("", "-wal", "-shm"):
+                _tighten(Path(f"{path}{suffix}"))
             _use_wal(db, busy_ms)
             full = "PRAGMA synchronous = FULL"
             db.execute(full if durability == "full" else "PRAGMA synchronous = NORMAL")
@@ -195,6 +203,35 @@ def _make_file(path: Path) -> None:
             raise StoreForeign(str(path), "not a SQLite database") from None
     except OSError as error:
         raise StoreUnreachable(str(path), error.strerror or str(error)) from error
+
+
+def _tighten(path: Path) -> None:
+    """Take a file away from accounts that may read it, if it is there; say so in the log.
+
+    A copy from a backup has the mode that the umask gives it, most often 0644. A group keeps
+    its access if it may write as well: such a file is shared between accounts on purpose.
+
+    Raises:
+        StoreUnreachable: it belongs to another account, which has to do it.
+    """
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return
+    wanted = mode & ~(stat.S_IRWXO if mode & stat.S_IWGRP else stat.S_IRWXO | stat.S_IRWXG)
+    if wanted == mode:
+        return
+    try:
+        path.chmod(wanted)
+    except FileNotFoundError:  # another process has closed the last connection meanwhile
+        return
+    except OSError as error:
+        problem = (
+            f"other accounts may read it (mode {mode:04o}), and this one may not change that: "
+            f"{error.strerror}; run chmod {wanted:03o} {path} as its owner"
+        )
+        raise StoreUnreachable(str(path), problem) from error
+    _LOG.warning("%s could be read by other accounts: its mode is %04o now", path, wanted)
 
 
 def _use_wal(db: apsw.Connection, busy_ms: int) -> None:

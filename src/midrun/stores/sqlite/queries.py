@@ -63,7 +63,7 @@ ROW: Final = """
 """
 INDEXED_ROW: Final = """
     SELECT run, head, seq, hash, epoch, holder, started_at, at,
-           phase, agent, thread, parent, attention, wake_at,
+           phase, agent, thread, parent, owner, attention, wake_at,
            (SELECT json_group_array(label) FROM labels WHERE no = r.no)
     FROM runs AS r WHERE run = ?
 """

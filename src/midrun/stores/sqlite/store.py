@@ -35,7 +35,7 @@ from midrun.ports.store import (
 )
 from midrun.stores import rules
 from midrun.stores.adoption import adopted
-from midrun.stores.heads import stored
+from midrun.stores.heads import stored, stored_first
 from midrun.stores.sqlite import reads, writes
 from midrun.stores.sqlite.connect import open_file
 from midrun.stores.sqlite.marks import SqliteMarks
@@ -89,7 +89,7 @@ class SqliteStore:
         bodies, quick = _quickly(encode, entries) or await _aside(encode)
         request = writes.Create(
             run=run,
-            top=stored(head),
+            top=stored_first(head),
             bodies=bodies,
             alone=alone,
             chain=self.chain,
@@ -100,7 +100,7 @@ class SqliteStore:
     async def adopt(
         self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
     ) -> Appended:
-        top = stored(head)
+        top = stored_first(head)
         sound = await anyio.to_thread.run_sync(adopted, run, lines, imported, self.chain)
         request = writes.Create(
             run=run, top=top, adopted=sound, chain=self.chain, clock=self._clock

@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from midrun.core.entries import KINDS, Entry, LeaseTaken
-from midrun.core.head import Head
+from midrun.core.head import NAME_MAX_CHARS, Head
 from midrun.core.ids import Epoch, RunId, Seq
-from midrun.errors import JournalCorrupt, KindRefused, NotJson, RunNotFound
+from midrun.errors import JournalCorrupt, KindRefused, NotJson, RunNotFound, TooLarge
 from midrun.ports.store import Snapshot, Store
 from midrun.ports.writers import CLOSINGS
 from midrun.testing.store_suite.setting import (
@@ -85,6 +85,23 @@ class Refusals(Setting):
         with pytest.raises(RunNotFound):
             await store.row(OTHER)
         assert (await say(store, RUN, 1)).seq == 2
+
+    @pytest.mark.parametrize("field", ["agent", "thread", "parent", "owner", "labels"])
+    async def test_a_name_of_a_new_run_that_is_too_long_for_an_index_is_named(
+        self, store: Store, field: str
+    ) -> None:
+        """Also for a store that could take it: a run must be able to move to any other."""
+
+        def named(size: int) -> Head:
+            name = "ä" * size
+            return replace(head(), **{field: (name,) if field == "labels" else name})
+
+        await store.create(RUN, [started()], head=named(NAME_MAX_CHARS))
+        with pytest.raises(TooLarge) as refused:
+            await store.create(OTHER, [started()], head=named(3_000_000))
+        assert refused.value.path.startswith(f"$.head.{field}")
+        with pytest.raises(RunNotFound):
+            await store.row(OTHER)
 
     async def test_a_refused_head_does_not_spoil_those_beside_it(self, store: Store) -> None:
         runs = [RunId(f"r{n}") for n in range(8)]
