@@ -172,7 +172,7 @@ async def test_a_file_of_a_newer_schema_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     await small(path)
     db = apsw.Connection(str(path))
-    db.execute("PRAGMA user_version = 2")
+    db.pragma("user_version", connect.SCHEMA + 1)
     db.close()
     with pytest.raises(StoreForeign, match="newer"):
         SqliteStore(path)
@@ -212,7 +212,7 @@ async def plans(tmp_path: Path) -> dict[str, str]:
     db = apsw.Connection(str(tmp_path / "runs.db"))
     plans = {}
     takes = {"COUNTS": 0, "HALTS": 0, "HOLDERS": 1, "DUE": 2, "DRIVABLE": 3}
-    takes |= {name: 8 for name in vars(queries) if name.startswith("LIST_")}
+    takes |= {name: 10 for name in vars(queries) if name.startswith("LIST_")}
     for name, wanted in takes.items():
         rows = db.execute(f"EXPLAIN QUERY PLAN {getattr(queries, name)}", (1,) * wanted)
         plans[name] = "; ".join(str(row[3]) for row in rows)
@@ -222,10 +222,11 @@ async def plans(tmp_path: Path) -> dict[str, str]:
 
 async def test_no_list_looks_at_entries_or_goes_through_all_runs(plans: dict[str, str]) -> None:
     """A page costs what is on it, however many runs and entries there are."""
-    assert len(plans) == 12
+    assert len(plans) == 13
     for name, plan in plans.items():
         assert "entries" not in plan, (name, plan)
         if name.startswith("LIST_"):
+            plan = plan.replace("SCAN json_each", "")  # of the head, which is in the row
             assert "SCAN" not in plan, (name, plan)
             assert "TEMP B-TREE" not in plan, (name, plan)
     assert "COVERING INDEX runs_by_phase" in plans["COUNTS"]

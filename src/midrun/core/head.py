@@ -13,7 +13,7 @@ from midrun.core.values import Phase, Value
 from midrun.core.words import line
 
 NAME_MAX_CHARS: Final = 200
-"""Of a thread, a label, an agent, a parent or an owner: each stands in an index of every store."""
+"""Of a thread, label, agent, parent or owner: each stands in an index of every store."""
 
 
 class Head(Value, kw_only=True):
