@@ -4,7 +4,7 @@ import pytest
 
 from midrun.core import controls as c
 from midrun.core import evidence as v
-from midrun.core.attempts import DEATHS, DENIALS, DIED
+from midrun.core.attempts import DEATHS, DENIALS, DIED, NOT_IMPORTABLE
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -323,3 +323,25 @@ def test_a_lease_is_where_it_was_taken() -> None:
     run = parsing.after(v.TakeLease())
     assert isinstance(run.entries[run.state.taken - 1], LeaseTaken)
     assert not [order for order in plan(run.state) if isinstance(order, Settle)]
+
+
+def _unimportable(run: Scenario) -> Scenario:
+    failed = CallFailed(call=C2, error="ImportError: no", code=NOT_IMPORTABLE)
+    return run.after(v.Close(epoch=run.state.epoch, outcome=failed))
+
+
+def test_a_tool_that_cannot_be_imported_fails_the_run_and_not_the_model() -> None:
+    """Nothing else of the reply is started; a resume goes on, and the model is told then."""
+    run = _unimportable(begun.replies(MAIL, LOOK).starts("c2")).then(plans=(Settle(),))
+    run = run.advances().then(phase=Phase.FAILED)
+    assert error_of(run) == RunFailed(error="ImportError: no", code=NOT_IMPORTABLE)
+    assert not check_journal(run.records, state=run.state)
+    run = run.when(c.Resume(by=ANN)).after(v.TakeLease(holder="w2"))
+    run.then(plans=(CallTool(call=C3),))
+    assert not check_journal(run.records, state=run.state)
+
+
+def test_a_person_at_the_wheel_is_told_that_a_tool_cannot_be_imported() -> None:
+    """They are there to read it, so the run does not fail under their hands."""
+    taken = begun.replies(MAIL).starts("c2").when(c.TakeOver(by=ANN))
+    assert _unimportable(taken).state.error is None

@@ -6,12 +6,13 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import midrun
-from midrun import Agent, Completed, Midrun, Misconfigured, Tool, tool
+from midrun import Agent, Completed, Failed, Midrun, Misconfigured, Tool, tool
 from midrun.agents.environment import EnvironmentOption
 from midrun.agents.shell import shell
 from midrun.hosts.mcp import mcp_tools
@@ -188,6 +189,25 @@ async def test_a_variable_that_is_missed_names_the_option(canaries: dict[str, st
     said = await _result(Use("require_variable"), require_variable)
     assert "OPENAI_API_KEY" in said
     assert 'tool(env=["NAME"])' in said
+
+
+async def test_a_module_that_misses_a_variable_fails_the_run_and_names_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was imported here with the whole environment, and there without it."""
+    source = 'import os\nKEY = os.environ["PAY_KEY"]\n\ndef pay() -> str:\n    return KEY\n'
+    (tmp_path / "payment_module.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PAY_KEY", "canary")
+    pay = import_module("payment_module").pay
+    model = ScriptedModel([Use("pay"), "Done."])
+    failed = await Agent("clerk", model=model, tools=[pay]).run("Pay.")
+    assert isinstance(failed, Failed)
+    assert failed.code == "tool_not_importable"
+    assert "KeyError: 'PAY_KEY'" in failed.error
+    assert 'Agent(tool_env=["NAME"])' in failed.error
+    declared = Agent("clerk", model=model, tools=[pay], tool_env=["PAY_KEY"])
+    assert isinstance(await declared.run("Pay."), Completed)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,12 @@ With the waits in between, which double from half a second, that is about a minu
 DIED: Final = "drivers_died"
 """The code of a run that rests because a call of it has cost too many drivers."""
 
+NOT_IMPORTABLE: Final = "tool_not_importable"
+"""The code of a call, and then of its run, whose tool cannot be imported in its own process.
+
+The program is at fault, and its author must be told; the model could only work around it.
+"""
+
 
 def failure(state: State) -> RunFailed | None:
     """Return why the run comes to rest at its boundary although it is not done, if it must."""

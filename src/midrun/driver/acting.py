@@ -8,6 +8,7 @@ import anyio
 from midrun.agents.agent import Agent
 from midrun.agents.schema import BadArguments
 from midrun.agents.tool import Tool
+from midrun.core.attempts import NOT_IMPORTABLE
 from midrun.core.backoff import retry_at
 from midrun.core.entries import (
     CallAborted,
@@ -85,8 +86,9 @@ def _outcome(
             return CallDone(call=call.id, result=result, encoding_error=problem)
         case Raised(kind=kind) if kind == UNKNOWN:
             return _perhaps(call, _words(end))
-        case Raised():
-            return CallFailed(call=call.id, error=_words(end))
+        case Raised(not_found=not_found):
+            code = NOT_IMPORTABLE if not_found else ""
+            return CallFailed(call=call.id, error=_words(end), code=code)
         case Died(started=started) if not flight.stop:
             if not started:
                 return CallFailed(call=call.id, error=_words(end))

@@ -250,6 +250,17 @@ def test_a_script_without_a_guard_is_told_to_have_one() -> None:
     assert "put the part that runs the agent under if __name__ == '__main__':" in line
 
 
+def test_a_run_of_a_script_without_a_guard_fails_by_name() -> None:
+    """Only its author can mend that; told to the model alone, the run would complete."""
+    with script("unguarded_agent.py") as process:
+        printed, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    (line,) = printed.splitlines()
+    assert line.startswith("tool_not_importable: ImportError: ")
+    assert "it starts a runtime while its tools are being imported" in line
+    assert "put the part that runs the agent under if __name__ == '__main__':" in line
+
+
 # ── many ─────────────────────────────────────────────────────────────────────
 
 

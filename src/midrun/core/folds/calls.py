@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from midrun.core import held
-from midrun.core.attempts import counts
+from midrun.core.attempts import NOT_IMPORTABLE, counts
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -162,11 +162,15 @@ def _replied(state: State, call: Call, reply: Reply) -> State:
 
 
 def call_failed(state: State, entry: CallFailed) -> State:
-    """A tool's error goes to the model; a model's is retried, or fails the run."""
+    """A tool's error goes to the model; a model's is retried, or fails the run.
+
+    A tool that cannot be imported fails the run, too: the model cannot mend the program.
+    """
     call = call_of(state, entry.call)
     thinking = call.call_kind == "model"
     retried = thinking and entry.transient and call.attempt < state.started.model_attempts
-    if thinking and not retried and not state.wheel:  # at the wheel, a person goes on
+    fails = entry.code == NOT_IMPORTABLE or (thinking and not retried)
+    if fails and not state.wheel:  # at the wheel, a person goes on
         state = replace(state, error=RunFailed(error=entry.error, code=entry.code))
     call = replace(
         call, stage=Stage.FAILED, error=entry.error, again=retried, retry_at=entry.retry_at

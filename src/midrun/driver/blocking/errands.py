@@ -52,10 +52,15 @@ class NotDone(Struct, frozen=True, kw_only=True, tag="not_done"):
 
 
 class Raised(Struct, frozen=True, kw_only=True, tag="raised"):
-    """It raised an exception of the type `kind`, or it could not be found or started."""
+    """It raised an exception of the type `kind`, or it could not be found or started.
+
+    `not_found` says that its module cannot be imported, or lacks the function: a fault of the
+    program, which no other arguments can mend.
+    """
 
     kind: str
     message: str
+    not_found: bool = False
 
 
 class Asked(Struct, frozen=True, kw_only=True, tag="asked"):

@@ -6,6 +6,7 @@ import sys
 from types import ModuleType
 from typing import Final
 
+from midrun.agents.environment import DECLARE, is_missing_variable
 from midrun.codec.brief import safe_str
 from midrun.driver.blocking.importing import GUARD, importing
 
@@ -63,12 +64,11 @@ class Places:
             with importing(name):
                 return self._main() if name == "__main__" else importlib.import_module(name)
         except BaseException as error:  # noqa: BLE001 - a module may raise whatever it likes
+            while isinstance(error, BaseExceptionGroup):  # a runtime raises in a task group
+                error = error.exceptions[0]
             why = f"{type(error).__name__}: {safe_str(error)}"
-            advice = f"; {GUARD}" if name == "__main__" and GUARD not in why else ""
-            return CannotFind(
-                "ImportError",
-                f"the process for blocking tools cannot import {name}: {why}{advice}",
-            )
+            problem = f"the process for blocking tools cannot import {name}: {why}"
+            return CannotFind("ImportError", problem + _advice(name, error, why))
         finally:
             # What is here now is shared by all children; a collection would unshare its pages.
             gc.collect()
@@ -87,6 +87,16 @@ class Places:
         vars(module).update(names)
         sys.modules["__main__"] = sys.modules[MAIN] = module
         return module
+
+
+def _advice(name: str, error: BaseException, why: str) -> str:
+    """Return what to do about a module that cannot be imported, where `why` does not say so."""
+    if is_missing_variable(error):
+        return f". {DECLARE}"
+    if GUARD in why or isinstance(error, ImportError):
+        return ""
+    # The app could import it: so it lacks its guard, or a variable that a library asks for.
+    return f"; {GUARD}" if name == "__main__" else f". {DECLARE}"
 
 
 def main_module() -> tuple[str, str]:

@@ -113,8 +113,9 @@ class Running:
             case Started():
                 self._started = True
                 self._waiting.cancel()
-            case Refused(kind=kind, message=why):
-                self._answer = Raised(kind=kind, message=why) if kind else None
+            case Refused(kind=kind, message=why, not_found=not_found):
+                problem = Raised(kind=kind, message=why, not_found=not_found)
+                self._answer = problem if kind else None
                 self._die(Died(started=False, detail=why))
             case Gone(code=code) if code < 0:
                 self._die(Died(signal=-code, detail=f"killed by {_name(-code)}"))

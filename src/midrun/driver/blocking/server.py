@@ -180,7 +180,7 @@ class Server:
             found = self._find(target)
             news = self._started(call, found)
         except CannotFind as problem:
-            news = self._refused(call, problem.kind, problem.message)
+            news = self._refused(call, problem.kind, problem.message, not_found=True)
         except OSError as problem:  # no process or memory left
             news = self._refused(call, type(problem).__name__, f"cannot fork: {problem}")
         if news is not None:
@@ -206,12 +206,14 @@ class Server:
         self._pids[call], self._calls[pid] = pid, call
         return Started(call, pid)
 
-    def _refused(self, call: int, kind: str, message: str) -> News | None:
+    def _refused(
+        self, call: int, kind: str, message: str, *, not_found: bool = False
+    ) -> News | None:
         if call not in self._waiting:
             return None
         _, fd = self._waiting.pop(call)
         os.close(fd)
-        return Refused(call, kind, message)
+        return Refused(call, kind, message, not_found)
 
     def _become_child(self, fd: int, found: object) -> Never:
         try:

@@ -53,6 +53,7 @@ class Refused(Struct, frozen=True, tag="refused"):
     call: int
     kind: str
     message: str
+    not_found: bool = False  # as in `errands.Raised`
 
 
 class Started(Struct, frozen=True, tag="started"):
