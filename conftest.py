@@ -1,5 +1,6 @@
 """Settings for every test: one event loop, no wall-clock limits, docs that run."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -43,6 +44,12 @@ pytest_collect_file = Sybil(
 def anyio_backend() -> str:
     """Run on asyncio: that is what midrun supports, whatever else is installed."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep tokens of servers that tests start out of the home folder."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,9 @@ def store(served: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> Typis
 @pytest.fixture
 def url(served: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> Typist:
     """Type at the server."""
-    return Typist(capsys, "--url", served[1], "--token", TOKEN)
+    file = served[0] / "token-of-the-operator"
+    file.write_text(f"{TOKEN}\n")
+    return Typist(capsys, "--url", served[1], "--token-file", str(file))
 
 
 @pytest.fixture(params=["store", "url"])

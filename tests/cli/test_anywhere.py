@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from tests.cli.typist import Said, Typist
+from tests.cli.typist import APP, TOKEN, Said, Shell, Typist, read_until
 
 pytestmark = pytest.mark.usefixtures("gate")
 
@@ -220,9 +220,53 @@ def test_a_feed_that_has_nothing_new_ends(midrun: Typist, url: Typist) -> None:
 
 
 def test_a_wrong_token_is_answered_in_the_words_of_the_command(
-    served: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+    served: tuple[Path, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever types does not call `connect`."""
-    said = Typist(capsys, "--url", served[1], "--token", "not-the-one-of-the-server")("ls")
-    assert (said.code, "--token or $MIDRUN_TOKEN" in said.err) == (1, True), said.err
+    monkeypatch.setenv("MIDRUN_TOKEN", "not-the-one-of-the-server")
+    said = Typist(capsys, "--url", served[1])("ls")
+    assert (said.code, "--token-file or $MIDRUN_TOKEN" in said.err) == (1, True), said.err
     assert "connect(" not in said.err
+
+
+@pytest.mark.parametrize("command", [("ls",), ("serve", "app.py")])
+def test_a_token_is_not_taken_from_the_command_line(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every user of the machine could read it in the list of processes."""
+    said = Typist(capsys)(*command, "--token", TOKEN)
+    assert said.code == 2
+    assert "use --token-file FILE, or set MIDRUN_TOKEN" in said.err
+    assert "--token TOKEN" not in Typist(capsys)(command[0], "--help").out
+
+
+@pytest.mark.parametrize("text", ["", None])
+def test_a_token_file_without_a_token_is_named(
+    text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Instead of being taken for a wrong token."""
+    file = tmp_path / "absent"
+    if text is not None:
+        file.write_text(text)
+    said = Typist(capsys, "--url", "http://127.0.0.1:1", "--token-file", str(file))("ls")
+    assert said.code == 1
+    assert f"--token-file {file}: Cannot read a token" in said.err
+
+
+@pytest.mark.slow
+def test_a_client_finds_the_token_of_a_server_in_the_same_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not in the folder itself; from another folder there is none."""
+    shell = Shell(tmp_path)  # the test, and so the server, works in this folder
+    with shell.start("serve", f"{APP}:searcher", "--port", "0") as served:
+        url = read_until(served, "http://").partition("/#code=")[0]
+        assert Typist(capsys, "--url", url)("ls").code == 0
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        said = Typist(capsys, "--url", url)("ls")
+        served.terminate()
+    assert (said.code, "--token-file or $MIDRUN_TOKEN" in said.err) == (1, True), said.err
+    assert not list(tmp_path.rglob("*token*"))

@@ -117,13 +117,36 @@ def test_a_paused_run_is_driven_again_by_whoever_attaches_with_its_app(
 
 
 @pytest.mark.slow
+def test_a_server_that_drives_nothing_needs_no_key_and_its_worker_no_token(
+    shell: Shell, tmp_path: Path
+) -> None:
+    """So that they can have different accounts: the one with the token runs no tool."""
+    app = tmp_path / "both.py"
+    app.write_text(f"{APP.read_text()}\neveryone.append(Agent('a', model='openai:gpt-5'))\n")
+    for name in ("OPENAI_API_KEY", "MIDRUN_TOKEN"):
+        shell.env.pop(name, None)
+    words = ("run", "searcher", "Find cats", "--json")
+    with (
+        serving(shell, "--engine", "none", app=f"{app}:everyone") as url,
+        shell.start(*words, "--url", url, MIDRUN_TOKEN=TOKEN) as running,
+    ):
+        run = json.loads(read_until(running, '"RunStarted"'))
+        assert run["seq"] == 1
+        (row,) = [json.loads(line) for line in shell.type("ls", "--json").out.splitlines()]
+        assert row["phase"] == "queued"
+        with shell.start("worker", f"{APP}:everyone") as worker:
+            read_until(running, "Found cats.")
+            worker.terminate()
+
+
+@pytest.mark.slow
 def test_a_worker_stands_down_when_it_is_told_to(shell: Shell, tmp_path: Path) -> None:
     """Its runs go on elsewhere; nobody paused them."""
     gate = str(tmp_path / "gate")
     with (
         serving(shell, GATE=gate) as url,
         shell.start(
-            "run", "searcher", "Find cats", "--url", url, "--token", TOKEN, "--json"
+            "run", "searcher", "Find cats", "--url", url, "--json", MIDRUN_TOKEN=TOKEN
         ) as running,
     ):
         run = json.loads(read_until(running, '"RunStarted"'))

@@ -34,7 +34,7 @@ async def test_a_run_whose_driver_is_dead_is_not_said_to_be_at_work(
         driver.kill()
     run = await _forget(shell.env["MIDRUN_STORE"])
     if far:  # a server that has other agents: it would take the run otherwise
-        with serving(shell, "evil") as url:
+        with serving(shell, app=f"{APP}:evil") as url:
             _is_told(Shell(tmp_path, MIDRUN_URL=url, MIDRUN_TOKEN=TOKEN), run, worker=False)
     else:
         _is_told(shell, run, worker=True)

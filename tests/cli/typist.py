@@ -45,10 +45,13 @@ class Typist:
     def __call__(self, *words: str) -> Said:
         """Run a command to its end."""
         self._capsys.readouterr()
+        before = dict(os.environ)
         try:
             code = main([*words, *self.where])
         except SystemExit as ended:  # argparse has its own way out
             code = cast("int", ended.code)
+        finally:
+            os.environ.update(before)  # a command takes its settings out of its own process
         return Said(code, *self._capsys.readouterr())
 
 
@@ -96,10 +99,12 @@ def read_until(process: "subprocess.Popen[str]", text: str) -> str:
 
 
 @contextmanager
-def serving(shell: Shell, agents: str = "everyone", **env: str) -> Iterator[str]:
+def serving(
+    shell: Shell, *options: str, app: str = f"{APP}:everyone", **env: str
+) -> Iterator[str]:
     """Serve the app in a process of its own, and give its address."""
-    command = ("serve", f"{APP}:{agents}", "--port", "0", "--token", TOKEN, "--json")
-    with shell.start(*command, **env) as served:
+    command = ("serve", app, "--port", "0", "--json", *options)
+    with shell.start(*command, MIDRUN_TOKEN=TOKEN, **env) as served:
         try:
             told = json.loads(read_until(served, "http://"))
             yield str(told["url"]).partition("/#")[0]

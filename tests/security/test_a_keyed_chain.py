@@ -4,6 +4,7 @@ Whoever can write to the database knows how chains are made, and can make a new 
 they like. The key is what they lack.
 """
 
+import os
 from argparse import Namespace
 from collections.abc import Sequence
 from hashlib import sha256
@@ -15,7 +16,7 @@ import apsw
 import pytest
 
 from midrun import Agent, Completed, Midrun, ask_human
-from midrun.cli.opening import opened
+from midrun.cli.opening import opened, settle
 from midrun.codec.chain import PLAIN, Chain
 from midrun.codec.snapshot import freeze
 from midrun.core.ids import RunId, Seq
@@ -191,11 +192,14 @@ async def test_the_command_has_the_key_from_its_environment(
     """Not from its arguments, which everybody on the machine can read."""
     address = f"sqlite:///{tmp_path / 'runs.db'}"
     run = await a_run(address)
-    args = Namespace(store=address, url=None)
+    args = Namespace(store=address, url=None, actor=None)
+    settle(args)
     with pytest.raises(StoreKeyRefused):
         async with opened(args):
             raise AssertionError("opened")
     monkeypatch.setenv("MIDRUN_CHAIN_KEY", KEY.decode())
+    settle(args)
+    assert "MIDRUN_CHAIN_KEY" not in os.environ  # where tools in this process would find it
     async with opened(args) as midrun:
         assert await midrun.verify(run)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from midrun import Actor, Midrun, Misconfigured
+from midrun.handles.token_file import token_folder
 from midrun.server import Network, Tokens, app, token_in
 from midrun.server import serve as serve_forever
 from tests.server.conftest import token_of
@@ -35,6 +36,32 @@ def test_a_token_behind_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "token").symlink_to(tmp_path / "chosen")
     with pytest.raises(OSError, match="symbolic"):
         token_in(tmp_path)
+
+
+async def test_a_token_file_of_an_earlier_version_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tools work in that folder, and may have read it: it is not used any longer."""
+    monkeypatch.chdir(tmp_path)
+    token_in(tmp_path / ".midrun")
+    with pytest.raises(Misconfigured, match=r"tools work in this folder.* Delete it"):
+        await serve_forever(Midrun("memory://"), port=0)
+
+
+def test_a_token_is_kept_outside_of_the_folder_that_tools_work_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the state folder of the user, apart for every working folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    one, two = token_folder(tmp_path / "one"), token_folder(tmp_path / "two")
+    assert one.parent == two.parent == tmp_path / "state" / "midrun"
+    assert one != two
+    monkeypatch.setenv("XDG_STATE_HOME", "state")  # of no use unless it is absolute
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert token_folder(tmp_path / "one").parent == tmp_path / ".local" / "state" / "midrun"
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError))
+    with pytest.raises(Misconfigured, match="MIDRUN_TOKEN"):
+        token_folder(tmp_path)
 
 
 def test_a_server_without_credentials_is_not_made() -> None:

@@ -25,13 +25,11 @@ async def served(folder: Path) -> AsyncIterator[tuple[str, AnyRun]]:
     """Have a server drive a run in a process of its own; give its address, and the run."""
     store = f"sqlite:///{folder}/runs.db"
     command = [sys.executable, "-m", "midrun", "serve", f"{APP}:clerk", "--port", "0"]
-    env = {**os.environ, "GATE": str(folder / "gate")}
-    async with await anyio.open_process(
-        [*command, "--store", store, "--token", TOKEN], env=env
-    ) as serving:
+    env = {**os.environ, "GATE": str(folder / "gate"), "MIDRUN_TOKEN": TOKEN}
+    async with await anyio.open_process([*command, "--store", store], env=env) as serving:
         assert serving.stdout is not None
         with anyio.fail_after(60):
-            link = (await serving.stdout.receive()).decode()
+            link = (await serving.stdout.receive()).decode().strip()
         url = link.partition("/#")[0]
         async with connect(url, token=TOKEN) as far:
             yield url, await far.start("clerk", "Sort the mail")
@@ -46,7 +44,9 @@ async def test_a_run_that_others_drive_is_steered_from_here(
 ) -> None:
     """The same bar, the same keys, the same words; what was before is recalled in short."""
     async with served(tmp_path) as (url, run):
-        where = ["--url", url, "--token", TOKEN] if through == "server" else []
+        (tmp_path / "operator").write_text(TOKEN)
+        far = ["--url", url, "--token-file", str(tmp_path / "operator")]
+        where = far if through == "server" else []
         async with terminal(tmp_path, 100, "attach", run.id[4:12], *where) as t:
             await t.sees("Sort the mail", "✓ write wrote Memo", "Running", "read")
             await t.press("p")

@@ -158,7 +158,7 @@ async def test_a_used_link_says_so_and_where_the_token_is(bench: Bench, stage: S
     await expect(second.get_by_role("alert")).to_have_text(
         "This link was used before, or is too old."
     )
-    await expect(second.get_by_text(".midrun/token")).to_be_visible()
+    await expect(second.get_by_text("~/.local/state/midrun")).to_be_visible()
     assert await cookies(second) == []
     assert await flaws(second) == []
     await second.get_by_label("Token").fill("nobody-has-this-one-0123")

@@ -1,9 +1,8 @@
 """Arguments: what each command takes, by position and by name."""
 
-import os
-from argparse import ArgumentParser
+from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, Namespace
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 SCOPES: Final = "all, agent:NAME, label:LABEL or run:ID"
 PORT: Final = 8700
@@ -22,7 +21,27 @@ def anywhere(made: ArgumentParser) -> None:
     """Take a store or a server."""
     store(made)
     made.add_argument("--url", metavar="SERVER", help="ask a server instead: http://host:8700")
-    made.add_argument("--token", help="for the server (default: $MIDRUN_TOKEN)")
+    token(made, "of the server (default: $MIDRUN_TOKEN)")
+
+
+def token(made: ArgumentParser, what: str) -> None:
+    """Take the file of a token, and refuse the token itself."""
+    made.add_argument("--token-file", metavar="FILE", help=f"has the token {what}")
+    made.add_argument("--token", action=_RefuseToken, help=SUPPRESS)
+
+
+class _RefuseToken(Action):
+    def __call__(
+        self,
+        parser: ArgumentParser,
+        namespace: Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        """Refuse a token as an argument."""
+        del parser, namespace, values, option_string
+        problem = "every user of this machine can read it in the list of processes"
+        raise ArgumentError(self, f"{problem}; use --token-file FILE, or set MIDRUN_TOKEN")
 
 
 def run(made: ArgumentParser) -> None:
@@ -37,12 +56,14 @@ def app(made: ArgumentParser) -> None:
     made.add_argument("app", metavar="APP", help="file.py, file.py:agent or module:agent")
 
 
-def staff(made: ArgumentParser) -> None:
+def staff(made: ArgumentParser, *engines: str) -> None:
     """Take what only those who drive for others take."""
     app(made)
-    address = os.environ.get("MIDRUN_TEMPORAL_ADDRESS", "127.0.0.1:7233")
     made.add_argument(
-        "--engine", choices=("local", "temporal"), default="local", help="who gives runs out"
+        "--engine",
+        choices=("local", "temporal", *engines),
+        default="local",
+        help="what gives runs out" + "; none: other processes drive them" * bool(engines),
     )
     made.add_argument(
         "--limit",
@@ -59,7 +80,7 @@ def staff(made: ArgumentParser) -> None:
         default="any",
         help="drive runs that another version of their agent drove last, or leave them to it",
     )
-    made.add_argument("--temporal-address", metavar="HOST:PORT", default=address)
+    made.add_argument("--temporal-address", metavar="HOST:PORT")
     made.add_argument("--temporal-namespace", metavar="NAME", default="default")
     made.add_argument(
         "--webhook",
@@ -100,12 +121,12 @@ def attach(made: ArgumentParser) -> None:
 
 def serve(made: ArgumentParser) -> None:
     """Take what a server takes."""
-    staff(made)
+    staff(made, "none")
     made.add_argument(
         "--host", default="127.0.0.1", help="where to listen (default: here only)"
     )
     made.add_argument("--port", type=int, default=PORT, help=f"0 for any that is free ({PORT})")
-    made.add_argument("--token", help="the operator's (default: $MIDRUN_TOKEN, or one is made)")
+    token(made, "of the operator (default: $MIDRUN_TOKEN, or one is made)")
     made.add_argument(
         "--allow-host",
         action="append",

@@ -60,11 +60,7 @@ def options(made: ArgumentParser) -> None:
         "--new", action="store_true", help="another run, even if one is under way"
     )
     made.add_argument("--json", action="store_true", help="one JSON value a line, for programs")
-    made.add_argument(
-        "--actor",
-        default=os.environ.get("MIDRUN_ACTOR", os.environ.get("USER", "user")),
-        help="who you are, in the journal",
-    )
+    made.add_argument("--actor", metavar="NAME", help="who you are, in the journal")
 
 
 async def demo(args: Namespace, say: Sayer) -> int:

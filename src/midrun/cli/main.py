@@ -180,5 +180,6 @@ def _hint(error: MidrunError, args: Namespace) -> str:
 def _text(error: MidrunError) -> str:
     """Return what it says, to somebody who types and does not program."""
     if isinstance(error, ServerRefused) and error.status == UNAUTHORIZED:
-        return f"server {error.url}: {error.problem}; give its token: --token or $MIDRUN_TOKEN"
+        give = "give its token: --token-file or $MIDRUN_TOKEN"
+        return f"server {error.url}: {error.problem}; {give}"
     return as_typed(error) if isinstance(error, ControlRefused) else str(error)

@@ -11,21 +11,26 @@ from urllib.parse import unquote, urlsplit
 from midrun.agents.agent import Agent
 from midrun.errors import Misconfigured
 from midrun.handles.interface import AnyMidrun
+from midrun.handles.token_file import find_token
 
 STORE: Final = "sqlite:///midrun.db"
-KEPT_TOKEN: Final = Path(".midrun", "token")
-"""Where `midrun serve` keeps the token that it made; for whoever is in the same folder."""
+TEMPORAL_ADDRESS: Final = "127.0.0.1:7233"
+SETTINGS_PREFIX: Final = "MIDRUN_"
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def settle(args: Namespace) -> None:
-    """Fill in what was not typed: first what the environment says, then what is usual.
+    """Fill in the settings that were not typed, from the environment or by default.
+
+    All variables `MIDRUN_*` leave the environment of this process before the app is imported:
+    some are credentials, and tools that run in this process can read the environment.
 
     Raises:
-        Misconfigured: a store and a server were given.
+        Misconfigured: a store and a server were given, or the file of a token has none.
     """
-    given = os.environ.get
+    names = [name for name in os.environ if name.startswith(SETTINGS_PREFIX)]
+    given = {name: os.environ.pop(name) for name in names}.get
     if not hasattr(args, "store"):  # it works on nothing
         return
     url = getattr(args, "url", None)
@@ -34,11 +39,20 @@ def settle(args: Namespace) -> None:
     args.where = ("--url", url) if url else ("--store", args.store) if args.store else ()
     if hasattr(args, "url") and not args.store:
         args.url = url or given("MIDRUN_URL")
-    if hasattr(args, "token"):
-        args.token = args.token or given("MIDRUN_TOKEN")
+    if hasattr(args, "token_file"):
+        file = args.token_file
+        args.token = _read_token(file) if file else given("MIDRUN_TOKEN")
+    if hasattr(args, "temporal_address"):
+        default = given("MIDRUN_TEMPORAL_ADDRESS") or TEMPORAL_ADDRESS
+        args.temporal_address = args.temporal_address or default
+    args.webhook_secret = given("MIDRUN_WEBHOOK_SECRET", "")
+    args.keys = Keys(
+        key=given("MIDRUN_KEY", "").encode() or None,
+        chain_key=given("MIDRUN_CHAIN_KEY", "").encode() or None,
+    )
     args.store = args.store or given("MIDRUN_STORE") or STORE
     if not getattr(args, "url", None):  # a server knows who asks by the token
-        args.actor = args.actor or given("MIDRUN_ACTOR") or given("USER") or "user"
+        args.actor = args.actor or given("MIDRUN_ACTOR") or os.environ.get("USER") or "user"
 
 
 @asynccontextmanager
@@ -53,14 +67,14 @@ async def opened(
     if getattr(args, "url", None):
         from midrun.client.connect import connect  # noqa: PLC0415 - not needed for a store
 
-        async with connect(args.url, token=args.token or _kept(args.url)) as far:
+        async with connect(args.url, token=args.token or _find_token(args.url)) as far:
             yield far
         return
     from midrun.embed.midrun import Midrun  # noqa: PLC0415 - not needed for a server
 
     check_file(args.store, there=not agents)
     engine: Literal["local"] | None = "local" if agents and drive else None
-    async with Midrun(args.store, agents=agents, engine=engine, **keys()) as near:
+    async with Midrun(args.store, agents=agents, engine=engine, **args.keys) as near:
         yield near
 
 
@@ -69,15 +83,6 @@ class Keys(TypedDict):
 
     key: bytes | None
     chain_key: bytes | None
-
-
-def keys() -> Keys:
-    """Return the keys that the environment has: on a command line everybody would see them."""
-
-    def given(name: str) -> bytes | None:
-        return os.environ.get(name, "").encode() or None
-
-    return Keys(key=given("MIDRUN_KEY"), chain_key=given("MIDRUN_CHAIN_KEY"))
 
 
 def check_file(store: str, *, there: bool) -> None:
@@ -99,8 +104,21 @@ def check_file(store: str, *, there: bool) -> None:
         raise Misconfigured(store, f"create the folder {path.parent} first, or check --store")
 
 
-def _kept(url: str) -> str | None:
+def _find_token(url: str) -> str | None:
     """Return the token of a server on this machine that was started in this folder."""
-    if urlsplit(url).hostname not in LOOPBACK or not KEPT_TOKEN.is_file():
-        return None
-    return KEPT_TOKEN.read_text().strip()
+    return find_token(Path.cwd()) if urlsplit(url).hostname in LOOPBACK else None
+
+
+def _read_token(file: str) -> str:
+    """Return the token in a file.
+
+    Raises:
+        Misconfigured: the file cannot be read, or is empty.
+    """
+    try:
+        token = Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misconfigured(f"--token-file {file}", f"Cannot read a token: {error}") from error
+    if not token:
+        raise Misconfigured(f"--token-file {file}", "Cannot read a token: the file is empty")
+    return token

@@ -25,7 +25,7 @@ examples:
   midrun resume 3f2a "Vendor A will do"       go on, with an instruction
 
 where the runs are: --store or --url; else $MIDRUN_URL, $MIDRUN_STORE, sqlite:///midrun.db
-also: MIDRUN_TOKEN (for a server), MIDRUN_ACTOR (who you are), MIDRUN_KEY (signs checkpoints),
+also: MIDRUN_TOKEN (of a server), MIDRUN_ACTOR (who you are), MIDRUN_KEY (signs checkpoints),
   MIDRUN_CHAIN_KEY (what the chains of the store are made with), NO_COLOR
 exit codes: 0 completed or done, 1 failed or refused, 2 usage, 3 cancelled, 75 paused
 """
@@ -114,8 +114,13 @@ def subparsers(top: argparse.ArgumentParser) -> dict[str, Parser]:
 
 
 def options(made: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Return what a parser takes, by position and by name."""
-    return [a for a in made._actions if not isinstance(a, argparse._SubParsersAction)]  # noqa: SLF001 - as above
+    """Return what a parser takes, by position and by name, as far as its help shows it."""
+    return [
+        action
+        for action in made._actions  # noqa: SLF001 - as above
+        if not isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - as above
+        and action.help != argparse.SUPPRESS
+    ]
 
 
 def known_words(made: argparse.ArgumentParser) -> list[str]:

@@ -1,20 +1,17 @@
 """Staffing: the engine that a worker or a server drives with, and who is told of its runs."""
 
-import os
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Final, Literal
+from typing import Literal
 
 from midrun.agents.agent import Agent
-from midrun.cli.opening import check_file, keys
+from midrun.cli.opening import check_file
 from midrun.embed.midrun import Midrun
 from midrun.engines.fleet import Fleet
 from midrun.engines.placing import Placing
 from midrun.errors import Misconfigured
 from midrun.followers import Follower, following
-
-SECRET: Final = "MIDRUN_WEBHOOK_SECRET"  # noqa: S105 - the name of the variable that has it
 
 
 def staffed(args: Namespace, agents: tuple[Agent, ...]) -> Midrun:
@@ -29,7 +26,7 @@ def staffed(args: Namespace, agents: tuple[Agent, ...]) -> Midrun:
         here=_limits("--here", args.here),
         versions=args.versions,
     )
-    return Midrun(args.store, agents=agents, engine=_engine(args), fleet=fleet, **keys())
+    return Midrun(args.store, agents=agents, engine=_engine(args), fleet=fleet, **args.keys)
 
 
 def _limits(option: str, words: Iterable[str] | None) -> dict[str, int]:
@@ -48,7 +45,9 @@ def _limits(option: str, words: Iterable[str] | None) -> dict[str, int]:
     return limits
 
 
-def _engine(args: Namespace) -> Literal["local"] | Placing:
+def _engine(args: Namespace) -> Literal["local"] | Placing | None:
+    if args.engine == "none":
+        return None
     if args.engine == "local":
         return "local"
     try:
@@ -77,7 +76,7 @@ def _followers(args: Namespace, midrun: Midrun) -> list[Follower]:
         if args.webhook:
             from midrun.followers.webhooks import Webhook  # noqa: PLC0415 - needs its extra
 
-            made += [Webhook(url, secret=os.environ.get(SECRET, "")) for url in args.webhook]
+            made += [Webhook(url, secret=args.webhook_secret) for url in args.webhook]
         if args.spans:
             from midrun.followers.spans import Spans  # noqa: PLC0415 - needs its extra
 

@@ -26,8 +26,8 @@ and how it stands."""
 class Demo:
     """One way to show the demo.
 
-    Everything is beside the store's file: the drafts, the outbox, and the token of the page.
-    What is there already is found again.
+    Everything but the token of the page is beside the store's file: the drafts, the outbox.
+    Files of an earlier demo are used again.
     """
 
     store: str = STORE

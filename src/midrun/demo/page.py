@@ -14,8 +14,9 @@ from anyio.abc import TaskStatus
 
 from midrun.demo.opening import Demo, Opened
 from midrun.errors import Misconfigured
-from midrun.server import app, token_in
+from midrun.server import app
 from midrun.server.binding import PORT, Server, bound
+from midrun.server.credentials import token_for
 
 HOST: Final = "127.0.0.1"
 
@@ -29,17 +30,20 @@ async def show(demo: Demo, opened: Opened, *, port: int | None, browser: bool) -
     Raises:
         Misconfigured: the port cannot be had.
     """
-    mid, token = demo.midrun(), token_in(demo.folder)
+    mid = demo.midrun()
+    token = token_for(demo.folder, formerly=demo.folder / "token")
     with _listening(port) as listening:
         async with mid, anyio.create_task_group() as tasks:
             run, found = await demo.run(mid)
             address = f"http://{HOST}:{listening.getsockname()[1]}"
-            link = f"{address}/runs/{run.id}#token={token}"
-            server = _Server(app(mid, token=token))
+            page = f"{address}/runs/{run.id}"
+            served = app(mid, token=token)
+            server = _Server(served)
             await tasks.start(_stop_when_told, server)  # before anybody knows where we are
-            opened(link, found, await run.view())
+            opened(f"{page}#token={token}", found, await run.view())
             if browser:
-                tasks.start_soon(_browse, link)
+                # Other users see the command line of the browser: a code is good once only.
+                tasks.start_soon(_browse, f"{page}#code={served.code()}")
             await server.serve(sockets=[listening])
             tasks.cancel_scope.cancel()
 

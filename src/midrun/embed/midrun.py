@@ -146,8 +146,9 @@ class Midrun:
         self._at = Desk(
             store, self.agents, news=news, live=live, outside=outside, vault=vault, key=key
         )
-        for agent in self.agents.values():  # before any task group, which would wrap an error
-            await self._take_model(stack, agent)
+        if self._engine is not None:  # a process that drives nothing needs no provider's key
+            for agent in self.agents.values():  # before task groups, which would wrap an error
+                await self._take_model(stack, agent)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         await tasks.start(news.watch)
@@ -396,7 +397,7 @@ class Midrun:
 
     def _check_price(self, agent: Agent, stop: Stop | None) -> None:
         if any(isinstance(leaf, MaxCost) for leaf in leaves(stop)):
-            model = self._model_of(agent)
+            model = self._models.get(agent.name) or model_of(agent.model)
             if not model.priced:
                 problem = "nobody knows what it costs, so MaxCost cannot be kept; use MaxTokens"
                 raise Misconfigured(f"model {model.name}", problem)

@@ -18,7 +18,7 @@ from midrun.embed.midrun import Midrun
 from midrun.errors import Misconfigured
 from midrun.server.asgi import App, app
 from midrun.server.connections import Connections, Listener
-from midrun.server.credentials import Auth, token_in
+from midrun.server.credentials import Auth, token_for, token_in
 from midrun.server.limits import Limits
 from midrun.server.patience import patient
 
@@ -32,6 +32,9 @@ DRAIN_S: Final = 5.0
 
 DRAIN_LOOK_S: Final = 0.1
 """How often the drain looks whether a second signal ends it, as uvicorn's own loop does."""
+
+FORMER_TOKEN: Final = Path(".midrun", "token")
+"""Where earlier versions kept the token: in the folder in which tools work."""
 
 _LOG: Final = logging.getLogger("midrun.server")
 
@@ -75,7 +78,7 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
     *,
     host: str = "127.0.0.1",
     port: int = PORT,
-    folder: Path = Path(".midrun"),
+    folder: Path | None = None,
     token: str | None = None,
     auth: Auth | None = None,
     allow_hosts: Collection[str] = (),
@@ -89,8 +92,9 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
 ) -> None:
     """Serve the runs of `mid` until the process is told to stop.
 
-    Without `token` and `auth`, the token is that of `folder`, and `say` is given a link that
-    signs one browser in. All else is as `app` has it.
+    `say` is given the address. Without `token` and `auth` a token is made once and kept in
+    `folder`, by default in the user's state folder, and the address is a link that signs one
+    browser in as an operator. All else is as `app` has it.
 
     Raises:
         Misconfigured: `host` is not loopback and nobody configured who may do what, or which
@@ -103,8 +107,9 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
             problem = "pass allow_hosts=, the names it goes by, or public_url="
             raise Misconfigured(f"host {host}", problem)
     network.check()
-    if token is None and auth is None:
-        token = token_in(folder)
+    is_own_token = token is None and auth is None
+    if is_own_token:
+        token = token_in(folder) if folder else token_for(Path.cwd(), formerly=FORMER_TOKEN)
     made = app(
         mid,
         token=token,
@@ -120,11 +125,11 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
     server = Server(made, network, drain_s=0.0 if is_loopback(host) else DRAIN_S)
     # Whoever is told where we are may tell us to stop; it must not be lost.
     with bound(host, port) as listening, server.capture_signals():
-        if token is not None:
-            name = f"[{host}]" if ":" in host else host
-            scheme = "http" if network.tls_cert is None else "https"
-            base = public_url or f"{scheme}://{name}:{listening.getsockname()[1]}"
-            say(f"{base.rstrip('/')}{network.root_path}/#code={made.code()}")
+        base = public_url or _address(host, listening.getsockname()[1], network)
+        # A code makes its reader an operator, and this line may go to a log. Where a token is
+        # configured, those who may sign in have it.
+        code = f"/#code={made.code()}" if is_own_token else ""
+        say(f"{base.rstrip('/')}{network.root_path}{code}")
         await server.serve(sockets=[listening])
 
 
@@ -156,6 +161,11 @@ def check_tls(cert: Path | None, key: Path | None) -> None:
     except OSError as error:  # an SSLError is one
         files = f"{cert} with {key or 'the key in the same file'}"
         raise Misconfigured("tls_cert", f"cannot load {files}: {error}") from error
+
+
+def _address(host: str, port: int, network: Network) -> str:
+    scheme = "http" if network.tls_cert is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class Server(uvicorn.Server):

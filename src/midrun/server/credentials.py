@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 from midrun.core.values import Actor
 from midrun.errors import Misconfigured
+from midrun.handles.token_file import TOKEN_FILE, token_folder
 
 Auth: TypeAlias = Callable[[str], Awaitable[Actor | None]]
 """Says who shows this token; None is nobody.
@@ -23,7 +24,6 @@ TOKEN_BYTES: Final = 32
 TOKEN_MIN: Final = 16
 """Characters. Shorter ones can be tried out, and an unset variable makes an empty one."""
 
-_FILE: Final = "token"
 _PRIVATE_FILE: Final = 0o600
 _PRIVATE_FOLDER: Final = 0o700
 _OTHERS: Final = 0o077
@@ -57,14 +57,13 @@ class Tokens:
 def token_in(folder: Path) -> str:
     """Return the token of a data folder, made when it is first asked for.
 
-    It is a file that only its owner can read, so that whoever can read the runs can control
-    them, and nobody else on the machine.
+    It is a file that only its owner can read. Choose a folder in which no tool works.
 
     Raises:
         Misconfigured: others can read the file, or it holds no token.
     """
     folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
-    path = folder / _FILE
+    path = folder / TOKEN_FILE
     only_new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
         handle = os.open(path, only_new, _PRIVATE_FILE)
@@ -73,6 +72,23 @@ def token_in(folder: Path) -> str:
     with os.fdopen(handle, "w") as file:
         file.write(token := token_urlsafe(TOKEN_BYTES))
     return token
+
+
+def token_for(working_folder: Path, *, formerly: Path) -> str:
+    """Return the token of servers in `working_folder`, kept outside of it.
+
+    Raises:
+        Misconfigured: there is a token file of an earlier version at `formerly`, or others can
+            read the file.
+    """
+    folder = token_folder(working_folder)
+    if formerly.exists():
+        problem = (
+            "Cannot use it: tools work in this folder, and may have read it. Delete it; a new "
+            f"token is then made in {folder}, and browsers have to sign in again"
+        )
+        raise Misconfigured(f"token file {formerly}", problem)
+    return token_in(folder)
 
 
 def _kept(path: Path) -> str:
