@@ -32,6 +32,7 @@
         ├── StoreDamaged
         ├── StoreForeign       not ours, or of a newer version
         ├── StoreKeyRefused    its chains are made with another key, or with none
+        ├── SqliteConflict     sqlite3 may not open the file of a store in the same process
         └── StoreClosed
 
 `code` is stable and unique; branch on it or on the class, never on the text. All fields are in
@@ -65,6 +66,7 @@ from midrun.errors.stores import (
     RunExists,
     RunNotFound,
     SeqConflict,
+    SqliteConflict,
     StaleEpoch,
     StoreBusy,
     StoreClosed,
@@ -99,6 +101,7 @@ __all__ = [
     "SeqConflict",
     "ServerRefused",
     "ServerUnreachable",
+    "SqliteConflict",
     "StaleEpoch",
     "StoreBusy",
     "StoreClosed",

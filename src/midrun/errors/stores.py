@@ -271,6 +271,23 @@ class StoreKeyRefused(StoreError):
         )
 
 
+class SqliteConflict(StoreError):
+    """The standard library's `sqlite3` was to open a file that this process has as a store."""
+
+    code = "sqlite_conflict"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return (
+            f"Cannot open {self.path} with sqlite3: this process has it open as a store, with"
+            " another copy of SQLite, and closing one copy's file drops the locks of the other."
+            " Open it in another process, or with apsw, or use midrun export."
+        )
+
+
 class StoreClosed(StoreError):
     """The store was closed in this process."""
 

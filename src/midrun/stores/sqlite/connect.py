@@ -7,18 +7,23 @@ can be read. A journal's own bytes are checked when it is read, by its chain.
 import logging
 import os
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EDQUOT, EFBIG, ENOSPC
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Final
+from urllib.parse import unquote, urlsplit
+from weakref import WeakKeyDictionary
 
 import apsw
 import msgspec
 
 from midrun.errors import (
+    SqliteConflict,
     StoreBusy,
     StoreDamaged,
     StoreError,
@@ -249,8 +254,49 @@ def _use_wal(db: apsw.Connection, busy_ms: int) -> None:
             return
 
 
+_connected_to: Final[WeakKeyDictionary[apsw.Connection, tuple[int, tuple[int, int]]]] = (
+    WeakKeyDictionary()
+)
+"""The process that made each connection, and the file that it is to."""
+
+
+@cache
+def _watch_for_sqlite3() -> None:
+    """Have `sqlite3.connect` refused, from now on, for files that are open here.
+
+    The standard library has a copy of SQLite of its own. A copy knows its own connections and
+    keeps a file's descriptors as long as any of them has a lock: on POSIX, closing one drops
+    every lock of the process on that file. Of another copy's connections it knows nothing. When
+    it closes the file, ours go on without their locks: other processes then truncate the log
+    and its index, which are mapped into memory here, and this process dies of SIGBUS.
+
+    An audit hook sees every `sqlite3.connect`, whichever library makes it. It cannot be taken
+    away again, and is called for all other events as well; so it is installed once, with the
+    first connection, and its first comparison ends it: less than a microsecond per event.
+    """
+    sys.addaudithook(_refuse_sqlite3)
+
+
+def _refuse_sqlite3(event: str, args: tuple[object, ...]) -> None:
+    if event != "sqlite3.connect" or not isinstance(args[0], str | bytes | os.PathLike):
+        return
+    name = os.fsdecode(args[0])
+    # As a URI it may say how to open the file, but there is no way that is safe.
+    path = unquote(urlsplit(name).path) if name.startswith("file:") else name
+    try:
+        found = os.getpid(), _identity(path)
+    except (OSError, ValueError):
+        return  # there is no such file, or it is no file: ":memory:"
+    # A forked copy of this process has connections but no locks, and is left alone.
+    if any(_connected_to.get(db) == found for db in apsw.connections()):
+        raise SqliteConflict(path)
+
+
 def _connected(path: Path, flags: int, busy_ms: int) -> apsw.Connection:
+    _watch_for_sqlite3()
     db = apsw.Connection(os.fspath(path), flags=flags, statementcachesize=64)
+    with suppress(OSError):  # it is gone again, which `Place` finds out
+        _connected_to[db] = os.getpid(), _identity(os.fspath(path))
     db.set_busy_timeout(busy_ms)
     db.execute("PRAGMA trusted_schema = OFF")
     return db
