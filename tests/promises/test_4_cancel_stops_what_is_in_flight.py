@@ -1,14 +1,16 @@
 """Promise 4, of what is in flight: it is stopped, or it is not called stopped.
 
-Streams are closed, async tools cancelled, blocking tools killed with their children. What
-nobody can stop is shown as *not responding*, and its outcome is unknown.
+Streams are closed, async tools cancelled, blocking tools killed with their children. A call
+that cannot be stopped is shown as *not responding*, and its outcome is unknown.
 """
 
+import asyncio
 import threading
 from datetime import timedelta
 from pathlib import Path
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from midrun import Agent, Cancelled, pause_here, tool
 from midrun.core.entries import CallAborted, CallUnknown, LateResult
@@ -17,6 +19,7 @@ from midrun.models import ScriptedModel
 from tests.driver.blocking.deeds import hold_with_family, ignore_requests_to_stop
 from tests.driver.blocking.scene import Middle, Watch
 from tests.promises.blocking import hold
+from tests.promises.framework import Framework, Provider
 from tests.promises.seen import entries
 from tests.promises.speaker import Line, Speaker
 from tests.runtime.conftest import Opener
@@ -66,7 +69,9 @@ async def test_a_tool_that_swallows_a_cancellation_meets_the_next(opened: Opener
         await anyio.sleep_forever()
         return "never"
 
-    midrun = await opened(Agent("actor", model=ScriptedModel([Use("deaf")]), tools=[deaf]))
+    model = ScriptedModel([Use("deaf")])
+    agent = Agent("actor", model=model, tools=[deaf], grace=timedelta(seconds=2))
+    midrun = await opened(agent)
     run = await midrun.start("actor", "go")
     await stage.start("deaf").wait()
     await run.cancel()
@@ -74,6 +79,63 @@ async def test_a_tool_that_swallows_a_cancellation_meets_the_next(opened: Opener
     assert stage.start("swallowed").is_set()
     assert len(await entries(run, CallAborted)) == 1
     assert [deed.tool for deed in (await run.report()).stopped] == ["deaf"]
+
+
+async def test_a_framework_inside_a_tool_closes_its_model_call_before_cancelled_is_said(
+    opened: Opener,
+) -> None:
+    """It is cancelled once: cancelled on every turn of the loop, it never ends its node."""
+    async with Provider().listening() as provider:
+        framework = Framework(provider)
+
+        @tool
+        async def delegate() -> None:
+            """Have an agent of another framework do it."""
+            await framework.run()
+
+        midrun = await opened(
+            Agent("actor", model=ScriptedModel([Use("delegate")]), tools=[delegate])
+        )
+        run = await midrun.start("actor", "go")
+        await provider.streaming.wait()
+        await run.cancel()
+        await run.until("cancelled")
+        assert [node.done() for node in framework.nodes] == [True]
+        await provider.closed.wait()
+        assert [deed.tool for deed in (await run.report()).stopped] == ["delegate"]
+
+
+async def test_a_tool_that_swallows_every_cancellation_is_cancelled_a_few_times_only(
+    opened: Opener,
+) -> None:
+    """The event loop is shared: the tool may ignore us, but it must not keep the loop busy."""
+    stage = Stage()
+    swallowed = 0
+
+    @tool
+    async def deaf() -> None:
+        """Wait for the gate, whatever is raised meanwhile."""
+        nonlocal swallowed
+        stage.start("deaf").set()
+        while not stage.gate("deaf").is_set():
+            try:
+                await stage.gate("deaf").wait()
+            except asyncio.CancelledError:
+                swallowed += 1
+
+    model = ScriptedModel([Use("deaf")])
+    midrun = await opened(Agent("actor", model=model, tools=[deaf], grace=SHORT))
+    run = await midrun.start("actor", "go")
+    await stage.start("deaf").wait()
+    await run.cancel()
+    try:
+        await run.until("cancelled")
+        for _ in range(1000):
+            await checkpoint()
+        assert 0 < swallowed < 20
+        assert [deed.tool for deed in (await run.report()).unsure] == ["deaf"]
+    finally:
+        stage.gate("deaf").set()
 
 
 async def test_an_async_tool_that_ignores_everything_is_not_called_stopped(

@@ -1,16 +1,21 @@
 """An undo may be written in many ways: it is run, or the report does not say that it was."""
 
+import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
 
 import anyio
 import pytest
 
 from midrun import Agent, Call, Run, tool
 from midrun.agents.schema import Function
-from midrun.core.entries import UndoFailed
+from midrun.core.entries import RunCancelled, UndoFailed, UndoStarted
 from midrun.models import ScriptedModel, Use
-from tests.promises.seen import recorded
+from tests.promises.seen import entries, recorded
 from tests.runtime.conftest import Opener
+
+GRACE = timedelta(seconds=1)
 
 
 class Later:
@@ -39,17 +44,18 @@ async def saves(call: Call, _: object, __: object) -> None:
     await call.save({"half": True})
 
 
-async def _cancelled(opened: Opener, undo: Function) -> Run:
+async def _cancelled(opened: Opener, undo: Function, timeout: timedelta | None = None) -> Run:
     """Return a run that is cancelled in the middle of a call that is undone with `undo`."""
     at_work = anyio.Event()
 
-    @tool(undo=undo)
+    @tool(undo=undo, timeout=timeout)
     async def act() -> None:
         """Act, until it is stopped."""
         at_work.set()
         await anyio.sleep_forever()
 
-    midrun = await opened(Agent("a", model=ScriptedModel([Use("act")]), tools=[act]))
+    model = ScriptedModel([Use("act")])
+    midrun = await opened(Agent("a", model=model, tools=[act], grace=GRACE))
     run = await midrun.start("a", "go")
     await at_work.wait()
     await run.cancel()
@@ -80,3 +86,31 @@ async def test_what_has_not_run_is_not_called_undone(
     run = await _cancelled(opened, undo)
     assert why in (await recorded(run, UndoFailed)).error
     assert not (await run.report()).undone
+
+
+async def test_an_undo_that_swallows_its_cancellation_is_given_up_and_listed(
+    opened: Opener,
+) -> None:
+    """It may still be at work, so it is not made again, and the report is not clean."""
+    began, gate = anyio.Event(), anyio.Event()
+
+    async def deaf(_: Call, __: object, ___: object) -> None:
+        began.set()
+        while not gate.is_set():
+            with suppress(asyncio.CancelledError):
+                await gate.wait()
+
+    run = await _cancelled(opened, deaf, timeout=timedelta(seconds=1))
+    try:
+        await began.wait()
+        assert not (await run.report()).clean
+        await run.until("cancelled")
+        report = await run.report()
+        assert [deed.tool for deed in report.not_undone] == ["act"]
+        assert "did not stop" in report.not_undone[0].note
+        assert not report.clean
+        assert len(await entries(run, UndoStarted)) == 1
+        (ended,) = await entries(run, RunCancelled)
+        assert [left.action for left in ended.residue] == ["undo"]
+    finally:
+        gate.set()

@@ -189,9 +189,10 @@ def _given_up(state: State) -> Iterator[UndoGaveUp]:
     if state.in_flight or state.cleaning:
         return
     for call, action in remaining(state):
-        why = call.cleanup(action).error or "its last attempt was cut short"
+        cleanup = call.cleanup(action)
+        why = cleanup.error or "its last attempt was cut short"
         if hopeless(call, action):
             why = "it may not have happened, and its undo needs to know"
-        elif call.cleanup(action).attempts < state.started.undo_attempts:
+        elif not cleanup.final and cleanup.attempts < state.started.undo_attempts:
             return
         yield UndoGaveUp(call=call.id, action=action, error=why)

@@ -9,7 +9,7 @@ import msgspec
 from midrun.core.folds.asks import BECAUSE
 from midrun.core.ids import CallId, Micros, child_id
 from midrun.core.state import Call, Stage, State
-from midrun.core.values import Effect, Value
+from midrun.core.values import Effect, Phase, Value
 from midrun.core.words import fate, line, who
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -56,7 +56,9 @@ class Report(Value, kw_only=True):
 
     @property
     def clean(self) -> bool:
-        """Nothing was left behind that should be gone."""
+        """Nothing was left behind that should be gone; never while it is being undone."""
+        if self.phase == Phase.CANCELLING or self.undoing:
+            return False
         return not (self.not_undone or self.unsure or self.still_held)
 
     def __str__(self) -> str:

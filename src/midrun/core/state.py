@@ -79,6 +79,7 @@ class Cleanup(Value, kw_only=True):
     attempts: int = 0
     error: str = ""
     retry_at: Micros | None = None
+    final: bool = False  # the last attempt may still be running: there is no other
 
     @property
     def over(self) -> bool:

@@ -19,7 +19,7 @@ from midrun.core.entries import (
     UndoFailed,
     UndoUnknown,
 )
-from midrun.core.evidence import AskPerson, Close, Fail, SettleCall
+from midrun.core.evidence import AskPerson, Close, CloseUndo, Fail, SettleCall
 from midrun.core.ids import child_id
 from midrun.core.state import Call, Stage, State
 from midrun.core.values import Json
@@ -63,6 +63,8 @@ async def act(means: Means, agent: Agent, flight: Flight, state: State) -> Close
     except BadArguments as error:  # a person edited them, or the tool changed
         failed = CallFailed(call=call.id, error=str(error), code="bad_arguments")
         return Close(epoch=epoch, outcome=failed)
+    if tool.timeout is not None:
+        flight.overdue = Close(epoch=epoch, outcome=_not_stopped(call, tool))
     performance = Performance(means, agent, tool, flight, state)
     end, limited = await _within(_seconds(tool), performance.tool(arguments))
     if isinstance(end, Asked) and flight.stop in {"", "paused"}:
@@ -117,6 +119,13 @@ def _timed_out(call: Call, tool: Tool) -> CallFailed | CallAborted:
     return CallAborted(call=call.id, final=True)
 
 
+def _not_stopped(call: Call, tool: Tool) -> CallFailed | CallAborted | CallUnknown:
+    """Return the end of a call that took too long and does not stop: it may still act."""
+    if call.harmless:
+        return _timed_out(call, tool)
+    return CallUnknown(call=call.id, why="not_responding")
+
+
 async def clean(
     means: Means, agent: Agent, flight: Flight, state: State
 ) -> UndoDone | UndoFailed | UndoUnknown:
@@ -129,6 +138,9 @@ async def clean(
                 return UndoFailed(call=call.id, action=action, error=left)
             return UndoDone(call=call.id, action=action)
         return UndoUnknown(call=call.id, action=action)
+    problem = f"it took too long and did not stop, so this {action} may still be at work"
+    failed = UndoFailed(call=call.id, action=action, error=problem, final=True)
+    flight.overdue = CloseUndo(epoch=state.epoch, outcome=failed)
     end, limited = await _hook(means, agent, flight, state, action)
     if isinstance(end, Returned | NotDone):
         return UndoDone(call=call.id, action=action)
@@ -147,6 +159,9 @@ async def check(
     to show what came late. Otherwise it would be made as often as it can fail.
     """
     epoch, call = state.epoch, flight.call
+    unsettled = f"cannot find out whether {call.use.tool} took effect"
+    problem = f"{unsettled}: its check took too long and did not stop"
+    flight.overdue = Fail(epoch=epoch, error=problem, code="check_failed")
     end: End = None
     if call.attempt > 1:
         await _wait(means, flight, call.attempt - 1)
@@ -162,8 +177,7 @@ async def check(
             return None
         if attempt < CHECKS:
             await _wait(means, flight, attempt)
-    problem = f"nobody could find out whether {call.use.tool} took effect: {_words(end)}"
-    return Fail(epoch=epoch, error=problem, code="check_failed")
+    return Fail(epoch=epoch, error=f"{unsettled}: {_words(end)}", code="check_failed")
 
 
 async def _wait(means: Means, flight: Flight, attempt: int) -> None:

@@ -1,15 +1,19 @@
 """A flight: one call, undo, release or check under way, and how it is told to end."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final, Literal, TypeAlias
 
 import anyio
 
+from midrun.core.evidence import Evidence
 from midrun.core.orders import ControlChild
 from midrun.core.state import Call
 from midrun.core.values import Action, Json
 
 Form: TypeAlias = Literal["call", "undo", "release", "check"]
+
+Ended: TypeAlias = Callable[[], Awaitable[None]]
+"""Waits for the end of a flight, or of the user code in it."""
 
 FENCED: Final = "fenced"
 """Why a flight ends whose epoch is over: what it brings is late evidence, if anything."""
@@ -19,12 +23,13 @@ class Flight:
     """Something that left the process. Told to stop, it has its grace, and then no say.
 
     `stop` is why it must end, or "", and `over` that it has. `given_up` says that the journal
-    has its end without it: it may still be running, and whatever it brings is late.
+    has its end without it: it may still be running, and whatever it brings is late. `overdue`
+    is the evidence in that case, if it is given up because its own time was up.
     """
 
     __slots__ = (
-        "_ended", "attempt", "call", "form", "given_up", "over", "passed_on", "save", "scope",
-        "stop", "winding",
+        "_ended", "_remind", "attempt", "call", "form", "given_up", "mind_overdue", "over",
+        "overdue", "passed_on", "save", "scope", "stop", "winding",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +50,9 @@ class Flight:
         self.passed_on: ControlChild | None = None  # what its child has to be told
         self.winding = False  # told that the process is being left, with time to finish
         self.given_up = False
+        self.overdue: Evidence | None = None
+        self.mind_overdue: Callable[[Ended], None] | None = None  # the door's
+        self._remind: Callable[[], None] | None = None  # tells a user task again to stop
 
     @property
     def action(self) -> Action:
@@ -69,7 +77,18 @@ class Flight:
             return False
         self.stop = because
         self.scope.cancel()
+        if self._remind is not None:
+            self._remind()
         return True
+
+    def watch_stop(self, remind: Callable[[], None], ended: Ended) -> None:
+        """Hear that user code of this flight is being stopped, and how to remind it of that.
+
+        If no control wants the flight to stop, the time of the user code is up.
+        """
+        self._remind = remind
+        if not self.stop and self.mind_overdue is not None:
+            self.mind_overdue(ended)
 
     def let_go(self) -> bool:
         """Forget a pause that was passed on to its child: it was withdrawn. False: none was."""

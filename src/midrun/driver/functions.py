@@ -1,7 +1,7 @@
-"""Running somebody's function: in the loop, in a process that can be killed, or in a thread.
+"""Running user functions: in the loop, in a process that can be killed, or in a thread.
 
-- **async** runs in the event loop and is cancelled there; one that swallows a cancellation
-  meets the next.
+- **async** runs in the event loop, in an asyncio task of its own, and is cancelled there
+  (`user_tasks.py`).
 - **blocking** and found by its name runs in a process of its own, which can really be killed.
 - **blocking** otherwise (a closure, a method, `in_process=True`) runs in a thread, which nobody
   can stop: told to stop, it has its grace to end by itself, and then its outcome is unknown.
@@ -38,7 +38,7 @@ from midrun.driver.blocking.errands import (
 from midrun.driver.flight import Flight
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
-from midrun.driver.mishaps import end_of, must_go_on, shake_off
+from midrun.driver.mishaps import end_of, must_go_on
 from midrun.errors import NotJson, TooLarge
 
 End: TypeAlias = Outcome | None
@@ -110,8 +110,19 @@ class Performance:
         return await self._in_process(errand)
 
     async def _in_loop(self, work: Callable[[], Awaitable[object]], form: ErrandForm) -> End:
-        with self._flight.scope:
-            return await _ended(work, form)
+        flight = self._flight
+        what = "" if flight.form == "call" else f"{flight.form} of "
+        label = f"{what}tool {self._tool.name} (call {flight.call.id} of run {self._run})"
+        with flight.scope:
+            try:
+                value = await self._means.user_tasks.run(
+                    work, label=label, grace=self._grace, flight=flight
+                )
+            except BaseException as error:
+                if must_go_on(error):
+                    raise
+                return end_of(error)
+            return _returned(value, form)
         return None
 
     async def _in_process(self, errand: Errand) -> End:
@@ -160,18 +171,6 @@ class Performance:
         self._means.live.tell(
             Delta(run=self._run, call=call.id, kind="note", text=text, tool=call.use.tool)
         )
-
-
-async def _ended(work: Callable[[], Awaitable[object]], form: ErrandForm) -> Outcome:
-    """Await `work`. Whatever it raises is its outcome, for the agent to hear of."""
-    try:
-        outcome: Outcome = _returned(await work(), form)
-    except BaseException as error:
-        if must_go_on(error):
-            raise
-        outcome = end_of(error)
-    await shake_off()
-    return outcome
 
 
 def _end(work: Callable[[], object], form: ErrandForm) -> Outcome:

@@ -11,6 +11,7 @@ from midrun.core.ids import Epoch
 from midrun.core.state import State
 from midrun.core.stops import custom_names
 from midrun.core.transcript import Transcript
+from midrun.driver.means import Means
 from midrun.driver.mishaps import must_go_on, words
 from midrun.stops import resolve_custom
 
@@ -45,7 +46,9 @@ def standing(state: State) -> Standing:
     )
 
 
-async def judge(epoch: Epoch, name: str, state: State, agent: Agent) -> GiveVerdict | Fail:
+async def judge(
+    means: Means, name: str, state: State, *, agent: Agent, epoch: Epoch
+) -> GiveVerdict | Fail:
     """Return the verdict of the condition `name`; one that raises fails the run, resumably.
 
     `name` comes from the journal, which may have come with a checkpoint. Resolving a name
@@ -54,13 +57,17 @@ async def judge(epoch: Epoch, name: str, state: State, agent: Agent) -> GiveVerd
     """
     if name not in custom_names(agent.stop):
         return Fail(epoch=epoch, error=f"stop {name}: {UNDECLARED_STOP}", code="stop_failed")
-    try:
+
+    async def ask() -> bool:
         met = resolve_custom(name)(standing(state))
-        if inspect.isawaitable(met):
-            met = await met
+        return bool(await met if inspect.isawaitable(met) else met)
+
+    label = f"stop condition {name} (run {state.run})"
+    try:
+        met = await means.user_tasks.run(ask, label=label, grace=agent.grace)
     except BaseException as error:
         if must_go_on(error):
             raise
         problem = f"stop condition {name}: {words(error)}"
         return Fail(epoch=epoch, error=problem, code="stop_failed")
-    return GiveVerdict(epoch=epoch, name=name, met=bool(met))
+    return GiveVerdict(epoch=epoch, name=name, met=met)

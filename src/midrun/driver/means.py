@@ -14,6 +14,7 @@ from midrun.driver.blocking.zygote import Zygote
 from midrun.driver.holder import Holder
 from midrun.driver.live import Live
 from midrun.driver.news import News
+from midrun.driver.user_tasks import UserTasks
 from midrun.driver.vault import Vault
 from midrun.ports.clock import Clock
 from midrun.ports.model import Model
@@ -29,6 +30,7 @@ class Means:
     agents: Mapping[str, Agent]
     model_of: Callable[[Agent], Model]
     zygote: Zygote
+    user_tasks: UserTasks
     threads: CapacityLimiter  # of tools that block one; nobody else's
     live: Live
     news: News

@@ -1,7 +1,9 @@
-"""Mishaps: what somebody's code raised, in words that can be journaled and told to an agent."""
+"""Errors of user code, in words that can be journaled and told to an agent."""
 
 import asyncio
 import math
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -11,12 +13,6 @@ from anyio.lowlevel import checkpoint
 from midrun.agents.pausing import PauseHere
 from midrun.codec.brief import safe_str
 from midrun.driver.blocking.errands import Asked, Raised
-
-FOR_US = (KeyboardInterrupt,)
-"""What is never somebody's code's own error; and a cancellation, if `is_ours` says so.
-
-Everything else that a tool, a model or a condition raises ends its call, and nothing else.
-"""
 
 
 def end_of(error: BaseException) -> Raised | Asked:
@@ -47,10 +43,32 @@ def words(error: BaseException) -> str:
 
 
 def must_go_on(error: BaseException) -> bool:
-    """Tell whether an error that was just caught is meant for us, and must be raised again."""
-    if isinstance(error, FOR_US):
+    """Tell whether an error that user code raised is meant for us, and must be raised again.
+
+    That is Ctrl-C, and a cancellation of a scope around us. Everything else that a tool, a
+    model or a condition raises ends its call, and nothing else.
+    """
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        return is_ours()
+    return is_ctrl_c(error)
+
+
+def is_ctrl_c(error: BaseException) -> bool:
+    """Tell whether a signal handler raised `error`, and not the code that was running.
+
+    Signals are handled in the main thread. `asyncio.run` handles SIGINT in Python code, whose
+    frame is then the innermost of the error. Python's own handler is not written in Python and
+    leaves no frame, so that while it is installed every KeyboardInterrupt counts as Ctrl-C.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not isinstance(error, KeyboardInterrupt) or not in_main_thread:
+        return False
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         return True
-    return isinstance(error, anyio.get_cancelled_exc_class()) and is_ours()
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_name == "_on_sigint"
 
 
 def is_ours() -> bool:

@@ -41,7 +41,7 @@ from midrun.driver.acting import act, check, clean
 from midrun.driver.bell import Bell
 from midrun.driver.children import attend, pass_on
 from midrun.driver.control import bring
-from midrun.driver.flight import FENCED, Flight, Form
+from midrun.driver.flight import FENCED, Ended, Flight, Form
 from midrun.driver.hiding import hide, hide_at_once
 from midrun.driver.journal import load
 from midrun.driver.judging import judge
@@ -63,7 +63,10 @@ SHUTDOWN: Final = "shutdown"
 LATE_S: Final = 2.0
 """How long a process that is being left still tries to say what it knows."""
 
-UNWAITED: Final = frozenset({"cancelled", SHUTDOWN})
+OVERDUE: Final = "overdue"
+"""Why user code is stopped that has used up its own time: no control asked for it."""
+
+UNWAITED: Final = frozenset({"cancelled", SHUTDOWN, OVERDUE})
 """Reasons for which a run does not wait longer than the grace for a call to stop."""
 
 
@@ -101,6 +104,7 @@ class Door:
         call = self._means.vault.opened(self._run, call)
         save = partial(self._save, call_) if form == "call" else _save_nothing
         flight = Flight(call, save, form, attempt)
+        flight.mind_overdue = partial(self._mind_overdue, flight)
         self._flights[call_, form] = flight
         self._means.tasks.start_soon(self._fly, flight, state)
 
@@ -215,7 +219,7 @@ class Door:
                     continue
 
     async def _judge(self, name: str, state: State) -> None:
-        given = await judge(self.epoch, name, state, self._agent)
+        given = await judge(self._means, name, state, agent=self._agent, epoch=self.epoch)
         await shake_off()
         self._judging.discard(name)
         self._bring(await hide(self._means.vault, self._run, given))
@@ -226,21 +230,29 @@ class Door:
         if flight.abort(because):
             self._means.tasks.start_soon(self._mind, flight, because)
 
-    async def _mind(self, flight: Flight, because: str) -> None:
-        """See to it that a call that must stop does; say so in time if it does not."""
+    def _mind_overdue(self, flight: Flight, ended: Ended) -> None:
+        self._means.tasks.start_soon(self._mind, flight, OVERDUE, ended)
+
+    async def _mind(self, flight: Flight, because: str, ended: Ended | None = None) -> None:
+        """Say so if a call that must stop does not, and after its grace go on without it.
+
+        `ended` waits for the end of the flight, unless only a part of the flight must stop.
+        """
         half, call = self._agent.grace.total_seconds() / 2, flight.call.id
+        ended = ended or flight.ended
         with anyio.move_on_after(half):
-            await flight.ended()
+            await ended()
             return
         self._means.live.tell(Delta(run=self._run, call=call, kind="not_responding"))
         with anyio.move_on_after(half):
-            await flight.ended()
+            await ended()
             return
         if because not in UNWAITED or flight.given_up or self._dropped:
             return
         flight.given_up = True
         del self._flights[call, flight.form]
-        self._bring(_unknown(self.epoch, flight))
+        overdue = flight.overdue if because == OVERDUE else None
+        self._bring(overdue or _unknown(self.epoch, flight))
 
     def wind_up(self) -> None:
         """Stop what can stop without harm at once, and the rest within its grace."""

@@ -1,5 +1,6 @@
 """Speaking: one model call, from its prompt to what the journal says of it."""
 
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -67,14 +68,19 @@ async def speak(
         with flight.scope:
             model = means.model_of(agent)
             prompt = prompt_for(agent, state, condense=call.purpose == "condense")
-            await _listen(means, flight, state, model, prompt, said)
+            await means.user_tasks.run(
+                partial(_listen, means, flight, state, model, prompt, said),
+                label=f"model {model.name} (call {call.id} of run {state.run})",
+                grace=agent.grace,
+                flight=flight,
+            )
     except ModelFailed as error:
         return _failed(means, flight, error, said)
     except BaseException as error:
         if must_go_on(error):
             raise
         return _broken(flight, error, said)
-    if said.finished is None and not flight.scope.cancelled_caught:
+    if said.finished is None and not flight.scope.cancel_called:
         ended = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
         return _failed(means, flight, ended, said)
     if said.finished is None:

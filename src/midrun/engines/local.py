@@ -33,6 +33,7 @@ from midrun.driver.journal import load
 from midrun.driver.live import Live
 from midrun.driver.means import Means
 from midrun.driver.news import News
+from midrun.driver.user_tasks import UserTasks
 from midrun.driver.vault import Vault
 from midrun.engines.fleet import Fleet, Room
 from midrun.engines.seldom import Seldom
@@ -127,12 +128,14 @@ class Local:
             ):
                 self._tasks = tasks
                 self._holder.on_renewed = zygote.set_deadline
+                user_tasks = UserTasks()
                 self._means = Means(
                     store=self._store,
                     holder=self._holder,
                     agents=self._agents,
                     model_of=self._model_of,
                     zygote=zygote,
+                    user_tasks=user_tasks,
                     threads=anyio.CapacityLimiter(math.inf),
                     live=self._deltas,
                     news=self._news,
@@ -146,9 +149,13 @@ class Local:
                 self._news.everything(self._hear)
                 tasks.start_soon(self._sweep)
                 task_status.started()
-                await self._leave.wait()
-                await self._shut_down()
-                tasks.cancel_scope.cancel()
+                try:
+                    await self._leave.wait()
+                    await self._shut_down()
+                finally:
+                    tasks.cancel_scope.cancel()
+                    with anyio.CancelScope(shield=True):
+                        await user_tasks.leave()
         if not self._leave.is_set():
             around.cancel()  # others have cancelled a task of ours: nobody may wait on in there
 

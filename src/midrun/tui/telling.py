@@ -192,7 +192,8 @@ def _undo_done(entry: e.UndoDone, _: State, after: State) -> list[Line]:
 def _undo_failed(entry: "e.UndoFailed | e.UndoGaveUp", _: State, after: State) -> list[Line]:
     verb = "undone" if entry.action == "undo" else "released"
     name = _call(after, entry.call).use.tool
-    again = "; it is tried again" if isinstance(entry, e.UndoFailed) else ""
+    retried = isinstance(entry, e.UndoFailed) and not entry.final
+    again = "; it is tried again" if retried else ""
     return _one("bad", "!", f"{name} could not be {verb}: {shown(entry.error)}{again}")
 
 

@@ -21,11 +21,12 @@ from midrun.verify.problems import Problem, Watch, arms
 class Cleaning:
     """How far the undo, or the release, of one call is."""
 
-    __slots__ = ("attempts", "done", "gave_up")
+    __slots__ = ("attempts", "done", "final", "gave_up")
 
     def __init__(self) -> None:
         self.attempts = 0
         self.done = False
+        self.final = False  # the last attempt may still be running
         self.gave_up = False
 
 
@@ -84,6 +85,8 @@ class Undoing(Watch):
         if cleaning.done or cleaning.gave_up:
             over = "succeeded" if cleaning.done else "been given up"
             self.report("I30", record.seq, f"{what} was started after it had {over}.")
+        elif cleaning.final:
+            self.report("I30", record.seq, f"{what} was started beside one that did not stop.")
         if entry.attempt != cleaning.attempts + 1:
             text = f"{what} is attempt {entry.attempt} after {cleaning.attempts} attempts."
             self.report("I19", record.seq, text)
@@ -131,15 +134,17 @@ class Undoing(Watch):
         if self.ledger.undoing != (entry.call, entry.action):
             text = f"{type(entry).__name__} of {entry.call}, which was not being cleaned up."
             self.report("I30", record.seq, text)
-        elif isinstance(entry, UndoDone) and (entry.call, entry.action) in self._cleanings:
-            self._cleanings[entry.call, entry.action].done = True
+        elif (cleaning := self._cleanings.get((entry.call, entry.action))) is not None:
+            cleaning.done = isinstance(entry, UndoDone)
+            cleaning.final = isinstance(entry, UndoFailed) and entry.final
 
     def gave_up(self, record: Record, entry: UndoGaveUp) -> None:
-        """Only after the declared number of attempts, or where nobody dares the first."""
+        """Only after all attempts, after a final one, or where none may be made."""
         cleaning = self._cleanings.setdefault((entry.call, entry.action), Cleaning())
         made = self.ledger.calls.get(entry.call)
         known = made is None or made.stage == "done" or made.traits.undo_unknown
-        if (known or entry.action == "release") and cleaning.attempts < self._attempts_max():
+        owed = not cleaning.final and cleaning.attempts < self._attempts_max()
+        if (known or entry.action == "release") and owed:
             self.report(
                 "I30",
                 record.seq,

@@ -121,12 +121,13 @@ class UndoDone(Fact, kw_only=True):
 
 
 class UndoFailed(Fact, kw_only=True):
-    """The attempt failed and will be made again under the same key."""
+    """The attempt failed and will be made again under the same key, unless it is `final`."""
 
     call: CallId
     action: Action = "undo"
     error: str = ""
     retry_at: Micros | None = None
+    final: bool = False  # it did not stop in time: another attempt could run beside it
 
 
 class UndoUnknown(Fact, kw_only=True):

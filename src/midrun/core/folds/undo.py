@@ -27,9 +27,15 @@ def undo_done(state: State, entry: UndoDone) -> State:
 
 
 def undo_failed(state: State, entry: UndoFailed) -> State:
-    """It will be tried again under the same key."""
+    """It will be tried again under the same key, unless that was the last attempt."""
     state = _cleaned(
-        state, entry.call, entry.action, "failed", error=entry.error, retry_at=entry.retry_at
+        state,
+        entry.call,
+        entry.action,
+        "failed",
+        error=entry.error,
+        retry_at=entry.retry_at,
+        final=entry.final,
     )
     return replace(state, cleaning=None)
 
@@ -55,6 +61,7 @@ def _cleaned(
     attempts: int | None = None,
     error: str = "",
     retry_at: Micros | None = None,
+    final: bool = False,
 ) -> State:
     call = call_of(state, call_)
     before = call.cleanup(action)
@@ -63,6 +70,7 @@ def _cleaned(
         attempts=before.attempts if attempts is None else attempts,
         error=error,
         retry_at=retry_at,
+        final=final,
     )
     return state.with_call(replace(call, **{action: after}))
 

@@ -224,7 +224,8 @@ def _undo_done(entry: UndoDone, _: State, after: State) -> Told:
 
 def _undo_failed(entry: UndoFailed, _: State, after: State) -> Told:
     again = f"; it tries again{_in(after, entry.retry_at)}"
-    if call_of(after, entry.call).cleanup(entry.action).attempts >= after.started.undo_attempts:
+    attempts = call_of(after, entry.call).cleanup(entry.action).attempts
+    if entry.final or attempts >= after.started.undo_attempts:
         again = ""
     what = f"could not {_deed(after, entry.call, entry.action)}: {fault(entry.error)}{again}"
     return Told(who=RUN, what=what)
