@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from midrun import Agent, Completed, Midrun
+from midrun import Agent, Completed, Midrun, tool
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -20,6 +20,8 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import START, RunId
 from midrun.core.values import Reply
+from midrun.driver.user_tasks import ABANDONED
+from midrun.models import ScriptedModel
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 from midrun.ports.store import Change, Store
 from midrun.stores.urls import open_store
@@ -360,3 +362,31 @@ async def test_a_process_with_many_runs_stands_down_from_all_of_them(
             taken = kinds([*await midrun.store.read(run.id)], LeaseTaken)
             assert len(taken) == 2
     assert len(stage.did) == count
+
+
+async def test_a_tool_that_does_not_stop_is_abandoned_by_name_when_midrun_is_left(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Leaving is bounded; the log says which call may still act, and the run goes on."""
+    began, gate = anyio.Event(), anyio.Event()
+
+    @tool(read_only=True)
+    async def deaf() -> None:
+        """Wait for the gate behind a shield."""
+        began.set()
+        with anyio.CancelScope(shield=True):
+            await gate.wait()
+
+    model, grace = ScriptedModel([Use("deaf")]), timedelta(milliseconds=50)
+    agent = Agent("actor", model=model, tools=[deaf], grace=grace)
+    async with on(path, agent) as midrun:
+        run = await midrun.start(agent, "go")
+        await began.wait()
+    try:
+        (told,) = [said for said in caplog.messages if "Abandoned" in said]
+        assert "tool deaf" in told
+        assert run.id in told
+        assert isinstance((await journal(path, run.id))[-1].entry, StoodDown)
+    finally:
+        gate.set()
+    await becomes(lambda: not ABANDONED)

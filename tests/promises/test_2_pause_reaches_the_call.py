@@ -14,6 +14,7 @@ from midrun.core.entries import CallAborted, CallDone, CallStarted, ProgressSave
 from midrun.stops import MaxTokens
 from tests.driver.blocking.scene import Middle, Watch
 from tests.promises.blocking import crawl_pages, hold
+from tests.promises.framework import Framework, Provider
 from tests.promises.seen import entries, kinds, turns
 from tests.promises.speaker import RESERVED, Line, Speaker
 from tests.runtime.conftest import Opener
@@ -259,3 +260,25 @@ async def test_pause_now_kills_a_blocking_tool_and_its_effect_never_comes(
     await run.resume()
     await run.until("completed")
     assert not middle.effect.exists()
+
+
+async def test_pausing_now_closes_the_model_call_of_a_framework_inside_a_tool(
+    opened: Opener,
+) -> None:
+    """The provider sees its connection closed; *paused* is not said before."""
+    async with Provider().listening() as provider:
+        framework = Framework(provider)
+
+        @tool
+        async def delegate() -> None:
+            """Have an agent of another framework do it."""
+            await framework.run()
+
+        model = Speaker(Line("", "", Use("delegate")), "Done.")
+        midrun = await opened(Agent("actor", model=model, tools=[delegate]))
+        run = await midrun.start("actor", "go")
+        await provider.streaming.wait()
+        await run.pause(now=True)
+        await run.until("paused")
+        assert [node.done() for node in framework.nodes] == [True]
+        await provider.closed.wait()

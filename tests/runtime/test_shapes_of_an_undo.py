@@ -44,11 +44,11 @@ async def saves(call: Call, _: object, __: object) -> None:
     await call.save({"half": True})
 
 
-async def _cancelled(opened: Opener, undo: Function, timeout: timedelta | None = None) -> Run:
+async def _cancelled(opened: Opener, undo: Function, limit: timedelta | None = None) -> Run:
     """Return a run that is cancelled in the middle of a call that is undone with `undo`."""
     at_work = anyio.Event()
 
-    @tool(undo=undo, timeout=timeout)
+    @tool(undo=undo, timeout=limit)
     async def act() -> None:
         """Act, until it is stopped."""
         at_work.set()
@@ -100,7 +100,7 @@ async def test_an_undo_that_swallows_its_cancellation_is_given_up_and_listed(
             with suppress(asyncio.CancelledError):
                 await gate.wait()
 
-    run = await _cancelled(opened, deaf, timeout=timedelta(seconds=1))
+    run = await _cancelled(opened, deaf, limit=timedelta(seconds=1))
     try:
         await began.wait()
         assert not (await run.report()).clean

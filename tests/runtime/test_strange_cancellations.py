@@ -7,19 +7,20 @@ others have ended midrun's own tasks, nobody is left waiting.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun import Agent, Call, Cancelled, Completed, Midrun, Tool, tool
-from midrun.core.entries import CallDone, CallFailed
+from midrun.core.entries import CallDone, CallFailed, CallUnknown, LateResult
 from midrun.errors import EngineLost
 from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Finished, Piece, Prompt
 from midrun.stops import Custom, MaxSteps
 from midrun.stores.memory import MemoryStore
-from tests.promises.seen import PATIENCE, journal
+from tests.promises.seen import PATIENCE, entries, journal
 from tests.runtime.conftest import Opener
 
 
@@ -182,3 +183,29 @@ async def _lose(midrun: Midrun) -> None:
             if "Local._sweep" in repr(task):
                 task.cancel()
         await anyio.sleep_forever()
+
+
+async def test_a_tool_that_does_not_stop_when_its_time_is_up_is_given_up(
+    opened: Opener,
+) -> None:
+    """Its outcome is unknown, a person is asked, and the late result is the answer."""
+    gate = anyio.Event()
+
+    @tool(timeout=timedelta(milliseconds=10))
+    async def deaf() -> str:
+        """Wait for the gate, whatever is raised meanwhile."""
+        while not gate.is_set():
+            with suppress(asyncio.CancelledError):
+                await gate.wait()
+        return "sent"
+
+    model, grace = ScriptedModel([Use("deaf"), "Done."]), timedelta(milliseconds=50)
+    midrun = await opened(Agent("actor", model=model, tools=[deaf], grace=grace))
+    run = await midrun.start("actor", "go")
+    try:
+        await run.until("waiting")
+        assert [lost.why for lost in await entries(run, CallUnknown)] == ["not_responding"]
+    finally:
+        gate.set()
+    await run.until("completed")
+    assert [late.result for late in await entries(run, LateResult)] == ["sent"]
