@@ -270,6 +270,7 @@ async def test_a_call_that_ignores_its_pause_keeps_the_run_pausing_and_is_named(
         view = await run.view()
         assert view.phase == "pausing"
         assert [call.id for call in view.in_flight] == [shown[0].call]
+        assert view.in_flight[0].not_responding
         assert (await run.force_pause(actor="ada")).phase == "paused"
         assert [lost.why for lost in await entries(run, CallUnknown)] == ["forced"]
     finally:

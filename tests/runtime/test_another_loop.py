@@ -51,3 +51,10 @@ def _elsewhere(ask: Callable[[], Awaitable[object]]) -> None:
         await ask()
 
     asyncio.run(main())
+
+
+def test_without_an_asyncio_loop_it_is_refused_by_name() -> None:
+    """As under Trio, where no loop of asyncio runs either."""
+    opening = Midrun("memory://").__aenter__()
+    with pytest.raises(Misconfigured, match="Trio is not supported"):
+        opening.send(None)

@@ -5,6 +5,7 @@ others have ended midrun's own tasks, nobody is left waiting.
 """
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -209,3 +210,33 @@ async def test_a_tool_that_does_not_stop_when_its_time_is_up_is_given_up(
         gate.set()
     await run.until("completed")
     assert [late.result for late in await entries(run, LateResult)] == ["sent"]
+
+
+@tool
+async def presses_ctrl_c() -> None:
+    """Raise the error of Ctrl-C without a signal."""
+    raise KeyboardInterrupt
+
+
+@tool
+async def is_interrupted() -> None:
+    """Be at work when the signal of Ctrl-C comes, a second time."""
+    for _ in range(2):
+        signal.raise_signal(signal.SIGINT)
+
+
+async def _play(struck: Tool) -> str:
+    model = ScriptedModel([Use(struck.name), "Done."])
+    async with Midrun("memory://", agents=[Agent("a", model=model, tools=[struck])]) as mid:
+        return str(await (await mid.start("a", "go")).result())
+
+
+def test_a_keyboard_interrupt_that_a_tool_raises_ends_its_call_and_nothing_else() -> None:
+    """It is no Ctrl-C: no signal came."""
+    assert "completed" in asyncio.run(_play(presses_ctrl_c))
+
+
+def test_ctrl_c_in_the_middle_of_a_tool_ends_the_process() -> None:
+    """The first asks the main task to leave; the second is no result of the tool."""
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(_play(is_interrupted))

@@ -15,7 +15,7 @@ from midrun.core.ids import Micros
 from midrun.core.offers import Offer
 from midrun.core.words import line
 from midrun.handles.receipt import Receipt
-from midrun.handles.view import OpenAsk, RunView
+from midrun.handles.view import CallView, OpenAsk, RunView
 from midrun.tui.places import place
 from midrun.tui.safe import exact, flat, json_line, printable
 from midrun.tui.style import SGR, Line, emphasised
@@ -148,11 +148,16 @@ def _typed(offer: Offer) -> str:
     return "".join((spelt(offer.command), *caps))
 
 
+def _doing(call: CallView) -> str:
+    name = call.tool or "the model"
+    return f"{name} (not responding)" if call.not_responding else name
+
+
 def _facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
     money = f", ${view.usage.cost_usd:.2f}" if view.usage.cost_usd else ""
     facts = [("task", line(view.task)), ("agent", view.agent)]
     facts += [("parent", view.parent)] if view.parent else []
-    facts += [("doing", call.tool or "the model") for call in view.in_flight]
+    facts += [("doing", _doing(call)) for call in view.in_flight]
     facts += [("plan", f"[{item.mark}] {line(item.text)}") for item in view.plan]
     facts += [("held", f"{frame.id}  {frame.goal} — {frame.place}") for frame in view.frames]
     facts += [("pending", f"{p.kind} at {p.seq}: {line(p.text)}") for p in view.pending]

@@ -49,6 +49,11 @@ class Saying:
     def __bool__(self) -> bool:
         return bool(self._begun)
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether the call was shown as not responding."""
+        return "not_responding" in self._begun
+
     def add(self, delta: Delta) -> None:
         """Add what was said or shown last."""
         begun = self._begun.get(delta.kind)

@@ -125,6 +125,11 @@ class Live:
         for saying in self._heard.get(run, {}).values():
             yield from saying.openings()
 
+    def silent_calls(self, run: RunId) -> frozenset[CallId]:
+        """Return the calls of `run` that do not respond, as far as this process was told."""
+        every = (*self._said.get(run, {}).items(), *self._heard.get(run, {}).items())
+        return frozenset(call for call, saying in every if saying.is_silent)
+
     # ── watching ──────────────────────────────────────────────────────────────────────────
 
     @contextmanager

@@ -84,13 +84,16 @@ class UserTask(Generic[T]):
             with self._stop_scope, self._gate:
                 self._value = [await work()]
         except BaseException as error:
+            self._error = error
             if is_ctrl_c(error):
                 raise
-            self._error = error
 
-    def _end(self, _: object) -> None:
+    def _end(self, task: "asyncio.Task[None]") -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self.asyncio_task.on_cancel = None  # a cycle that would have to be collected
+        if not task.cancelled():
+            task.exception()  # so that asyncio does not report it once more
 
     @property
     def grace_ends_at(self) -> float:

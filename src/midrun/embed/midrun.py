@@ -1,5 +1,6 @@
 """`Midrun`: a store, the agents this process knows, and the engine that drives their runs."""
 
+import asyncio
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -16,7 +17,7 @@ from midrun.agents.checkpoint import Checkpoint
 from midrun.codec.redaction import Find
 from midrun.core.entries import RunStarted
 from midrun.core.evolve import apply
-from midrun.core.ids import Micros, RunId
+from midrun.core.ids import CallId, Micros, RunId
 from midrun.core.stops import MaxCost, Stop, leaves
 from midrun.core.values import Json
 from midrun.driver.hiding import Screen
@@ -114,6 +115,14 @@ class Midrun:
     async def __aenter__(self) -> Self:
         if self._opened:
             raise Misconfigured("Midrun", "it is open already; make a second one instead")
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            problem = (
+                "cannot open: no event loop of asyncio is running, and Trio is not supported. "
+                'Use asyncio.run(main()) or anyio.run(main, backend="asyncio")'
+            )
+            raise Misconfigured("Midrun", problem) from None
         self._opened, self._pid = True, os.getpid()
         try:
             async with AsyncExitStack() as stack:
@@ -292,6 +301,10 @@ class Midrun:
     async def asks(self) -> tuple[OpenAsk, ...]:
         """Return everything that runs wait for somebody to decide."""
         return await asked(self.store)
+
+    def silent_calls(self, run_id: str) -> frozenset[CallId]:
+        """Return the calls of a run that do not respond, as far as this process was told."""
+        return self._desk.live.silent_calls(RunId(run_id))
 
     async def resume(
         self,

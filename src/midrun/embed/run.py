@@ -356,7 +356,9 @@ class Run:
     async def _seen(self, state: State) -> RunView:
         store = self._desk.store
         row = await store.row(self.id)
-        return await heard(store, row, view_of(state, started_at=row.started_at))
+        silent = self._desk.live.silent_calls(self.id)
+        view = view_of(state, started_at=row.started_at, silent=silent)
+        return await heard(store, row, view)
 
     async def _checkpoint(self, state: State) -> Checkpoint | None:
         return None if state.phase in TERMINAL else await self._desk.checkpoint_of(state)

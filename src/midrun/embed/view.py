@@ -1,9 +1,11 @@
 """Looking at a run: its view is computed from its journal, and stored nowhere."""
 
+from collections.abc import Collection
+
 from msgspec import structs
 
 from midrun.agents.outcome import ask_views
-from midrun.core.ids import Micros
+from midrun.core.ids import CallId, Micros
 from midrun.core.offers import SCALES, acts, offers, raised_cap, unheard
 from midrun.core.possible import possible
 from midrun.core.signs import sign, unheard_of
@@ -36,8 +38,17 @@ async def heard(store: Store, row: RunRow, view: RunView) -> RunView:
     return structs.replace(view, sign=unheard_of(view.sign), controls=unheard(view.controls))
 
 
-def view_of(state: State, *, started_at: Micros, recent: int | None = None) -> RunView:
-    """Return how the run in `state` looks; with only so many of its effects, if said."""
+def view_of(
+    state: State,
+    *,
+    started_at: Micros,
+    recent: int | None = None,
+    silent: Collection[CallId] = (),
+) -> RunView:
+    """Return how the run in `state` looks; with only so many of its effects, if said.
+
+    `silent` are the calls that do not respond.
+    """
     spec, spent, reserved = state.started, state.meter.spent, state.meter.reserved
     return RunView(
         run_id=state.run,
@@ -74,7 +85,7 @@ def view_of(state: State, *, started_at: Micros, recent: int | None = None) -> R
         frames_max=spec.frame_depth,
         asks=ask_views(state),
         pending=_pending(state),
-        in_flight=_in_flight(state),
+        in_flight=_in_flight(state, silent),
         effects=_effects(state, recent),
         controls=offers(state),
         allowed=possible(state),
@@ -128,7 +139,7 @@ def _frames(state: State) -> tuple[FrameView, ...]:
     )
 
 
-def _in_flight(state: State) -> tuple[CallView, ...]:
+def _in_flight(state: State, silent: Collection[CallId]) -> tuple[CallView, ...]:
     calls = (state.calls[n - 1] for n in state.in_flight)
     flying = tuple(
         CallView(
@@ -138,6 +149,7 @@ def _in_flight(state: State) -> tuple[CallView, ...]:
             attempt=call.attempt,
             why=call.use.why,
             unstoppable=call.traits.unstoppable,
+            not_responding=call.id in silent,
         )
         for call in calls
     )
@@ -147,7 +159,12 @@ def _in_flight(state: State) -> tuple[CallView, ...]:
     call = state.calls[number - 1]
     attempt = call.cleanup(action).attempts
     cleanup = CallView(
-        id=call.id, tool=call.use.tool, since=state.at, attempt=attempt, form=action
+        id=call.id,
+        tool=call.use.tool,
+        since=state.at,
+        attempt=attempt,
+        form=action,
+        not_responding=call.id in silent,
     )
     return (*flying, cleanup)
 

@@ -48,6 +48,7 @@ class CallView(Value, kw_only=True):
     form: str = "call"  # or undo, or release
     why: str = ""  # the agent makes it
     unstoppable: bool = False  # it blocks a thread: a cancel will not wait for it
+    not_responding: bool = False  # told to stop, and half of its grace is over
 
 
 class EffectView(Value, kw_only=True):
@@ -111,7 +112,9 @@ class Row(Value, kw_only=True):
 class RunView(Value, kw_only=True):
     """Where a run stands, in one piece, as of `seq`.
 
-    `control_rev` grows with what people ask and with the phase, not with every step.
+    `control_rev` grows with what people ask and with the phase, not with every step. Whether a
+    call responds is not journaled: the process that drives the run knows, and so does one that
+    follows its feed.
     """
 
     run_id: RunId

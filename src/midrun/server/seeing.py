@@ -84,7 +84,8 @@ async def seen(visit: Visit) -> Response:
     run, store = await visit.run(), visit.lobby.store
     state = await visit.lobby.views.state(run.id)
     row, holders, now = await store.row(run.id), await store.holders(), visit.lobby.mid.now()
-    view = view_of(state, started_at=row.started_at, recent=EFFECTS)
+    silent = visit.lobby.mid.silent_calls(run.id)
+    view = view_of(state, started_at=row.started_at, recent=EFFECTS, silent=silent)
     driven = row.holder in holders
     lost = state.leased and not driven and state.phase in DRIVABLE
     working = state.leased and driven

@@ -82,7 +82,9 @@ class Views:
         run, store = state.run, self._mid.store
         row = await store.row(run)
         (_, head_hash), *_ = await store.lines(run, after=Seq(state.seq - 1), limit=1)
-        view = await heard(store, row, view_of(state, started_at=row.started_at))
+        silent = self._mid.silent_calls(run)
+        view = view_of(state, started_at=row.started_at, silent=silent)
+        view = await heard(store, row, view)
         return ShownRun(
             **structs.asdict(view),
             head_hash=head_hash.hex(),

@@ -13,7 +13,7 @@
  *   tool: string, args: any, why: string, hidden: string, audience: string, expires_at: string | null,
  *   declinable: boolean, may_decide: boolean}} Ask
  * @typedef {{id: string, tool: string, since: string, attempt: number, form: string, why: string,
- *   unstoppable: boolean}} Flight
+ *   unstoppable: boolean, not_responding: boolean}} Flight
  * @typedef {{id: string, tool: string, args: string, stage: string, can_undo: boolean, held: boolean, release: string,
  *   undo: string, note: string, why: string}} Effect
  * @typedef {{seq: number, kind: string, text: string, by: string, when: string,
