@@ -11,12 +11,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from midrun import Midrun
+from midrun import Agent, Midrun
 from midrun.cli import main as command
 from midrun.cli.apps import agents_of
 from midrun.cli.grammar import GROUPS
 from midrun.cli.spelling import count, spell
 from midrun.errors import RunNotFound
+from midrun.models import ScriptedModel
 from midrun.server import serve
 from tests.cli.typist import APP, TOKEN, Shell, Typist, read_until, serving
 
@@ -161,6 +162,84 @@ def test_a_worker_stands_down_when_it_is_told_to(shell: Shell, tmp_path: Path) -
         worker.send_signal(signal.SIGTERM)
         read_until(worker, "stood down")
         assert worker.wait() == 0
+
+
+STUBBORN = """
+import asyncio
+import os
+import threading
+from contextlib import suppress
+from datetime import timedelta
+
+import anyio
+
+from midrun import Agent, tool
+from midrun.models import ScriptedModel, Use
+
+@tool
+async def shielded() -> None:
+    \"""Wait for ever behind a shield.\"""
+    print("began", flush=True)
+    while True:
+        with suppress(asyncio.CancelledError), anyio.CancelScope(shield=True):
+            await anyio.sleep_forever()
+
+@tool(in_process=True)
+def blocked() -> None:
+    \"""Block a thread for ever.\"""
+    print("began", flush=True)
+    threading.Event().wait()
+
+stubborn = Agent(
+    "stubborn",
+    model=ScriptedModel([Use(os.environ["TOOL"])]),
+    tools=[shielded, blocked],
+    grace=timedelta(seconds=float(os.environ["GRACE"])),
+)
+"""
+
+
+@pytest.fixture
+def stubborn(shell: Shell, tmp_path: Path) -> Path:
+    """Give an app with a tool that does not stop, and queue a run for it."""
+    app = tmp_path / "stubborn_app.py"
+    app.write_text(STUBBORN)
+
+    async def queue() -> None:
+        agent = Agent("stubborn", model=ScriptedModel(["."]))
+        async with Midrun(shell.env["MIDRUN_STORE"], agents=[agent], engine=None) as midrun:
+            await midrun.start(agent, "go")
+
+    anyio.run(queue)
+    return app
+
+
+@pytest.mark.parametrize("name", ["shielded", "blocked"])
+def test_a_worker_ends_after_the_grace_of_a_tool_that_does_not_stop(
+    shell: Shell, stubborn: Path, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It stands down, names the tool, and ends; the run goes on elsewhere."""
+    with shell.start("worker", str(stubborn), TOOL=name, GRACE="0.2") as worker:
+        read_until(worker, "began")
+        worker.send_signal(signal.SIGTERM)
+        read_until(worker, "stood down")
+        assert worker.wait() == 0
+    assert f"code did not stop: tool {name}" in capfd.readouterr().err
+    (row,) = [json.loads(line) for line in shell.type("ls", "--json").out.splitlines()]
+    assert row["phase"] == "queued"
+
+
+def test_a_second_signal_ends_a_worker_at_once(
+    shell: Shell, stubborn: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever its calls are doing: their grace is an hour."""
+    with shell.start("worker", str(stubborn), TOOL="shielded", GRACE="3600") as worker:
+        read_until(worker, "began")
+        worker.send_signal(signal.SIGTERM)
+        read_until(worker, "standing down")
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait() == 128 + signal.SIGTERM
+    assert "ended by another SIGTERM" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

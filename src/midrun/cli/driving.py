@@ -1,6 +1,9 @@
 """Commands that drive: `run`, `attach`, `serve` and `worker`."""
 
+import logging
+import os
 import signal
+import sys
 from argparse import Namespace
 from typing import Final
 
@@ -15,6 +18,7 @@ from midrun.cli.saying import Sayer
 from midrun.cli.staffing import followed, staffed
 from midrun.cli.watching import Watch, shown, spilling
 from midrun.core.values import DRIVABLE
+from midrun.driver.user_tasks import list_unfinished
 from midrun.embed.midrun import Midrun
 from midrun.errors import Misconfigured
 from midrun.handles import given
@@ -122,6 +126,8 @@ async def serve(args: Namespace, say: Sayer) -> int:
                 ),
                 say=lambda link: say.say({"url": link}, link),
             )
+            _end_at_next_signal()
+    _end_if_code_is_left()
     return 0
 
 
@@ -137,6 +143,38 @@ async def worker(args: Namespace, say: Sayer) -> int:
             await _say_who_waits(midrun, agents, args, say)
             async for _ in signals:
                 break
+            _end_at_next_signal()
             say.say({"leaving": True}, "standing down: calls in flight get their grace")
     say.say({"left": True}, "stood down: the runs go on wherever a driver takes them next")
+    _end_if_code_is_left()
     return 0
+
+
+def _end_at_next_signal() -> None:
+    """End the process at the next SIGINT or SIGTERM, whatever its calls are doing."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end_at_once)
+
+
+def _end_at_once(number: int, _: object) -> None:
+    # A signal handler runs between any two steps of the program, perhaps in the middle of a
+    # print. So it writes past all buffers.
+    name = signal.Signals(number).name
+    text = (
+        f"midrun: ended by another {name} before all calls had stopped. The outcome of calls "
+        "in flight is unknown; the runs go on wherever a driver takes them next.\n"
+    )
+    os.write(2, text.encode())
+    os._exit(128 + number)
+
+
+def _end_if_code_is_left() -> None:
+    """End the process if code of tools still runs in it: Python would wait for its end."""
+    left = list_unfinished()
+    if not left:
+        return
+    sys.stdout.flush()
+    sys.stderr.write(f"midrun: ended although code did not stop: {', '.join(left)}\n")
+    sys.stderr.flush()
+    logging.shutdown()
+    os._exit(0)

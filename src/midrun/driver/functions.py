@@ -39,6 +39,7 @@ from midrun.driver.flight import Flight
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
 from midrun.driver.mishaps import end_of, must_go_on
+from midrun.driver.user_tasks import THREADS
 from midrun.errors import NotJson, TooLarge
 
 End: TypeAlias = Outcome | None
@@ -73,6 +74,13 @@ class Performance:
             attempt=flight.attempt,
             progress=flight.call.progress,
         )
+
+    @property
+    def _label(self) -> str:
+        """What the log calls the function."""
+        flight = self._flight
+        hook = "" if flight.form == "call" else f"{flight.form} of "
+        return f"{hook}tool {self._tool.name} (call {flight.call.id} of run {self._run})"
 
     async def tool(self, arguments: dict[str, object]) -> End:
         """Make the call with these arguments."""
@@ -111,12 +119,10 @@ class Performance:
 
     async def _in_loop(self, work: Callable[[], Awaitable[object]], form: ErrandForm) -> End:
         flight = self._flight
-        what = "" if flight.form == "call" else f"{flight.form} of "
-        label = f"{what}tool {self._tool.name} (call {flight.call.id} of run {self._run})"
         with flight.scope:
             try:
                 value = await self._means.user_tasks.run(
-                    work, label=label, grace=self._grace, flight=flight
+                    work, label=self._label, grace=self._grace, flight=flight
                 )
             except BaseException as error:
                 if must_go_on(error):
@@ -147,7 +153,9 @@ class Performance:
     async def _in_thread(self, work: Callable[[], object], form: ErrandForm) -> End:
         """Nothing reaches a thread: it is waited for, unless the process itself is left."""
         return await anyio.to_thread.run_sync(
-            partial(_end, work, form), abandon_on_cancel=True, limiter=self._means.threads
+            partial(_end, work, form, self._label),
+            abandon_on_cancel=True,
+            limiter=self._means.threads,
         )
 
     def _call(self, function: Function) -> Call:
@@ -173,12 +181,15 @@ class Performance:
         )
 
 
-def _end(work: Callable[[], object], form: ErrandForm) -> Outcome:
-    """Do `work`, in a thread, and return what came of it: no Ctrl-C is ever raised there."""
+def _end(work: Callable[[], object], form: ErrandForm, label: str) -> Outcome:
+    """Do `work` in a thread and return its outcome; Ctrl-C is never raised there."""
+    THREADS.add(label)
     try:
         return _returned(work(), form)
-    except BaseException as error:  # noqa: BLE001 - somebody's code: all that it raises is its own
+    except BaseException as error:  # noqa: BLE001 - user code: all that it raises is its own
         return end_of(error)
+    finally:
+        THREADS.discard(label)
 
 
 def _returned(value: object, form: ErrandForm) -> Returned | NotDone | Raised:

@@ -46,6 +46,14 @@ CANCELLATION_GAP_MIN_S: Final = 0.01
 ABANDONED: Final[set["UserTask[object]"]] = set()
 """Tasks that were still running when their `Midrun` was left; asyncio holds no reference."""
 
+THREADS: Final[set[str]] = set()
+"""Labels of the user functions that block a thread right now."""
+
+
+def list_unfinished() -> list[str]:
+    """Return the labels of user code that runs on although its `Midrun` was left."""
+    return sorted({*THREADS, *(task.label for task in ABANDONED)})
+
 
 class _Task(asyncio.Task[None]):
     """A task that says when it is cancelled, whichever way."""
