@@ -5,13 +5,14 @@ from hashlib import sha256
 from weakref import WeakValueDictionary
 
 import anyio
+import anyio.to_thread
 from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
 from midrun.codec.chain import chain_of
 from midrun.core.controls import Approve, Control
-from midrun.core.entries import RunStarted
+from midrun.core.entries import Record, RunStarted
 from midrun.core.fork import fork, is_boundary
 from midrun.core.head import head_of
 from midrun.core.ids import AskId, Micros, RunId
@@ -178,7 +179,6 @@ class Desk:
         Raises:
             ControlRefused: `not_a_boundary`, something was under way there.
         """
-        state, found = State(run=run), None  # the newest boundary up to there
         if seq is not None and seq < 1:
             raise ControlRefused(
                 run,
@@ -188,10 +188,8 @@ class Desk:
                 ("fork",),
                 detail=f"there is no entry {seq}",
             )
-        for record in await self.store.read(run, limit=seq):
-            state = fold(run, [record], state)
-            if (seq is None or record.seq == seq) and is_boundary(state):
-                found = state
+        records = await self.store.read(run, limit=seq)
+        state, found = await anyio.to_thread.run_sync(_find_boundary, run, records, seq)
         forked = None if found is None else fork(found, by=by, instruction=instruction)
         if forked is None or isinstance(forked, Refused):
             ends = f"the journal ends at {state.seq}"
@@ -289,3 +287,15 @@ def _ignored(_: RunId, __: State) -> None:
 def run_for(request_id: str) -> RunId:
     """Return the id of the run that a request with this id starts: a repeat finds it again."""
     return RunId(f"run_{sha256(request_id.encode()).hexdigest()[: 2 * ID_BYTES]}")
+
+
+def _find_boundary(
+    run: RunId, records: Sequence[Record], seq: int | None
+) -> tuple[State, State | None]:
+    """Return the last state, and the one at the newest boundary, or at `seq` if given."""
+    state, found = State(run=run), None
+    for record in records:
+        state = fold(run, [record], state)
+        if (seq is None or record.seq == seq) and is_boundary(state):
+            found = state
+    return state, found

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from midrun.codec.chain import PLAIN, chain_of
+from anyio import to_thread
+
+from midrun.codec.chain import PLAIN, Chain, chain_of
+from midrun.codec.journal import decode_lines
 from midrun.core.entries import LeaseTaken, Record, RunImported
 from midrun.core.ids import RunId, Seq
 from midrun.errors import JournalCorrupt, JournalTooNew
@@ -20,12 +23,19 @@ async def verdict_on(store: Store, run: RunId) -> Verdict:
     else:
         row, index = await store.row(run), {}
     pairs = (await store.lines(run))[: row.seq]
-    head, chain = (row.seq, row.hash), chain_of(store)
+    # Aside: for a long journal the checks take longer than an event loop may be held up.
+    return await to_thread.run_sync(_verdict, row, index, pairs, chain_of(store))
+
+
+def _verdict(
+    row: RunRow, index: Mapping[str, object], pairs: Sequence[tuple[bytes, bytes]], chain: Chain
+) -> Verdict:
+    run, head = row.run, (row.seq, row.hash)
     imported: Import | None = None
     found = list(check_chain(pairs, chain=chain.next, first=chain.first(run), head=head))
     if not found:
         try:
-            records = (await store.read(run))[: row.seq]
+            records = decode_lines(run, (line for line, _ in pairs))
         except (JournalCorrupt, JournalTooNew) as error:
             found.append(Problem(invariant="I4", seq=error.seq, text=str(error)))
         else:

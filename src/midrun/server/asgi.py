@@ -159,6 +159,11 @@ class App:
         """How many streams are open."""
         return self._lobby.allowance.streams
 
+    @property
+    def heavy_reads(self) -> int:
+        """How many reads of whole journals are under way, or wait for their turn."""
+        return self._lobby.allowance.heavy_reads
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, as ASGI has it."""
         if scope["type"] == "lifespan":
@@ -203,7 +208,10 @@ class App:
             )
             _check_role(caller.actor, endpoint)
             self._lobby.store  # noqa: B018 - refuses where nobody has opened it
-            return await endpoint.handler(visit)
+            if not endpoint.heavy:
+                return await endpoint.handler(visit)
+            async with visit.heavy_read():
+                return await endpoint.handler(visit)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody is there to read it
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller is told what they may know

@@ -52,7 +52,8 @@ async def events(visit: Visit) -> Response:
     wanted = frozenset(filter(None, visit.request.query_params.get("types", "").split(",")))
     accept = visit.request.headers.get("accept", "")
     if NDJSON in accept:
-        return await _lines(visit, run.id, after, wanted)
+        async with visit.heavy_read():
+            return await _lines(visit, run.id, after, wanted)
     if SSE not in accept:
         return await _page(visit, run.id, after, wanted)
     row = await visit.lobby.store.row(run.id)

@@ -1,5 +1,6 @@
 """Limits: how much one caller may send, how often, and how many streams it may hold open."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -49,7 +50,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     depth: int = 64  # of JSON
     rate: float = 50.0  # changes a second, in the long run ...
     burst: int = 200  # ... and at once
-    streams: int = 256
+    streams: int = 256  # and long polls, together
+    heavy_reads: int = 8  # of whole journals, under way or waiting
     pending: int = 8  # words of people that wait for their boundary, per run
     wait: float = 60.0  # seconds, the longest long-poll
     ping: float = 15.0  # seconds between signs of life on a stream
@@ -67,12 +69,18 @@ class Allowance:
         self._limits = limits
         self._now = now
         self._left: dict[str, tuple[float, float]] = {}
-        self._streams: dict[str, int] = {}
+        self._streams: Counter[str] = Counter()
+        self._heavy_reads: Counter[str] = Counter()
 
     @property
     def streams(self) -> int:
         """How many streams are open."""
-        return sum(self._streams.values())
+        return self._streams.total()
+
+    @property
+    def heavy_reads(self) -> int:
+        """How many reads of whole journals are under way, or wait for their turn."""
+        return self._heavy_reads.total()
 
     def spend(self, caller: str) -> None:
         """Count one change.
@@ -96,16 +104,36 @@ class Allowance:
         Raises:
             Problem: 429.
         """
-        if self._streams.get(caller, 0) >= self._limits.streams:
+        if self._streams[caller] >= self._limits.streams:
             raise Problem("too_many_streams", 429, headers={"Retry-After": "5"})
 
     @contextmanager
     def stream(self, caller: str) -> Iterator[None]:
         """Count one stream for as long as it is open."""
-        self._streams[caller] = self._streams.get(caller, 0) + 1
-        try:
+        with _counted(self._streams, caller):
             yield
-        finally:
-            self._streams[caller] -= 1
-            if not self._streams[caller]:
-                del self._streams[caller]
+
+    @contextmanager
+    def heavy_read(self, caller: str) -> Iterator[None]:
+        """Count one read of a whole journal for as long as it takes.
+
+        Raises:
+            Problem: 429, the caller has too many under way.
+        """
+        most = self._limits.heavy_reads
+        if self._heavy_reads[caller] >= most:
+            problem = f"at most {most} reads of whole journals at once; wait for one to end"
+            raise Problem("too_many_heavy_reads", 429, problem, headers={"Retry-After": "1"})
+        with _counted(self._heavy_reads, caller):
+            yield
+
+
+@contextmanager
+def _counted(counts: "Counter[str]", caller: str) -> Iterator[None]:
+    counts[caller] += 1
+    try:
+        yield
+    finally:
+        counts[caller] -= 1
+        if not counts[caller]:
+            del counts[caller]

@@ -40,15 +40,24 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     matches: bool = False  # looks at If-Match
     keyed: bool = True  # looks at Idempotency-Key
     large: bool = False  # its body may be as long as a checkpoint
+    heavy: bool = False  # it reads a whole journal
 
     def route(self) -> Route:
         """Return it as Starlette matches it."""
         return Route(self.path, self.handler, methods=[self.method])
 
 
-def _get(path: str, handler: Handler, shows: type[Struct] | None, *media: str) -> Endpoint:
+def _get(
+    path: str, handler: Handler, shows: type[Struct] | None, *media: str, heavy: bool = False
+) -> Endpoint:
     return Endpoint(
-        method="GET", path=path, handler=handler, shows=shows, media=media, keyed=False
+        method="GET",
+        path=path,
+        handler=handler,
+        shows=shows,
+        media=media,
+        keyed=False,
+        heavy=heavy,
     )
 
 
@@ -130,8 +139,8 @@ ENDPOINTS: Final = (
     _control("frames/{frame}/resume", controls.resume_frame, bodies.Empty),
     _get(f"{_RUN}/seen", seeing.seen, seeing.SeenRun),
     _get(f"{_RUN}/turns", seeing.looked, seeing.Turns),
-    _get(f"{_RUN}/commands", runs.asked, runs.Commands),
-    _get(f"{_RUN}/commands/{{command}}", runs.asked_one, Command),
+    _get(f"{_RUN}/commands", runs.asked, runs.Commands, heavy=True),
+    _get(f"{_RUN}/commands/{{command}}", runs.asked_one, Command, heavy=True),
     Endpoint(
         method="DELETE",
         path=f"{_RUN}/commands/{{command}}",
@@ -155,12 +164,13 @@ ENDPOINTS: Final = (
     _get(f"{_RUN}/report", runs.report, Report, "text/markdown"),
     _get(f"{_RUN}/events", feeds.events, feeds.EventPage, SSE, feeds.NDJSON),
     _get("/v1/events", feeds.changes, None, SSE),
-    _get(f"{_RUN}/boundaries", moving.boundaries, moving.Boundaries),
+    _get(f"{_RUN}/boundaries", moving.boundaries, moving.Boundaries, heavy=True),
     Endpoint(
         method="POST",
         path=f"{_RUN}/fork",
         handler=moving.fork,
         role="user",
+        heavy=True,
         takes=bodies.ForkBody,
         shows=ShownRun,
         status=201,
@@ -175,9 +185,9 @@ ENDPOINTS: Final = (
         status=201,
         large=True,
     ),
-    _get(f"{_RUN}/verify", runs.verify, Verdict),
-    _get(f"{_RUN}/checkpoint", moving.checkpoint, None, "application/json"),
-    _get(f"{_RUN}/export", moving.export, None, feeds.NDJSON),
+    _get(f"{_RUN}/verify", runs.verify, Verdict, heavy=True),
+    _get(f"{_RUN}/checkpoint", moving.checkpoint, None, "application/json", heavy=True),
+    _get(f"{_RUN}/export", moving.export, None, feeds.NDJSON, heavy=True),
     _get("/v1/asks", asks.waiting, asks.AskPage),
     _get("/v1/approvals", asks.approvals, asks.AskPage),
     *(

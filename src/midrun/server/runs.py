@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final, cast
 
 import anyio
+import anyio.to_thread
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
@@ -202,8 +203,10 @@ async def look(visit: Visit) -> Response:
     wait = _wait(visit)
     headers, found = {}, None
     if wait:
+        allowance, caller = visit.lobby.allowance, visit.actor.name
+        allowance.check_stream(caller)
         headers["Preference-Applied"] = f"wait={wait:g}"
-        with anyio.move_on_after(wait):
+        with allowance.stream(caller), anyio.move_on_after(wait):
             async with anyio.create_task_group() as tasks:
                 waiting = tasks.cancel_scope
                 tasks.start_soon(_until, visit.over, waiting)
@@ -296,7 +299,8 @@ async def asked_one(visit: Visit) -> Response:
 
 async def _commands(visit: Visit) -> tuple[Command, ...]:
     run = await visit.run()
-    return commands(await visit.lobby.store.read(run.id))
+    records = await visit.lobby.store.read(run.id)
+    return await anyio.to_thread.run_sync(commands, records)
 
 
 async def frames(visit: Visit) -> Response:

@@ -1,8 +1,8 @@
 """A visit: one request, with who makes it and what all requests of a server share."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -62,6 +62,10 @@ KEY: Final = r'"?([!#-~]{1,200})"?'
 """An `Idempotency-Key`, with quotes, as its draft has it, or without."""
 
 
+HEAVY_READS_AT_ONCE: Final = 2
+"""Of all callers together. They compute in threads, which take turns with the event loop."""
+
+
 class Lobby:
     """What all requests of one server share."""
 
@@ -80,6 +84,7 @@ class Lobby:
         self.events = Events(mid)
         self.hearing = Hearing()
         self.channels = Channels(mid, self.events)
+        self.heavy_reads = anyio.CapacityLimiter(HEAVY_READS_AT_ONCE)
         self.turns: WeakValueDictionary[RunId, anyio.Lock] = WeakValueDictionary()
         self.closing = anyio.Event()
         self.unsigned_checkpoints = False  # whether `POST /v1/resume` takes them
@@ -183,6 +188,17 @@ class Visit:
         if not await self.sees(run):
             raise RunNotFound(run)
         return await self.lobby.mid.get(run)
+
+    @asynccontextmanager
+    async def heavy_read(self) -> AsyncIterator[None]:
+        """Read a whole journal when it is its turn: a few of all callers at a time.
+
+        Raises:
+            Problem: 429, the caller has too many under way or waiting.
+        """
+        with self.lobby.allowance.heavy_read(self.actor.name):
+            async with self.lobby.heavy_reads:
+                yield
 
     def asking(self, reason: str = "") -> Asking:
         """Return who asks, under which request id, and what they had seen of the run."""
