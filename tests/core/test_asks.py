@@ -180,6 +180,92 @@ def test_only_the_audience_decides_and_four_eyes_exclude_the_requester(
         run.then(refused="not_allowed", phase=Phase.WAITING)
 
 
+SIGN = Use(tool="sign", args={"eur": 5}, traits=Traits(approve="block", four_eyes=True))
+BO, CY = Actor(name="bo", role="operator"), Actor(name="cy", role="operator")
+
+
+def taken(run: Scenario) -> Scenario:
+    """Have a driver take the run and open what it has to ask."""
+    return run.after(v.TakeLease()).advances()
+
+
+def steered(control: c.Control) -> Scenario:
+    """Return a run to which bo has said something, and which then wants to sign."""
+    run = begun.replies(SEARCH).starts("c2").when(control).after(done(C2)).advances()
+    if run.state.frames:  # a side question: the agent goes back to its task
+        run = run.replies(text="Because.").advances()
+    return run.replies(SIGN).advances().then(phase=Phase.WAITING)
+
+
+def answered_by_bo() -> Scenario:
+    """Return a run in which bo has answered a question, and which then wants to sign."""
+    run = begun.replies(ASK).starts("c2").after(asked).advances()
+    return taken(run.when(c.Answer(ask=A1, value="to DE89", by=BO))).replies(SIGN).advances()
+
+
+def resumed_by_bo() -> Scenario:
+    """Return a run that bo has resumed with an instruction, and which then wants to sign."""
+    run = begun.replies(SEARCH).starts("c2").when(c.Pause()).after(done(C2)).advances()
+    return taken(run.when(c.Resume(instruction="Sign it", by=BO))).replies(SIGN).advances()
+
+
+def driven_by_bo(*controls: c.Control) -> Scenario:
+    """Return a run that bo has taken over and steered by hand."""
+    run = begun.replies(SEARCH).starts("c2").when(c.TakeOver(by=BO)).after(done(C2)).advances()
+    return run.when(*controls)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(steered(c.Redirect(text="Sign it", by=BO)), id="redirected"),
+        pytest.param(steered(c.Say(text="Sign it", by=BO)), id="said"),
+        pytest.param(resumed_by_bo(), id="resumed with an instruction"),
+        pytest.param(answered_by_bo(), id="answered a question"),
+        pytest.param(taken(driven_by_bo(c.UseTool(use=SIGN, by=BO))), id="called the tool"),
+        pytest.param(
+            taken(driven_by_bo(c.Write(text="I sign.", by=BO), c.HandBack(by=BO)))
+            .replies(SIGN)
+            .advances(),
+            id="wrote in its place",
+        ),
+    ],
+)
+def test_four_eyes_exclude_everybody_who_steered_the_run_to_the_call(run: Scenario) -> None:
+    """A person whose words the agent was given cannot approve the call that followed."""
+    ask = run.state.asks[-1]
+    assert ask.excluded == ("ann", "bo")
+    for decision in (c.Approve(ask=ask.id, by=BO), c.Decline(ask=ask.id, by=BO)):
+        run.when(decision).then(refused="not_allowed")
+    assert isinstance(run.when(c.Approve(ask=ask.id, by=CY)).verdict, Accepted)
+
+
+def test_words_that_come_after_the_call_do_not_exclude() -> None:
+    """An approver may ask the agent why, and then decide."""
+    run = begun.replies(SIGN).advances().when(c.Say(text="Why?", by=BO)).after(v.TakeLease())
+    run = run.advances().replies(text="Because.").advances().when(c.Approve(ask=A1, by=BO))
+    assert isinstance(run.verdict, Accepted)
+
+
+def test_what_one_person_edits_under_four_eyes_another_has_to_approve() -> None:
+    """An edit by bo is a proposal of bo's: it is put to a third person as it stands then."""
+    run = begun.replies(SIGN).advances()
+    run = taken(run.when(c.Approve(ask=A1, args={"eur": 900}, by=BO)))
+    ask = run.then(phase=Phase.WAITING).state.asks[-1]
+    assert (ask.id, ask.data, ask.excluded) == ("a2", {"eur": 900}, ("ann", "bo"))
+    run.when(c.Approve(ask=ask.id, by=BO)).then(refused="not_allowed")
+    approved = run.when(c.Approve(ask=ask.id, by=CY)).after(v.TakeLease())
+    approved.then(plans=(CallTool(call=C2),))
+    again = taken(run.when(c.Approve(ask=ask.id, args={"eur": 9}, by=CY)))
+    assert again.state.asks[-1].excluded == ("ann", "bo", "cy")
+
+
+def test_arguments_that_are_sent_back_unchanged_are_no_edit() -> None:
+    """A form that sends all fields does not ask for a third person."""
+    run = begun.replies(SIGN).advances().when(c.Approve(ask=A1, args={"eur": 5}, by=BO))
+    run.after(v.TakeLease()).then(plans=(CallTool(call=C2),))
+
+
 @pytest.mark.parametrize("audience", ["", "user", "operator", "user:ann", "user:bob"])
 @pytest.mark.parametrize("four_eyes", [False, True])
 @pytest.mark.parametrize("kind", [c.Approve, c.Decline])
@@ -193,7 +279,7 @@ def test_whoever_is_offered_a_decision_may_make_it_and_nobody_else(
     for role, name in product(get_args(Role), ("ann", "bob", "")):
         person = Actor(name=name, role=role)
         verdict = run.when(kind(ask=A1, by=person)).verdict
-        offered = may_decide(person, run.state.started.by, ask)
+        offered = may_decide(person, ask)
         assert isinstance(verdict, Accepted) == offered, (person, verdict)
         assert offered or (isinstance(verdict, Refused) and verdict.reason == "not_allowed")
 

@@ -19,14 +19,14 @@ from midrun import (
     Midrun,
     Paused,
 )
-from midrun.core.entries import AskOpened, CallStarted
+from midrun.core.entries import AskOpened, CallDone, CallStarted
 from midrun.models import Use
 from midrun.ports.outside import Outside
 from tests.keeping import kept_at
 from tests.promises.clocks import FAR, Hand
 from tests.promises.office import carried, office, script, told, written
 from tests.promises.processes import elsewhere
-from tests.promises.seen import entries, kinds
+from tests.promises.seen import entries, kinds, recorded
 from tests.runtime.conftest import Opener
 from tests.runtime.stage import Stage
 
@@ -129,6 +129,42 @@ async def test_four_eyes_are_those_of_somebody_else(opened: Opener, log: str) ->
     await run.approve(actor="bob")
     await run.until("completed")
     assert written(log) == ["signed lease"]
+
+
+async def test_four_eyes_exclude_who_makes_the_call_by_hand(opened: Opener, log: str) -> None:
+    """An operator who takes over proposes the call, and needs another one to approve it."""
+    midrun = await opened(office(*script("ask_async", log)))
+    run = await midrun.start("office", "go", actor="ada")
+    await run.until("waiting")
+    await run.take_over(actor="operator:olga")
+    await run.until("paused")
+    await run.use_tool("sign", {"log": log, "name": "lease"}, actor="operator:olga")
+    ask = await recorded(run, AskOpened, 2)
+    with pytest.raises(ControlRefused, match="that is for another person") as refused:
+        await run.approve(ask=ask.ask, actor="operator:olga")
+    assert refused.value.reason == "not_allowed"
+    assert written(log) == ["asked Refund?"]
+    await run.approve(ask=ask.ask, actor="operator:omar")
+    await recorded(run, CallDone, 2)
+    assert written(log) == ["asked Refund?", "signed lease"]
+    assert await midrun.verify(run.id)
+
+
+async def test_four_eyes_put_an_edit_to_another_person(opened: Opener, log: str) -> None:
+    """Who changes the arguments has proposed them: a third person approves what is made."""
+    midrun = await opened(office(Use("sign", log=log, name="lease"), told))
+    run = await midrun.start("office", "go", actor="ada")
+    await run.until("waiting")
+    await run.approve(args={"log": log, "name": "deed"}, actor="bob")
+    second = await recorded(run, AskOpened, 2)
+    for excluded in ("ada", "bob"):
+        with pytest.raises(ControlRefused):
+            await run.approve(ask=second.ask, actor=excluded)
+    assert written(log) == []
+    await run.approve(ask=second.ask, actor="cyd")
+    await run.until("completed")
+    assert written(log) == ["signed deed"]
+    assert await midrun.verify(run.id)
 
 
 async def test_an_approval_is_not_decided_by_an_answer(opened: Opener, log: str) -> None:

@@ -103,6 +103,39 @@ async def test_four_eyes_of_a_child_hold_on_the_parent(opened: Opener) -> None:
     assert shop.did == ["x"]
 
 
+async def test_who_steered_the_parent_does_not_decide_on_the_child(opened: Opener) -> None:
+    """The words of a person reach the child in its task: four eyes know them on both."""
+    shop = Workshop()
+    aide = shop.agent(Use("sign", name="x"), told, name="aide")
+    turns = [Use("slow", name="w"), Use("aide", task="Do"), told]
+    midrun = await opened(delegating(aide, turns=turns, stage=shop))
+    run = await midrun.start("parent", "go", actor="ada")
+    await shop.start("w").wait()
+    await run.redirect("Have it signed", actor=OLGA)
+    shop.gate("w").set()
+    await run.until("waiting")
+    child = await child_of(midrun, run, "c4")
+    for one in (run, child):
+        assert (await refused(one.approve(actor=OLGA))).reason == "not_allowed"
+    assert shop.did == ["w"]
+    await child.approve(actor="bob")
+    await run.until("completed")
+    assert shop.did == ["w", "x"]
+
+
+async def test_an_edit_on_the_parent_is_put_to_another_person(opened: Opener) -> None:
+    """The child asks again, and the parent knows who may not decide."""
+    shop = Workshop()
+    _, run, _ = await asking(opened, shop, Use("sign", name="x"))
+    await run.approve(args={"name": "y"}, actor="bob")
+    second = await recorded(run, AskOpened, 2)
+    assert second.excluded == ("ada", "bob")
+    assert (await refused(run.approve(ask=second.ask, actor="bob"))).reason == "not_allowed"
+    await run.approve(ask=second.ask, actor="cyd")
+    assert isinstance(await run.result(), Completed)
+    assert shop.did == ["y"]
+
+
 async def test_an_operator_may_decide_on_the_child_and_the_parent_goes_on(
     opened: Opener,
 ) -> None:

@@ -17,6 +17,7 @@ from midrun.core.entries import (
     LateResult,
     LeaseTaken,
     MessageReceived,
+    MessageTaken,
     PauseRequested,
     PauseWithdrawn,
     RedirectApplied,
@@ -252,6 +253,36 @@ def test_an_approval_from_before_an_import_covers_no_start_after_it() -> None:
     assert broken(*paused, RunResumed(), *again) == []
     assert broken(*paused, imported, RunResumed(), *again) == ["I25"]
     assert broken(*waiting, replace(imported, by=YES.by), YES, RunWoken()) == ["I25"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (RedirectRequested(text="Send it", by="bob"), RedirectApplied(redirect=Seq(3))),
+        (MessageReceived(text="Send it", by="bob"), MessageTaken(message=Seq(3))),
+    ],
+)
+def test_who_steered_the_run_to_a_call_does_not_approve_it(words: tuple[Entry, ...]) -> None:
+    """I25: four eyes exclude whoever the agent had words of before it proposed the call."""
+    asked = (*BEGUN, *words, *step(SEND), replace(ASK, four_eyes=True))
+    assert broken(*asked, YES) == ["I25"]
+    assert broken(*asked, replace(YES, by="cy")) == []
+
+
+def test_what_was_edited_under_four_eyes_needs_another_approval() -> None:
+    """I25: an edit proposes; the start cites the approval of another person."""
+    asked = (*BEGUN, *step(SEND), replace(ASK, four_eyes=True))
+    edited = {"to": "mallory"}
+    decision = Decision(choice="approve", value=edited)
+    edit = replace(YES, decision=decision, args_hash=args_hash(edited))
+    citing = replace(APPROVED, approval=Approval(ask=ASK.ask, args_hash=args_hash(edited)))
+    assert broken(*asked, edit) == []
+    assert broken(*asked, edit, citing) == ["I25"]
+    again = replace(ASK, ask=AskId("a2"), four_eyes=True, args_hash=args_hash(edited))
+    yes = replace(YES, ask=again.ask, args_hash=again.args_hash)
+    assert broken(*asked, edit, again, yes) == ["I25"]  # by the same person
+    cites = replace(APPROVED, approval=Approval(ask=again.ask, args_hash=again.args_hash))
+    assert broken(*asked, edit, again, replace(yes, by="cy"), cites) == []
 
 
 def test_a_call_that_was_declined_is_never_made() -> None:

@@ -184,6 +184,20 @@ def a_cap_reached_within_one_reply() -> Scenario:
     return taken(run).advances().replies(text="Without the draft, then.").advances()
 
 
+def four_eyes_and_who_steered() -> Scenario:
+    """Who redirected the run may not approve; who edits the arguments needs a third person."""
+    traits = Traits(approve="block", four_eyes=True)
+    sign = Use(tool="sign", args={"eur": 5}, traits=traits)
+    cyd, dan = Actor(name="cyd", role="operator"), Actor(name="dan", role="operator")
+    run = begun().replies(LOOK).starts("c2").when(c.Redirect(by=BOB, text="Sign it"))
+    run = ends(run, "c2").advances().replies(sign).advances()
+    run = run.when(c.Approve(by=BOB, ask=A1, request="q1"))
+    run = taken(run.when(c.Approve(by=cyd, ask=A1, args={"eur": 900}))).advances()
+    run = run.when(c.Approve(by=cyd, ask=AskId("a2"), request="q2"))
+    run = taken(run.when(c.Approve(by=dan, ask=AskId("a2")))).starts("c4")
+    return ends(run, "c4").replies(text="It is signed.").advances()
+
+
 def a_halt_and_a_lift() -> Scenario:
     """The latch holds; what was in flight is stopped, and the run goes on where it was."""
     run = (
@@ -290,6 +304,7 @@ SCENARIOS: Final[Mapping[str, Callable[[], Scenario]]] = {
         a_paused_run_is_imported,
         a_cap_reached_and_raised,
         a_cap_reached_within_one_reply,
+        four_eyes_and_who_steered,
         a_halt_and_a_lift,
         a_person_takes_over_and_hands_back,
         a_child_run_that_asks,

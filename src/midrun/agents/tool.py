@@ -80,7 +80,7 @@ class Options(TypedDict, total=False):
     read_only: bool  # it changes nothing
     approve: Approve  # a person decides first; "queue": meanwhile the agent goes on
     audience: str | None  # who may decide: a role, or user:NAME
-    four_eyes: bool  # not the one who started the run
+    four_eyes: bool  # decided by a person who did not steer the run to the call
     expires: timedelta | None  # nobody has decided by then: it is a no
     timeout: timedelta | None  # after this it is aborted
     in_process: bool | None  # of a blocking one: in this process, or in one to be killed

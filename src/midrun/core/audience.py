@@ -4,13 +4,13 @@ from midrun.core.state import Ask
 from midrun.core.values import Actor
 
 
-def may_decide(actor: Actor, starter: str, ask: Ask) -> bool:
-    """Tell whether `ask`, of a run that `starter` began, is for `actor` to settle.
+def may_decide(actor: Actor, ask: Ask) -> bool:
+    """Tell whether `actor` may settle `ask`.
 
-    An ask is for everybody, for a role, or for one person (`user:ann`); with four eyes it is
-    not for whoever began the run, nor for whoever brought it in with a checkpoint: its journal
-    says who began it, and the bearer could have written that. A viewer decides nothing.
+    An ask is for every person, for a role, or for one person (`user:ann`). With four eyes it
+    is not for those who steered the run to the call (`Call.steered_by`), nor for the one who
+    brought the run in with a checkpoint: its journal says who steered it, and the bearer could
+    have written that. A viewer decides nothing.
     """
-    own = ask.four_eyes and actor.name in {starter, ask.imported_by}
     addressed = ask.audience in {"", actor.role, f"user:{actor.name}"}
-    return actor.role != "viewer" and addressed and not own
+    return actor.role != "viewer" and addressed and actor.name not in ask.excluded

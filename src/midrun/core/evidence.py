@@ -82,6 +82,7 @@ class AskPerson(Fenced, kw_only=True):
     of: AskKind | None = None  # what kind of ask the child's is, and who may decide it
     audience: str = ""
     four_eyes: bool = False
+    excluded: tuple[str, ...] = ()  # people who may not decide it on the child
     expires: Micros | None = None
     continuation: Json = None
 

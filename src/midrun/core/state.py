@@ -105,6 +105,7 @@ class Call(Value, kw_only=True):
     doomed: bool = False  # in flight when the cancel came: in the undo set however it ends
     again: bool = False  # to be made again, under the same key
     by_hand: bool = False  # wanted by a person at the wheel
+    steered_by: tuple[str, ...] = ()  # whose words led to it: excluded by four eyes
     deaths: int = 0  # drivers that ended under it since it got further, or a person came
     denials: int = 0  # how often its check said that it was not done
     late: int = 0  # the attempt whose result a worker of an older epoch has brought
@@ -175,7 +176,7 @@ class Ask(Value, kw_only=True):
     of: AskKind | None = None  # of a child's: what kind of ask it is there
     audience: str = ""
     four_eyes: bool = False
-    imported_by: str = ""  # the actor who brought the run in with a checkpoint, if one did
+    excluded: tuple[str, ...] = ()  # people who may not decide it, because of four eyes
     args_hash: str = ""
     expires: Micros | None = None
     continuation: Json = None  # not None: the call is made again with it and the decision
@@ -295,6 +296,7 @@ class State(Value, kw_only=True):
     plan: tuple[Item, ...] = ()
     messages: Vector[Message] = field(default_factory=Vector)
     spoken: int = 0  # how many of them the agent's model said, whole or in part
+    steered_by: tuple[str, ...] = ()  # people whose words the agent has been given
     condensed: int = 0
     summary: str = ""
     window: int = 0
@@ -342,11 +344,13 @@ class State(Value, kw_only=True):
 
     def saying(self, *messages: Message) -> "State":
         """Return the state with `messages` at the end of the conversation."""
-        grown, spoken = self.messages, self.spoken
+        grown, spoken, steered_by = self.messages, self.spoken, self.steered_by
         for message in messages:
             grown = grown.append(message)
             spoken += message.role == "assistant" and message.kind != "person"
-        return replace(self, messages=grown, spoken=spoken)
+            if message.role != "runtime":
+                steered_by = with_name(steered_by, message.by)
+        return replace(self, messages=grown, spoken=spoken, steered_by=steered_by)
 
     @property
     def waited_for(self) -> tuple[Ask, ...]:
@@ -377,6 +381,11 @@ class State(Value, kw_only=True):
         if not self.pending:
             return ()
         return tuple(p for p in self.pending if p.kind == "redirect")
+
+
+def with_name(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """Return `names` with `name` at the end, unless it is empty or among them."""
+    return names if not name or name in names else (*names, name)
 
 
 Arms = Mapping[type, Callable[..., State]]  # type: ignore[explicit-any]  # see below

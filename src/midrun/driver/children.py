@@ -173,6 +173,7 @@ def _asked(child: State, flight: Flight, state: State) -> AskPerson:
         of=ask.kind,
         audience=ask.audience,
         four_eyes=ask.four_eyes,
+        excluded=ask.excluded,
         expires=ask.expires,
         continuation=None if ask.continuation is None else {},  # so that it can be declined
     )
@@ -200,6 +201,7 @@ async def _begin(
         **agent.spec(),
         labels=state.started.labels,
         parent=Origin(run=state.run, call=flight.call.id),
+        steered_by=tuple(name for name in flight.call.steered_by if name != state.started.by),
         by=state.started.by,
         role=state.started.role,
     )

@@ -78,7 +78,7 @@ def _shown(visit: Visit, state: State, view: AskView) -> ShownAsk:
         ref=f"{state.run}-{view.id}",
         run_id=state.run,
         task=state.started.task,
-        may_decide=may_decide(visit.actor, state.started.by, ask),
+        may_decide=may_decide(visit.actor, ask),
     )
 
 

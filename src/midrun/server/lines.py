@@ -74,7 +74,6 @@ class _Known(NamedTuple):
 
     seq: Seq
     work: Work
-    starter: str
     asks: tuple[Ask, ...]
 
 
@@ -104,9 +103,9 @@ class Lines:
             try:
                 state = await self._views.state(row.run)
             except UNREADABLE as error:
-                return _Known(row.seq, _unread(str(error)), "", ())
+                return _Known(row.seq, _unread(str(error)), ())
             asks = tuple(state.asks[number - 1] for number in state.open_asks)
-            known = _Known(state.seq, _work(state), state.started.by, asks)
+            known = _Known(state.seq, _work(state), asks)
             self._known.put(row.run, known, weight=count_bytes(*asks))
         return known
 
@@ -165,7 +164,7 @@ def _at_this_moment(
 ) -> Work:
     """Return what is true now, for `actor`; a driver that is gone could tell nobody."""
     work, head = known.work, row.head
-    theirs = any(may_decide(actor, known.starter, ask) for ask in known.asks)
+    theirs = any(may_decide(actor, ask) for ask in known.asks)
     working = work.working and row.holder in holders
     shown = seen_as(
         work.sign,

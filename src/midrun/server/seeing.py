@@ -168,7 +168,7 @@ def _seen(actor: Actor, state: State, view: AskView) -> SeenAsk:
     return SeenAsk(
         **structs.asdict(view),
         ref=f"{state.run}-{view.id}",
-        may_decide=may_decide(actor, state.started.by, ask),
+        may_decide=may_decide(actor, ask),
     )
 
 

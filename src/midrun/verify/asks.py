@@ -53,7 +53,8 @@ class Asks(Watch):
         if ask is None:
             return
         self._principal(record, entry, ask)
-        if ask.kind == "approval" and entry.decision.choice == "approve":
+        approved = ask.kind == "approval" and entry.decision.choice == "approve"
+        if approved and not ask.is_edited(entry):  # an edit is for another person to approve
             self._approvals[ask.entry.ask] = (record.seq, entry)
 
     def closed(self, record: Record, entry: AskClosed) -> None:
@@ -70,13 +71,13 @@ class Asks(Watch):
 
     def _principal(self, record: Record, entry: AskAnswered, ask: Posed) -> None:
         audience = ask.entry.audience
-        spec = self.ledger.spec
-        requester = spec.by if spec is not None else ""
+        made = self.ledger.calls.get(ask.call)
+        steered_by = {*ask.entry.excluded, *(made.steered_by if made is not None else ())}
         if audience not in {"", entry.role, f"user:{entry.by}"}:
             text = f"{entry.ask} is for {audience}, but {entry.by} ({entry.role}) decided it."
             self.report("I25", record.seq, text)
-        elif ask.entry.four_eyes and entry.by == requester:
-            text = f"{entry.ask} needs a second person, but {entry.by} started the run."
+        elif ask.entry.four_eyes and entry.by in steered_by:
+            text = f"{entry.ask} needs another person: {entry.by} steered the run to its call."
             self.report("I25", record.seq, text)
         elif ask.entry.four_eyes and entry.by == self._importer:
             text = f"{entry.ask} needs a second person, but {entry.by} imported the run."

@@ -22,13 +22,18 @@ from midrun.core.entries import (
     CancelRequested,
     CapReached,
     Entry,
+    FramePushed,
     HandedBack,
     LateResult,
     LeaseTaken,
+    MessageReceived,
+    MessageTaken,
     PauseRequested,
     PauseWithdrawn,
+    PersonWrote,
     ProgressSaved,
     Record,
+    RedirectApplied,
     RedirectRequested,
     RunCancelled,
     RunCompleted,
@@ -69,6 +74,7 @@ class Made:
         "saved",
         "sealed",
         "stage",
+        "steered_by",
         "tool",
         "traits",
     )
@@ -90,6 +96,7 @@ class Made:
         self.entered = False  # it asked a person from within, and has not gone on since
         self.saved = False  # it saved its progress
         self.sealed = bool(use and use.refused)
+        self.steered_by: set[str] = set()  # people whose words the agent had at its proposal
 
     def __str__(self) -> str:
         return f"{self.id} ({self.tool})"
@@ -128,6 +135,17 @@ class Posed:
         self.call = entry.call
         self.open = True
 
+    @property
+    def asks_for_words(self) -> bool:
+        """Tell an answer that steers the agent from what came of an unsure call."""
+        return (self.entry.of or self.kind) != "unsure"
+
+    def is_edited(self, answer: AskAnswered) -> bool:
+        """Tell whether an answer changes what it approves, where four eyes are wanted."""
+        changed = answer.args_hash != self.entry.args_hash
+        edit = answer.decision.value is not None and changed
+        return self.kind == "approval" and self.entry.four_eyes and edit
+
 
 class Ledger:
     """What the journal has said so far."""
@@ -144,6 +162,8 @@ class Ledger:
         self.held = 0  # seq of the pause or cap that keeps the run from starting anything
         self.redirected = 0  # seq of the last redirect that was asked for
         self.wheel = ""  # the person at the wheel
+        self.words: dict[int, str] = {}  # seq of words that wait for their boundary → by whom
+        self.steered_by: set[str] = set()  # people whose words the agent has been given
         self.cancel: CancelRequested | None = None
         self.cancelled_at = 0  # seq of the cancel
         self.ended = ""  # "completed" or "cancelled"
@@ -157,6 +177,7 @@ class Ledger:
     def propose(self, use: Use) -> Made:
         """Number a call that somebody wants made."""
         made = Made(f"c{len(self.calls) + 1}", use.kind, use)
+        made.steered_by = set(self.steered_by)
         self.calls[made.id] = made
         return made
 
@@ -175,6 +196,8 @@ class Ledger:
 
 def _started(books: Ledger, _: int, entry: RunStarted) -> None:
     books.spec = entry
+    spoken = {said.by for said in entry.history if said.role != "runtime"}
+    books.steered_by = spoken | {entry.by, *entry.steered_by}
 
 
 def _leased(books: Ledger, _: int, entry: LeaseTaken) -> None:
@@ -201,14 +224,37 @@ def _free(books: Ledger, *_: object) -> None:
     books.held = 0
 
 
+def _resumed(books: Ledger, seq: int, entry: RunResumed) -> None:
+    books.held = 0
+    if entry.instruction:
+        books.words[seq] = entry.by
+
+
 def _woken(books: Ledger, *_: object) -> None:
     # A redirect that comes after the pause ends it; nothing else wakes a paused agent.
     if books.redirected > books.held and not books.wheel:
         books.held = 0
 
 
-def _redirected(books: Ledger, seq: int, _: object) -> None:
+def _redirected(books: Ledger, seq: int, entry: RedirectRequested) -> None:
     books.redirected = seq
+    books.words[seq] = entry.by
+
+
+def _said(books: Ledger, seq: int, entry: MessageReceived) -> None:
+    books.words[seq] = entry.by
+
+
+def _applied(books: Ledger, _: int, entry: RedirectApplied) -> None:
+    books.steered_by.add(books.words.pop(entry.redirect, ""))
+
+
+def _heard(books: Ledger, _: int, entry: MessageTaken | FramePushed) -> None:
+    books.steered_by.add(books.words.pop(entry.message, ""))
+
+
+def _wrote(books: Ledger, _: int, entry: PersonWrote) -> None:
+    books.steered_by.add(entry.by)
 
 
 def _cancel(books: Ledger, seq: int, entry: CancelRequested) -> None:
@@ -233,6 +279,8 @@ def _handed_back(books: Ledger, *_: object) -> None:
 
 
 def _proposed(books: Ledger, _: int, entry: CallProposed) -> None:
+    if books.wheel:
+        books.steered_by.add(books.wheel)
     books.propose(entry.use).by_hand = bool(books.wheel)
 
 
@@ -329,8 +377,12 @@ def _ask_opened(books: Ledger, seq: int, entry: AskOpened) -> None:
 
 def _ask_answered(books: Ledger, seq: int, entry: AskAnswered) -> None:
     ask, made = _no_longer_open(books, entry.ask)
+    if ask is not None and ask.asks_for_words and entry.decision.value is not None:
+        books.steered_by.add(entry.by)
     if made is None or ask is None or made.stage != "asking":
         return
+    if ask.is_edited(entry):
+        made.steered_by.add(entry.by)
     if ask.kind == "question" and ask.entry.continuation is not None:
         made.stage = "proposed"  # it is made again, with the decision
     elif ask.kind == "question":
@@ -374,9 +426,14 @@ _ARMS = {
     PauseRequested: _held,
     CapReached: _held,
     PauseWithdrawn: _free,
-    RunResumed: _free,
+    RunResumed: _resumed,
     RunWoken: _woken,
     RedirectRequested: _redirected,
+    RedirectApplied: _applied,
+    MessageReceived: _said,
+    MessageTaken: _heard,
+    FramePushed: _heard,
+    PersonWrote: _wrote,
     CancelRequested: _cancel,
     UndoRetried: _retried,
     TakenOver: _wheel,

@@ -22,6 +22,7 @@ class AskOpened(Fact, kw_only=True):
     of: AskKind | None = None  # of a child's: what kind of ask it is there
     audience: str = ""
     four_eyes: bool = False
+    excluded: tuple[str, ...] = ()  # of a child's: people who may not decide it there
     args_hash: str = ""
     expires: Micros | None = None
     # With it the call is made again once there is a decision, and given both. Without it the

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened
 from midrun.core.folds.calls import args_hash, call_of, out_of_the_way
 from midrun.core.ids import ask_number, number_of
-from midrun.core.state import Arms, Ask, Call, Stage, State
+from midrun.core.state import Arms, Ask, Call, Stage, State, with_name
 from midrun.core.values import Approval, Decision, Json, Role
 from midrun.core.words import fate
 from midrun.errors import JournalCorrupt
@@ -21,6 +21,10 @@ BECAUSE = {
 
 def ask_opened(state: State, entry: AskOpened) -> State:
     """A call waits for a person; unless it is queued, so does its step."""
+    excluded = entry.excluded
+    if entry.four_eyes:
+        for name in (*call_of(state, entry.call).steered_by, state.imported_by):
+            excluded = with_name(excluded, name)
     ask = Ask(
         id=entry.ask,
         ask_kind=entry.ask_kind,
@@ -32,7 +36,7 @@ def ask_opened(state: State, entry: AskOpened) -> State:
         of=entry.of,
         audience=entry.audience,
         four_eyes=entry.four_eyes,
-        imported_by=state.imported_by,
+        excluded=excluded,
         args_hash=entry.args_hash,
         expires=entry.expires,
         continuation=entry.continuation,
@@ -71,6 +75,9 @@ def ask_answered(state: State, entry: AskAnswered) -> State:
     role = cast("Role", entry.role or "user")
     state = _closed(state, replace(ask, role=role), "answered", entry.by, entry.decision)
     call = call_of(state, ask.call)
+    if entry.decision.value is not None and ask.kind != "unsure":
+        # An answer, or edited arguments: words of this person reach the agent.
+        state = replace(state, steered_by=with_name(state.steered_by, entry.by))
     match ask.ask_kind:
         case "question" if ask.continuation is not None:
             answered: Json = {
@@ -85,7 +92,7 @@ def ask_answered(state: State, entry: AskAnswered) -> State:
             )
             return out_of_the_way(state.with_call(call), call)
         case "approval" if entry.decision.choice == "approve":
-            return _approved(state, call, ask, entry.decision)
+            return _approved(state, call, ask, entry)
         case "approval":
             why = f"declined by {entry.by}: {entry.decision.reason}".rstrip(": ")
             return _sealed(state, call, why)
@@ -95,16 +102,24 @@ def ask_answered(state: State, entry: AskAnswered) -> State:
             return state  # `CallSettled` follows and says what is known now
 
 
-def _approved(state: State, call: Call, ask: Ask, decision: Decision) -> State:
-    args = call.use.args if decision.value is None else decision.value
+def _approved(state: State, call: Call, ask: Ask, entry: AskAnswered) -> State:
+    """Give the call its approval; under four eyes an edit is a new proposal instead."""
+    value = entry.decision.value
+    args = call.use.args if value is None else value
+    approval = Approval(ask=ask.id, args_hash=args_hash(args))
     call = replace(
-        call,
-        stage=Stage.PROPOSED,
-        use=replace(call.use, args=args),
-        approval=Approval(ask=ask.id, args_hash=args_hash(args)),
+        call, stage=Stage.PROPOSED, use=replace(call.use, args=args), approval=approval
     )
+    if is_edit_under_four_eyes(ask, entry.decision):
+        call = replace(call, approval=None, steered_by=with_name(call.steered_by, entry.by))
     opened = (*state.open, call.number) if call.shelved else state.open
     return replace(state.with_call(call), open=opened)
+
+
+def is_edit_under_four_eyes(ask: Ask, decision: Decision) -> bool:
+    """Tell whether `decision` changes arguments that another person has to approve then."""
+    edited = decision.value is not None and args_hash(decision.value) != ask.args_hash
+    return ask.four_eyes and ask.ask_kind == "approval" and edited
 
 
 def ask_closed(state: State, entry: AskClosed) -> State:

@@ -21,7 +21,7 @@ from midrun.core.entries import (
     RunFailed,
 )
 from midrun.core.ids import call_id, number_of
-from midrun.core.state import Arms, Call, Stage, State
+from midrun.core.state import Arms, Call, Stage, State, with_name
 from midrun.core.stops import TRAIL, Meter
 from midrun.core.values import NOTHING, TERMINAL, Json, Message, Phase, Reply, Spend, Use
 from midrun.core.vector import Vector
@@ -58,6 +58,7 @@ def _proposed(
             step=state.meter.steps,
             use=use,
             by_hand=by_hand,
+            steered_by=with_name(state.steered_by, state.wheel if by_hand else ""),
         )
         if use.refused:
             call = replace(call, stage=Stage.SEALED, error=use.refused)

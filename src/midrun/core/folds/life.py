@@ -12,7 +12,7 @@ from midrun.core.entries import (
     RunWoken,
     StoodDown,
 )
-from midrun.core.state import Arms, State
+from midrun.core.state import Arms, State, with_name
 from midrun.core.values import Message, Phase
 
 
@@ -20,7 +20,9 @@ def run_started(state: State, entry: RunStarted) -> State:
     """The run exists: it knows its task and whatever earlier runs of its thread left it."""
     task = Message(role="user", text=entry.task, by=entry.by, kind="task")
     state = replace(state, spec=entry, stop=entry.stop, plan=entry.plan, goal=entry.task)
-    state = replace(state, agent_print=entry.agent_print)
+    state = replace(
+        state, agent_print=entry.agent_print, steered_by=(entry.by, *entry.steered_by)
+    )
     known = entry.forked is not None and any(m.text == entry.task for m in entry.history)
     return state.saying(*entry.history, *(() if known else (task,)))
 
@@ -37,7 +39,9 @@ def run_imported(state: State, entry: RunImported) -> State:
         if call.approval is not None:
             state = state.with_call(replace(call, approval=None))
     for number in state.open_asks:
-        state = state.with_ask(replace(state.asks[number - 1], imported_by=entry.by))
+        ask = state.asks[number - 1]
+        if ask.four_eyes:
+            state = state.with_ask(replace(ask, excluded=with_name(ask.excluded, entry.by)))
     return replace(state, imported_by=entry.by)
 
 

@@ -4,6 +4,7 @@ from midrun.core.audience import may_decide
 from midrun.core.controls import Answer, Approve, Decline
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened, CallSettled, Entry, RunWoken
 from midrun.core.evidence import AskMoot, AskPerson
+from midrun.core.folds.asks import is_edit_under_four_eyes
 from midrun.core.folds.calls import args_hash
 from midrun.core.ids import Micros, ask_id
 from midrun.core.placeholders import about_hidden
@@ -19,7 +20,7 @@ OUTCOMES: dict[Json, bool | None] = {"yes": True, "no": False, "unknown": None}
 def answer(state: State, control: Answer, now: Micros) -> Verdict:
     """The answer is the result of the call, or the call is made again with it."""
     ask = state.ask(control.ask)
-    if (problem := _problem(state, ask, control, now)) is not None or ask is None:
+    if (problem := _problem(ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
     if ask.kind == "approval":
         return Refused(reason="not_a_question")
@@ -35,9 +36,13 @@ def answer(state: State, control: Answer, now: Micros) -> Verdict:
 
 
 def approve(state: State, control: Approve, now: Micros) -> Verdict:
-    """Let the call be made: this call, with these arguments, once."""
+    """Let the call be made: this call, with these arguments, once.
+
+    Under four eyes an edit is a proposal: the fold gives no approval for it, so that the plan
+    asks again, about the new arguments, and the editor is excluded from that ask.
+    """
     ask = state.ask(control.ask)
-    if (problem := _problem(state, ask, control, now)) is not None or ask is None:
+    if (problem := _problem(ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
     call = state.call(ask.call)
     if ask.kind not in {"approval", "child"} or call is None:
@@ -49,23 +54,20 @@ def approve(state: State, control: Approve, now: Micros) -> Verdict:
         return Refused(reason="already_attempted")
     if not about_hidden(ask, call.use, control.args)[1]:
         return Refused(reason="hidden_argument")
+    decision = Decision(choice="approve", value=control.args)
     entries: tuple[Entry, ...] = (
-        AskAnswered(
-            ask=ask.id,
-            decision=Decision(choice="approve", value=control.args),
-            args_hash=args_hash(args),
-            **asked(control),
-        ),
+        AskAnswered(ask=ask.id, decision=decision, args_hash=args_hash(args), **asked(control)),
     )
+    why = "edited" if is_edit_under_four_eyes(ask, decision) else "approved"
     if state.phase is Phase.PAUSED and state.wheel:  # the person at the wheel wants it made
-        return accept(*entries, RunWoken(why="approved"))
-    return accept(*waking(state, entries, "approved"))
+        return accept(*entries, RunWoken(why=why))
+    return accept(*waking(state, entries, why))
 
 
 def decline(state: State, control: Decline, now: Micros) -> Verdict:
     """Do not let the call be made; or say no to a question, which its tool is told."""
     ask = state.ask(control.ask)
-    if (problem := _problem(state, ask, control, now)) is not None or ask is None:
+    if (problem := _problem(ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
     if not ask.declinable:
         return Refused(reason="not_an_approval")
@@ -75,7 +77,7 @@ def decline(state: State, control: Decline, now: Micros) -> Verdict:
 
 
 def _problem(
-    state: State, ask: Ask | None, control: Answer | Approve | Decline, now: Micros
+    ask: Ask | None, control: Answer | Approve | Decline, now: Micros
 ) -> Refused | None:
     """Return why this person cannot decide this ask now, if so."""
     if ask is None:
@@ -85,8 +87,9 @@ def _problem(
         return Refused(reason=reason, seq=ask.closed_seq, by=ask.by)
     if ask.expires is not None and ask.expires <= now:  # its time is up; nobody looked yet
         return Refused(reason="ask_closed", seq=ask.opened)
-    if not may_decide(control.by, state.started.by, ask):
-        return Refused(reason="not_allowed", by=ask.audience)
+    if not may_decide(control.by, ask):
+        excluded = control.by.name in ask.excluded
+        return Refused(reason="not_allowed", by="another person" if excluded else ask.audience)
     return None
 
 
@@ -105,6 +108,7 @@ def ask_person(state: State, evidence: AskPerson, _: Micros) -> Verdict:
             of=evidence.of,
             audience=evidence.audience or call.traits.audience,
             four_eyes=evidence.four_eyes or call.traits.four_eyes,
+            excluded=evidence.excluded,
             expires=evidence.expires,
             continuation=evidence.continuation,
         )

@@ -3,7 +3,7 @@
 from typing import Final
 
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened
-from midrun.core.folds.asks import BECAUSE
+from midrun.core.folds.asks import BECAUSE, is_edit_under_four_eyes
 from midrun.core.folds.calls import call_of
 from midrun.core.sentences.phrases import (
     RUN,
@@ -51,8 +51,9 @@ def _terms(entry: AskOpened, state: State) -> str:
     who = name if name != entry.audience or not name else f"{_ARTICLES.get(name, 'a')} {name}"
     terms = [f"{who} decides"] if who else []
     if entry.four_eyes:
-        starter = state.started.by or "whoever started the run"
-        terms = [f"{who or 'anybody'} may decide, but not {starter}"]
+        excluded = " or ".join(_asked(state, entry.ask).excluded)
+        starter = "the one who started the run"
+        terms = [f"{who or 'anybody'} may decide, but not {excluded or starter}"]
     if not entry.blocking:
         terms.append("the agent goes on meanwhile")
     if entry.expires is not None:
@@ -66,6 +67,10 @@ def _ask_answered(entry: AskAnswered, before: State, _: State) -> Told:
     decision = entry.decision
     about = _about(before, ask)
     who = person(entry.by)
+    if is_edit_under_four_eyes(ask, decision):
+        what = f"changed the arguments of {about}{arguments(decision.value)}"
+        then = "; another person has to approve them"
+        return Told(who=who, what=f"{what} in {entry.ask}{then}{because(entry.reason)}")
     if decision.choice == "approve":
         other = f", with other arguments{arguments(decision.value)}" if decision.value else ""
         return Told(

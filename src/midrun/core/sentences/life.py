@@ -31,6 +31,7 @@ _WOKEN: Final = {
     "answered": "it has its answer",
     "approved": "its call is approved",
     "declined": "its call is declined",
+    "edited": "the arguments of its call are changed",
     "child": "its child was answered",
     "evidence": "what was unknown is known",
     "frame": "its thought is at hand again",

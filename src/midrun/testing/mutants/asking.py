@@ -17,6 +17,8 @@ from midrun.core.entries import (
     ToolUsed,
 )
 from midrun.core.evidence import Advanced, Wake
+from midrun.core.folds import asks as ask_folds
+from midrun.core.folds import calls as call_folds
 from midrun.core.ids import Micros
 from midrun.core.rulings import asked as waking_rules
 from midrun.core.rulings import asks as ask_rulings
@@ -51,16 +53,16 @@ _ASKED_FOR = deciding._asked_for  # noqa: SLF001 - a fault replaces what it know
 _PROBLEM = ask_rulings._problem  # noqa: SLF001 - as above
 
 
-def _answered_again(state: State, ask: Ask | None, *rest: object) -> Refused | None:
+def _answered_again(ask: Ask | None, *rest: object) -> Refused | None:
     if ask is not None and ask.closed == "answered":
         ask = replace(ask, closed="")
-    return _PROBLEM(state, ask, *rest)  # type: ignore[arg-type]  # as it came
+    return _PROBLEM(ask, *rest)  # type: ignore[arg-type]  # as it came
 
 
-def _anybody(state: State, ask: Ask | None, *rest: object) -> Refused | None:
+def _anybody(ask: Ask | None, *rest: object) -> Refused | None:
     if ask is not None:
-        ask = replace(ask, audience="", four_eyes=False)
-    return _PROBLEM(state, ask, *rest)  # type: ignore[arg-type]  # as it came
+        ask = replace(ask, audience="", excluded=())
+    return _PROBLEM(ask, *rest)  # type: ignore[arg-type]  # as it came
 
 
 def _old_arguments(before: State, after: State, entry: Entry) -> State:
@@ -136,6 +138,18 @@ ASKING = (
         name="anybody_decides",
         wrong="an ask is decided by somebody whom it is not for",
         plant=lambda: in_place_of(ask_rulings, "_problem", _anybody),
+    ),
+    Mutant(
+        name="four_eyes_forget_who_steered",
+        wrong="who steered the run to a call approves it, because only the starter may not",
+        plant=lambda: in_place_of(call_folds, "with_name", lambda names, _: names[:1]),
+        rules=("I25",),
+    ),
+    Mutant(
+        name="an_edit_approves_itself",
+        wrong="who edits the arguments of a call under four eyes approves them as well",
+        plant=lambda: in_place_of(ask_folds, "is_edit_under_four_eyes", lambda *_: False),
+        rules=("I25",),
     ),
     Mutant(
         name="approval_for_other_arguments",

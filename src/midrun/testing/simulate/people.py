@@ -45,7 +45,8 @@ from midrun.testing.simulate.scene import Scene, Told
 from midrun.testing.simulate.schedule import Process, Steps
 
 OLGA: Final = Actor(name="olga", role="operator")
-ANN: Final = Actor(name="ann", role="user")
+PAT: Final = Actor(name="pat", role="operator")
+"""Decides in the end, and says nothing else: four eyes never exclude this one."""
 DECIDING: Final = {"approve", "approve_other", "decline"}
 OPERATED: Final = {
     *DECIDING,
@@ -57,7 +58,7 @@ OPERATED: Final = {
     "retry_undo",
     "accept_residue",
 }
-BY_HAND: Final = ("file", "send", "pay", "ask", "child", "mail")
+BY_HAND: Final = ("file", "send", "pay", "ask", "child", "mail", "seal")
 SCOPES: Final = {
     "halt": "run:run_1",
     "halt_agent": "agent:clerk",
@@ -155,8 +156,12 @@ class Person:
         self.pressed += 1
         request = f"{self.process.name}-{self.pressed}" if self.scene.chance(0.85) else ""
         by = OLGA if op in self._operated() else Actor(name=self.name)
-        if op in DECIDING and not self.scene.draining and self.scene.chance(0.4):
-            by = self.scene.rng.choice((ANN, Actor(name=self.name)))
+        if op in DECIDING and self.scene.draining:
+            by = PAT
+        elif op in DECIDING and self.scene.chance(0.4):
+            # Also a person who steered the run, which four eyes must not let through.
+            names = (self.name, self.scene.rng.choice(self.desk.state.steered_by))
+            by = Actor(name=self.scene.rng.choice(names))
         control = PLAIN[op] if op in PLAIN else MADE[op](self)
         return replace(control, by=by, request=request)
 

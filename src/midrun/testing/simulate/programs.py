@@ -50,6 +50,7 @@ TOOLS: Final[dict[str, Tool]] = {
     "mail": Tool(traits=Traits(effect=ONCE, approve="queue")),
     "pay": Tool(traits=Traits(effect=ONCE, undo=True, approve="block", audience="operator")),
     "sign": Tool(traits=Traits(effect=SAFE, approve="block", four_eyes=True, ask_ttl=25_000)),
+    "seal": Tool(traits=Traits(effect=SAFE, approve="block", four_eyes=True)),
     "grant": Tool(traits=Traits(effect=SAFE, undo=True, approve="block", ask_ttl=20_000)),
     "ask": Tool(traits=Traits(effect=READ), habit="asks"),
     "reserve": Tool(traits=Traits(effect=ONCE, release=True), habit="asks"),
@@ -87,6 +88,7 @@ PROGRAMS: Final[dict[str, Program]] = {
     "mailer": Program(turns=(("mail", "draft"), ("fetch",))),
     "grantor": Program(turns=(("grant", "file"), ("grant",))),
     "notary": Program(turns=(("sign", "mail"), ("mail",))),
+    "registry": Program(turns=(("look",), ("seal",), ("seal", "file"))),
     "locker": Program(turns=(("lock", "lease"), ("draft",))),
     "asker": Program(turns=(("ask", "ask"), ("reserve",)), aside=("ask",)),
     "crawler": Program(

@@ -137,6 +137,17 @@ THEMES: Final[dict[str, Theme]] = {
         freezes=(0, 1),
         moments=("AskOpened", "AskAnswered", "CallDone", "AskClosed"),
     ),
+    "four_eyes": Theme(
+        programs=("registry",),
+        ops=(
+            ("approve", "approve"),
+            ("redirect", "approve", "approve"),
+            ("say", "approve", "approve"),
+            ("approve_other", "approve"),
+            ("take_over", "use_tool", "approve", "hand_back"),
+        ),
+        moments=("AskOpened", "RedirectApplied", "MessageTaken", "RunPaused"),
+    ),
     "condensing": Theme(
         programs=("digest", "digest", "condensed"),
         ops=(
