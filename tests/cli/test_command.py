@@ -284,6 +284,7 @@ def test_a_slip_is_answered_with_what_was_probably_meant(
         ("def f():\n    return 1 / 0\n\nf()\n", "ZeroDivisionError: division by zero ("),
         ("import json\njson.loads('')\n", "broken.py:2)"),
         ("import nowhere\n", "No module named 'nowhere'"),
+        ("import os\nos.environ['MIDRUN_STORE']\n", "use another name"),
         ("def f(:\n", "SyntaxError: invalid syntax (broken.py, line 1)"),
     ],
 )

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from midrun import Agent, Midrun, Misconfigured, Run
+from midrun.cli.opening import settle
 from midrun.cli.parsing import parser
 from midrun.cli.staffing import staffed
 from midrun.core.entries import LeaseTaken
@@ -227,11 +228,15 @@ def test_versions_are_any_or_the_same() -> None:
 
 
 @pytest.mark.parametrize("command", ["worker", "serve"])
-def test_a_fleet_can_be_typed(command: str, tmp_path: Path) -> None:
+def test_a_fleet_can_be_typed(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As many limits as one likes, of all processes or of this one."""
     words = ["--limit", "agent:clerk=10", "--limit", "label:a=b=2", "--here", "all=200"]
     store = ["--store", f"sqlite:///{tmp_path}/runs.db"]
     args = parser().parse_args([command, "app.py", *store, *words, "--versions", "same"])
+    monkeypatch.delenv("MIDRUN_POSTGRES", raising=False)  # it is put back; `settle` takes all
+    settle(args)
     assert staffed(args, ())._fleet == Fleet(
         limits={"agent:clerk": 10, "label:a=b": 2}, here={"all": 200}, versions="same"
     )

@@ -193,6 +193,7 @@ async def test_the_command_has_the_key_from_its_environment(
     address = f"sqlite:///{tmp_path / 'runs.db'}"
     run = await a_run(address)
     args = Namespace(store=address, url=None, actor=None)
+    monkeypatch.delenv("MIDRUN_POSTGRES", raising=False)  # it is put back; `settle` takes all
     settle(args)
     with pytest.raises(StoreKeyRefused):
         async with opened(args):

@@ -10,6 +10,8 @@ from types import ModuleType
 from typing import Final
 
 from midrun.agents.agent import Agent
+from midrun.agents.environment import is_missing_variable
+from midrun.cli.opening import SETTINGS_PREFIX
 from midrun.embed.midrun import Midrun
 from midrun.errors import MidrunError, Misconfigured
 
@@ -81,6 +83,8 @@ def _imported(where: str, name: str, folder: Path) -> ModuleType:
             raise Misconfigured(where, RUNS) from error
         place = _place(error, folder)
         problem = f"cannot be imported: {type(error).__name__}: {error}{place}"
+        if is_missing_variable(error) and str(error.args[0]).startswith(SETTINGS_PREFIX):
+            problem += "; the command takes MIDRUN_* out of its environment: use another name"
         raise Misconfigured(where, problem) from error
 
 
