@@ -14,6 +14,7 @@ from midrun.core.values import Json
 from midrun.hosts.mcp import mcp_tools
 from midrun.hosts.mcp_elicitation import ask_for_input, responses_of
 from midrun.models import ScriptedModel, Use
+from midrun.ports.store import Query
 from tests.hosts.mcp.office import PATIENCE, WAYS, Pipe, Way, clerk, results, served
 from tests.promises.seen import entries
 
@@ -133,6 +134,26 @@ async def test_a_run_can_be_cancelled_while_its_server_waits(url: str) -> None:
         await run.until("cancelled")
         with pytest.raises(ControlRefused):
             await run.answer("inside")
+
+
+async def test_a_question_of_a_childs_server_is_decided_on_its_parent(url: str) -> None:
+    """Answered or declined there, as on the child itself."""
+    async with mcp_tools(url=url) as tools:
+        waiter = Agent("waiter", model=ScriptedModel([BOOK, "Booked."]), tools=tools)
+        calls = (Use("waiter", task="a table"), "Done.")
+        async with clerk([waiter.as_tool()], *calls) as midrun:
+            run = await midrun.start("clerk", "go")
+            (where,) = (await run.until("waiting")).asks
+            assert (where.kind, where.question, where.declinable) == ("child", "Where?", True)
+            await run.answer("outside")
+            (who,) = (await run.until("waiting")).asks
+            assert who.question == "Who?"
+            await run.decline("alone")
+            assert isinstance(await run.result(), Completed)
+            (child,) = (await midrun.store.runs(Query(parent=run.id))).items
+            assert await results(await midrun.get(child.run)) == [
+                "table on Monday: party decline None; where accept {'place': 'outside'}",
+            ]
 
 
 async def test_a_request_that_no_person_can_answer_is_an_error_in_words(url: str) -> None:
