@@ -8,7 +8,7 @@ from midrun.core.ids import RunId
 from midrun.core.values import Actor
 from midrun.models import ScriptedModel
 from midrun.ports.store import Query, Store
-from midrun.server import views
+from midrun.server import Limits, views
 from midrun.server.routes import ENDPOINTS
 from midrun.server.views import Views
 from tests.runtime.stage import Stage, Use
@@ -19,7 +19,7 @@ from tests.server.defences import JSON, entries_of, is_guarded, name_of, path_of
 
 async def test_no_route_answers_without_a_credential(serve: Serve, stage: Stage) -> None:
     """Also those that do not exist: what there is, is nobody's business."""
-    served = await serve(stage.agent("Done."))
+    served = await serve(stage.agent("Done."), limits=Limits(failures=1000))
     for name in (None, "mallory"):
         client = await served.client(name)
         for endpoint in ENDPOINTS:

@@ -188,6 +188,41 @@ async def test_a_session_ends_and_its_streams_with_it(serve: Serve, stage: Stage
     assert (await browser.get("/v1/runs")).status_code == 401
 
 
+async def test_an_application_ends_the_sessions_of_a_user(serve: Serve, stage: Stage) -> None:
+    """Somebody was dismissed: every browser, open streams, links not used yet; others stay."""
+    served = await serve(stage.agent(Use("slow", name="x"), "."))
+    run = await served.mid.start("actor", "Go.", actor="ann")
+    await stage.start("x").wait()
+    browsers = [await served.client(None) for _ in range(3)]
+    people: list[str | Actor] = ["ann", Actor(name="ann", role="operator"), "bob"]
+    for browser, who in zip(browsers, people, strict=True):
+        await cookie_of(browser, f"Code {served.app.code(who)}")
+    unused = served.app.code("ann")
+    async with heard(browsers[0], f"/v1/runs/{run.id}/events") as events:
+        await anext(events)
+        served.app.end_sessions("ann")
+        left = [event async for event in events]
+    assert "stream.end" not in [event.event for event in left]
+    statuses = [(await browser.get("/v1/runs")).status_code for browser in browsers]
+    assert statuses == [401, 401, 200]
+    shown = {"Authorization": f"Code {unused}"}
+    assert (await browsers[0].post("/v1/session", json={}, headers=shown)).status_code == 401
+    await cookie_of(browsers[0], f"Code {served.app.code('ann')}")
+    assert (await browsers[0].get("/v1/runs")).status_code == 200
+
+
+def test_a_signed_session_that_this_process_has_not_seen_is_ended_too() -> None:
+    """Its cookie says whom it is for; this process meets it after it was told to end it."""
+    time = wall()
+    then = Sessions(boottime, lambda: time, key=key_of(TOKEN))
+    now = Sessions(boottime, lambda: time, key=key_of(TOKEN))
+    anns, bobs = then.open(Actor(name="ann")), then.open(Actor(name="bob"))
+    now.end_all("ann")
+    time = Micros(time + 1)
+    assert [now.find(each) is None for each in (anns, bobs)] == [True, False]
+    assert open_sessions().find(now.open(Actor(name="ann"))) is not None
+
+
 async def test_a_token_that_is_revoked_ends_its_sessions_and_streams(stage: Stage) -> None:
     """A right that was taken away is not good for as long as a connection lasts."""
     known = {"a-token-that-is-long": Actor(name="ann", role="operator")}

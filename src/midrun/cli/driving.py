@@ -103,6 +103,7 @@ async def serve(args: Namespace, say: Sayer) -> int:
         raise Misconfigured("serve", f"install midrun[server] ({error})") from error
     agents = agents_of(args.app)
     midrun = staffed(args, agents)
+    _log_audit_to_stderr()
     # The server raises again what made it stop; caught here, it does not keep us from standing
     # down from our runs.
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM):
@@ -129,6 +130,17 @@ async def serve(args: Namespace, say: Sayer) -> int:
             _end_at_next_signal()
     _end_if_code_is_left()
     return 0
+
+
+def _log_audit_to_stderr() -> None:
+    """Let the server's audit record be read where its warnings are, unless the app logs it."""
+    audit = logging.getLogger("midrun.audit")
+    if audit.hasHandlers():
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    audit.addHandler(handler)
+    audit.setLevel(logging.INFO)
 
 
 async def worker(args: Namespace, say: Sayer) -> int:

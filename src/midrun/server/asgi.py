@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Final
 
 import anyio
@@ -36,6 +37,7 @@ from midrun.server.guard import (
     with_public_scheme,
 )
 from midrun.server.limits import Limits
+from midrun.server.log import AuditRecord, client_address, escape_loggers
 from midrun.server.openapi import described
 from midrun.server.placing import path_in, placed, root_of, with_slash
 from midrun.server.problems import Problem, problem_of, reply
@@ -106,6 +108,7 @@ def app(  # noqa: PLR0913 - all of them are settings
     who = Tokens({token: OWNER}) if token is not None else auth
     assert who is not None  # one of the two is given
     key = key_of(token) if token is not None else session_key
+    escape_loggers("midrun", "uvicorn")
     lobby = Lobby(mid, who, limits or Limits(), bridges or Bridges(), key)
     lobby.unsigned_checkpoints = unsigned_checkpoints
     return App(lobby, address_of(allow_hosts, allow_origins, public_url))
@@ -149,6 +152,20 @@ class App:
         who = actor if isinstance(actor, Actor) else actor_of(text("actor", actor))
         return self._lobby.sessions.code(who)
 
+    def end_sessions(self, actor: str | Actor) -> None:
+        """Sign every browser of this actor out, and void the codes that it has not used.
+
+        Streams of those sessions end at once. The name decides, not the role. Tokens are not
+        touched: with one that is still good, the actor can sign in again. Other processes, and
+        this one after a restart, do not know of it.
+
+        Raises:
+            Misconfigured: `actor` is neither a text nor an `Actor`.
+        """
+        who = actor if isinstance(actor, Actor) else actor_of(text("actor", actor))
+        self._lobby.sessions.end_all(who.name)
+        AuditRecord(address="", action="end_sessions", target=who.name).write("done")
+
     @property
     def limits(self) -> Limits:
         """What bounds it."""
@@ -185,8 +202,10 @@ class App:
 
     async def _answer(self, request: Request) -> Response:
         visit: Visit | None = None
+        scope, headers = request.scope, request.headers
+        target = f"{request.method} {path_in(scope)}"
+        audit = AuditRecord(address=client_address(scope), target=target)
         try:
-            scope, headers = request.scope, request.headers
             if (probe := await self._probe(request)) is not None:
                 return probe
             check_host(scope, headers, self._address.hosts)
@@ -195,27 +214,36 @@ class App:
                 return self._options(request)
             if (page := _page(request)) is not None:
                 return page
-            caller = await self._caller(request)
+            caller = await self._caller(request, audit)
+            audit.actor = caller.actor.name
             if request.method not in SAFE:
                 self._lobby.allowance.spend(caller.actor.name)
             endpoint, path = _found(scope)
+            if endpoint.audit:
+                audit.action, audit.is_due = endpoint.audit, True
+                audit.target = path.get("run", "")
             limits = self._lobby.limits
             room = limits.checkpoint if endpoint.large else limits.body
             check_query(scope)
             check_body(scope, headers, room)
             visit = Visit(
-                lobby=self._lobby, request=request, caller=caller, path=path, room=room
+                lobby=self._lobby,
+                request=request,
+                caller=caller,
+                path=path,
+                room=room,
+                audit=audit,
             )
             _check_role(caller.actor, endpoint)
             self._lobby.store  # noqa: B018 - refuses where nobody has opened it
-            if not endpoint.heavy:
-                return await endpoint.handler(visit)
-            async with visit.heavy_read():
-                return await endpoint.handler(visit)
+            response = await _handled(endpoint, visit)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody is there to read it
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller is told what they may know
-            return await self._refusal(error, visit)
+            return await self._refusal(error, visit, audit)
+        if audit.is_due:
+            audit.write("done")
+        return response
 
     async def _probe(self, request: Request) -> Response | None:
         """Answer a probe, whatever name it calls us by.
@@ -239,7 +267,7 @@ class App:
             said |= preflight_headers(headers, methods)
         return Response(status_code=204, headers=said)
 
-    async def _caller(self, request: Request) -> Caller:
+    async def _caller(self, request: Request, audit: AuditRecord) -> Caller:
         """Find out who calls: by token, by the code of a link, or by cookie.
 
         A page of another origin has its token and nothing else.
@@ -251,18 +279,31 @@ class App:
                 problem = "Cannot open or end a session from another origin. Send the token."
                 raise Problem("foreign_origin", 403, problem)
             scheme = scheme if scheme == "bearer" else "none"
-        if scheme == "bearer":
-            actor = await self._lobby.auth(shown)
-            caller = None if actor is None else Caller(actor=actor, token=shown)
-        elif scheme == "code" and _signs_in(request):
-            actor = self._lobby.sessions.redeem(shown)
-            caller = None if actor is None else Caller(actor=actor)
+        if scheme == "bearer" or (scheme == "code" and _signs_in(request)):
+            caller = await self._by_credential(scheme, shown, audit)
         elif not scheme:
             caller = await self._by_cookie(request)
         if caller is None:
             header = {"WWW-Authenticate": 'Bearer realm="midrun"'}
             raise Problem("unauthorized", 401, "show a token, or a session", headers=header)
         return caller
+
+    async def _by_credential(
+        self, scheme: str, shown: str, audit: AuditRecord
+    ) -> Caller | None:
+        """Return who has this token or code; from an address that failed often, not at once."""
+        failures = self._lobby.failures
+        failures.check(audit.address, shown)
+        if scheme == "bearer":
+            actor = await self._lobby.auth(shown)
+        else:
+            actor = self._lobby.sessions.redeem(shown)
+        if actor is None:
+            failures.count_failure(audit.address)
+            audit.action, audit.is_due = "sign_in", True
+            return None
+        failures.remember_good(shown)
+        return Caller(actor=actor, token=shown if scheme == "bearer" else "")
 
     async def _by_cookie(self, request: Request) -> Caller | None:
         """Return who has this session: its cookie, and the proof that only our pages have."""
@@ -278,12 +319,25 @@ class App:
         )
         return caller if await caller.holds(self._lobby) else None
 
-    async def _refusal(self, error: Exception, visit: Visit | None) -> Response:
+    async def _refusal(
+        self, error: Exception, visit: Visit | None, audit: AuditRecord
+    ) -> Response:
         problem = problem_of(error)
         if problem is None:
             _LOG.error("a request failed", exc_info=error)
             problem = Problem("internal", 500, "the server's log says more")
+        if audit.is_due or (problem.status == HTTPStatus.FORBIDDEN and self._may_log(audit)):
+            audit.write(problem.slug)
         return reply(problem, await self._run(visit))
+
+    def _may_log(self, audit: AuditRecord) -> bool:
+        """Tell whether a refusal is logged: a page of another origin must not fill the log."""
+        if audit.actor:
+            return True
+        unknown = self._lobby.unknown_callers
+        may = not unknown.wait_s(audit.address)
+        unknown.count(audit.address)
+        return may
 
     async def _run(self, visit: Visit | None) -> object:
         """Return the run that a refused request was about, if the caller may see it."""
@@ -329,6 +383,14 @@ class App:
         except (Problem, StoreClosed):
             return False
         return True
+
+
+async def _handled(endpoint: Endpoint, visit: Visit) -> Response:
+    """Let the endpoint answer; what reads a whole journal waits until it may."""
+    if not endpoint.heavy:
+        return await endpoint.handler(visit)
+    async with visit.heavy_read():
+        return await endpoint.handler(visit)
 
 
 def _page(request: Request) -> Response | None:

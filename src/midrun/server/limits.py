@@ -3,12 +3,18 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from hashlib import sha256
+from ipaddress import IPv6Network, ip_address
+from math import ceil
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
 from midrun.ports.store import Usage
 from midrun.server.problems import Problem
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 CALLERS_MAX: Final = 4096
 """How many callers are remembered; forgetting one only gives it a full allowance again."""
@@ -60,6 +66,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     quota: Quota = Quota()  # of each user; operators have none
     connections: int = 0  # at once; 0: what the limit of open files leaves room for
     connections_per_address: int = 0  # 0: half of them; all where proxies are declared
+    failures: int = 20  # wrong tokens or codes from one address at once ...
+    failure_rate: float = 0.5  # ... and a second, in the long run
 
 
 class Allowance:
@@ -137,3 +145,84 @@ def _counted(counts: "Counter[str]", caller: str) -> Iterator[None]:
         counts[caller] -= 1
         if not counts[caller]:
             del counts[caller]
+
+
+class AddressLimit:
+    """Counts events per address: so many at once, and a second in the long run.
+
+    Memory is bounded: the address that was counted least recently is forgotten.
+    """
+
+    def __init__(self, burst: int, rate: float, now: Callable[[], float]) -> None:
+        self._burst = float(burst)
+        self._rate = rate
+        self._now = now
+        self._left: dict[str, tuple[float, float]] = {}  # address → events left, when
+
+    def wait_s(self, address: str) -> float:
+        """Return the seconds until `address` may cause another event; 0 if it may now."""
+        return max((1 - self._left_of(address)) / self._rate, 0.0)
+
+    def count(self, address: str) -> None:
+        """Count one event. Those that come at the same time make the wait longer."""
+        left = max(self._left_of(address) - 1, -self._burst)
+        _put(self._left, _network(address), (left, self._now()))
+
+    def _left_of(self, address: str) -> float:
+        now = self._now()
+        left, then = self._left.get(_network(address), (self._burst, now))
+        return min(left + (now - then) * self._rate, self._burst)
+
+
+class FailedSignIns:
+    """Slows an address down that shows wrong tokens or codes.
+
+    Once an address has used up its failures, its credentials are not looked at until time has
+    given it another one. A credential that was good before is let through, so that a client is
+    not locked out by another one behind the same proxy.
+    """
+
+    def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
+        self._failures = AddressLimit(limits.failures, limits.failure_rate, now)
+        self._good: dict[bytes, None] = {}  # hashes, bounded as addresses are
+
+    def check(self, address: str, shown: str) -> None:
+        """Refuse to look at a credential where too many were wrong.
+
+        Raises:
+            Problem: 429, with when to come back.
+        """
+        wait = self._failures.wait_s(address)
+        if wait and _hashed(shown) not in self._good:
+            problem = f"Cannot sign in: too many wrong tokens came from {address}. Wait."
+            header = {"Retry-After": str(ceil(wait))}
+            raise Problem("too_many_failures", 429, problem, headers=header)
+
+    def count_failure(self, address: str) -> None:
+        """Count one wrong credential."""
+        self._failures.count(address)
+
+    def remember_good(self, shown: str) -> None:
+        """Remember that a credential is good."""
+        _put(self._good, _hashed(shown), None)
+
+
+def _put(kept: dict[K, V], key: K, value: V) -> None:
+    """Keep `value`, and forget the oldest where there are too many."""
+    kept.pop(key, None)
+    while len(kept) >= CALLERS_MAX:
+        del kept[next(iter(kept))]
+    kept[key] = value
+
+
+def _network(address: str) -> str:
+    """Return what one sender has: an IPv4 address, or 64 bits of an IPv6 one."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    return str(IPv6Network((found, 64), strict=False)) if found.version == 6 else address  # noqa: PLR2004 - as it is called
+
+
+def _hashed(shown: str) -> bytes:
+    return sha256(shown.encode(errors="surrogateescape")).digest()

@@ -94,6 +94,7 @@ async def bring(visit: Visit) -> Response:
     body = await visit.body(CheckpointBody)
     mid = visit.lobby.mid
     brought = mid.checkpoint_in(msgspec.json.encode(body.checkpoint))
+    visit.audit.target = brought.run
     if not brought.signed and not visit.lobby.unsigned_checkpoints:
         raise CheckpointRefused("checkpoint_unsigned", "this server takes signed ones only")
     run = await mid.resume(

@@ -62,6 +62,7 @@ class SignedIn(Signed, kw_only=True):
 async def halt(visit: Visit) -> Response:
     """Set a latch: nothing of the runs it covers starts until it is lifted."""
     body = await visit.body(HaltBody)
+    visit.audit.target = body.scope
     await visit.lobby.mid.halt(body.reason, scope=body.scope, actor=visit.actor)
     return answer(await _halts(visit), 202)
 
@@ -69,6 +70,7 @@ async def halt(visit: Visit) -> Response:
 async def lift(visit: Visit) -> Response:
     """Take a latch away."""
     body = await visit.body(LiftBody)
+    visit.audit.target = body.scope
     return answer(
         Lifted(lifted=await visit.lobby.mid.lift(scope=body.scope, actor=visit.actor))
     )

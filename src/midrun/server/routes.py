@@ -41,6 +41,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     keyed: bool = True  # looks at Idempotency-Key
     large: bool = False  # its body may be as long as a checkpoint
     heavy: bool = False  # it reads a whole journal
+    audit: str = ""  # the action that it is in the audit log; empty for none
 
     def route(self) -> Route:
         """Return it as Starlette matches it."""
@@ -48,7 +49,12 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
 
 def _get(
-    path: str, handler: Handler, shows: type[Struct] | None, *media: str, heavy: bool = False
+    path: str,
+    handler: Handler,
+    shows: type[Struct] | None,
+    *media: str,
+    heavy: bool = False,
+    audit: str = "",
 ) -> Endpoint:
     return Endpoint(
         method="GET",
@@ -58,6 +64,7 @@ def _get(
         media=media,
         keyed=False,
         heavy=heavy,
+        audit=audit,
     )
 
 
@@ -184,10 +191,18 @@ ENDPOINTS: Final = (
         shows=ShownRun,
         status=201,
         large=True,
+        audit="import",
     ),
     _get(f"{_RUN}/verify", runs.verify, Verdict, heavy=True),
-    _get(f"{_RUN}/checkpoint", moving.checkpoint, None, "application/json", heavy=True),
-    _get(f"{_RUN}/export", moving.export, None, feeds.NDJSON, heavy=True),
+    _get(
+        f"{_RUN}/checkpoint",
+        moving.checkpoint,
+        None,
+        "application/json",
+        heavy=True,
+        audit="export",
+    ),
+    _get(f"{_RUN}/export", moving.export, None, feeds.NDJSON, heavy=True, audit="export"),
     _get("/v1/asks", asks.waiting, asks.AskPage),
     _get("/v1/approvals", asks.approvals, asks.AskPage),
     *(
@@ -212,6 +227,7 @@ ENDPOINTS: Final = (
         shows=operating.Halts,
         status=202,
         keyed=False,
+        audit="halt",
     ),
     Endpoint(
         method="POST",
@@ -221,6 +237,7 @@ ENDPOINTS: Final = (
         takes=bodies.LiftBody,
         shows=operating.Lifted,
         keyed=False,
+        audit="lift",
     ),
     _get("/v1/halts", operating.halts, operating.Halts),
     _get("/v1/agents", runs.agents, runs.Agents),
@@ -232,9 +249,15 @@ ENDPOINTS: Final = (
         takes=bodies.Empty,
         shows=operating.SignedIn,
         keyed=False,
+        audit="sign_in",
     ),
     Endpoint(
-        method="DELETE", path="/v1/session", handler=operating.sign_out, status=204, keyed=False
+        method="DELETE",
+        path="/v1/session",
+        handler=operating.sign_out,
+        status=204,
+        keyed=False,
+        audit="sign_out",
     ),
     _bridge("/agui/{agent}", agui.run_agent),
     _get("/copilotkit/info", agui.info, None),

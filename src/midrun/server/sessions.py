@@ -95,7 +95,7 @@ class Sessions:
         self._open: dict[str, Session] = {}
         self._listening: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._ended: dict[str, Session] = {}
-        self._forgotten: dict[Actor, Micros] = {}  # of theirs, all that was good no longer
+        self._forgotten: dict[str, Micros] = {}  # name → sessions that end by then are over
 
     def code(self, actor: Actor) -> str:
         """Return a code that opens one session for `actor`, once, within ten minutes."""
@@ -142,6 +142,21 @@ class Sessions:
             return None
         return session
 
+    def end_all(self, name: str) -> None:
+        """End every session of the actor of this name, and void the codes that wait for it.
+
+        A signed session that this process has not seen yet is refused by its end: none that was
+        opened up to now ends later than one that would be opened now.
+        """
+        now = self._clock()
+        for code in [each for each, (who, _) in self._codes.items() if who.name == name]:
+            del self._codes[code]
+        known = [*self._open.items(), *self._listening.items()]
+        for each in [each for each, session in known if session.actor.name == name]:
+            self._end(each)
+        self._forgotten = {who: until for who, until in self._forgotten.items() if until > now}
+        self._forgotten[name] = Micros(now + SESSION_S * SECOND)
+
     def end(self, secret: str) -> None:
         """End a session; its streams end with it."""
         self._end(_hashed(secret))
@@ -155,7 +170,7 @@ class Sessions:
         said = None if self._key is None or name in self._ended else _read(secret, self._key)
         if said is None:
             return None
-        if said.until <= max(self._forgotten.get(said.actor, 0), self._clock()):
+        if said.until <= max(self._forgotten.get(said.actor.name, 0), self._clock()):
             return None
         session = Session(actor=said.actor, until=said.until, signed=True)
         self._keep(name, session)
@@ -192,8 +207,9 @@ class Sessions:
             theirs = _most(self._ended)
             for gone in theirs[: len(theirs) // 2 + 1]:  # one by one would take its time
                 forgotten = self._ended.pop(gone)
-                before = self._forgotten.get(forgotten.actor, forgotten.until)
-                self._forgotten[forgotten.actor] = max(before, forgotten.until)
+                who = forgotten.actor.name
+                before = self._forgotten.get(who, forgotten.until)
+                self._forgotten[who] = max(before, forgotten.until)
 
 
 def _most(sessions: Mapping[str, Session]) -> Sequence[str]:

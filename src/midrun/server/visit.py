@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, TypeVar, get_args, get_type_hints
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
@@ -34,8 +34,9 @@ from midrun.server.channels import Channels
 from midrun.server.credentials import Auth
 from midrun.server.events import Events
 from midrun.server.hearing import Hearing
-from midrun.server.limits import Allowance, Limits, Quota
+from midrun.server.limits import AddressLimit, Allowance, FailedSignIns, Limits, Quota
 from midrun.server.lines import Lines
+from midrun.server.log import AuditRecord
 from midrun.server.plain import encoded
 from midrun.server.problems import Problem
 from midrun.server.sessions import Session, Sessions
@@ -78,6 +79,8 @@ class Lobby:
         self.auth = auth
         self.limits = limits
         self.allowance = Allowance(limits, anyio.current_time)
+        self.failures = FailedSignIns(limits, boottime)
+        self.unknown_callers = AddressLimit(limits.failures, limits.failure_rate, boottime)
         self.sessions = Sessions(boottime, wall, key=key)
         self.views = Views(mid)
         self.lines = Lines(mid, self.views)
@@ -137,6 +140,7 @@ class Visit:
     caller: Caller
     path: Mapping[str, str]
     room: int  # bytes that its body may have
+    audit: AuditRecord
 
     @property
     def actor(self) -> Actor:
@@ -160,7 +164,9 @@ class Visit:
         try:
             return msgspec.convert(whole(data, kind), kind)
         except msgspec.ValidationError as error:
-            raise Problem("invalid_body", 422, str(error)) from None
+            known = known_fields(kind, str(error))
+            problem = f"{error}. Known fields: {', '.join(known)}."
+            raise Problem("invalid_body", 422, problem, fields={"known": known}) from None
 
     async def text(self) -> bytes:
         """Read the body, for as long as anybody would need to send it.
@@ -370,6 +376,22 @@ class Visit:
         if not least <= value <= most:
             raise Problem("bad_query", 400, f"{name} is a number from {least} to {most}")
         return value
+
+
+def known_fields(kind: type[Struct], problem: str) -> tuple[str, ...]:
+    """Return the fields of the object that a validation error is about.
+
+    The error ends with its place, such as "at `$.caps.steps`".
+    """
+    _, _, place = problem.partition(" - at `$.")
+    for part in place.rstrip("`").split("."):
+        hint = get_type_hints(kind).get(part)
+        kinds = [each for each in (hint, *get_args(hint)) if isinstance(each, type)]
+        inner = [each for each in kinds if issubclass(each, Struct)]
+        if not inner:
+            break
+        kind = inner[0]
+    return kind.__struct_encode_fields__
 
 
 def is_number(text: str) -> bool:

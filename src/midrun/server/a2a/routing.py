@@ -18,9 +18,12 @@ from midrun.agents.agent import Agent
 from midrun.core.values import Json
 from midrun.server.a2a.cards import card_of
 from midrun.server.a2a.handler import VISIT, Handler
+from midrun.server.log import escape_loggers
 from midrun.server.visit import Visit
 
 KEPT = 64
+
+escape_loggers("a2a")  # the SDK logs ids, methods and versions as clients send them
 
 
 class _Context(DefaultServerCallContextBuilder):
