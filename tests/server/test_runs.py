@@ -344,3 +344,52 @@ async def test_what_is_not_there_is_not_found(serve: Serve, stage: Stage) -> Non
         f"/v1/asks/{where.rpartition('/')[2]}-a1", json={"decision": "decline"}
     )
     assert expect(asked, 409).json()["run"]["phase"] == "completed"
+
+
+async def test_a_control_needs_no_body(serve: Serve, stage: Stage) -> None:
+    """`curl -X POST …/pause`: there is nothing to say but what the address says."""
+    served = await serve(stage.agent(Use("slow", name="x"), "Done."))
+    client = await served.client("olga")
+    where = await start_run(client)
+    await stage.start("x").wait()
+    expect(await client.post(f"{where}/pause"), 202)
+    expect(await client.post(f"{where}/cancel", headers={"Content-Length": "0"}), 202)
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    expect(await client.post(f"{where}/cancel", headers=form), 415)
+    described = (await client.get("/v1/openapi.json")).json()["paths"]
+    for path, needed in (("/v1/runs/{run}/pause", False), ("/v1/runs", True)):
+        assert described[path]["post"]["requestBody"]["required"] is needed
+
+
+async def test_a_body_that_does_not_fit_is_answered_with_the_known_fields(
+    serve: Serve, stage: Stage
+) -> None:
+    """Also inside of another, where the field was."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client("olga")
+    run = {"agent": "actor", "input": "Go."}
+    own = "agent, input, thread_id, labels, caps, stop"
+    caps = "steps, tokens, cost, time, tool_calls, repeats"
+    for body, known in (
+        (run | {"task": "Go."}, own),
+        ({"agent": "actor"}, own),
+        (run | {"labels": "x"}, own),
+        (run | {"caps": {"money": 1}}, caps),
+        (run | {"caps": {"steps": "x"}}, caps),
+    ):
+        refused = expect(await client.post("/v1/runs", json=body), 422).json()
+        assert refused["detail"].endswith(f" Known fields: {known}.")
+        assert refused["known"] == known.split(", ")
+
+
+async def test_a_refusal_says_the_same_in_words_and_in_its_fields(
+    serve: Serve, stage: Stage
+) -> None:
+    """Of a run that has ended only a fork can be made, and both say so."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client("olga")
+    where = await start_run(client)
+    expect(await reached(client, where, "completed"), 200)
+    refused = expect(await client.post(f"{where}/pause", json={}), 409).json()
+    assert refused["detail"].endswith(f"possible now: {', '.join(refused['allowed'])}")
+    assert refused["allowed"] == ["fork"]

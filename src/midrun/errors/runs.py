@@ -41,7 +41,7 @@ class ControlRefused(MidrunError):
         self.control = control
         self.reason = reason
         self.phase = phase
-        self.allowed = allowed
+        self.allowed = allowed or ("fork",)  # a run can be forked in every phase
         self.by = by
         self.seq = seq
         self.detail = detail
@@ -50,7 +50,7 @@ class ControlRefused(MidrunError):
         detail = f": {self.detail}" if self.detail else ""
         first = _OTHERWISE.get(self.reason, ", first was {by} at seq {seq}") if self.by else ""
         first = first.format(by=self.by, seq=self.seq)
-        instead = f"possible now: {', '.join(self.allowed or ('fork',))}"  # that always is
+        instead = f"possible now: {', '.join(self.allowed)}"
         return (
             f"run {self.run}: {self.control} refused, {self.reason}{detail} "
             f"(the run is {self.phase}{first}); {instead}"

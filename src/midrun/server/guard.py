@@ -200,15 +200,20 @@ def check_query(scope: Scope) -> None:
 def check_body(scope: Scope, headers: Headers, limit: int) -> None:
     """Refuse a change whose body is not JSON, or longer than we would read.
 
+    A request without a body and without a type counts as an empty object. A form cannot send
+    one: it always names its type.
+
     Raises:
         Problem: 415 or 413.
     """
     if scope["method"] in SAFE:
         return
     media = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media != "application/json" and (scope["method"] != "DELETE" or media):
-        raise Problem("not_json_body", 415, "send application/json")
     length = headers.get("content-length", "0")
+    is_empty = length == "0" and "transfer-encoding" not in headers
+    if media != "application/json" and (media or not is_empty):
+        problem = f"Cannot read a body of type {media[:_SHOWN_MAX]!r}. Send application/json."
+        raise Problem("not_json_body", 415, problem)
     if not (length.isdecimal() and length.isascii()) or int(length[:20]) > limit:
         raise Problem("too_large", 413, f"a body has at most {limit} bytes")
 

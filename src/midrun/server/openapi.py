@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Final, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import fields
 from starlette.responses import Response
 
 from midrun.core.values import Phase
@@ -128,7 +129,8 @@ def _operation(endpoint: Endpoint) -> dict[str, object]:
     if endpoint.takes is not None:
         schema = {"$ref": f"#/components/schemas/{endpoint.takes.__name__}"}
         content = {"application/json": {"schema": schema}}
-        operation["requestBody"] = {"required": True, "content": content}
+        needed = any(each.required for each in fields(endpoint.takes))
+        operation["requestBody"] = {"required": needed, "content": content}
     return operation
 
 
