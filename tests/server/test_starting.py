@@ -62,16 +62,18 @@ async def test_of_many_that_ask_for_the_same_at_once_one_began_it(
     [
         (Quota(open_runs=1), "open_runs is at 1 of 1"),
         (Quota(runs_per_day=1), "runs_per_day is at 1 of 1"),
-        (Quota(tokens_per_day=0), "tokens_per_day is at 0 of 0"),
-        (Quota(cost_per_day=0.0), "cost_per_day is at 0 of 0"),
+        (Quota(tokens_per_day=0), "tokens_per_day is at"),
+        (Quota(cost_per_day=0.0), "cost_per_day is at"),
         (Quota(stored_bytes=10, open_runs=9), "stored_bytes is at"),
     ],
 )
 async def test_a_user_whose_quota_is_used_up_starts_nothing(
     serve: Serve, stage: Stage, quota: Quota, excess: str
 ) -> None:
-    served = await serve(stage.agent(Use("slow"), "Done."), limits=Limits(quota=quota))
+    held = stage.agent(Use("slow", name="held"), "Done.")
+    served = await serve(held, limits=Limits(quota=quota))
     first = await served.mid.start("actor", "Go.", actor="ann")
+    await stage.start("held").wait()
     ann = await served.client("ann")
     body = {"agent": "actor", "input": "Go."}
     problem = expect(await ann.post("/v1/runs", json=body), 429).json()
