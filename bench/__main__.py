@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from bench import codec, core, http, page, postgres, runtime, stores
+from bench import codec, core, http, page, postgres, redaction, runtime, stores
 from bench.figures import Figure, table
 
 BENCHES: Final[Sequence[Callable[[], Sequence[Figure]]]] = (
     stores.figures,
     codec.figures,
     core.figures,
+    redaction.figures,
     runtime.figures,
     postgres.figures,
     http.figures,

@@ -19,7 +19,9 @@ from midrun.codec.journal import (
     genesis,
     line,
     line_of,
+    prepare_entry,
 )
+from midrun.codec.redaction import drain
 from midrun.codec.strict import INTEGER_MAX, Limits
 from midrun.codec.upcast import Line
 from midrun.core.entries import (
@@ -119,6 +121,23 @@ def test_an_entry_that_could_not_be_read_back_is_not_written(entry: Entry, path:
     with pytest.raises(NotJson) as refused:
         encode_entry(entry)
     assert refused.value.path == path
+
+
+def test_a_prepared_entry_is_encoded_as_any_other() -> None:
+    """From the text that was made of its data, in slices, before; byte for byte."""
+    data = {"b": [{"n": n, "text": "é" * 9, "deep": [[n]]} for n in range(2000)], "a": {}}
+    entry = CallDone(call=CallId("c1"), result=data, encoding_error="none")
+    expected = encode_entry(entry)
+    assert sum(1 for _ in prepare_entry(entry)) > 10, "it yields now and then"
+    prepared = drain(prepare_entry(entry))
+    assert isinstance(prepared, CallDone)
+    assert prepared == entry
+    assert prepared.result is not data
+    assert encode_entry(prepared) == expected
+    with pytest.raises(TooLarge):
+        encode_entry(prepared, Limits(size=1000))
+    with pytest.raises(NotJson):
+        drain(prepare_entry(CallDone(call=CallId("c1"), result=[*data["b"], object()])))
 
 
 def test_an_entry_beyond_its_bound_is_not_written() -> None:

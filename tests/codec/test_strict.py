@@ -11,7 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from midrun.codec.strict import INTEGER_MAX, Limits, checked, parse
+from midrun.codec import strict
+from midrun.codec.redaction import drain
+from midrun.codec.strict import INTEGER_MAX, Limits, checked, encode_in_steps, parse
 from midrun.errors import MidrunError, NotJson, TooLarge
 
 
@@ -281,6 +283,41 @@ def test_any_text_is_parsed_or_refused(text: str | bytes) -> None:
         parse(text)
     except NotJson as refusal:
         assert refusal.problem  # noqa: PT017 - as above
+
+
+@given(value=ANYTHING, steps=st.integers(1, 5), shallow=st.integers(0, 3))
+def test_data_that_is_encoded_in_steps_is_the_same(
+    value: object, steps: int, shallow: int
+) -> None:
+    """The plain data, its canonical text, and what is refused where."""
+
+    def at_once() -> tuple[object, bytes]:
+        plain = checked(value)
+        return plain, msgspec.json.encode(plain, order="sorted")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strict, "STEP_LEAVES", steps)
+        patch.setattr(strict, "SHALLOW_MAX", shallow)
+        made = _outcome(lambda: drain(encode_in_steps(value)))
+    assert made == _outcome(at_once)
+
+
+def _outcome(work: Callable[[], tuple[object, bytes]]) -> object:
+    """Return what came of `work`; of two equal floats, their text says which it is."""
+    try:
+        plain, text = work()
+    except (NotJson, TooLarge) as error:
+        return type(error)  # of several problems, either may be the first
+    return repr(plain) if isinstance(plain, float) else plain, text
+
+
+def test_data_beyond_its_bound_is_refused_in_steps_too() -> None:
+    """Also where only its text is too long. A refusal says where."""
+    with pytest.raises(NotJson, match=r"\$\.a\[1\]\.b: bytes is not JSON"):
+        drain(encode_in_steps({"a": [[[0]], {"b": b"", "c": [[]]}]}))
+    for value in (["x" * 20], ["\x01" * 6], [[["x"]] * 8], {"a": ["x" * 20, []]}):
+        with pytest.raises(TooLarge):
+            drain(encode_in_steps(value, limits=Limits(size=20)))
 
 
 def _only_plain(value: object) -> bool:

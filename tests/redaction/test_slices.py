@@ -86,6 +86,13 @@ def test_a_text_that_is_made_of_secrets_is_hidden_from_there_on() -> None:
     assert len(shown) < len(text)
 
 
+def test_a_long_list_of_addresses_is_left_alone() -> None:
+    """What looks like a secret at first, and is none, is not counted."""
+    at = Vault(redact=True, key=b"k").of(RUN)
+    text = "".join(f"https://host{n}:8080/token\n" for n in range(20_000))
+    assert drain(at.redaction.value(text)) is text
+
+
 TEXT = "an ordinary line of text: with a value = 7\n" * 60_000
 LEAVES = [{"id": n, "name": f"item {n}"} for n in range(40_000)]
 

@@ -30,7 +30,7 @@ that was handed out. A store may have a key for it, see `chain`.
 not write to the run.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from functools import cache
 from hashlib import sha256
 from math import isfinite
@@ -50,7 +50,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from midrun.codec.brief import safe_str
-from midrun.codec.strict import DEFAULT, INTEGER_MAX, Limits, checked
+from midrun.codec.strict import DEFAULT, INTEGER_MAX, Limits, checked, encode_in_steps
 from midrun.codec.upcast import UPCASTS, Line, Upcasts, lifted
 from midrun.core.entries import KINDS, Entry, Record
 from midrun.core.ids import START, Epoch, Micros, RunId, Seq
@@ -101,8 +101,7 @@ def encode_entry(entry: Entry, limits: Limits = DEFAULT) -> bytes:
     """
     try:
         sound = _checked_struct(entry, limits)
-        body = _ENCODER.encode(sound)
-        same = _ENTRIES.decode(body) == sound
+        body, same = _encode_struct(sound, limits)
     except (NotJson, TooLarge):
         raise
     except Exception as error:
@@ -112,6 +111,63 @@ def encode_entry(entry: Entry, limits: Limits = DEFAULT) -> bytes:
     if len(body) > limits.size:
         raise TooLarge("$", len(body), limits.size)
     return body
+
+
+def prepare_entry(entry: Entry, limits: Limits = DEFAULT) -> Generator[None, None, Entry]:
+    """Return `entry` with its user data as plain JSON, and remember the text of it.
+
+    For large entries: `encode_entry` takes the text from there instead of walking the data
+    again. It yields now and then, see `encode_in_steps`.
+
+    Raises:
+        NotJson, TooLarge: as `encode_entry` does.
+    """
+    changes: dict[str, object] = {}
+    for name, usual, free in _fields(type(entry)):
+        held = getattr(entry, name)
+        if not free or held is usual or held is None:
+            continue
+        plain, text = yield from encode_in_steps(held, f"$.{name}", limits)
+        changes[name] = plain
+        if len(text) > PREPARED_MIN_BYTES:
+            _PREPARED[id(plain)] = plain, text
+            while len(_PREPARED) > PREPARED_MAX:
+                del _PREPARED[next(iter(_PREPARED))]
+    prepared = structs.replace(entry, **changes) if changes else entry
+    encode_entry(prepared, limits)
+    return prepared
+
+
+PREPARED_MIN_BYTES: Final = 16_384
+PREPARED_MAX: Final = 4
+"""How many texts are remembered: each is within `DEFAULT.size`, and needed once, soon."""
+
+_PREPARED: Final[dict[int, tuple[object, bytes]]] = {}
+"""Id of plain data → the data, which keeps the id from being used again, and its text."""
+
+
+def _prepared_text(value: object) -> bytes | None:
+    found = _PREPARED.get(id(value))
+    return found[1] if found is not None and found[0] is value else None
+
+
+def _encode_struct(sound: Struct, limits: Limits) -> tuple[bytes, bool]:
+    """Return the text of a sound struct, and whether reading it back gives the same.
+
+    Prepared data is put in as it is, and not read back: its walk has shown that it can be.
+    """
+    ready: dict[str, object] = {}
+    for name, _, free in _fields(type(sound)):
+        if free and (text := _prepared_text(getattr(sound, name))) is not None:
+            if len(text) > limits.size:
+                raise TooLarge("$", len(text), limits.size)
+            ready[name] = msgspec.Raw(text)
+    if not ready:
+        body = _ENCODER.encode(sound)
+        return body, _ENTRIES.decode(body) == sound
+    rest = structs.replace(sound, **dict.fromkeys(ready))
+    same = _ENTRIES.decode(_ENCODER.encode(rest)) == rest
+    return _ENCODER.encode(structs.replace(sound, **ready)), same
 
 
 def checked_entry(entry: Entry) -> Entry:
@@ -208,6 +264,8 @@ def _checked_struct(value: _Checked, limits: Limits) -> _Checked:
         if held is usual or held is None:
             continue
         try:
+            if free and _prepared_text(held) is not None:
+                continue
             sound = checked(held, limits=limits) if free else _checked_value(held, limits)
         except NotJson as refusal:
             raise NotJson(f"$.{name}{refusal.path[1:]}", refusal.problem) from None

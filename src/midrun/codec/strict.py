@@ -11,10 +11,11 @@ of our own.
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from decimal import Decimal
 from typing import Final, NoReturn, TypeGuard, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from midrun.codec.brief import safe_repr
@@ -38,6 +39,14 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 DEFAULT: Final = Limits()
 
+STEP_LEAVES: Final = 256
+"""Parts of a value that are walked in about a millisecond."""
+
+SHALLOW_MAX: Final = 16
+
+_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+
 
 def checked(value: object, path: str = "$", limits: Limits = DEFAULT) -> object:
     """Return `value` as plain JSON data: None, bool, int, float, str, list, dict with str keys.
@@ -55,6 +64,28 @@ def checked(value: object, path: str = "$", limits: Limits = DEFAULT) -> object:
         return walk.plain(value)
     except _Flaw as flaw:
         raise NotJson(path + flaw.trail(), flaw.problem) from None
+
+
+def encode_in_steps(
+    value: object, path: str = "$", limits: Limits = DEFAULT
+) -> Generator[None, None, tuple[object, bytes]]:
+    """Return `value` as `checked` does, and its canonical JSON text.
+
+    It yields after every `STEP_LEAVES` parts: an event loop that has to walk a large value can
+    do something else in between.
+
+    Raises:
+        NotJson, TooLarge: as `checked` does.
+    """
+    walk = _StepWalk(limits, path)
+    try:
+        made = yield from walk.pieces(value)
+    except _Flaw as flaw:
+        raise NotJson(path + flaw.trail(), flaw.problem) from None
+    text = b"".join(walk.chunks)
+    if len(text) > limits.size:
+        raise TooLarge(path, len(text), limits.size)
+    return made, text
 
 
 def parse(text: str | bytes, limits: Limits = DEFAULT) -> object:
@@ -244,6 +275,108 @@ class _Walk:
                 raise _Flaw("the value contains itself")
             raise _Flaw(f"nested deeper than {self._depth} levels")
         self._inside.append(id(value))
+
+
+class _StepWalk(_Walk):
+    """A walk that yields now and then, and makes the JSON text on its way."""
+
+    def __init__(self, limits: Limits, path: str) -> None:
+        super().__init__(limits, path)
+        self.chunks: list[bytes] = []
+        self._work = 0
+
+    def pieces(self, value: object) -> Generator[None, None, object]:
+        """Return the plain form of `value`; its text is added to `chunks`."""
+        if _descends(value, dict):
+            return (yield from self._object_pieces(value))
+        if _descends(value, list):
+            items = list.__iter__(value)
+            return (yield from self._array_pieces(value, list.__len__(value), items))
+        if _descends(value, tuple):
+            items = tuple.__iter__(value)
+            return (yield from self._array_pieces(value, tuple.__len__(value), items))
+        made = self.plain(value)
+        self.chunks.append(_ENCODER.encode(made))
+        return made
+
+    def _object_pieces(self, value: dict[object, object]) -> Generator[None, None, object]:
+        self._enter(value)
+        self._count(2 * dict.__len__(value))
+        named: dict[str, object] = {}
+        for key, item in _items(value):
+            name = self._key(key)
+            if name in named:
+                raise _Flaw(f"two keys become {_brief(name)}")
+            named[name] = item
+            if self._is_time():
+                yield
+        mark = b"{"
+        for name in sorted(named):
+            self.chunks += (mark, _ENCODER.encode(name), b":")
+            mark = b","
+            try:
+                if _is_shallow(item := named[name]):
+                    made = named[name] = self.plain(item)
+                    self.chunks.append(_ENCODER.encode(made))
+                else:
+                    named[name] = yield from self.pieces(item)
+            except _Flaw as flaw:
+                flaw.keys.append(f".{name}" if name.isidentifier() else f"[{_brief(name)}]")
+                raise
+            if self._is_time():
+                yield
+        self.chunks.append(b"}" if named else b"{}")
+        self._inside.pop()
+        return named
+
+    def _array_pieces(
+        self, value: object, size: int, items: Iterator[object]
+    ) -> Generator[None, None, object]:
+        self._enter(value)
+        self._count(2 * size)
+        made: list[object] = []
+        mark, done = b"[", 0  # how many of `made` are in `chunks`
+        for item in items:
+            try:
+                if _is_shallow(item):
+                    made.append(self.plain(item))
+                else:
+                    if done < len(made):
+                        self.chunks += (mark, _ENCODER.encode(made[done:])[1:-1])
+                        mark = b","
+                    self.chunks.append(mark)
+                    mark = b","
+                    deep = yield from self.pieces(item)
+                    made.append(deep)
+                    done = len(made)
+            except _Flaw as flaw:
+                flaw.keys.append(f"[{len(made)}]")
+                raise
+            if self._is_time():
+                if done < len(made):
+                    self.chunks += (mark, _ENCODER.encode(made[done:])[1:-1])
+                    mark, done = b",", len(made)
+                yield
+        if done < len(made):
+            self.chunks += (mark, _ENCODER.encode(made[done:])[1:-1])
+        self.chunks.append(b"]" if made else b"[]")
+        self._inside.pop()
+        return made
+
+    def _is_time(self) -> bool:
+        self._work = (self._work + 1) % STEP_LEAVES
+        return not self._work
+
+
+def _is_shallow(value: object) -> bool:
+    """Tell whether `value` is no container, or a small one without another inside."""
+    if type(value) in _LEAVES:
+        return True
+    if type(value) is dict:
+        return len(value) <= SHALLOW_MAX and all(type(v) in _LEAVES for v in value.values())
+    if type(value) is list:
+        return len(value) <= SHALLOW_MAX and all(type(v) in _LEAVES for v in value)
+    return False
 
 
 def _descends(value: object, kind: type[T]) -> TypeGuard[T]:

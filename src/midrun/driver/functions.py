@@ -20,7 +20,7 @@ from midrun.agents.call import Call
 from midrun.agents.schema import Function
 from midrun.agents.tool import NOT_DONE, Tool, is_async, place_of
 from midrun.codec.brief import safe_repr
-from midrun.codec.strict import checked
+from midrun.codec.strict import checked, encode_in_steps
 from midrun.core.ids import call_key, undo_key
 from midrun.core.state import State
 from midrun.core.values import Json
@@ -39,6 +39,7 @@ from midrun.driver.flight import Flight
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
 from midrun.driver.mishaps import end_of, must_go_on
+from midrun.driver.slices import QUICK, run_in_slices
 from midrun.driver.user_tasks import THREADS
 from midrun.errors import NotJson, TooLarge
 
@@ -128,7 +129,7 @@ class Performance:
                 if must_go_on(error):
                     raise
                 return end_of(error)
-            return _returned(value, form)
+            return await _returned_in_slices(value, form)
         return None
 
     async def _in_process(self, errand: Errand) -> End:
@@ -190,6 +191,21 @@ def _end(work: Callable[[], object], form: ErrandForm, label: str) -> Outcome:
         return end_of(error)
     finally:
         THREADS.discard(label)
+
+
+async def _returned_in_slices(value: object, form: ErrandForm) -> Returned | NotDone | Raised:
+    """Take what came back, as `_returned` does; a large value is walked in slices."""
+    try:
+        checked(value, "result", QUICK)
+    except NotJson:
+        return _returned(value, form)
+    except TooLarge:
+        try:
+            value, _ = await run_in_slices(encode_in_steps(value, "result"))
+        except (NotJson, TooLarge) as problem:
+            return Returned(problem=str(problem), shown=safe_repr(value))
+        return Returned(value=value)
+    return _returned(value, form)
 
 
 def _returned(value: object, form: ErrandForm) -> Returned | NotDone | Raised:

@@ -10,7 +10,6 @@ from functools import cache
 from operator import is_
 from typing import Final, TypeVar, cast, get_args, get_type_hints
 
-from anyio.lowlevel import cancel_shielded_checkpoint
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -28,9 +27,9 @@ from midrun.core.ids import CallId, RunId
 from midrun.core.state import State
 from midrun.core.values import Reply, Use
 from midrun.driver.delta import Delta
+from midrun.driver.slices import run_in_slices
 from midrun.driver.vault import Secrets, Vault
 
-T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 C = TypeVar("C", bound=Wish)
 
@@ -59,24 +58,14 @@ async def hide(vault: Vault, run: RunId, given: S) -> S:
     """Return evidence, a control or an entry as it can be journaled.
 
     A large value is searched in slices, and everything else in this event loop has its turn
-    after each. A cancellation is left for later: the work is bounded, and a result that is
-    lost here would be lost for good.
+    after each.
     """
-    return await _do(_hidden(vault.of(run), given)) if vault.hides else given
+    return await run_in_slices(_hidden(vault.of(run), given)) if vault.hides else given
 
 
 def hide_at_once(vault: Vault, run: RunId, given: S) -> S:
     """Return a small piece of evidence as it can be journaled, without letting others run."""
     return drain(_hidden(vault.of(run), given)) if vault.hides else given
-
-
-async def _do(steps: Steps[T]) -> T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # as `Steps` says
-        await cancel_shielded_checkpoint()
 
 
 def _hidden(secrets: Secrets, given: S) -> Steps[S]:
@@ -130,7 +119,7 @@ async def hide_control(vault: Vault, state: State, control: C) -> C:
         call = None if ask is None else state.call(ask.call)
         edited = Use(tool="") if call is None else call.use
         edited = Use(tool=edited.tool, args=control.args, traits=edited.traits)
-        use = await _do(vault.of(state.run).use(edited, by_model=False))
+        use = await run_in_slices(vault.of(state.run).use(edited, by_model=False))
         control = replace(control, args=use.args)
     return await hide(vault, state.run, control)
 

@@ -4,10 +4,12 @@ A call has happened by the time its outcome turns out to be too long, or no text
 stored. Then what can be kept of it is kept, and the rest is said in words.
 """
 
+from typing import TypeVar, cast
+
 from msgspec.structs import replace
 
 from midrun.codec.brief import safe_repr, safe_str
-from midrun.codec.journal import encode_entry
+from midrun.codec.journal import encode_entry, prepare_entry
 from midrun.core.entries import (
     AskOpened,
     CallAborted,
@@ -18,43 +20,59 @@ from midrun.core.entries import (
 )
 from midrun.core.evidence import AskPerson, Close, Evidence, Fail, SettleCall
 from midrun.core.ids import AskId
+from midrun.driver.slices import QUICK, run_in_slices
 from midrun.errors import NotJson, TooLarge
 
+E = TypeVar("E", bound=Entry)
 
-def kept(given: Evidence) -> Evidence:
-    """Return `given`, or what of it can be journaled."""
+
+async def keep(given: Evidence) -> Evidence:
+    """Return `given`, or as much of it as can be journaled.
+
+    A large outcome is walked and encoded here, in slices; the store is then quick about it.
+    """
     match given:
         case Close(outcome=outcome):
-            problem = problem_of(outcome)
-            return (
-                given
-                if problem is None
-                else Close(epoch=given.epoch, outcome=_brief(outcome, problem))
-            )
+            kept, problem = await _prepared(outcome)
+            if problem:
+                return Close(epoch=given.epoch, outcome=_brief(outcome, problem))
+            return given if kept is outcome else Close(epoch=given.epoch, outcome=kept)
         case AskPerson():
-            problem = problem_of(_asked(given))
-            if problem is None:
-                return given
+            opened, problem = await _prepared(_asked(given))
+            if not problem:
+                return replace(given, data=opened.data)
             error = f"its question cannot be kept: {problem}"
             failed = CallFailed(call=given.call, error=error)
             return Close(epoch=given.epoch, outcome=failed)
         case SettleCall(call=call, happened=happened, result=result):
-            if problem_of(CallSettled(call=call, happened=happened, result=result)) is None:
-                return given
-            return replace(given, result=safe_repr(result))
+            settled = CallSettled(call=call, happened=happened, result=result)
+            sound, problem = await _prepared(settled)
+            return replace(given, result=safe_repr(result) if problem else sound.result)
         case Fail(error=error, code=code):
             return Fail(epoch=given.epoch, error=safe_str(error), code=safe_str(code))
         case _:
             return given
 
 
-def problem_of(entry: Entry) -> str | None:
-    """Return why `entry` cannot be stored, or None."""
+async def _prepared(entry: E) -> tuple[E, str]:
+    """Return `entry` as it can be stored, or why it cannot be."""
     try:
-        encode_entry(entry)
+        return await prepare(entry), ""
     except (NotJson, TooLarge) as error:
-        return safe_str(error)
-    return None
+        return entry, safe_str(error)
+
+
+async def prepare(entry: E) -> E:
+    """Return `entry` as it can be stored; if it is large, in slices.
+
+    Raises:
+        NotJson, TooLarge: it cannot be stored.
+    """
+    try:
+        encode_entry(entry, QUICK)
+    except TooLarge:
+        return cast("E", await run_in_slices(prepare_entry(entry)))
+    return entry
 
 
 def _asked(given: AskPerson) -> AskOpened:

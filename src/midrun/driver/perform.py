@@ -15,11 +15,11 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import anyio
+from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
 from midrun.agents.planning import PLAN, noted, planned
 from midrun.agents.schema import BadArguments
-from midrun.codec.journal import encode_entry
 from midrun.core.entries import (
     CallDone,
     CallFailed,
@@ -45,7 +45,7 @@ from midrun.driver.flight import FENCED, Ended, Flight, Form
 from midrun.driver.hiding import hide, hide_at_once
 from midrun.driver.journal import load
 from midrun.driver.judging import judge
-from midrun.driver.keeping import kept
+from midrun.driver.keeping import keep, prepare
 from midrun.driver.live import Delta
 from midrun.driver.means import Means
 from midrun.driver.mishaps import must_go_on, shake_off, words
@@ -128,7 +128,7 @@ class Door:
         await shake_off()
         if given is not None:
             # While it is still a flight: to the drive the call is under way until it is over.
-            given = kept(await hide(self._means.vault, self._run, given))
+            given = await keep(await hide(self._means.vault, self._run, given))
         flight.end()
         if self._flights.get((flight.call.id, flight.form)) is flight:
             del self._flights[flight.call.id, flight.form]
@@ -182,7 +182,8 @@ class Door:
         """
         given = SaveProgress(epoch=self.epoch, call=call, progress=progress)
         given = await hide(self._means.vault, self._run, given)
-        encode_entry(ProgressSaved(call=call, progress=given.progress))
+        entry = await prepare(ProgressSaved(call=call, progress=given.progress))
+        given = replace(given, progress=entry.progress)
         saved = Saved()
         if not self._dropped:
             self.brought.append(Brought(given, saved=saved))

@@ -1,0 +1,187 @@
+"""What safety costs: the search for secrets, and large results beside other runs.
+
+Costs per megabyte are processor time of this thread, the best of several rounds, and so is the
+longest slice: the time for which the event loop does nothing else. Hostile texts are a megabyte
+of one part over and over.
+"""
+
+import sys
+from base64 import b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+from time import perf_counter, thread_time
+from typing import Final, NamedTuple
+
+import anyio
+import apsw
+
+from bench.figures import Figure
+from midrun import Agent, Midrun, Run, tool
+from midrun.core.ids import RunId
+from midrun.core.transcript import Transcript
+from midrun.core.values import Json
+from midrun.driver.vault import EACH, Vault
+from midrun.models import ScriptedModel, Use
+from midrun.models.scripted import Line
+
+MB: Final = 1_000_000
+ROUNDS: Final = 5
+
+HOSTILE: Final = ("a", "a_key_", "eyJ", ".eyJaaaaaaa", "sk-", "pin=12345 ", "-----BEGIN ")
+"""Parts of texts that took up to 1.7 s per megabyte, or look as if they could."""
+
+DENSE: Final = ("=", "=a", "d=", "key=", "api_key=", "password=,", "://a:", "bearer ", "://")
+"""Parts that need a try every few characters: the most expensive that we know."""
+
+RESULT_CHARS: Final = 8 * 1024 * 1024 - 4096
+RESULTS: Final = 8
+ALONE: Final = 200
+
+
+class Cost(NamedTuple):
+    """Milliseconds: for a megabyte, and of the longest slice."""
+
+    total: float
+    longest: float
+
+
+def figures() -> Sequence[Figure]:
+    """Measure the search, then controls beside large results."""
+    docs = "".join(path.read_text() for path in sorted(Path("docs").rglob("*.md")))
+    code = "".join(path.read_text() for path in sorted(Path("src").rglob("*.py")))
+    base64 = b64encode(Random(7).randbytes(MB)).decode()  # noqa: S311 - any bytes will do
+    leaves = [{"id": n, "name": f"item {n}"} for n in range(30_000)]
+    bounded: dict[str, list[Json]] = {
+        "ordinary text": [(docs * 9)[:MB]],
+        "base64": [f"{base64[: MB - 9]} the key"],
+        "hostile text": [_repeated(part) for part in HOSTILE],
+    }
+    others: dict[str, list[Json]] = {
+        "source code": [code[:MB]],
+        "the worst text known": [_repeated(part) for part in DENSE],
+        "60,000 short texts": [leaves],
+    }
+    costs = {name: _worst(values) for name, values in {**bounded, **others}.items()}
+    many = f"base64, {EACH} secrets known"
+    costs[many] = _cost(base64[:MB], secrets=EACH)
+    measured = [
+        Figure(
+            name=f"search for secrets, {name}",
+            value=cost.total,
+            unit="ms/MB",
+            at_most=20 if name in bounded else None,
+            detail=f"longest slice {cost.longest:.2f} ms",
+        )
+        for name, cost in costs.items()
+    ]
+    longest = max(costs.values(), key=lambda cost: cost.longest).longest
+    measured.append(
+        Figure(name="… the longest slice of all", value=longest, unit="ms", at_most=5)
+    )
+    with TemporaryDirectory(prefix="midrun-bench-", dir=".") as folder:
+        return [*measured, *anyio.run(_beside, Path(folder))]
+
+
+def _repeated(part: str) -> str:
+    return (part * (MB // len(part) + 1))[:MB]
+
+
+def _worst(values: Sequence[Json]) -> Cost:
+    costs = [_cost(value) for value in values]
+    return Cost(max(cost.total for cost in costs), max(cost.longest for cost in costs))
+
+
+def _cost(value: Json, secrets: int = 0) -> Cost:
+    rounds: list[Cost] = []
+    for _ in range(ROUNDS):
+        vault = Vault(redact=True, key=b"bench").of(RunId("run_bench"))
+        for n in range(secrets):
+            vault.cover(b64encode(Random(n).randbytes(15)).decode())  # noqa: S311 - as above
+        steps = vault.redaction.value(value)
+        longest, started = 0.0, thread_time()
+        last = started
+        while next(steps, steps) is None:
+            now = thread_time()
+            longest, last = max(longest, now - last), now
+        now = thread_time()
+        rounds.append(Cost((now - started) * 1e3, max(longest, now - last) * 1e3))
+    return Cost(min(one.total for one in rounds), min(one.longest for one in rounds))
+
+
+async def _beside(folder: Path) -> list[Figure]:
+    """Measure controls of one run while another returns large results, and without it."""
+    text = ("an ordinary line: with a value = 7, and some more words\n" * MB)[:RESULT_CHARS]
+
+    @tool
+    async def fetch(n: int) -> str:
+        return f"{n}{text}"
+
+    @tool
+    async def stand() -> None:
+        await anyio.sleep_forever()
+
+    def turn(messages: Transcript) -> Line:
+        return Use("fetch", n=messages.spoken) if messages.spoken < RESULTS else "Done."
+
+    large = Agent("large", model=ScriptedModel(turn), tools=[fetch])
+    small = Agent("small", model=ScriptedModel(lambda _: Use("stand")), tools=[stand])
+    raw = _raw_commit(folder / "raw.db")
+    path = f"sqlite:///{folder / 'beside.db'}"
+    async with Midrun(path, agents=[large, small]) as midrun:
+        run = await midrun.start("small", "stand")
+        alone = [await _control(run) for _ in range(ALONE)]
+        beside: list[float] = []
+        other = await midrun.start("large", "fetch")
+        async with anyio.create_task_group() as tasks:
+
+            async def finish() -> None:
+                await other.result()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(finish)
+            while True:
+                beside.append(await _control(run))
+        await run.cancel()
+    before, during = median(alone) * 1e3, median(beside) * 1e3
+    p95 = quantiles(beside, n=20)[-1] * 1e3
+    return [
+        Figure(
+            name="a control beside 8 MiB results of another run, against alone",
+            value=during - before,
+            unit="ms",
+            at_most=20,
+            detail=f"medians: {before:.1f} ms alone, {during:.1f} ms beside; 95 of 100 within "
+            f"{p95:.0f} ms, all within {max(beside) * 1e3:.0f} ms (a raw commit of 8 MiB, for "
+            f"which SQLite makes every other writer wait: {raw * 1e3:.0f} ms)",
+        )
+    ]
+
+
+async def _control(run: Run) -> float:
+    started = perf_counter()
+    await run.say("go on")
+    return perf_counter() - started
+
+
+def _raw_commit(path: Path) -> float:
+    """Return the seconds in which SQLite commits 8 MiB, at best."""
+    db = apsw.Connection(str(path))
+    db.execute("PRAGMA journal_mode = WAL").fetchall()
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("CREATE TABLE lines (line BLOB)")
+    took: list[float] = []
+    for _ in range(ROUNDS):
+        started = perf_counter()
+        db.execute("INSERT INTO lines VALUES (?)", (b"x" * RESULT_CHARS,))
+        took.append(perf_counter() - started)
+    db.close()
+    return min(took)
+
+
+if __name__ == "__main__":
+    from bench.figures import table
+
+    sys.stdout.write(table(figures()) + "\n")
