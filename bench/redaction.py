@@ -50,12 +50,12 @@ class Cost(NamedTuple):
 
 def figures() -> Sequence[Figure]:
     """Measure the search, then controls beside large results."""
-    docs = "".join(path.read_text() for path in sorted(Path("docs").rglob("*.md")))
+    docs = "".join(path.read_text() for path in sorted(Path("docs/adr").rglob("*.md")))
     code = "".join(path.read_text() for path in sorted(Path("src").rglob("*.py")))
     base64 = b64encode(Random(7).randbytes(MB)).decode()  # noqa: S311 - any bytes will do
     leaves = [{"id": n, "name": f"item {n}"} for n in range(30_000)]
     bounded: dict[str, list[Json]] = {
-        "ordinary text": [(docs * 9)[:MB]],
+        "ordinary text": [(docs * (MB // len(docs) + 1))[:MB]],
         "base64": [f"{base64[: MB - 9]} the key"],
         "hostile text": [_repeated(part) for part in HOSTILE],
     }
