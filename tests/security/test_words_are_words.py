@@ -132,9 +132,9 @@ def test_whatever_they_are(words: str) -> None:
 
 
 def test_a_tool_is_given_no_way_to_control_its_run() -> None:
-    """It may note, save, and know its own key; nothing that it holds leads to the journal."""
+    """It may note, save, and know its key and an answer; none of it leads to the journal."""
     public = {name for name, _ in inspect.getmembers(Call) if not name.startswith("_")}
     assert public == {
-        "attempt", "epoch", "key", "note", "noter", "original", "progress", "run_id", "save",
-        "saver",
+        "answered", "attempt", "epoch", "key", "note", "noter", "original", "progress",
+        "run_id", "save", "saver",
     }  # fmt: skip
