@@ -6,14 +6,15 @@ from midrun import Agent, ask_human, tool
 from midrun.core.entries import RunStarted
 from midrun.core.ids import RunId
 from midrun.core.values import Actor
+from midrun.errors import Misconfigured
 from midrun.models import ScriptedModel
 from midrun.ports.store import Query, Store
-from midrun.server import Limits, views
+from midrun.server import Limits, Tokens, app, views
 from midrun.server.routes import ENDPOINTS
 from midrun.server.views import Views
 from tests.runtime.stage import Stage, Use
 from tests.server.calling import expect
-from tests.server.conftest import PEOPLE, Serve, token_of
+from tests.server.conftest import PEOPLE, Serve, listening, token_of
 from tests.server.defences import JSON, entries_of, is_guarded, name_of, path_of
 
 
@@ -262,17 +263,40 @@ async def test_who_is_asked_may_answer_and_sees_no_more(serve: Serve) -> None:
     assert (await run.until("terminal")).phase == "completed"
 
 
-async def test_a_latch_on_one_run_is_told_to_those_who_see_it(
-    serve: Serve, stage: Stage
-) -> None:
-    """Its scope names the run, and its reason may say what that is about."""
-    served = await serve(stage.agent("Done."))
-    run = await served.mid.start("actor", "Hers.", actor="ann")
-    await served.mid.halt("about hers", scope=f"run:{run.id}", actor="operator:olga")
-    await served.mid.halt("for all", scope="agent:other", actor="operator:olga")
+async def test_a_latch_is_told_to_those_whom_it_concerns(serve: Serve, stage: Stage) -> None:
+    """Its scope names runs of others, and its reason may say what those are about."""
+    served = await serve(stage.agent(Use("slow", name="x"), "Done."), stage.agent(name="other"))
+    labels = ["hers"]
+    run = await served.mid.start("actor", "Hers.", actor="ann", labels=labels)
+    await stage.start("x").wait()
+    for scope in (f"run:{run.id}", "label:hers", "agent:actor", "agent:other", "all"):
+        kind = scope.partition(":")[0] if "other" not in scope else "other"
+        await served.mid.halt(kind, scope=scope, actor="operator:olga")
     told: dict[str, list[str]] = {}
     for name in ("ann", "bob", "vera", "olga"):
         shown = (await (await served.client(name)).get("/v1/halts")).json()["items"]
         told[name] = [latch["reason"] for latch in shown]
-    everything = ["about hers", "for all"]
-    assert told == dict.fromkeys(("ann", "vera", "olga"), everything) | {"bob": ["for all"]}
+    assert told["olga"] == told["vera"] == ["run", "label", "agent", "other", "all"]
+    assert told["ann"] == ["run", "label", "agent", "all"]
+    assert told["bob"] == ["all"]
+
+
+async def test_nobody_signs_in_as_the_owner_of_runs_without_an_actor(
+    serve: Serve, stage: Stage
+) -> None:
+    """Such runs are recorded under the name `user`, which an account could have."""
+    namesake = Actor(name="user", role="user")
+    with pytest.raises(Misconfigured, match="another name"):
+        Tokens({token_of("user"): namesake})
+    served = await serve(stage.agent("Done."))
+    await served.mid.start("actor", "Nobody's.")
+    with pytest.raises(Misconfigured, match="another name"):
+        served.app.code(namesake)
+
+    async def auth(token: str) -> Actor | None:
+        return namesake if token == token_of("user") else None
+
+    async with listening(app(served.mid, auth=auth)) as port:
+        client = await served.client("user")
+        reply = await client.get(f"http://127.0.0.1:{port}/v1/runs")
+        assert "another name" in expect(reply, 403).json()["detail"]

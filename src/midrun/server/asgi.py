@@ -22,7 +22,7 @@ from midrun.handles.asking import actor_of
 from midrun.handles.given import text
 from midrun.server import operating, pages
 from midrun.server.bridges import Bridges
-from midrun.server.credentials import Auth, Tokens
+from midrun.server.credentials import Auth, Tokens, name_problem
 from midrun.server.guard import (
     SAFE,
     Address,
@@ -147,9 +147,11 @@ class App:
         `Actor`, where it is nothing but a name.
 
         Raises:
-            Misconfigured: `actor` is neither.
+            Misconfigured: `actor` is neither, or has a name that stands for no account.
         """
         who = actor if isinstance(actor, Actor) else actor_of(text("actor", actor))
+        if problem := name_problem(who):
+            raise Misconfigured("actor", problem)
         return self._lobby.sessions.code(who)
 
     def end_sessions(self, actor: str | Actor) -> None:
@@ -286,6 +288,8 @@ class App:
         if caller is None:
             header = {"WWW-Authenticate": 'Bearer realm="midrun"'}
             raise Problem("unauthorized", 401, "show a token, or a session", headers=header)
+        if problem := name_problem(caller.actor):
+            raise Problem("not_allowed", 403, problem)
         return caller
 
     async def _by_credential(

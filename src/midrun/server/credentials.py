@@ -29,6 +29,20 @@ _PRIVATE_FOLDER: Final = 0o700
 _OTHERS: Final = 0o077
 
 
+def name_problem(actor: Actor) -> str:
+    """Return why nobody may sign in as `actor`, or "".
+
+    A run that is started without an actor is recorded as started by `user`. A user with that
+    name would own all of them. The bearer of the server's one token, an operator, has it.
+    """
+    if actor != Actor():
+        return ""
+    return (
+        f"Cannot sign in as the user {actor.name!r}: this name stands for runs that were "
+        "started without an actor. Give the account another name."
+    )
+
+
 class Tokens:
     """A fixed list of tokens, each with its actor.
 
@@ -42,6 +56,9 @@ class Tokens:
                 f"a token has at least {TOKEN_MIN} characters; `token_in` makes a good one"
             )
             raise Misconfigured("server", problem)
+        for actor in actors.values():
+            if problem := name_problem(actor):
+                raise Misconfigured("server", problem)
         self._actors = tuple((_hashed(token), actor) for token, actor in actors.items())
 
     async def __call__(self, token: str) -> Actor | None:

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from midrun.core.ids import Micros, RunId
-from midrun.core.values import Value
+from midrun.core.values import TERMINAL, Phase, Value
 from midrun.errors import MidrunError, RunNotFound
-from midrun.ports.store import Halt
+from midrun.ports.store import Halt, Query
 from midrun.server.bodies import Empty, HaltBody, LiftBody
 from midrun.server.guard import split_host
 from midrun.server.placing import root_of
@@ -89,12 +89,27 @@ async def _halts(visit: Visit) -> Halts:
 
 
 async def _is_told(visit: Visit, halt: Halt) -> bool:
-    """Tell whether the caller may know of a latch: one of a single run is for who sees that."""
-    kind, _, run = halt.scope.partition(":")
-    try:
-        return kind != "run" or await visit.lobby.views.sees(visit.actor, RunId(run))
-    except RunNotFound:
-        return False
+    """Tell whether a latch concerns the caller: a user, if it covers an open run of theirs.
+
+    The reason may say what another user's run is about.
+    """
+    kind, _, name = halt.scope.partition(":")
+    owner = visit.own_runs_only
+    if not owner or kind == "all":
+        return True
+    if kind == "run":
+        try:
+            return await visit.sees(RunId(name))
+        except RunNotFound:
+            return False
+    query = Query(
+        phases=tuple(phase for phase in Phase if phase not in TERMINAL),
+        agent=name if kind == "agent" else "",
+        label=name if kind == "label" else "",
+        owner=owner,
+        limit=1,
+    )
+    return bool((await visit.lobby.store.runs(query)).items)
 
 
 async def who(visit: Visit) -> Response:
