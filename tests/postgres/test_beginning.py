@@ -1,4 +1,4 @@
-"""Firsts among processes: who begins a thread, and from where on a follower is told."""
+"""Firsts among processes: from where on a follower is told."""
 
 from datetime import timedelta
 
@@ -6,18 +6,13 @@ import anyio
 import psycopg
 import pytest
 
-from midrun.core.head import Head
-from midrun.core.ids import RunId, Seq
-from midrun.core.values import Phase
-from midrun.errors import ThreadTaken
+from midrun.core.ids import Seq
 from midrun.ports.marks import Mark
-from midrun.ports.store import Query
 from midrun.stores.postgres.link import Address, Link
 from midrun.stores.postgres.preparing import _migrate, migrations
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.store_suite.marks import DONE, TTL, grow
-from midrun.testing.store_suite.setting import OTHER, RUN, create, started
-from midrun.testing.store_suite.threads import begin
+from midrun.testing.store_suite.setting import OTHER, RUN, create
 from tests.postgres.conftest import PATIENCE, Open
 from tests.postgres.cutting import Cut, Cutter
 
@@ -27,31 +22,6 @@ ATTENDED = "SELECT midrun_attend(%s, %s, 10000000, NULL)"
 """What a midrun of schema 4 asks."""
 
 WAITS = "SELECT 1 FROM pg_locks WHERE classid = 1296647250 AND NOT granted"
-
-
-async def test_of_several_processes_one_begins_each_thread(url: str, opened: Open) -> None:
-    """Each has a writer of its own, so their transactions really run side by side."""
-    stores = [await opened(url) for _ in range(3)]
-    threads = [f"t{n}" for n in range(30)]
-    began: list[str] = []
-    for thread in threads:
-        async with anyio.create_task_group() as tasks:
-            for n, store in enumerate(stores):
-                tasks.start_soon(begin, store, RunId(f"{thread}-{n}"), thread, began)
-    assert began == threads
-    assert len((await stores[0].runs(Query(limit=500))).items) == len(threads)
-
-
-async def test_a_beginning_whose_answer_was_lost_is_found_again(
-    cut_url: str, cutter: Cutter, opened: Open
-) -> None:
-    """The thread is not taken by ourselves."""
-    store, ours = await opened(cut_url), Head(phase=Phase.QUEUED, thread="ours")
-    cutter.next = Cut.AFTER
-    assert (await store.create(RUN, [started()], head=ours, alone=True)).seq == 1
-    assert cutter.cuts
-    with pytest.raises(ThreadTaken):
-        await store.create(OTHER, [started()], head=ours, alone=True)
 
 
 async def test_what_is_being_written_while_a_follower_comes_is_before_it(

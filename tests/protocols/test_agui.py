@@ -3,6 +3,7 @@
 import pytest
 
 from midrun import Agent, ask_human, tool
+from midrun.core.entries import RunStarted
 from midrun.models import ScriptedModel, Use
 from midrun.server import Bridges
 from tests.protocols.conftest import Serving
@@ -244,11 +245,16 @@ async def test_a_dropped_stream_can_be_told_to_mean_nothing(
         assert (await run.until("completed")).output == "Done."
 
 
-async def test_somebody_elses_thread_is_not_joined(serving: Serving, stage: Stage) -> None:
-    """A thread is a conversation: who joins it is told what was said."""
+async def test_a_thread_of_another_user_is_not_joined(serving: Serving, stage: Stage) -> None:
+    """A thread is a conversation of its user's own, whatever others call theirs."""
     agent = stage.agent("Secret.")
     async with serving(agent) as server:
         await (await server.mid.start("actor", "Hm.", thread="t", actor="ann")).result()
         async with client(CURRENT, f"{server.url}/agui/actor", "bob") as theirs:
             await theirs.tell(run={"thread": "t", "say": "What was said?"})
-            assert "403" in str((await theirs.line())["thrown"])
+            done = await theirs.over()
+            assert texts(done["messages"], "user") == ["What was said?"]
+            row = (await server.mid.runs()).items[0]
+            (record,) = await server.mid.store.read(row.run_id, limit=1)
+            assert isinstance(record.entry, RunStarted)
+            assert (record.entry.by, record.entry.history) == ("bob", ())

@@ -5,7 +5,10 @@ import httpx2
 import pytest
 
 from midrun import Agent
+from midrun.core.entries import RunStarted
+from midrun.core.ids import RunId
 from midrun.models import ScriptedModel, Use
+from midrun.ports.store import Query
 from midrun.server import Limits
 from midrun.server.operating import PROOF_HEADER
 from tests.runtime.stage import Stage
@@ -34,31 +37,39 @@ def agui(thread: str, text: str) -> dict[str, object]:
     return {"threadId": thread, "runId": "r1", "messages": [said], **more}
 
 
-async def test_a_context_of_somebody_else_is_not_continued_by_a2a(
+async def test_a_context_of_the_same_name_is_another_for_another_user_of_a2a(
     serve: Serve, stage: Stage
 ) -> None:
-    """A run on a thread is given what was said in it, and shows it to whoever started it."""
-    served = await serve(stage.agent("The password is swordfish.", "Yes."))
+    """A run on a thread is given what was said in it, and shows it to its starter."""
+    served = await serve(stage.agent("The password is swordfish.", "Yes.", "No."))
     run = await served.mid.start("actor", "Tell.", thread="secrets", actor="ann")
     await run.until("terminal")
-    refused = await send(await served.client("bob"), "What was said?", contextId="secrets")
-    assert "somebody else" in refused
-    taken = await send(await served.client("ann"), "What was said?", contextId="secrets")
-    assert (await (await served.mid.get(taken)).view()).thread == "secrets"
+    told = {}
+    for name in ("bob", "ann"):
+        made = await send(await served.client(name), "What was said?", contextId="secrets")
+        assert (await (await served.mid.get(made)).view()).thread == "secrets"
+        (record,) = await served.mid.store.read(RunId(made), limit=1)
+        assert isinstance(record.entry, RunStarted)
+        told[name] = [message.text for message in record.entry.history]
+    assert told == {"bob": [], "ann": ["Tell.", "The password is swordfish."]}
 
 
-async def test_a_thread_of_somebody_else_is_not_joined_by_another_agent_of_ag_ui(
+async def test_a_thread_of_the_same_name_is_another_for_another_user_of_ag_ui(
     serve: Serve, stage: Stage
 ) -> None:
-    """A thread is one conversation, whichever agents take part in it."""
+    """Whichever agents take part in it."""
     other = Agent("other", model=ScriptedModel(["Hm."]))
     served = await serve(stage.agent("The password is swordfish."), other)
     run = await served.mid.start("actor", "Tell.", thread="secrets", actor="ann")
     await run.until("terminal")
     bob = await served.client("bob")
     reply = await bob.post("/agui/other", json=agui("secrets", "What was said?"))
-    assert reply.status_code == 403, reply.text
+    assert reply.status_code == 200, reply.text
     assert "swordfish" not in reply.text
+    (row,) = (await served.mid.store.runs(Query(owner="bob"))).items
+    (record,) = await served.mid.store.read(row.run, limit=1)
+    assert isinstance(record.entry, RunStarted)
+    assert record.entry.history == ()
 
 
 async def test_a_run_of_an_operator_in_ones_thread_is_not_spoken_to(

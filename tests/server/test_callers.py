@@ -4,14 +4,11 @@ import pytest
 
 from midrun import Agent, ask_human, tool
 from midrun.core.entries import RunStarted
-from midrun.core.ids import RunId
 from midrun.core.values import Actor
 from midrun.errors import Misconfigured
 from midrun.models import ScriptedModel
-from midrun.ports.store import Query, Store
-from midrun.server import Limits, Tokens, app, views
+from midrun.server import Limits, Tokens, app
 from midrun.server.routes import ENDPOINTS
-from midrun.server.views import Views
 from tests.runtime.stage import Stage, Use
 from tests.server.calling import expect
 from tests.server.conftest import PEOPLE, Serve, listening, token_of
@@ -131,109 +128,48 @@ async def test_a_cursor_does_not_reveal_how_many_runs_others_have(
     assert page["next_cursor"] == newest.id
 
 
-async def test_a_thread_of_somebody_else_cannot_be_continued(
+async def test_a_thread_is_its_owners_whatever_others_call_theirs(
     serve: Serve, stage: Stage
 ) -> None:
-    """A run on a thread is given what was said in it before."""
-    served = await serve(stage.agent("The password is swordfish."))
-    run = await served.mid.start("actor", "Tell.", thread="secrets", actor="ann")
-    await run.until("terminal")
-    body = {"agent": "actor", "input": "What was said?", "thread_id": "secrets"}
-    bob, ann = await served.client("bob"), await served.client("ann")
-    assert (await bob.post("/v1/runs", json=body)).status_code == 403
-    assert (await ann.post("/v1/runs", json=body)).status_code == 201
-
-
-async def test_a_thread_stays_theirs_whose_first_run_it_has(serve: Serve, stage: Stage) -> None:
-    """An operator who ran something in it takes it from nobody, and is not quoted either."""
-    served = await serve(stage.agent(*["The password is swordfish."] * 6))
-    for name in ("ann", *["olga"] * 3):
-        run = await served.mid.start("actor", "Tell.", thread="hers", actor=PEOPLE[name])
+    """A user is neither told what others said under the same id, nor that they did."""
+    served = await serve(stage.agent(*["The password is swordfish."] * 9))
+    for name in ("olga", "ann", "olga"):
+        run = await served.mid.start("actor", "Tell.", thread="t", actor=PEOPLE[name])
         await run.until("terminal")
-    body = {"agent": "actor", "input": "What was said?", "thread_id": "hers"}
-    ann, bob, olga = [await served.client(name) for name in ("ann", "bob", "olga")]
-    assert (await bob.post("/v1/runs", json=body)).status_code == 403
-    told = {}
-    for client in (ann, olga):
-        made = expect(await client.post("/v1/runs", json=body), 201).json()
-        await (await served.mid.get(made["run_id"])).until("terminal")
-        (record,) = await served.mid.store.read(made["run_id"], limit=1)
+    body = {"agent": "actor", "input": "What was said?", "thread_id": "t"}
+    told: dict[str, list[str]] = {}
+    replies = []
+    for name in ("bob", "ann", "olga", "bob"):
+        client = await served.client(name)
+        replies.append(expect(await client.post("/v1/runs", json=body), 201).json())
+        await (await served.mid.get(replies[-1]["run_id"])).until("terminal")
+        (record,) = await served.mid.store.read(replies[-1]["run_id"], limit=1)
         assert isinstance(record.entry, RunStarted)
-        told[made["started_by"]] = sum(m.text == "Tell." for m in record.entry.history)
-    assert told == {"ann": 1, "olga": 4}
-    others = {"agent": "actor", "input": "What was said?", "thread_id": "operators"}
-    expect(await olga.post("/v1/runs", json=others), 201)
-    assert (await ann.post("/v1/runs", json=others)).status_code == 403
+        said = [m.text for m in record.entry.history if m.role == "user"]
+        told.setdefault(name, []).append(", ".join(said))
+    assert told["bob"] == ["", "What was said?"]
+    assert told["ann"] == ["Tell."]
+    everything = ["Tell."] * 3 + ["What was said?"] * 2
+    assert told["olga"] == [", ".join(everything)], "operators are told of all"
+    new = body | {"thread_id": "nobody has it yet"}
+    reply = expect(await (await served.client("bob")).post("/v1/runs", json=new), 201).json()
+    assert reply.keys() == replies[0].keys(), "one that exists looks like one that does not"
 
 
-async def test_the_first_run_of_a_long_thread_is_found(
-    serve: Serve, stage: Stage, monkeypatch: pytest.MonkeyPatch
+async def test_a_user_is_told_their_own_runs_however_many_others_have(
+    serve: Serve, stage: Stage
 ) -> None:
-    """However many came after it."""
-    monkeypatch.setattr(views, "PAGE", 2)
-    served = await serve(stage.agent("Done."))
-    for name in ("ann", *["olga"] * 4):
-        await served.mid.start("actor", "Go.", thread="long", actor=PEOPLE[name])
-    body = {"agent": "actor", "input": "Go on.", "thread_id": "long"}
-    expect(await (await served.client("ann")).post("/v1/runs", json=body), 201)
-    assert (await (await served.client("bob")).post("/v1/runs", json=body)).status_code == 403
-
-
-@pytest.mark.parametrize("theirs", ["ann", "olga"])
-async def test_who_is_second_to_begin_a_thread_is_refused(
-    serve: Serve, stage: Stage, monkeypatch: pytest.MonkeyPatch, theirs: str
-) -> None:
-    """Somebody else begins it between the check and the start, or in the very same moment."""
-    served = await serve(stage.agent("The password is swordfish."))
-    ann, bob = await served.client("ann"), await served.client("bob")
-
-    async def begin(thread: str) -> None:
-        run = await served.mid.start("actor", "Tell.", thread=thread, actor=PEOPLE[theirs])
-        await run.until("terminal")
-
-    checked, created = Views.joins, type(served.mid.store).create
-
-    async def joins(views: Views, actor: Actor, thread: str) -> bool:
-        found = await checked(views, actor, thread)
-        late.undo()
-        await begin(thread)
-        return found
-
-    async def create(store: Store, run: RunId, *args: object, **given: object) -> object:
-        late.undo()
-        await begin("in between")
-        return await created(store, run, *args, **given)  # type: ignore[arg-type]
-
-    for late_one, thread in ((joins, "checked"), (create, "in between")):
-        owner = Views if late_one is joins else type(served.mid.store)
-        with monkeypatch.context() as late:
-            late.setattr(owner, late_one.__name__, late_one)
-            body = {"agent": "actor", "input": "What was said?", "thread_id": thread}
-            refused = expect(await bob.post("/v1/runs", json=body), 403)
-            assert refused.json()["detail"] == "this thread is somebody else's"
-        expect(await ann.post("/v1/runs", json=body), 201 if theirs == "ann" else 403)
-    rows = (await served.mid.store.runs(Query())).items
-    begun = [(await served.mid.store.read(row.run, limit=1))[0].entry for row in rows]
-    assert {entry.by for entry in begun if isinstance(entry, RunStarted)} == {theirs}
-
-
-async def test_one_user_may_begin_a_thread_twice_at_once(
-    serve: Serve, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two tabs, one mind: both runs are theirs, and so is the thread."""
-    served = await serve(stage.agent("Done.", "Done."))
-    ann, created = await served.client("ann"), type(served.mid.store).create
-
-    async def create(store: Store, run: RunId, *args: object, **given: object) -> object:
-        late.undo()
-        await served.mid.start("actor", "One.", thread="hers", actor=PEOPLE["ann"])
-        return await created(store, run, *args, **given)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as late:
-        late.setattr(type(served.mid.store), "create", create)
-        body = {"agent": "actor", "input": "Two.", "thread_id": "hers"}
-        expect(await ann.post("/v1/runs", json=body), 201)
-    assert len((await served.mid.store.runs(Query(thread="hers"))).items) == 2
+    """The newest runs of a thread are counted per owner."""
+    served = await serve(stage.agent(*["Done."] * 60))
+    first = await served.mid.start("actor", "Hers.", thread="t", actor=PEOPLE["ann"])
+    await first.until("terminal")
+    for _ in range(51):
+        await served.mid.start("actor", "His.", thread="t", actor=PEOPLE["bob"])
+    body = {"agent": "actor", "input": "Go on.", "thread_id": "t"}
+    made = expect(await (await served.client("ann")).post("/v1/runs", json=body), 201).json()
+    (record,) = await served.mid.store.read(made["run_id"], limit=1)
+    assert isinstance(record.entry, RunStarted)
+    assert [message.text for message in record.entry.history] == ["Hers.", "Done."]
 
 
 async def test_who_is_asked_may_answer_and_sees_no_more(serve: Serve) -> None:

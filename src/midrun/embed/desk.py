@@ -139,20 +139,19 @@ class Desk:
             return await load(self.store, run)
         return await read_on(self.store, state)
 
-    async def create(self, run: RunId, started: RunStarted, *, alone: bool = False) -> bool:
+    async def create(self, run: RunId, started: RunStarted) -> bool:
         """Begin the journal of `run`, and have it driven; one that is there must be the same.
 
         Tell whether this began it: of many at once that ask for the same, one did.
 
         Raises:
             ControlRefused: `request_id_reused`, there is one that was started otherwise.
-            ThreadTaken: it wants its thread `alone`, and another began that.
         """
         self.news.check_loop()
         empty, started = State(run=run), await hide(self._vault, run, started)
         head = head_of(apply(empty, [started], self.now()))
         try:
-            appended = await self.store.create(run, [started], head=head, alone=alone)
+            appended = await self.store.create(run, [started], head=head)
         except RunExists:
             state = await load(self.store, run)
             if _same(state.started) != _same(started):

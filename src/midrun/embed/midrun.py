@@ -38,7 +38,7 @@ from midrun.embed.latches import let_go
 from midrun.embed.listing import asked, views
 from midrun.embed.resuming import answers
 from midrun.embed.run import Run
-from midrun.embed.threads import THREAD_RUNS, Sees, said_before
+from midrun.embed.threads import THREAD_RUNS, said_before
 from midrun.embed.verdict import verdict_on
 from midrun.engines.fleet import Fleet
 from midrun.engines.local import Local
@@ -229,24 +229,25 @@ class Midrun:
         request_id: str | None = None,
         actor: Who = None,
         trace: str | None = None,
-        sees: Sees | None = None,
+        own_thread: bool = False,
     ) -> Run:
         """Start a run of one of the agents; it is driven here at once.
 
         `stop` takes the place of the agent's own. A repeat with the same `request_id` returns
         the first run. `trace` is a W3C traceparent: all spans of the run belong to it, however
-        often it is paused. Of its thread it is told what `sees` allows: without it, everything.
+        often it is paused. It is told what was said in its thread; with `own_thread`, only in
+        runs that the same actor started.
 
         Raises:
             Misconfigured: no such agent, an empty task, or a cap on money without a price.
             ControlRefused: `request_id_reused`, with another task, thread, label or actor.
-            ThreadTaken: with `sees`, somebody else began its thread, perhaps just now.
         """
         known = self._agent(agent)
         stop = known.stop if stop is None else stop
         self._check_price(known, stop)
         person, thread = actor_of(actor), given.name("thread", thread or "")
-        history, begins = await said_before(self.store, thread, sees, runs=self._thread_runs)
+        owner = person.name if own_thread else ""
+        history = await said_before(self.store, thread, owner=owner, runs=self._thread_runs)
         started = RunStarted(
             task=given.task(task),
             **known.spec(stop),
@@ -259,7 +260,7 @@ class Midrun:
             trace=given.traceparent(trace or ""),
         )
         run = self._desk.id_for(started.request)
-        began = await self._desk.create(run, started, alone=begins)
+        began = await self._desk.create(run, started)
         return Run(run, self._desk, repeated=not began)
 
     async def get(self, run_id: str) -> Run:

@@ -18,7 +18,6 @@
     └── StoreError             the store said no, and nothing was applied
         ├── RunNotFound        (also a LookupError)
         ├── RunExists
-        ├── ThreadTaken        somebody else began the thread: look whose it is
         ├── SeqConflict        somebody appended first: read and decide again
         ├── StaleEpoch         a newer lease holder exists: drop everything
         ├── LeaseHeld
@@ -76,7 +75,6 @@ from midrun.errors.stores import (
     StoreFull,
     StoreKeyRefused,
     StoreUnreachable,
-    ThreadTaken,
 )
 
 __all__ = [
@@ -111,7 +109,6 @@ __all__ = [
     "StoreFull",
     "StoreKeyRefused",
     "StoreUnreachable",
-    "ThreadTaken",
     "TooLarge",
     "ToolsUnreachable",
 ]

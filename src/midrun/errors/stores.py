@@ -35,22 +35,6 @@ class RunExists(StoreError):
         return f"run {self.run}: exists already; read it, or start under another id"
 
 
-class ThreadTaken(StoreError):
-    """Another run began the thread that a new one wanted to begin."""
-
-    code = "thread_taken"
-
-    def __init__(self, thread: str) -> None:
-        super().__init__(thread)
-        self.thread = thread
-
-    def __str__(self) -> str:
-        return (
-            f"thread {self.thread}: nothing was started, another run has begun it;"
-            " look whose it is, then start again"
-        )
-
-
 class SeqConflict(StoreError):
     """Somebody appended after what the caller had seen. Read the rest and decide again."""
 

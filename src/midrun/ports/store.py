@@ -156,18 +156,14 @@ class Store(Protocol):
     `after` or `limit`, an empty holder, text that is not Unicode).
     """
 
-    async def create(
-        self, run: RunId, entries: Sequence[Entry], *, head: Head, alone: bool = False
-    ) -> Appended:
+    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
         """Begin the journal of `run`; the first entry is a `RunStarted`.
 
         The agent, thread, labels, parent and owner of `head` are those of the run for ever.
-        If `alone`, the run must be the first of its thread: of many such calls, one succeeds.
 
         Raises:
             RunExists: there is one of this id; nothing was changed.
             TooLarge: a name in `head` is longer than `NAME_MAX_CHARS`.
-            ThreadTaken: the thread has a run already, and this one wanted to begin it.
             KindRefused: an entry that only a driver may write.
             NotJson, TooLarge: see `codec`.
         """

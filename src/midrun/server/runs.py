@@ -91,9 +91,9 @@ async def start(visit: Visit) -> Response:
         request_id=visit.request_id(),
         actor=visit.actor,
         trace=_trace(visit),
-        sees=visit.sees,
+        own_thread=bool(visit.own_runs_only),
     )
-    return await created(visit, await visit.begun(body.thread_id, start))
+    return await created(visit, await visit.begun(start))
 
 
 def _trace(visit: Visit) -> str | None:

@@ -16,14 +16,12 @@ from midrun.embed.midrun import Midrun
 from midrun.embed.view import heard, view_of
 from midrun.errors import JournalCorrupt, JournalTooNew
 from midrun.handles.view import RunView
-from midrun.ports.store import Query
 
 STATES_MAX: Final = 128
 STATES_MAX_BYTES: Final = 64 * 1024 * 1024
 """Of the journals that the cached states were made from: about what they take in memory."""
 
 HEADS_MAX: Final = 8192
-PAGE: Final = 500
 
 UNREADABLE: Final = (JournalCorrupt, JournalTooNew)
 """What a journal can be that was tampered with, or is of a newer midrun: one of many."""
@@ -50,7 +48,6 @@ class Views:
             max_items=STATES_MAX, max_weight=STATES_MAX_BYTES
         )
         self._heads: LruDict[RunId, Head] = LruDict(max_items=HEADS_MAX)
-        self._threads: LruDict[str, RunId] = LruDict(max_items=HEADS_MAX)  # the first of each
 
     async def state(self, run: RunId) -> State:
         """Return what the journal of `run` means now.
@@ -109,30 +106,6 @@ class Views:
         A child run belongs to the owner of its parent.
         """
         return actor.role != "user" or (await self.head(run)).owner == actor.name
-
-    async def joins(self, actor: Actor, thread: str) -> bool:
-        """Tell whether `actor` may go on with `thread`: it is theirs whose first run it has.
-
-        Others may have run something in it, as an operator who helped. That takes it from
-        nobody. A run is told only of those that its starter may see.
-        """
-        if actor.role != "user":
-            return True
-        first = self._threads.get(thread) or await self._first_in(thread)
-        if first is None:
-            return True
-        self._threads.put(thread, first)
-        return await self.sees(actor, first)
-
-    async def _first_in(self, thread: str) -> RunId | None:
-        """Return the first run of a thread, if there is any; it stays the first for ever."""
-        query, first = Query(thread=thread, limit=PAGE), None
-        while True:
-            page = await self._mid.store.runs(query)
-            first = page.items[-1].run if page.items else first
-            if not page.cursor:
-                return first
-            query = structs.replace(query, cursor=page.cursor)
 
 
 def count_bytes(*values: object) -> int:

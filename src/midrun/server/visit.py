@@ -21,8 +21,7 @@ from midrun.core.values import Actor, When
 from midrun.embed.desk import run_for
 from midrun.embed.midrun import Midrun
 from midrun.embed.run import Run
-from midrun.errors import ControlRefused, Misconfigured, RunNotFound, ThreadTaken
-from midrun.handles import given
+from midrun.errors import ControlRefused, Misconfigured, RunNotFound
 from midrun.handles.asking import Asking
 from midrun.handles.receipt import Receipt
 from midrun.handles.view import RunView
@@ -53,11 +52,6 @@ LOOK_S: Final = 1.0
 
 DIGITS_MAX: Final = 16
 """Of a seq, in a header or a query."""
-
-BEGUN_MAX: Final = 3
-"""How often a thread is looked at that others begin at the same time."""
-
-_NOT_THEIRS: Final = "this thread is somebody else's"
 
 KEY: Final = r'"?([!#-~]{1,200})"?'
 """An `Idempotency-Key`, with quotes, as its draft has it, or without."""
@@ -249,33 +243,14 @@ class Visit:
             with anyio.move_on_after(None if self.lobby.is_told else LOOK_S):
                 await self.lobby.closing.wait()
 
-    async def check_thread(self, thread: str) -> None:
-        """Refuse to go on with somebody else's conversation.
-
-        Somebody may begin it right after: then a start that is given `sees` is `ThreadTaken`.
+    async def begun(self, start: Callable[[], Awaitable[Run]]) -> Run:
+        """Return the run that `start` starts, unless the caller's quota is used up.
 
         Raises:
-            Problem: 403.
-            Misconfigured: it is no name that a thread could have.
-        """
-        if not await self.lobby.views.joins(self.actor, given.name("thread", thread)):
-            raise Problem("not_allowed", 403, _NOT_THEIRS)
-
-    async def begun(self, thread: str, start: Callable[[], Awaitable[Run]]) -> Run:
-        """Return the run that `start` starts in `thread`, unless that is somebody else's.
-
-        Of two who begin it in the same moment one does; the other learns whose it is.
-
-        Raises:
-            Problem: 403, or 429 if the caller's quota is used up.
+            Problem: 429.
         """
         await self.check_quota()
-        for _ in range(BEGUN_MAX):
-            if thread:
-                await self.check_thread(thread)
-            with suppress(ThreadTaken):  # it has a first run now: once more, and one sees whose
-                return await start()
-        raise Problem("not_allowed", 403, _NOT_THEIRS)
+        return await start()
 
     async def check_quota(self) -> None:
         """Refuse a new run of a user whose quota is used up.

@@ -22,7 +22,7 @@ from midrun.core.entries import Entry, Record, RunImported
 from midrun.core.head import Head
 from midrun.core.ids import START, Epoch, Micros, RunId, Seq
 from midrun.core.values import DRIVABLE, TERMINAL, Phase
-from midrun.errors import CursorRefused, RunExists, RunNotFound, StoreClosed, ThreadTaken
+from midrun.errors import CursorRefused, RunExists, RunNotFound, StoreClosed
 from midrun.ports.clock import Clock, wall
 from midrun.ports.marks import Marks
 from midrun.ports.store import (
@@ -88,16 +88,11 @@ class MemoryStore:
         self._marks = MemoryMarks(lambda: [k.row for k in self._runs.values()], clock)
         self._closed = False
 
-    async def create(
-        self, run: RunId, entries: Sequence[Entry], *, head: Head, alone: bool = False
-    ) -> Appended:
+    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
         await self._turn()
         bodies, head = rules.encoded_start(run, entries), stored_first(head).head
         if run in self._runs:
             raise RunExists(run)
-        begun = {kept.row.head.thread for kept in self._runs.values()} if alone else set()
-        if head.thread and head.thread in begun:
-            raise ThreadTaken(head.thread)
         stamped = self._stamp(rules.nothing_yet(run, self.chain), bodies, self._clock(), None)
         return self._begin(run, stamped, head, Epoch(0), stamped.appended.at)
 

@@ -130,8 +130,8 @@ class Handler(RequestHandler):
     async def _started(self, visit: Visit, context: str, text: str, asking: Asking) -> Run:
         """Start a task, in a context of its own if it was given none: others may follow it.
 
-        A request that cannot be taken is an error, also where its context is somebody else's:
-        so the specification has it. `REJECTED` is what this agent would never do.
+        A request that cannot be taken is an error: so the specification has it. `REJECTED` is
+        what this agent would never do.
         """
         request = asking.get("request_id") or ""
         try:
@@ -143,12 +143,12 @@ class Handler(RequestHandler):
                 thread=thread,
                 request_id=request,
                 actor=visit.actor,
-                sees=visit.sees,
+                own_thread=bool(visit.own_runs_only),
             )
         except Misconfigured as error:
             raise InvalidParamsError(str(error)) from None
         try:
-            return await visit.begun(thread, start)
+            return await visit.begun(start)
         except Misconfigured as error:
             raise _Rejected(rejected(request, thread, str(error))) from None
         except (MidrunError, Problem) as error:

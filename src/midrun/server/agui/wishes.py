@@ -8,8 +8,8 @@ from msgspec import Struct
 from midrun.core.state import State
 from midrun.core.values import TERMINAL, Json, Phase
 from midrun.embed.run import Run
-from midrun.embed.threads import THREAD_RUNS
 from midrun.handles.asking import Asking
+from midrun.handles.given import name
 from midrun.ports.store import Query, RunRow
 from midrun.server.agui.given import Resumption, RunAgentInput
 from midrun.server.problems import Problem
@@ -32,14 +32,11 @@ async def newest(visit: Visit, agent: str, thread: str) -> RunRow | None:
     """Return the newest run of a thread that the caller may see, if there is one.
 
     Raises:
-        Problem: 403, the thread is somebody else's.
+        Misconfigured: `thread` is no name that a thread could have.
     """
-    await visit.check_thread(thread)
-    query = Query(thread=thread, agent=agent, limit=THREAD_RUNS)
-    for row in (await visit.lobby.store.runs(query)).items:
-        if await visit.sees(row.run):
-            return row
-    return None
+    thread = name("thread", thread)
+    query = Query(thread=thread, agent=agent, owner=visit.own_runs_only, limit=1)
+    return next(iter((await visit.lobby.store.runs(query)).items), None)
 
 
 async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
@@ -68,9 +65,9 @@ async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
         thread=given.thread_id,
         request_id=request,
         actor=visit.actor,
-        sees=visit.sees,
+        own_thread=bool(visit.own_runs_only),
     )
-    run = await visit.begun(given.thread_id, start)
+    run = await visit.begun(start)
     return Joined(run=run, state=State(run=run.id))
 
 

@@ -53,7 +53,6 @@ class Bid(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent: str | None = None
     labels: tuple[str, ...] | None = None
     started_at: Micros | None = None
-    alone: bool = False
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -71,7 +70,6 @@ class Answer(Struct, frozen=True, kw_only=True):
     by: str = ""
     reason: str = ""
     full: str = ""  # the scope of the limit that is reached
-    taken: bool = False  # of the thread that a new run wanted to begin
 
     def found(self, run: RunId) -> "Found | None":
         """Return where the run stands."""
@@ -118,7 +116,6 @@ class Create(Struct, frozen=True, kw_only=True):
     top: StoredHead
     bodies: Sequence[bytes] = ()
     adopted: Adopted | None = None
-    alone: bool = False
     chain: Chain
 
     def bid(self, found: Found | None, now: Micros, *, alive: bool = False) -> Written:
@@ -144,7 +141,6 @@ class Create(Struct, frozen=True, kw_only=True):
             parent=head.parent,
             labels=head.labels,
             started_at=started_at,
-            alone=self.alone,
         )
         return replace(written, bid=bid)
 

@@ -152,13 +152,11 @@ class PostgresStore:
 
     # ── writing ───────────────────────────────────────────────────────────────────────────
 
-    async def create(
-        self, run: RunId, entries: Sequence[Entry], *, head: Head, alone: bool = False
-    ) -> Appended:
+    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
         bodies = await _bodies(partial(rules.encoded_start, run, entries), entries)
         top = storable(head, first=True)
         await self._share_chunks(bodies[0])
-        wanted = Create(run=run, top=top, bodies=bodies, alone=alone, chain=self.chain)
+        wanted = Create(run=run, top=top, bodies=bodies, chain=self.chain)
         return await self._at.writer.write(wanted)
 
     async def adopt(

@@ -37,7 +37,6 @@ from midrun.errors import (
     StoreError,
     StoreForeign,
     StoreFull,
-    ThreadTaken,
 )
 from midrun.ports.store import Appended
 from midrun.stores.heads import StoredHead, read_head
@@ -308,8 +307,6 @@ def _refusal(wanted: Write, answer: Answer, now: Micros) -> Exception | None:
         return refusal
     if answer.scope:
         return HaltInForce(wanted.run, answer.scope, answer.reason, answer.by)
-    if answer.taken and isinstance(wanted, Create):
-        return ThreadTaken(wanted.top.head.thread)
     if answer.full and isinstance(wanted, Take):
         return NoRoom(wanted.run, answer.full, wanted.limits[answer.full])
     return None

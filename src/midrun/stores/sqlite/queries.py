@@ -5,7 +5,6 @@ from typing import Final
 # ── writing ──────────────────────────────────────────────────────────────────
 STANDING: Final = "SELECT no, seq, hash, at, epoch, holder, head FROM runs WHERE run = ?"
 EXISTS: Final = "SELECT 1 FROM runs WHERE run = ?"
-BEGUN: Final = "SELECT 1 FROM runs WHERE thread = ? AND thread <> '' LIMIT 1"
 BEGIN_RUN: Final = """
     INSERT INTO runs (run, seq, hash, at, started_at, epoch, holder, head, phase, attention,
                       wake_at, agent, thread, parent, owner)

@@ -82,16 +82,13 @@ class SqliteStore:
         self._notice = Notice(self.path, busy_ms=busy_ms, tell=self._watchers.tell)
         self._closed = False
 
-    async def create(
-        self, run: RunId, entries: Sequence[Entry], *, head: Head, alone: bool = False
-    ) -> Appended:
+    async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
         encode = partial(rules.encoded_start, run, entries)
         bodies, quick = _quickly(encode, entries) or await _aside(encode)
         request = writes.Create(
             run=run,
             top=stored_first(head),
             bodies=bodies,
-            alone=alone,
             chain=self.chain,
             clock=self._clock,
         )

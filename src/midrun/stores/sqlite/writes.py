@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from midrun.codec.chain import Chain
 from midrun.core.ids import SECOND, Epoch, Micros, RunId, Seq
-from midrun.errors import RunExists, ThreadTaken
+from midrun.errors import RunExists
 from midrun.ports.clock import Clock
 from midrun.ports.store import Appended, Halt, Lease, Snapshot
 from midrun.stores import rules
@@ -32,17 +32,14 @@ class Create(Struct, frozen=True, kw_only=True):
     top: StoredHead
     bodies: Sequence[bytes] = ()
     adopted: Adopted | None = None
-    alone: bool = False
     chain: Chain
     clock: Clock
 
     def __call__(self, at: Standings) -> Appended:
-        """Raises: RunExists, ThreadTaken."""
+        """Raises: RunExists."""
         head = self.top.head
         if at.db.execute(queries.EXISTS, (self.run,)).get is not None:
             raise RunExists(self.run)
-        if self.alone and at.db.execute(queries.BEGUN, (head.thread,)).get is not None:
-            raise ThreadTaken(head.thread)
         stamped, epoch, started_at = self._first()
         new = stamped.appended
         number = at.db.execute(

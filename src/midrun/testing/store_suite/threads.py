@@ -1,37 +1,23 @@
-"""Threads: who begins one, of many who want to."""
+"""Threads: their runs, and the history that these begin with."""
 
-import anyio
-import pytest
 from msgspec.structs import replace
 
 from midrun.codec.journal import line_of
 from midrun.core.head import Head
 from midrun.core.ids import RunId
 from midrun.core.values import Message, Phase
-from midrun.errors import RunExists, ThreadTaken
 from midrun.ports.store import Query, Store
 from midrun.testing.store_suite.setting import (
     OTHER,
     RUN,
     Reopen,
     Setting,
-    head,
     imported,
     pause,
     started,
 )
 
 OURS = Head(phase=Phase.QUEUED, thread="ours")
-
-
-async def begin(store: Store, run: RunId, thread: str, began: list[str]) -> None:
-    """Begin a thread if nobody has, and note that."""
-    theirs = Head(phase=Phase.QUEUED, thread=thread)
-    try:
-        await store.create(run, [started()], head=theirs, alone=True)
-    except ThreadTaken:
-        return
-    began.append(thread)
 
 
 def conversation(runs: int) -> tuple[Message, ...]:
@@ -44,34 +30,17 @@ def conversation(runs: int) -> tuple[Message, ...]:
 
 
 class Threads(Setting):
-    """Whoever wants to begin a thread is the first in it, or is told that it is begun."""
+    """Runs of a thread have its name in common, and each its owner."""
 
-    async def test_a_thread_that_has_a_run_is_not_begun(self, store: Store) -> None:
-        await store.create(RUN, [started()], head=OURS, alone=True)
-        with pytest.raises(ThreadTaken, match="thread ours"):
-            await store.create(OTHER, [started()], head=OURS, alone=True)
-        assert [row.run for row in (await store.runs(Query())).items] == [RUN]
-        await store.create(OTHER, [started()], head=OURS)  # who does not mind goes on with it
-        assert len((await store.runs(Query(thread="ours"))).items) == 2
-
-    async def test_who_asks_again_learns_that_the_run_is_there(self, store: Store) -> None:
-        """Not that somebody has taken the thread: they have, themselves."""
-        await store.create(RUN, [started()], head=OURS, alone=True)
-        with pytest.raises(RunExists):
-            await store.create(RUN, [started()], head=OURS, alone=True)
-
-    async def test_no_thread_is_nobodys(self, store: Store) -> None:
-        await store.create(RUN, [started()], head=head(), alone=True)
-        await store.create(OTHER, [started()], head=head(), alone=True)
-        assert (await store.row(OTHER)).seq == 1
-
-    async def test_of_many_at_once_one_begins_each_thread(self, store: Store) -> None:
-        began: list[str] = []
-        async with anyio.create_task_group() as group:
-            for n in range(40):
-                group.start_soon(begin, store, RunId(f"r{n}"), f"t{n % 4}", began)
-        assert sorted(began) == ["t0", "t1", "t2", "t3"]
-        assert len((await store.runs(Query())).items) == 4
+    async def test_a_thread_is_listed_for_all_and_for_one_owner(self, store: Store) -> None:
+        for run, owner in ((RUN, "ann"), (OTHER, "bob")):
+            theirs = replace(OURS, owner=owner)
+            await store.create(run, [replace(started(), by=owner)], head=theirs)
+        page = await store.runs(Query(thread="ours"))
+        assert [row.run for row in page.items] == [OTHER, RUN]
+        page = await store.runs(Query(thread="ours", owner="ann"))
+        assert [row.run for row in page.items] == [RUN]
+        assert not (await store.runs(Query(thread="ours", owner="eve"))).items
 
     async def test_a_long_history_comes_back_as_it_was_written(
         self, store: Store, reopen: Reopen | None
