@@ -152,6 +152,17 @@ def test_an_undo_that_fails_for_ever_becomes_residue_and_the_others_still_run() 
     assert cleaned_up(retried).state.residue == ()
 
 
+def test_an_undo_that_did_not_stop_becomes_residue_after_one_attempt() -> None:
+    """A second attempt could run beside the first; the others still run."""
+    run = drafting.when(c.Cancel()).after(ended(C2), ended(C3))
+    assert not report(run.state).clean
+    failed = UndoFailed(call=C3, error="it did not stop", final=True)
+    run = run.after(v.StartUndo(epoch=E1, call=C3), v.CloseUndo(epoch=E1, outcome=failed))
+    run = cleaned_up(run.advances()).then(phase=Phase.CANCELLED)
+    assert [left.call for left in run.state.residue] == ["c3"]
+    assert not report(run.state).clean
+
+
 def test_a_driver_that_dies_in_an_undo_leaves_it_to_the_next_under_the_same_order() -> None:
     """The key is the same, so a second attempt is safe."""
     run = drafting.when(c.Cancel()).after(ended(C2), ended(C3))

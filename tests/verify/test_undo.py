@@ -184,6 +184,14 @@ def test_an_undo_is_given_up_only_after_the_declared_attempts() -> None:
     assert broken(*cancelling, *LEFT[:4], third) == ["I30"]
 
 
+def test_an_undo_that_did_not_stop_is_given_up_without_another_attempt() -> None:
+    """I30: another attempt could run beside the first."""
+    cancelling = (*ONE, CallDone(call=C2), ALL)
+    final = (UndoStarted(call=C2), UndoFailed(call=C2, final=True))
+    assert broken(*cancelling, *final, UndoGaveUp(call=C2), RESIDUE) == []
+    assert broken(*cancelling, *final, UndoStarted(call=C2, attempt=2)) == ["I30"]
+
+
 def test_nobody_dares_to_undo_what_may_not_have_happened() -> None:
     """I30: a tool may say that its undo must know; then the call is listed at once."""
     unknown = (*BEGUN, *step(CHARGE), start(C2), E2, CallUnknown(call=C2), CancelRequested())
