@@ -114,7 +114,7 @@ def test_every_script_is_checked_and_fits_in_one_sitting() -> None:
         if name.endswith(".js") and name != "lit.js":
             lines = file.body.decode().splitlines()
             assert lines[0] == "// @ts-check", name
-            assert len(lines) <= 400, name
+            assert len(lines) <= 800, name
 
 
 # ── signing in ───────────────────────────────────────────────────────────────

@@ -6,15 +6,13 @@ from contextlib import contextmanager
 from hashlib import sha256
 from ipaddress import IPv6Network, ip_address
 from math import ceil
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec import Struct
 
+from midrun.core.lru import LruDict
 from midrun.ports.store import Usage
 from midrun.server.problems import Problem
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 CALLERS_MAX: Final = 4096
 """How many callers are remembered; forgetting one only gives it a full allowance again."""
@@ -157,7 +155,8 @@ class AddressLimit:
         self._burst = float(burst)
         self._rate = rate
         self._now = now
-        self._left: dict[str, tuple[float, float]] = {}  # address → events left, when
+        # Address → events left, and when that was counted.
+        self._left: LruDict[str, tuple[float, float]] = LruDict(max_items=CALLERS_MAX)
 
     def wait_s(self, address: str) -> float:
         """Return the seconds until `address` may cause another event; 0 if it may now."""
@@ -166,11 +165,11 @@ class AddressLimit:
     def count(self, address: str) -> None:
         """Count one event. Those that come at the same time make the wait longer."""
         left = max(self._left_of(address) - 1, -self._burst)
-        _put(self._left, _network(address), (left, self._now()))
+        self._left.put(_network(address), (left, self._now()))
 
     def _left_of(self, address: str) -> float:
         now = self._now()
-        left, then = self._left.get(_network(address), (self._burst, now))
+        left, then = self._left.get(_network(address)) or (self._burst, now)
         return min(left + (now - then) * self._rate, self._burst)
 
 
@@ -184,7 +183,7 @@ class FailedSignIns:
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self._failures = AddressLimit(limits.failures, limits.failure_rate, now)
-        self._good: dict[bytes, None] = {}  # hashes, bounded as addresses are
+        self._good: LruDict[bytes, bool] = LruDict(max_items=CALLERS_MAX)  # by hash
 
     def check(self, address: str, shown: str) -> None:
         """Refuse to look at a credential where too many were wrong.
@@ -193,7 +192,7 @@ class FailedSignIns:
             Problem: 429, with when to come back.
         """
         wait = self._failures.wait_s(address)
-        if wait and _hashed(shown) not in self._good:
+        if wait and not self._good.get(_hashed(shown)):
             problem = f"Cannot sign in: too many wrong tokens came from {address}. Wait."
             header = {"Retry-After": str(ceil(wait))}
             raise Problem("too_many_failures", 429, problem, headers=header)
@@ -204,15 +203,7 @@ class FailedSignIns:
 
     def remember_good(self, shown: str) -> None:
         """Remember that a credential is good."""
-        _put(self._good, _hashed(shown), None)
-
-
-def _put(kept: dict[K, V], key: K, value: V) -> None:
-    """Keep `value`, and forget the oldest where there are too many."""
-    kept.pop(key, None)
-    while len(kept) >= CALLERS_MAX:
-        del kept[next(iter(kept))]
-    kept[key] = value
+        self._good.put(_hashed(shown), value=True)
 
 
 def _network(address: str) -> str:
