@@ -7,10 +7,12 @@ import anyio
 import pytest
 
 from midrun import Agent, ControlRefused, Midrun, Misconfigured, Tool, tool
+from midrun.cli.saying import ask_line
 from midrun.core.placeholders import PLACEHOLDER
 from midrun.embed.run import Run
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
+from midrun.tui.sheets import deciding
 
 ATTACKER = "DE89-3704-0044-0532"
 OURS = "DE02-1203-0000-0000"
@@ -169,6 +171,20 @@ async def test_a_parent_cannot_approve_what_its_child_could_not() -> None:
         await run.decline("no")
         await run.until("completed")
     assert bank.wired == []
+
+
+async def test_the_terminal_names_hidden_arguments() -> None:
+    """In the sheet that asks, and in the list of all asks."""
+    agent = Bank().agent(Use("wire_iban", to=OURS), "Done.")
+    async with Midrun("memory://", agents=[agent]) as midrun:
+        run = await waiting(midrun, agent)
+        (ask,) = (await run.view()).asks
+        (open_ask,) = await midrun.asks()
+    sheet = " ".join(text for row in deciding(ask, 1, 1, 60) for _, text in row)
+    listed = " ".join(text for _, text in ask_line(open_ask))
+    words = "tool wire_iban declares it secret"
+    assert words in " ".join(sheet.split())
+    assert words in listed
 
 
 async def test_an_approving_function_is_given_the_arguments_as_they_are() -> None:

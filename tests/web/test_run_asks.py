@@ -42,6 +42,21 @@ async def test_a_call_is_approved(bench: Bench, stage: Stage) -> None:
     assert stage.did == ["bo"]
 
 
+async def test_an_argument_that_is_hidden_is_named_and_keeps_a_call_from_being_approved(
+    bench: Bench, stage: Stage
+) -> None:
+    """The card says which one and why; so does the refusal. Nothing is done."""
+    secret = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
+    seen = await watched(bench, stage, Use("mail", name=secret), "All done.", who="olga")
+    await seen.says("Waiting for you")
+    card = seen.page.locator("midrun-asks .card")
+    await expect(card).to_contain_text("Cannot be approved as it is: name is hidden")
+    await expect(card).not_to_contain_text(secret)
+    await seen.action("Approve").click()
+    await expect(seen.page.get_by_role("alert").first).to_contain_text("name is hidden")
+    assert stage.did == []
+
+
 async def test_what_was_decided_is_shown_for_a_while(bench: Bench, stage: Stage) -> None:
     """With the answer; after that nothing needs anybody."""
     seen = await watched(bench, stage, Use("ask", question="Which region?"), "All done.")
