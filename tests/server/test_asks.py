@@ -4,6 +4,8 @@ from httpx2 import AsyncClient
 
 from midrun import Agent, ask_human, tool
 from midrun.models import ScriptedModel, Use
+from midrun.stops import MaxSteps
+from tests.runtime.stage import Stage
 from tests.server.calling import expect, reached, start_run
 from tests.server.conftest import Serve
 
@@ -53,6 +55,23 @@ async def test_an_approval_is_given_once_with_edited_arguments(serve: Serve) -> 
     expect(await client.post(path, json={"decision": "edit", "args": {"to": "b"}}), 202)
     await reached(client, where, "terminal")
     assert made == ["b"]
+
+
+async def test_a_user_raises_no_cap_of_a_child_by_an_answer(serve: Serve, stage: Stage) -> None:
+    """PATCH and resume refuse it; the answer on the parent is no way round."""
+    turns = (Use("quick", name="x"), "Found.")
+    aide = stage.agent(*turns, name="aide", stop=MaxSteps(1))
+    model = ScriptedModel([Use("aide", task="Do"), "Done."])
+    served = await serve(Agent("parent", model=model, tools=[aide.as_tool()]))
+    client, ann = await served.client(), await served.client("ann")
+    where = await start_run(ann, "parent")
+    await reached(ann, where, "waiting")
+    (ask,) = expect(await ann.get("/v1/asks"), 200).json()["items"]
+    assert (ask["audience"], ask["may_decide"]) == ("operator", False)
+    raised = {"decision": "answer", "value": {"steps": 1000}}
+    expect(await ann.post(f"/v1/asks/{ask['ref']}", json=raised), 403)
+    expect(await client.post(f"/v1/asks/{ask['ref']}", json=raised), 202)
+    assert (await reached(ann, where, "terminal")).json()["phase"] == "completed"
 
 
 async def test_a_decision_that_could_be_read_in_two_ways_is_none(serve: Serve) -> None:

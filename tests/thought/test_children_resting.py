@@ -2,7 +2,7 @@
 
 import pytest
 
-from midrun import Agent, Midrun, Run
+from midrun import Agent, ControlRefused, Midrun, Run
 from midrun.agents.outcome import AskView
 from midrun.core.entries import AskClosed, RunWaiting
 from midrun.models import Use
@@ -67,7 +67,7 @@ async def test_the_answer_on_the_parent_raises_the_cap_of_the_child(opened: Open
     shop = Workshop()
     midrun, run, child = await resting(opened, shop, *capped(shop), stop=MaxSteps(1))
     await asked(midrun, run)
-    await run.answer({"steps": 5}, actor="ada")
+    await run.answer({"steps": 5}, actor=OPERATOR)
     assert (await run.until("completed")).output == "aide: Found."
     assert (await child.view()).caps[0].cap == 5
     assert shop.did == ["x", "y"]
@@ -78,16 +78,48 @@ async def test_an_answer_that_does_not_help_is_asked_about_again(opened: Opener)
     shop = Workshop()
     midrun, run, _ = await resting(opened, shop, *capped(shop), stop=MaxSteps(1))
     first = await asked(midrun, run)
-    await run.answer("yes", actor="ada")
+    await run.answer("yes", actor=OPERATOR)
     while (second := await asked(midrun, run)).id == first.id:
         continue
     assert shop.did == ["x"]
-    await run.answer({"steps": 2}, ask=second.id, actor="ada")
+    await run.answer({"steps": 2}, ask=second.id, actor=OPERATOR)
     while (third := await asked(midrun, run)).id == second.id:
         continue
-    await run.answer({"steps": 3}, ask=third.id, actor="ada")
+    await run.answer({"steps": 3}, ask=third.id, actor=OPERATOR)
     assert (await run.until("completed")).output == "aide: Found."
     assert shop.did == ["x", "y"]
+
+
+async def test_only_an_operator_raises_the_cap_of_a_child_by_an_answer(opened: Opener) -> None:
+    """As over HTTP: a user who may not raise a cap may not raise that of a child, either."""
+    shop = Workshop()
+    midrun, run, child = await resting(opened, shop, *capped(shop), stop=MaxSteps(1))
+    ask = await asked(midrun, run)
+    assert ask.audience == "operator"
+    with pytest.raises(ControlRefused, match="that is for operator") as refused:
+        await run.answer({"steps": 1000}, actor="ada")
+    assert refused.value.reason == "not_allowed"
+    assert (await child.view()).caps[0].cap == 1
+    await run.answer({"steps": 5}, actor=OPERATOR)
+    await run.until("completed")
+
+
+async def test_a_user_raises_no_cap_of_a_child_that_rests_for_another_reason(
+    opened: Opener,
+) -> None:
+    """The answer lets a paused child go on; bounds that come with it are refused."""
+    shop = Workshop()
+    turns = (Use("slow", name="x"), "Found.")
+    midrun, run, child = await resting(opened, shop, *turns, stop=MaxSteps(9))
+    await shop.start("x").wait()
+    await child.pause(actor="ada")
+    shop.gate("x").set()
+    await asked(midrun, run)
+    with pytest.raises(ControlRefused, match="that is for operator"):
+        await run.answer({"steps": 1000}, actor="ada")
+    await run.answer("go on", actor="ada")
+    await run.until("completed")
+    assert (await child.view()).caps[0].cap == 9
 
 
 async def test_a_child_that_a_person_paused_makes_its_parent_wait(opened: Opener) -> None:
@@ -180,5 +212,5 @@ async def test_a_grandchild_at_its_cap_is_asked_about_at_the_top(opened: Opener)
     run = await midrun.start("top", "go")
     ask = await asked(midrun, run)
     assert "is paused at its step cap" in ask.question
-    await run.answer({"steps": 5}, actor="ada")
+    await run.answer({"steps": 5}, actor=OPERATOR)
     assert (await run.until("completed")).output == "parent: inner: Deep."

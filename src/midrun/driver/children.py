@@ -16,8 +16,9 @@ from midrun.agents.starting import Delegate
 from midrun.core import controls as c
 from midrun.core.entries import CallAborted, CallDone, CallFailed, RunStarted
 from midrun.core.evidence import AskMoot, AskPerson, Close, TakeBack
+from midrun.core.family import find_child_ask, read_child_caps
 from midrun.core.head import head_of
-from midrun.core.ids import SECOND, AskId, RunId, child_id
+from midrun.core.ids import AskId, RunId, child_id
 from midrun.core.machine import apply
 from midrun.core.placeholders import about_hidden
 from midrun.core.state import Ask, Call, Hold, State
@@ -148,6 +149,7 @@ def _stands(child: State, flight: Flight, state: State) -> AskPerson:
         data=data,
         child=True,
         of="question",
+        audience="operator" if hold.cap else "",  # as for every cap that is raised over HTTP
     )
 
 
@@ -219,7 +221,7 @@ async def _pass_decisions(means: Means, state: State, call: str, child: RunId) -
     for ask in state.asks:
         if ask.call != call or ask.closed != "answered" or ask.decision is None:
             continue
-        if not (meant := _meant(ask)):
+        if not (meant := find_child_ask(ask)):
             await _bring(means, child, _let_go(state.run, ask, ask.decision.value))
             continue
         found = await load(means.store, child)
@@ -229,21 +231,13 @@ async def _pass_decisions(means: Means, state: State, call: str, child: RunId) -
             means.hear(child, ruled.after)
 
 
-def _meant(ask: Ask) -> str:
-    """Return which of the child's asks is meant; none is, where the child only rests."""
-    return str(ask.data.get("ask", "")) if isinstance(ask.data, dict) else ""
-
-
 def _let_go(parent: RunId, ask: Ask, answer: Json) -> c.Resume:
     """Return what an answer about a child that rests means: go on, with these bounds if given.
 
     Under a request id of its own, so that it is applied once however often it is passed on.
     """
-    caps = {
-        name: round(bound * (SECOND if name in {"cost", "time"} else 1))
-        for name, bound in (answer.items() if isinstance(answer, dict) else ())
-        if isinstance(bound, int | float)
-    }
+    # The ruling refuses bounds of a user; an older version may have recorded such an answer.
+    caps = read_child_caps(ask, answer) if ask.role == "operator" else {}
     by = Actor(name=ask.by, role=ask.role)
     return c.Resume(caps=caps, by=by, request=f"{parent}/{ask.id}")
 
@@ -363,7 +357,7 @@ async def tell_parent(means: Means, child: State) -> bool:
 
 
 def _moot(ask: Ask, child: State) -> bool:
-    if not (meant := _meant(ask)):
+    if not (meant := find_child_ask(ask)):
         return child.phase not in {Phase.PAUSED, Phase.HALTED} and not child.wheel
     found = child.ask(meant)
     return found is None or bool(found.closed)

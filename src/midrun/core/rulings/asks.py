@@ -4,6 +4,7 @@ from midrun.core.audience import may_decide
 from midrun.core.controls import Answer, Approve, Decline
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened, CallSettled, Entry, RunWoken
 from midrun.core.evidence import AskMoot, AskPerson
+from midrun.core.family import read_child_caps
 from midrun.core.folds.asks import is_edit_under_four_eyes
 from midrun.core.folds.calls import args_hash
 from midrun.core.ids import Micros, ask_id
@@ -24,6 +25,8 @@ def answer(state: State, control: Answer, now: Micros) -> Verdict:
         return problem or Refused(reason="no_such_ask")
     if ask.kind == "approval":
         return Refused(reason="not_a_question")
+    if read_child_caps(ask, control.value) and control.by.role != "operator":
+        return Refused(reason="not_allowed", by="operator")
     outcome = control.value if isinstance(control.value, str) else ""
     if ask.kind == "unsure" and outcome not in OUTCOMES:
         return Refused(reason="not_an_outcome")
