@@ -3,6 +3,7 @@
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -12,6 +13,7 @@ from midrun.ports.outside import Outside
 from midrun.ports.store import Query
 from midrun.testing.run_suite import Opened, RunSuite
 from tests.client.conftest import Connected, Serve
+from tests.server.conftest import KEY
 
 
 class TestAtHome(RunSuite):
@@ -31,6 +33,8 @@ class TestAtHome(RunSuite):
 
 
 class TestOverHttp(RunSuite):
+    checkpoint_key: ClassVar[bytes | None] = KEY
+
     @pytest.fixture
     def opened(self, serve: Serve, connected: Connected) -> Opened:
         """Give what serves agents, and connects to the server as olga."""

@@ -160,7 +160,8 @@ class Looking(Setting):
         await run.pause(now=True, actor=OLGA)
         view = await run.until("paused")
         checkpoint = await run.checkpoint()
-        assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
+        text = checkpoint.to_json()
+        assert Checkpoint.from_json(text, key=self.checkpoint_key) == checkpoint
         assert (checkpoint.run, checkpoint.head_seq) == (run.id, view.seq)
         assert checkpoint.journal == await run.export()
         verdict = await mid.verify(run.id)

@@ -1,7 +1,7 @@
 """What the tests of a handle start from: a way to open one, a stage, and somebody who asks."""
 
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import pytest
 
@@ -23,6 +23,8 @@ class Opened(Protocol):
 
 class Setting:
     """The fixtures that every part of the suite is given."""
+
+    checkpoint_key: ClassVar[bytes | None] = None  # of what `opened` opens
 
     @pytest.fixture
     def opened(self) -> Opened:
