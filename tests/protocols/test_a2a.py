@@ -1,5 +1,6 @@
 """A2A, seen by the client of its own SDK, by JSON-RPC and by REST."""
 
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -16,11 +17,12 @@ from a2a.utils.errors import (
     TaskNotFoundError,
 )
 
-from midrun import Agent, ask_human, tool
+from midrun import Agent, Midrun, ask_human, tool
 from midrun.core.entries import RunStarted
 from midrun.core.ids import RunId
 from midrun.errors import StoreBusy
 from midrun.models import ScriptedModel, Use
+from midrun.server import serve
 from midrun.stops import MaxCost
 from tests.protocols.conftest import Bridged, Serving
 from tests.runtime.stage import Stage
@@ -299,3 +301,23 @@ async def test_a_stream_ends_with_the_server(serving: Serving, stage: Stage) -> 
                 pass
         stage.gate("x").set()
         assert (await (await server.only()).until("completed")).output == "Done."
+
+
+@BINDINGS
+async def test_a_stream_outlives_a_signal_to_another_server_of_the_process(
+    serving: Serving, stage: Stage, binding: str
+) -> None:
+    """The SDK's library for streams notes a signal for the whole process, and for ever."""
+    agent = stage.agent("One.", Use("quick", name="a"), "Two.")
+    async with serving(agent) as server, client(server, binding) as theirs:
+        first = [shown(event) async for event in theirs.send_message(saying("One?"))]
+        with anyio.open_signal_receiver(signal.SIGTERM):
+            async with Midrun("memory://") as other:
+                await serve(
+                    other,
+                    port=0,
+                    token=token_of("olga"),
+                    say=lambda _: signal.raise_signal(signal.SIGTERM),
+                )
+        second = [shown(event) async for event in theirs.send_message(saying("Two?"))]
+        assert first[-1] == second[-1] == ("status_update", "completed")

@@ -1,6 +1,8 @@
 """The SDK's routes, with our handler behind them."""
 
+import math
 from functools import lru_cache
+from typing import Final
 
 from a2a.server.context import ServerCallContext
 from a2a.server.routes import (
@@ -23,6 +25,15 @@ from midrun.server.visit import Visit
 
 KEPT = 64
 
+STREAM_GRACE_S: Final = math.inf
+"""How long the SDK lets a stream go on after a signal to stop: until the stream has ended.
+
+`sse_starlette`, which the SDK uses, ends streams when any server of the process was told to
+stop. It notes that once for the whole process and never takes it back, so each later stream
+would end after its first event; and it does not wait for the drain. `Forwarded` ends a stream
+when the server that the request came in by goes away.
+"""
+
 escape_loggers("a2a")  # the SDK logs ids, methods and versions as clients send them
 
 
@@ -42,8 +53,19 @@ def router(agent: Agent, base: str, version: str) -> Router:
     return Router(
         [
             *create_agent_card_routes(card_of(agent, base, version)),
-            *create_jsonrpc_routes(handler, "/", context, enable_v0_3_compat=True),
-            *create_rest_routes(handler, context, enable_v0_3_compat=True),
+            *create_jsonrpc_routes(
+                handler,
+                "/",
+                context,
+                enable_v0_3_compat=True,
+                shutdown_grace_period=STREAM_GRACE_S,
+            ),
+            *create_rest_routes(
+                handler,
+                context,
+                enable_v0_3_compat=True,
+                shutdown_grace_period=STREAM_GRACE_S,
+            ),
         ]
     )
 
