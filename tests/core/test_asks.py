@@ -203,6 +203,12 @@ def answered_by_bo() -> Scenario:
     return taken(run.when(c.Answer(ask=A1, value="to DE89", by=BO))).replies(SIGN).advances()
 
 
+def declined_by_bo() -> Scenario:
+    """Return a run in which bo has declined a call in words, and which then wants another."""
+    run = begun.replies(SIGN).advances()
+    return taken(run.when(c.Decline(ask=A1, reason="To DE89!", by=BO))).replies(SIGN).advances()
+
+
 def resumed_by_bo() -> Scenario:
     """Return a run that bo has resumed with an instruction, and which then wants to sign."""
     run = begun.replies(SEARCH).starts("c2").when(c.Pause()).after(done(C2)).advances()
@@ -222,6 +228,7 @@ def driven_by_bo(*controls: c.Control) -> Scenario:
         pytest.param(steered(c.Say(text="Sign it", by=BO)), id="said"),
         pytest.param(resumed_by_bo(), id="resumed with an instruction"),
         pytest.param(answered_by_bo(), id="answered a question"),
+        pytest.param(declined_by_bo(), id="declined with a reason"),
         pytest.param(taken(driven_by_bo(c.UseTool(use=SIGN, by=BO))), id="called the tool"),
         pytest.param(
             taken(driven_by_bo(c.Write(text="I sign.", by=BO), c.HandBack(by=BO)))

@@ -39,7 +39,7 @@ from midrun.core.entries import (
     UndoStarted,
 )
 from midrun.core.folds.calls import args_hash
-from midrun.core.ids import AskId, Epoch, Micros, RunId, Seq
+from midrun.core.ids import AskId, CallId, Epoch, Micros, RunId, Seq
 from midrun.core.values import Approval, Decision, Phase, Traits, Use
 from tests.verify.books import BEGUN, C1, C2, C3, DRAFT, MAIL, NOON, at, broken, start, step
 
@@ -267,6 +267,16 @@ def test_who_steered_the_run_to_a_call_does_not_approve_it(words: tuple[Entry, .
     asked = (*BEGUN, *words, *step(SEND), replace(ASK, four_eyes=True))
     assert broken(*asked, YES) == ["I25"]
     assert broken(*asked, replace(YES, by="cy")) == []
+
+
+def test_the_reason_of_a_decline_steers_the_run_to_the_next_call() -> None:
+    """I25: who tells the agent what to do instead does not approve it."""
+    again = AskId("a2")
+    asked = replace(ASK, ask=again, call=CallId("c4"), four_eyes=True)
+    rest = (*step(SEND, call=C3), asked, replace(YES, ask=again))
+    for reason, found in (("", []), ("To DE89!", ["I25"])):
+        no = replace(YES, decision=Decision(choice="decline", reason=reason))
+        assert broken(*GATED, no, *rest) == found
 
 
 def test_what_was_edited_under_four_eyes_needs_another_approval() -> None:

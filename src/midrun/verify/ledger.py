@@ -377,7 +377,8 @@ def _ask_opened(books: Ledger, seq: int, entry: AskOpened) -> None:
 
 def _ask_answered(books: Ledger, seq: int, entry: AskAnswered) -> None:
     ask, made = _no_longer_open(books, entry.ask)
-    if ask is not None and ask.asks_for_words and entry.decision.value is not None:
+    has_words = entry.decision.value is not None or bool(entry.decision.reason)
+    if ask is not None and ask.asks_for_words and has_words:
         books.steered_by.add(entry.by)
     if made is None or ask is None or made.stage != "asking":
         return

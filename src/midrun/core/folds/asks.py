@@ -75,8 +75,8 @@ def ask_answered(state: State, entry: AskAnswered) -> State:
     role = cast("Role", entry.role or "user")
     state = _closed(state, replace(ask, role=role), "answered", entry.by, entry.decision)
     call = call_of(state, ask.call)
-    if entry.decision.value is not None and ask.kind != "unsure":
-        # An answer, or edited arguments: words of this person reach the agent.
+    if ask.kind != "unsure" and (entry.decision.value is not None or entry.decision.reason):
+        # An answer, edited arguments, or the reason of a no: the agent is given these words.
         state = replace(state, steered_by=with_name(state.steered_by, entry.by))
     match ask.ask_kind:
         case "question" if ask.continuation is not None:
