@@ -132,6 +132,9 @@ def test_what_is_remembered_of_addresses_is_bounded_and_time_heals() -> None:
         limit.count(f"2001:db8::{last}")
     assert limit.wait_s("2001:db8::ffff") == 2.0
     assert limit.wait_s("2001:db8:0:1::1") == 0.0
+    for last in range(2):  # as a socket for both protocols names clients of IPv4
+        limit.count(f"::ffff:192.0.2.{last}")
+    assert limit.wait_s("::ffff:198.51.100.1") == 0.0
     now = 2.0
     assert limit.wait_s("2001:db8::1") == 0.0
     for number in range(2 * CALLERS_MAX):

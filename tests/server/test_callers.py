@@ -236,3 +236,21 @@ async def test_nobody_signs_in_as_the_owner_of_runs_without_an_actor(
         client = await served.client("user")
         reply = await client.get(f"http://127.0.0.1:{port}/v1/runs")
         assert "another name" in expect(reply, 403).json()["detail"]
+
+
+async def test_a_user_without_a_name_is_refused(serve: Serve, stage: Stage) -> None:
+    """To the store, an empty owner means the runs of all owners."""
+    nameless = Actor(name="", role="user")
+    with pytest.raises(Misconfigured, match="has no name"):
+        Tokens({token_of("nameless"): nameless})
+    served = await serve(stage.agent("Done."))
+    await served.mid.start("actor", "Ann's.", actor="ann")
+
+    async def auth(token: str) -> Actor | None:
+        return nameless if token == token_of("nameless") else None
+
+    async with listening(app(served.mid, auth=auth)) as port:
+        client = await served.client("nameless")
+        for path in ("/v1/runs", "/v1/asks", "/v1/events"):
+            reply = await client.get(f"http://127.0.0.1:{port}{path}")
+            assert "has no name" in expect(reply, 403).json()["detail"]

@@ -98,3 +98,13 @@ def test_one_address_does_not_fill_the_server() -> None:
     assert (first.is_closed, other.is_closed) == (True, False)
     assert [connections.admit("a") for _ in range(2)] == [True, False]
     assert connections.admit("c")
+
+
+def test_a_whole_ipv6_network_counts_as_one_address() -> None:
+    """A single machine is given that many addresses."""
+    connections = Connections(16, 2)
+    assert [connections.admit(f"2001:db8::{n}") for n in range(3)] == [True, True, False]
+    assert connections.admit("2001:db8:0:1::1")
+    assert [connections.admit(f"::ffff:192.0.2.{n}") for n in range(3)] == [True, True, True]
+    connections.leave("2001:db8::1")
+    assert connections.admit("2001:db8::9")

@@ -94,3 +94,38 @@ async def test_a_repeated_request_finds_its_run_although_the_quota_is_used_up(
     again = expect(await ann.post("/v1/runs", json=body, headers=key), 201)
     assert again.json()["run_id"] == first.json()["run_id"]
     expect(await ann.post("/v1/runs", json=body), 429)
+
+
+async def test_a_key_of_another_run_lets_no_message_of_a_bridge_past_the_quota(
+    serve: Serve, stage: Stage
+) -> None:
+    """The bridges have request ids of their own: repeats of these are let through."""
+    limits = Limits(quota=Quota(runs_per_day=1))
+    served = await serve(stage.agent("Done.", "Done."), limits=limits)
+    ann = await served.client("ann")
+    key = {"Idempotency-Key": "k", "A2A-Version": "1.0"}
+    body = {"agent": "actor", "input": "Go."}
+    expect(await ann.post("/v1/runs", json=body, headers=key), 201)
+
+    said = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "Go."}]}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": said}}
+    refused = expect(await ann.post("/a2a/actor", json=call, headers=key), 200).json()
+    assert "quota of user ann is used up" in refused["error"]["message"]
+    message = {"id": "m", "role": "user", "content": "Go."}
+    segment = {"threadId": "t", "runId": "r", "messages": [message]}
+    expect(await ann.post("/agui/actor", json=segment, headers=key), 429)
+
+
+async def test_a_repeated_message_of_a_bridge_finds_its_run_although_the_quota_is_used_up(
+    serve: Serve, stage: Stage
+) -> None:
+    limits = Limits(quota=Quota(runs_per_day=1))
+    served = await serve(stage.agent("Done."), limits=limits)
+    ann = await served.client("ann")
+    said = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "Go."}]}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": said}}
+    first, again = [
+        expect(await ann.post("/a2a/actor", json=call, headers={"A2A-Version": "1.0"}), 200)
+        for _ in range(2)
+    ]
+    assert again.json()["result"]["task"]["id"] == first.json()["result"]["task"]["id"]

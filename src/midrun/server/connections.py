@@ -1,5 +1,7 @@
 """Connections: how many are open at once, in all and from one address.
 
+An IPv6 network of 64 bits, all of which one machine may have, counts as one address.
+
 A connection costs its sender next to nothing, and the server a file descriptor. When a process
 has no descriptor left it can accept nothing, open no database and start no tool; asyncio then
 logs the same error once per place in the backlog, every second. So connections are bounded
@@ -17,6 +19,8 @@ from collections import Counter
 from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
 from time import monotonic
 from typing import Final, Protocol
+
+from midrun.server.limits import network_of
 
 _LOG: Final = logging.getLogger("midrun.server")
 
@@ -53,6 +57,7 @@ class Connections:
 
     def admit(self, address: str) -> bool:
         """Count a new connection, or tell that there is no room for it."""
+        address = network_of(address)
         full = self._count >= self.most
         if full or self._by_address[address] >= self.most_per_address:
             self._refuse(address)
@@ -63,6 +68,7 @@ class Connections:
 
     def leave(self, address: str) -> None:
         """Count a connection that is closed."""
+        address = network_of(address)
         self._count -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:
@@ -70,6 +76,7 @@ class Connections:
 
     def wait(self, connection: Idle, address: str) -> None:
         """Note that a connection is idle; close the oldest idle one where it is crowded."""
+        address = network_of(address)
         crowded = self._count > _crowd(self.most)
         crowded_there = self._by_address[address] > _crowd(self.most_per_address)
         if crowded or crowded_there:

@@ -34,7 +34,10 @@ def name_problem(actor: Actor) -> str:
 
     A run that is started without an actor is recorded as started by `user`. A user with that
     name would own all of them. The bearer of the server's one token, an operator, has it.
+    An empty name would own the runs of all users: that is its meaning in a query.
     """
+    if not actor.name:
+        return "Cannot sign in: the account has no name. Give the Actor a name."
     if actor != Actor():
         return ""
     return (

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
-from ipaddress import IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Network, ip_address
 from math import ceil
 from typing import Final
 
@@ -165,11 +165,11 @@ class AddressLimit:
     def count(self, address: str) -> None:
         """Count one event. Those that come at the same time make the wait longer."""
         left = max(self._left_of(address) - 1, -self._burst)
-        self._left.put(_network(address), (left, self._now()))
+        self._left.put(network_of(address), (left, self._now()))
 
     def _left_of(self, address: str) -> float:
         now = self._now()
-        left, then = self._left.get(_network(address)) or (self._burst, now)
+        left, then = self._left.get(network_of(address)) or (self._burst, now)
         return min(left + (now - then) * self._rate, self._burst)
 
 
@@ -206,13 +206,19 @@ class FailedSignIns:
         self._good.put(_hashed(shown), value=True)
 
 
-def _network(address: str) -> str:
-    """Return what one sender has: an IPv4 address, or 64 bits of an IPv6 one."""
+def network_of(address: str) -> str:
+    """Return the addresses that one sender has: an IPv4 address, or an IPv6 network of 64 bits.
+
+    A socket that listens for both protocols names a client of IPv4 `::ffff:192.0.2.1`. All of
+    these are in one IPv6 network, and yet are different senders.
+    """
     try:
         found = ip_address(address)
     except ValueError:
         return address
-    return str(IPv6Network((found, 64), strict=False)) if found.version == 6 else address  # noqa: PLR2004 - as it is called
+    if isinstance(found, IPv4Address):
+        return address
+    return str(found.ipv4_mapped or IPv6Network((int(found), 64), strict=False))
 
 
 def _hashed(shown: str) -> bytes:

@@ -66,12 +66,13 @@ async def fork(visit: Visit) -> Response:
     """Continue from a boundary of the run as a new one."""
     run = await visit.run()
     body = await visit.body(ForkBody)
-    await visit.check_quota()
+    request_id = visit.request_id()
+    await visit.check_quota(request_id)
     made = await run.fork(
         body.seq,
         instruction=body.instruction or None,
         actor=visit.actor,
-        request_id=visit.request_id(),
+        request_id=request_id,
     )
     return await created(visit, made)
 

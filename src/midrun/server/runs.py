@@ -81,19 +81,20 @@ async def start(visit: Visit) -> Response:
     if body.agent not in mid.agents:
         known = f"the server does not have it; known there: {', '.join(mid.agents) or 'none'}"
         raise said(Misconfigured(f"agent {body.agent}", known), "agent_not_found", 404)
-    start = partial(
-        mid.start,
+    stop, request_id = _stop(visit, body), visit.request_id()
+    await visit.check_quota(request_id)
+    run = await mid.start(
         body.agent,
         body.input,
         thread=body.thread_id or None,
         labels=body.labels,
-        stop=_stop(visit, body),
-        request_id=visit.request_id(),
+        stop=stop,
+        request_id=request_id,
         actor=visit.actor,
         trace=_trace(visit),
         own_thread=bool(visit.own_runs_only),
     )
-    return await created(visit, await visit.begun(start))
+    return await created(visit, run)
 
 
 def _trace(visit: Visit) -> str | None:

@@ -243,19 +243,11 @@ class Visit:
             with anyio.move_on_after(None if self.lobby.is_told else LOOK_S):
                 await self.lobby.closing.wait()
 
-    async def begun(self, start: Callable[[], Awaitable[Run]]) -> Run:
-        """Return the run that `start` starts, unless the caller's quota is used up.
-
-        Raises:
-            Problem: 429.
-        """
-        await self.check_quota()
-        return await start()
-
-    async def check_quota(self) -> None:
+    async def check_quota(self, request_id: str | None) -> None:
         """Refuse a new run of a user whose quota is used up.
 
-        A repeated request whose first reply was lost is let through: its run exists already.
+        `request_id` is the one that the run is started with. A repeated request whose first
+        reply was lost is let through: its run exists already.
 
         Raises:
             Problem: 429, with what has reached its bound.
@@ -267,7 +259,7 @@ class Visit:
         excess = quota.find_excess(await self.lobby.store.usage(owner, since=since))
         if not excess:
             return
-        if request_id := self.request_id():
+        if request_id:
             with suppress(RunNotFound):
                 await self.lobby.store.row(run_for(request_id))
                 return

@@ -148,7 +148,8 @@ class Handler(RequestHandler):
         except Misconfigured as error:
             raise InvalidParamsError(str(error)) from None
         try:
-            return await visit.begun(start)
+            await visit.check_quota(request)
+            return await start()
         except Misconfigured as error:
             raise _Rejected(rejected(request, thread, str(error))) from None
         except (MidrunError, Problem) as error:

@@ -1,6 +1,5 @@
 """What a request for a segment asks of the run that its thread has."""
 
-from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -58,8 +57,8 @@ async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
         raise Problem("agent_not_found", 404, f"known here: {', '.join(mid.agents) or 'none'}")
     if not given.wish.strip():
         raise Problem("invalid_body", 422, "there is no user message to start from")
-    start = partial(
-        mid.start,
+    await visit.check_quota(request)
+    run = await mid.start(
         agent,
         given.wish,
         thread=given.thread_id,
@@ -67,7 +66,6 @@ async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
         actor=visit.actor,
         own_thread=bool(visit.own_runs_only),
     )
-    run = await visit.begun(start)
     return Joined(run=run, state=State(run=run.id))
 
 
