@@ -201,7 +201,7 @@ async def test_words_on_what_nobody_has_seen_are_not_sent(bench: Bench, stage: S
     await seen.run.pause(actor="ann")
     await seen.page.keyboard.press("Enter")
     alert = seen.page.get_by_role("alert")
-    await expect(alert).to_contain_text("The run changed meanwhile")
+    await expect(alert).to_contain_text("the run changed meanwhile")
     await expect(seen.page.get_by_label("What should happen next?")).to_have_value(TEXT)
     assert not (await seen.run.view()).pending
 

@@ -99,18 +99,18 @@ export const theme = css`
     white-space: pre-wrap;
     overflow-wrap: anywhere;
   }
+  code {
+    unicode-bidi: isolate; /* letters that run to the left move nothing outside of it */
+  }
   a,
   b,
   button,
-  code,
   em,
-  span {
-    unicode-bidi: isolate; /* letters that run to the left move nothing outside of it */
-  }
+  span,
   h1,
   textarea,
   input[type="text"] {
-    unicode-bidi: plaintext; /* it runs as its first letter does, whatever the page's language */
+    unicode-bidi: plaintext; /* isolated too; it runs as its first letter does */
   }
   .dim {
     color: var(--dim);
