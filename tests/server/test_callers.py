@@ -128,6 +128,23 @@ async def test_a_cursor_does_not_reveal_how_many_runs_others_have(
     assert page["next_cursor"] == newest.id
 
 
+@pytest.mark.parametrize("path", ["/v1/runs", "/v1/asks", "/a2a/actor/tasks"])
+async def test_a_cursor_does_not_reveal_that_a_run_of_another_user_exists(
+    serve: Serve, stage: Stage, path: str
+) -> None:
+    """The id of a run follows from its `Idempotency-Key`, which others may guess."""
+    served = await serve(stage.agent("Done."))
+    runs = [await served.mid.start("actor", "Go.", actor=name) for name in ("ann", "bob")]
+    version = {"A2A-Version": "1.0"}
+    name = "pageToken" if "a2a" in path else "cursor"
+    for caller, known in (("ann", runs[:1]), ("bob", runs[1:]), ("vera", runs)):
+        client = await served.client(caller)
+        for cursor in (*(run.id for run in runs), "run_of_none"):
+            reply = await client.get(path, params={name: cursor}, headers=version)
+            is_known = cursor in {run.id for run in known}
+            assert reply.status_code == (200 if is_known else 400), (caller, cursor)
+
+
 async def test_a_thread_is_its_owners_whatever_others_call_theirs(
     serve: Serve, stage: Stage
 ) -> None:
@@ -197,6 +214,8 @@ async def test_who_is_asked_may_answer_and_sees_no_more(serve: Serve) -> None:
     decided = await bob.post(path, json=yes)
     assert (decided.status_code, set(decided.json())) == (202, {"receipt"})
     assert (await run.until("terminal")).phase == "completed"
+    # A list gave bob this cursor while the ask was open: he may still go on from it.
+    expect(await bob.get("/v1/asks", params={"cursor": run.id}), 200)
 
 
 async def test_a_latch_is_told_to_those_whom_it_concerns(serve: Serve, stage: Stage) -> None:

@@ -54,6 +54,17 @@ async def test_a_link_signs_one_browser_in_once(serve: Serve, stage: Stage) -> N
     assert (await browser.get("/v1/session", headers={"Cookie": "x"})).status_code == 401
 
 
+async def test_a_session_opens_no_other_session(serve: Serve, stage: Stage) -> None:
+    """It would have another 12 hours, and outlive the end of the first."""
+    served = await serve(stage.agent("Done."))
+    browser = await served.client("ann")
+    await sign_in(browser)
+    del browser.headers["authorization"]
+    refused = await browser.post("/v1/session", json={})
+    assert (refused.status_code, "set-cookie" in refused.headers) == (401, False)
+    assert (await browser.get("/v1/session")).status_code == 200
+
+
 async def sign_in(client: httpx2.AsyncClient) -> None:
     """Sign a browser in with the token that it shows, and keep the proof as its page does."""
     client.headers[PROOF_HEADER] = (await client.post("/v1/session", json={})).json()["proof"]
@@ -421,14 +432,14 @@ def test_a_session_key_that_would_not_do_is_refused() -> None:
     """Too short, or beside a token, which would then end nothing when it is changed."""
     mid = Midrun("memory://")
     with pytest.raises(Misconfigured, match="session_key"):
-        app(mid, auth=Tokens({TOKEN: Actor()}), session_key=b"short")
+        app(mid, auth=Tokens({TOKEN: Actor(name="ann")}), session_key=b"short")
     with pytest.raises(Misconfigured, match="session_key"):
         app(mid, token=TOKEN, session_key=b"k" * 32)
 
 
 async def test_a_server_that_serves_itself_takes_the_key_too(tmp_path: Path) -> None:
     """`serve` hands it to the app, which says what it thinks of it."""
-    mid, auth = Midrun("memory://"), Tokens({TOKEN: Actor()})
+    mid, auth = Midrun("memory://"), Tokens({TOKEN: Actor(name="ann")})
     with pytest.raises(Misconfigured, match="session_key"):
         await serve_forever(mid, folder=tmp_path, auth=auth, session_key=b"short")
     with pytest.raises(Misconfigured, match="session_key"):

@@ -70,7 +70,7 @@ def test_a_server_without_credentials_is_not_made() -> None:
     with pytest.raises(Misconfigured, match="token"):
         app(mid)
     with pytest.raises(Misconfigured, match="token"):
-        app(mid, token=token_of("me"), auth=Tokens({token_of("me"): Actor()}))
+        app(mid, token=token_of("me"), auth=Tokens({token_of("me"): Actor(name="ann")}))
     for weak in ("", "short"):
         with pytest.raises(Misconfigured, match="characters"):
             app(mid, token=weak)

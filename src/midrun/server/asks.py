@@ -52,7 +52,7 @@ async def _page(visit: Visit, kinds: tuple[str, ...]) -> Response:
     limit = visit.number("limit", 50, least=1, most=200)
     cursor = visit.request.query_params.get("cursor", "")
     query = Query(attention=True, decider=visit.own_runs_only, limit=limit, cursor=cursor)
-    page = await visit.lobby.store.runs(query)
+    page = await visit.list_runs(query)
     found: list[ShownAsk] = []
     for row in page.items:
         if row.head.asks:

@@ -119,6 +119,9 @@ async def who(visit: Visit) -> Response:
 
 async def sign_in(visit: Visit) -> Response:
     """Exchange a token, or the code of a one-time link, for a cookie and its proof."""
+    if visit.caller.session is not None:  # or a session could be made to last for ever
+        problem = "Cannot open a session with a session. Send a token or a code."
+        raise Problem("unauthorized", 401, problem)
     await visit.body(Empty)
     sessions, actor = visit.lobby.sessions, visit.actor
     secret = sessions.open(actor, token=visit.caller.token)

@@ -161,7 +161,7 @@ async def listed(visit: Visit) -> Response:
         limit=limit,
         cursor=given.get("cursor", ""),
     )
-    page = await visit.lobby.store.runs(query)
+    page = await visit.list_runs(query)
     counts = {} if visit.own_runs_only else await visit.lobby.store.counts()
     items = await visit.lobby.lines.of(page.items, visit.actor)
     return answer(

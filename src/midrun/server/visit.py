@@ -21,12 +21,12 @@ from midrun.core.values import Actor, When
 from midrun.embed.desk import run_for
 from midrun.embed.midrun import Midrun
 from midrun.embed.run import Run
-from midrun.errors import ControlRefused, Misconfigured, RunNotFound
+from midrun.errors import ControlRefused, CursorRefused, Misconfigured, RunNotFound
 from midrun.handles.asking import Asking
 from midrun.handles.receipt import Receipt
 from midrun.handles.view import RunView
 from midrun.ports.clock import boottime, wall
-from midrun.ports.store import Store
+from midrun.ports.store import Page, Query, RunRow, Store
 from midrun.server.attending import Attending
 from midrun.server.bridges import Bridges
 from midrun.server.channels import Channels
@@ -199,6 +199,27 @@ class Visit:
         with self.lobby.allowance.heavy_read(self.actor.name):
             async with self.lobby.heavy_reads:
                 yield
+
+    async def list_runs(self, query: Query) -> Page[RunRow]:
+        """Return a page of runs.
+
+        A cursor is the id of a run. One that no list has shown to a user is refused like one
+        that does not exist, so that a user cannot find out which runs of others exist.
+
+        Raises:
+            CursorRefused: no list has given the cursor to this caller.
+        """
+        page = await self.lobby.store.runs(query)
+        if query.cursor and not await self._may_be_listed(RunId(query.cursor)):
+            raise CursorRefused(query.cursor)
+        return page
+
+    async def _may_be_listed(self, run: RunId) -> bool:
+        """Tell whether a list may have shown `run` to the caller, now or earlier."""
+        if await self.sees(run):
+            return True
+        asks = (await self.lobby.views.state(run)).asks
+        return any(ask.audience == f"user:{self.actor.name}" for ask in asks)
 
     def asking(self, reason: str = "") -> Asking:
         """Return who asks, under which request id, and what they had seen of the run."""

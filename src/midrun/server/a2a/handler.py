@@ -184,7 +184,7 @@ class Handler(RequestHandler):
                 limit=size,
                 cursor=params.page_token,
             )
-            page = await visit.lobby.store.runs(query)
+            page = await visit.list_runs(query)
         except (CursorRefused, Misconfigured) as error:
             raise InvalidParamsError(str(error)) from None
         tasks = []
