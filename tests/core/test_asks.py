@@ -8,7 +8,8 @@ import pytest
 from midrun.core import controls as c
 from midrun.core import evidence as v
 from midrun.core.audience import may_decide
-from midrun.core.entries import CallDone, CallStarted, LateResult, RunImported
+from midrun.core.entries import CallDone, CallStarted, LateResult, RunImported, RunStarted
+from midrun.core.fork import fork
 from midrun.core.ids import SECOND, AskId, CallId, Epoch, Micros
 from midrun.core.orders import CallModel, CallTool, CheckCall, Settle
 from midrun.core.state import Stage
@@ -67,6 +68,21 @@ def test_an_approval_that_was_imported_does_not_count_and_its_bearer_cannot_rene
         again = AskId("a2")
         run.when(c.Approve(ask=again, by=eve)).then(refused="not_allowed")
         run.when(c.Approve(ask=again, by=Actor(name="bo"))).then(phase=Phase.QUEUED)
+
+
+def test_every_bearer_of_a_run_is_excluded_from_what_follows_from_it() -> None:
+    """Also after a second import, in a fork, and in the child runs that its calls begin."""
+    run = begun.replies(SEARCH).starts("c2").when(c.Pause()).after(done(C2)).advances()
+    for name in ("eve", "bo"):
+        run = run.after(RunImported(checkpoint=run.state.run, head="", by=name))
+    forked = fork(run.state, by=Actor(name="cy"))
+    assert isinstance(forked, RunStarted)
+    assert forked.steered_by == ("eve", "bo")  # the history names ann
+    run = taken(run.when(c.Resume())).replies(SIGN).advances()
+    assert run.state.asks[-1].excluded == ("ann", "eve", "bo")
+    call = run.state.call(run.state.asks[-1].call)
+    assert call is not None
+    assert call.steered_by == ("ann", "eve", "bo")  # as a child run is told
 
 
 def test_a_question_with_a_continuation_has_the_call_made_again_with_the_answer() -> None:

@@ -123,6 +123,26 @@ async def test_who_steered_the_parent_does_not_decide_on_the_child(opened: Opene
     assert shop.did == ["w", "x"]
 
 
+async def test_who_steered_the_child_does_not_approve_what_its_parent_does_then(
+    opened: Opener,
+) -> None:
+    """The parent goes by the result of its child, which the words on the child led to."""
+    shop = Workshop()
+    aide = shop.agent(Use("pay", name="x"), told, name="aide")
+    turns = [Use("aide", task="Do"), Use("sign", name="y"), told]
+    midrun = await opened(delegating(aide, turns=turns, stage=shop))
+    run = await midrun.start("parent", "go", actor="ada")
+    await run.until("waiting")
+    child = await child_of(midrun, run)
+    await child.decline("Sign y instead", actor="bob")
+    ask = await recorded(run, AskOpened, 2)
+    assert (await refused(run.approve(ask=ask.ask, actor="bob"))).reason == "not_allowed"
+    assert shop.did == []
+    await run.approve(ask=ask.ask, actor="cyd")
+    await run.until("completed")
+    assert await midrun.verify(run.id)
+
+
 async def test_an_edit_on_the_parent_is_put_to_another_person(opened: Opener) -> None:
     """The child asks again, and the parent knows who may not decide."""
     shop = Workshop()

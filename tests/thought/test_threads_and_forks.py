@@ -363,3 +363,33 @@ async def test_a_call_under_way_in_an_older_run_of_the_thread_is_not_called_unma
     assert [u.problem for t in listens.heard for u in t.uses] == ["still under way there"]
     shop.gate("x").set()
     await one.until("completed")
+
+
+@pytest.mark.parametrize("goes_on", ["thread", "fork"])
+async def test_who_answered_in_an_earlier_run_does_not_approve_what_follows(
+    opened: Opener, goes_on: str
+) -> None:
+    """The history has the answer without the name of its author; four eyes know the name."""
+    shop = Workshop()
+
+    def cue(messages: Transcript) -> Line:
+        if any(turn.text == "second" for turn in messages):
+            return Use("sign", name="x")
+        return "First." if messages.spoken else Use("ask_human", question="Which account?")
+
+    agent = Agent("actor", model=ScriptedModel(cue), tools=shop.tools())
+    midrun = await opened(agent)
+    one = await midrun.start("actor", "first", thread=THREAD, actor="ada")
+    await one.until("waiting")
+    await one.answer("DE89", actor="bob")
+    await one.until("completed")
+    if goes_on == "fork":
+        two = await one.fork(instruction="second", actor="cyd")
+    else:
+        two = await midrun.start("actor", "second", thread=THREAD, actor="cyd")
+    await two.until("waiting")
+    with pytest.raises(ControlRefused) as refused:
+        await two.approve(actor="bob")
+    assert refused.value.reason == "not_allowed"
+    assert shop.did == []
+    assert await midrun.verify(two.id)

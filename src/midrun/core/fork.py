@@ -4,7 +4,7 @@ A fork starts a new run from a boundary of another. It inherits what was said an
 what was done: the effects of the first run stay the first run's, to keep or to undo.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -33,10 +33,12 @@ def fork(state: State, *, by: Actor, instruction: str = "") -> RunStarted | Refu
     if state.spec is None or not is_boundary(state):
         return Refused(reason="not_a_boundary", seq=state.seq)
     spec = state.spec
+    told = bounded(tuple(history(state)))
     return replace(
         spec,
         task=instruction or spec.task,
-        history=bounded(tuple(history(state))),
+        history=told,
+        steered_by=find_unnamed(state.steered_by, told, by.name),
         plan=state.plan,
         stop=state.stop,
         by=by.name,
@@ -46,6 +48,18 @@ def fork(state: State, *, by: Actor, instruction: str = "") -> RunStarted | Refu
         parent=None,
         forked=Origin(run=state.run, seq=state.seq),
     )
+
+
+def find_unnamed(
+    steered_by: Iterable[str], told: Sequence[Message], by: str
+) -> tuple[str, ...]:
+    """Return the people of `steered_by` whom neither the history `told` nor `by` names.
+
+    A history has answers, reasons and condensed texts without the names of their authors. Four
+    eyes exclude the authors from what a run does with that history.
+    """
+    named = {by, *(message.by for message in told if message.role != "runtime")}
+    return tuple(name for name in dict.fromkeys(steered_by) if name and name not in named)
 
 
 def is_boundary(state: State) -> bool:

@@ -257,7 +257,6 @@ class State(Value, kw_only=True):
     since_by: str = ""  # ... and who asked for it
     spec: RunStarted | None = None
     agent_print: str = ""  # of the agent that drove it last
-    imported_by: str = ""  # the actor who brought it in with a checkpoint, if one did
 
     epoch: Epoch = Epoch(0)
     leased: bool = False
@@ -296,7 +295,7 @@ class State(Value, kw_only=True):
     plan: tuple[Item, ...] = ()
     messages: Vector[Message] = field(default_factory=Vector)
     spoken: int = 0  # how many of them the agent's model said, whole or in part
-    steered_by: tuple[str, ...] = ()  # people whose words the agent has been given
+    steered_by: tuple[str, ...] = ()  # whose words the agent was given, and who imported it
     condensed: int = 0
     summary: str = ""
     window: int = 0

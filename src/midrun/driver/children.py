@@ -93,7 +93,9 @@ def _end(flight: Flight, state: State, child: State) -> Close | AskPerson | None
     call, epoch = flight.call.id, state.epoch
     match child.phase:
         case Phase.COMPLETED:
-            return Close(epoch=epoch, outcome=CallDone(call=call, result=child.output))
+            led = tuple(name for name in child.steered_by if name not in state.steered_by)
+            done = CallDone(call=call, result=child.output, steered_by=led)
+            return Close(epoch=epoch, outcome=done)
         case Phase.FAILED if not flight.stop:
             error = child.error.error if child.error else "it failed"
             return Close(epoch=epoch, outcome=CallFailed(call=call, error=error))

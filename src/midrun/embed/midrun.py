@@ -17,6 +17,7 @@ from midrun.agents.checkpoint import Checkpoint
 from midrun.codec.redaction import Find
 from midrun.core.entries import RunStarted
 from midrun.core.evolve import apply
+from midrun.core.fork import find_unnamed
 from midrun.core.ids import CallId, Micros, RunId
 from midrun.core.stops import MaxCost, Stop, leaves
 from midrun.core.values import Json
@@ -247,12 +248,15 @@ class Midrun:
         self._check_price(known, stop)
         person, thread = actor_of(actor), given.name("thread", thread or "")
         owner = person.name if own_thread else ""
-        history = await said_before(self.store, thread, owner=owner, runs=self._thread_runs)
+        history, people = await said_before(
+            self.store, thread, owner=owner, runs=self._thread_runs
+        )
         started = RunStarted(
             task=given.task(task),
             **known.spec(stop),
             thread=thread,
             history=history,
+            steered_by=find_unnamed(people, history, person.name),
             labels=given.labels(labels),
             by=person.name,
             role=person.role,

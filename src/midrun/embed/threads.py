@@ -14,16 +14,18 @@ THREAD_RUNS: Final = 50
 
 async def said_before(
     store: Store, thread: str, *, owner: str = "", runs: int = THREAD_RUNS
-) -> tuple[Message, ...]:
-    """Return what the newest `runs` of a thread said, oldest first, without their history.
+) -> tuple[tuple[Message, ...], tuple[str, ...]]:
+    """Return what the newest `runs` of a thread said, oldest first, and who steered them.
 
-    So what an older run says after a newer one has started is not lost to the thread. With an
-    `owner`, the thread is that of the owner: runs of others under the same name are not in it.
+    Each run is told without the history that it was given itself. So what an older run says
+    after a newer one has started is not lost to the thread. With an `owner`, the thread is that
+    of the owner: runs of others under the same name are not in it.
     """
     if not thread:
-        return ()
+        return (), ()
     page = await store.runs(Query(thread=thread, owner=owner, limit=runs))
     said: list[Message] = []
+    people: list[str] = []
     for row in reversed(page.items):
         try:
             state = await load(store, row.run)
@@ -32,8 +34,9 @@ async def said_before(
             said.append(Message(role="runtime", text=lost))
             continue
         said += history(state, inherited=len(state.started.history))
+        people += state.steered_by
     told = bounded(said)
     if page.cursor:
         forgotten = f"What was said in this thread before its newest {runs} runs is left out."
         told = (Message(role="runtime", text=forgotten), *told)
-    return told
+    return told, tuple(people)

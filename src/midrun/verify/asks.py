@@ -31,13 +31,12 @@ def hash_of(args: Json) -> str:
 class Asks(Watch):
     """Watches every ask, and every start that needs one."""
 
-    __slots__ = ("_applied", "_approvals", "_importer", "_redirects")
+    __slots__ = ("_applied", "_approvals", "_redirects")
 
     def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
         super().__init__(ledger, found)
         self._redirects: set[int] = set()  # instructions that wait for their boundary
         self._applied = 0  # seq of the last one that took effect
-        self._importer = ""  # who brought the run in with a checkpoint
         self._approvals: dict[str, tuple[int, AskAnswered]] = {}
 
     def opened(self, record: Record, entry: AskOpened) -> None:
@@ -77,10 +76,7 @@ class Asks(Watch):
             text = f"{entry.ask} is for {audience}, but {entry.by} ({entry.role}) decided it."
             self.report("I25", record.seq, text)
         elif ask.entry.four_eyes and entry.by in steered_by:
-            text = f"{entry.ask} needs another person: {entry.by} steered the run to its call."
-            self.report("I25", record.seq, text)
-        elif ask.entry.four_eyes and entry.by == self._importer:
-            text = f"{entry.ask} needs a second person, but {entry.by} imported the run."
+            text = f"{entry.ask} needs another person: {entry.by} steered or imported it."
             self.report("I25", record.seq, text)
 
     def ended(self, record: Record, entry: RunCompleted | RunCancelled) -> None:
@@ -119,10 +115,9 @@ class Asks(Watch):
             return f"the run was redirected after {ask_} had been approved"
         return ""
 
-    def imported(self, _: Record, entry: RunImported) -> None:
+    def imported(self, _: Record, __: RunImported) -> None:
         """Approvals that came with a checkpoint cover no start after it."""
         self._approvals.clear()
-        self._importer = entry.by
 
     def redirected(self, record: Record, _: RedirectRequested) -> None:
         """A new instruction waits."""

@@ -38,6 +38,7 @@ from midrun.core.entries import (
     RunCancelled,
     RunCompleted,
     RunFailed,
+    RunImported,
     RunPaused,
     RunResumed,
     RunStarted,
@@ -200,6 +201,12 @@ def _started(books: Ledger, _: int, entry: RunStarted) -> None:
     books.steered_by = spoken | {entry.by, *entry.steered_by}
 
 
+def _imported(books: Ledger, _: int, entry: RunImported) -> None:
+    books.steered_by.add(entry.by)
+    for made in books.calls.values():
+        made.steered_by.add(entry.by)
+
+
 def _leased(books: Ledger, _: int, entry: LeaseTaken) -> None:
     books.epoch, books.leased = entry.epoch, True
 
@@ -294,6 +301,7 @@ def _call_started(books: Ledger, _: int, entry: CallStarted) -> None:
 
 
 def _call_done(books: Ledger, seq: int, entry: CallDone) -> None:
+    books.steered_by.update(entry.steered_by)
     made = _ended(books, seq, entry.call, "done")
     if made is not None and made.purpose == "step" and entry.reply is not None:
         for use in entry.reply.uses:
@@ -417,6 +425,7 @@ def _no_longer_open(books: Ledger, ask_: str) -> tuple[Posed | None, Made | None
 
 _ARMS = {
     RunStarted: _started,
+    RunImported: _imported,
     LeaseTaken: _leased,
     StoodDown: _let_go,
     RunWaiting: _let_go,

@@ -43,6 +43,7 @@ class CallDone(Fact, kw_only=True):
     reply: Reply | None = None
     spent: Spend | None = None
     encoding_error: str = ""  # the effect happened, but its result was not JSON
+    steered_by: tuple[str, ...] = ()  # people who steered the child run to its result
 
 
 class CallFailed(Fact, kw_only=True):

@@ -24,7 +24,7 @@ class RunStarted(Asked, kw_only=True):
     model_attempts: int = 6
     window: int = 0  # condense when a prompt grew past this many tokens; 0 is never
     parent: Origin | None = None
-    steered_by: tuple[str, ...] = ()  # of a child: people who steered its parent to this run
+    steered_by: tuple[str, ...] = ()  # people who led to it, but are not in `history`
     forked: Origin | None = None
     trace: str = ""  # the W3C traceparent that its spans belong to
 

@@ -23,7 +23,7 @@ def ask_opened(state: State, entry: AskOpened) -> State:
     """A call waits for a person; unless it is queued, so does its step."""
     excluded = entry.excluded
     if entry.four_eyes:
-        for name in (*call_of(state, entry.call).steered_by, state.imported_by):
+        for name in call_of(state, entry.call).steered_by:
             excluded = with_name(excluded, name)
     ask = Ask(
         id=entry.ask,

@@ -132,6 +132,8 @@ def call_done(state: State, entry: CallDone) -> State:
         error=entry.encoding_error,
     )
     state = _closed(state, call, entry.spent)
+    for name in entry.steered_by:
+        state = replace(state, steered_by=with_name(state.steered_by, name))
     if entry.reply is not None and call.purpose == "step":
         return _replied(state, call, entry.reply)
     return state

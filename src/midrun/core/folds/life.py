@@ -12,6 +12,7 @@ from midrun.core.entries import (
     RunWoken,
     StoodDown,
 )
+from midrun.core.ids import number_of
 from midrun.core.state import Arms, State, with_name
 from midrun.core.values import Message, Phase
 
@@ -31,18 +32,20 @@ def run_imported(state: State, entry: RunImported) -> State:
     """The run goes on in this store; no approval that came with it counts any more.
 
     The lines that say who approved a call were written where this store could not see it.
-    A call that is still to be made, or made once more, therefore asks again.
+    A call that is still to be made, or made once more, therefore asks again. They also say who
+    steered the run, so the person who brought them counts as one who did.
     """
     parked = (n for frame in state.frames for n in frame.parked)
-    for number in (*state.open, *parked):
+    asked = (number_of(state.asks[n - 1].call) for n in state.open_asks)
+    for number in {*state.open, *parked, *asked}:
         call = state.calls[number - 1]
-        if call.approval is not None:
-            state = state.with_call(replace(call, approval=None))
+        steered_by = with_name(call.steered_by, entry.by)
+        state = state.with_call(replace(call, approval=None, steered_by=steered_by))
     for number in state.open_asks:
         ask = state.asks[number - 1]
         if ask.four_eyes:
             state = state.with_ask(replace(ask, excluded=with_name(ask.excluded, entry.by)))
-    return replace(state, imported_by=entry.by)
+    return replace(state, steered_by=with_name(state.steered_by, entry.by))
 
 
 def lease_taken(state: State, entry: LeaseTaken) -> State:
