@@ -52,6 +52,8 @@ async def test_loopback_has_three_names_and_others_are_allowed_byname_of(
             ("RUNS.example:8443", 200),
             ("other.example:444", 200),
             ("other.example", 421),
+            ("runs.example:8443@evil.example", 421),
+            ("runs.example:", 200),
         ):
             url = f"http://127.0.0.1:{port}/"
             assert (await outside.get(url, headers={"Host": host})).status_code == status

@@ -264,6 +264,30 @@ async def test_a_token_that_is_revoked_ends_its_sessions_and_streams(stage: Stag
             stage.gate("x").set()
 
 
+async def test_a_long_poll_ends_with_its_session(serve: Serve, stage: Stage) -> None:
+    """A browser that has signed out is not shown the run when that changes."""
+    served = await serve(stage.agent(Use("slow", name="x"), "."))
+    browser = await served.client("ann")
+    run = await served.mid.start("actor", "Go.", actor="ann")
+    await stage.start("x").wait()
+    await sign_in(browser)
+    del browser.headers["authorization"]
+    replies: list[httpx2.Response] = []
+
+    async def wait() -> None:
+        path, prefer = f"/v1/runs/{run.id}?until=completed", {"Prefer": "wait=60"}
+        replies.append(await browser.get(path, headers=prefer))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        while not served.app.streams:
+            await checkpoint()
+        served.app.end_sessions("ann")
+    assert [reply.status_code for reply in replies] == [401]
+    assert (await run.view()).phase == "running"
+    stage.gate("x").set()
+
+
 async def test_a_cookie_of_another_port_is_not_ours(serve: Serve, stage: Stage) -> None:
     """Browsers send cookies to every port of a host, so each server's has a name of its own."""
     served = await serve(stage.agent("Done."))

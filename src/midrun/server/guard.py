@@ -128,7 +128,7 @@ def check_host(scope: Scope, headers: Headers, allowed: Collection[str]) -> None
         host = hosts[0].lower()
         default = _DEFAULT_PORTS.get(scope["scheme"], 80)
         name, port = split_host(host, default)
-        if host in allowed or name in allowed:
+        if host in allowed or (name in allowed and port):
             return
         server = scope.get("server") or ("", None)
         if name in LOOPBACK and port == (server[1] or default):
@@ -145,6 +145,8 @@ def split_host(host: str, default: int = 80) -> tuple[str, int]:
     name, colon, port = host.rpartition(":")
     if not colon or host.endswith("]"):
         return host, default
+    if not port:
+        return name, default
     return name, int(port) if port.isdecimal() and port.isascii() else 0
 
 

@@ -211,10 +211,13 @@ async def look(visit: Visit) -> Response:
             async with anyio.create_task_group() as tasks:
                 waiting = tasks.cancel_scope
                 tasks.start_soon(_until, visit.over, waiting)
+                tasks.start_soon(_until, partial(visit.caller.leaves, visit.lobby), waiting)
                 if not wanted:
                     tasks.start_soon(_until, partial(_otherwise, visit, run), waiting)
                 found = await _changed(visit, run, wanted)
                 waiting.cancel()
+        if not await visit.caller.holds(visit.lobby):
+            raise Problem("unauthorized", 401, "Cannot show the run: the session has ended.")
     shown = await visit.lobby.views.shown_in(found or await visit.lobby.views.state(run.id))
     headers["ETag"] = etag(shown)
     if _has(visit, shown):
