@@ -265,7 +265,7 @@ async def test_a_row_that_says_something_else_than_its_journal_is_found(
     async with Midrun(kept_at(path)) as midrun:
         (problem,) = (await midrun.verify(run_id)).problems
     assert (problem.invariant, problem.seq) == ("I2", last)
-    assert f"The row says {column} " in problem.text
+    assert f"The row has {column} " in problem.text
 
 
 async def test_a_label_that_was_added_by_hand_is_found(told: tuple[Path, str, int]) -> None:

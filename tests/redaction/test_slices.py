@@ -16,7 +16,7 @@ from midrun.core.placeholders import PLACEHOLDER
 from midrun.core.values import Json
 from midrun.driver import vault as vaults
 from midrun.driver.hiding import hide
-from midrun.driver.vault import FEW, Vault
+from midrun.driver.vault import SEARCHED_ONE_BY_ONE_MAX, Vault
 
 RUN = RunId("run_1")
 
@@ -57,7 +57,7 @@ def test_known_secrets_are_found_in_pieces_as_in_the_whole(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vaults, "SLICE_CHARS", piece)
         patch.setattr(vaults, "PIECE_CHARS", piece)
-        patch.setattr(vaults, "FEW", 8)
+        patch.setattr(vaults, "SEARCHED_ONE_BY_ONE_MAX", 8)
         assert at.known(text) == whole
     left = PLACEHOLDER.sub("|", whole)
     assert not [secret for secret in secrets if secret in left]
@@ -66,7 +66,7 @@ def test_known_secrets_are_found_in_pieces_as_in_the_whole(
 def test_of_many_secrets_each_is_found() -> None:
     """Wherever it begins."""
     at = Vault(redact=True, key=b"k").of(RUN)
-    secrets = [f"{n:03}-hunter-{n * n}" for n in range(FEW * 4)]
+    secrets = [f"{n:03}-hunter-{n * n}" for n in range(SEARCHED_ONE_BY_ONE_MAX * 4)]
     for secret in secrets:
         at.cover(secret)
     filler = "lorem ipsum " * (2 * SLICE_CHARS // len(secrets) // 12)

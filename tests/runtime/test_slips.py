@@ -79,7 +79,7 @@ async def test_a_name_that_is_too_long_is_refused_by_name(
             await slip(midrun)
         assert caught.value.where == where
         assert not (await midrun.runs()).items
-        with pytest.raises(Misconfigured, match="a run may have 32, got 33"):
+        with pytest.raises(Misconfigured, match="must be at most 32, got 33"):
             await midrun.start("asker", "Go.", labels=[str(n) for n in range(33)])
 
 

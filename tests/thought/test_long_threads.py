@@ -65,7 +65,7 @@ async def test_a_thread_says_that_its_oldest_runs_are_left_out(path: Path) -> No
         left_out, *kept = started.history
         assert (left_out.role, kept[0].text) == ("runtime", "second")
         assert left_out.text == (
-            "What was said in this thread before its newest 2 runs is left out."
+            "Messages from before the newest 2 runs of this thread are left out."
         )
         await fourth.until("completed")
     with pytest.raises(Misconfigured, match="thread_runs"):

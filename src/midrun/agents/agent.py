@@ -87,12 +87,12 @@ class Agent:
         self.fingerprint: Final = _fingerprint(self)
 
     def spec(self, stop: Stop | None = None) -> Started:
-        """Return what a run of this agent starts with; `stop` stands in for the agent's own.
+        """Return the settings of a new run; `stop` replaces the agent's own, if given.
 
         Raises:
             Misconfigured: `stop` has a custom condition that the agent's own does not name.
         """
-        if name := self.undeclared_stop(stop):
+        if name := self.find_undeclared_stop(stop):
             problem = (
                 "Cannot start: the agent's own stop does not name this function, and a worker "
                 "that reads the name in a journal does not import it. Add Custom(fn) to "
@@ -108,8 +108,8 @@ class Agent:
             window=self.window,
         )
 
-    def undeclared_stop(self, stop: Stop | None) -> str:
-        """Return the first custom condition of `stop` that the agent's own lacks, or ""."""
+    def find_undeclared_stop(self, stop: Stop | None) -> str:
+        """Return the first custom condition of `stop` that the agent's `stop` lacks, or ""."""
         declared = custom_names(self.stop)
         return next((name for name in custom_names(stop) if name not in declared), "")
 

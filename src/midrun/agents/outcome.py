@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias, TypeGuard
 
 from midrun.agents.checkpoint import Checkpoint
 from midrun.core.ids import AskId, CallId, Micros, RunId
-from midrun.core.placeholders import about_hidden
+from midrun.core.placeholders import check_hidden
 from midrun.core.report import Report, report
 from midrun.core.state import Ask, State
 from midrun.core.values import AskKind, Json, Phase, Value
@@ -207,7 +207,7 @@ def _view(state: State, ask: Ask) -> AskView:
         tool=call.use.tool,
         args=call.use.args,
         why=call.use.why,
-        hidden=about_hidden(ask, call.use)[0],
+        hidden=check_hidden(ask, call.use)[0],
         audience=ask.audience,
         expires_at=ask.expires,
         declinable=ask.declinable,

@@ -139,7 +139,7 @@ def secret_paths(schema: dict[str, Json]) -> tuple[str, ...]:
     """Return the paths of the fields in `schema` that are named for a secret.
 
     The author of a tool declares a secret by giving a parameter, or a field of a parameter's
-    own type, such a name. The keys of a dictionary are not in the schema: whoever fills it in
+    own type, such a name. The keys of a dictionary are not in the schema: the model
     chooses them.
     """
     defs = _object(schema.get("$defs", {}))

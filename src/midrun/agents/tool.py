@@ -363,7 +363,7 @@ def _misfit(tool: Tool) -> str:
     names = {path.split(".")[0] for path in tool.traits.secret}
     if unknown := names.difference(properties):
         return f"secret={min(unknown)!r} is none of its arguments: {', '.join(properties)}"
-    if problem := _hook_misfit(tool):
+    if problem := _find_hook_problem(tool):
         return problem
     if callable(tool.approve):
         if is_async(tool.approve) or not _takes(tool.approve, 1):
@@ -376,8 +376,8 @@ def _misfit(tool: Tool) -> str:
     return "timeout is a time to wait: timedelta(seconds=30)"
 
 
-def _hook_misfit(tool: Tool) -> str:
-    """Return which hook cannot be called, and what to do; or ""."""
+def _find_hook_problem(tool: Tool) -> str:
+    """Describe the first hook that cannot be called, and the remedy; "" if all can."""
     for hook, parameters in _HOOKS.items():
         fn = getattr(tool, hook)
         if fn is not None and not _takes(fn, parameters.count(",") + 1):

@@ -25,7 +25,7 @@ def anywhere(made: ArgumentParser) -> None:
 
 
 def token(made: ArgumentParser, what: str) -> None:
-    """Take the file of a token, and refuse the token itself."""
+    """Add `--token-file`; refuse `--token`."""
     made.add_argument("--token-file", metavar="FILE", help=f"has the token {what}")
     made.add_argument("--token", action=_RefuseToken, help=SUPPRESS)
 

@@ -108,7 +108,7 @@ async def _in_terminal(shown: Demo, opened: Opened, say: Sayer) -> int:
 
 
 def _describe_left(view: RunView) -> str:
-    """Return how a run stands that this process no longer drives, and how it goes on."""
+    """Describe a run that this process no longer drives, and how to continue it."""
     at = f", at {place(view)}" if place(view) else ""
     again = hinting.demo("--terminal")
     if view.phase not in DRIVABLE:

@@ -163,7 +163,7 @@ async def worker(args: Namespace, say: Sayer) -> int:
 
 
 def _end_at_next_signal() -> None:
-    """End the process at the next SIGINT or SIGTERM, whatever its calls are doing."""
+    """End the process at the next SIGINT or SIGTERM, without waiting for calls."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end_at_once)
 
@@ -181,7 +181,7 @@ def _end_at_once(number: int, _: object) -> None:
 
 
 def _end_if_code_is_left() -> None:
-    """End the process if code of tools still runs in it: Python would wait for its end."""
+    """End the process now if tool code still runs: Python would wait for that code."""
     left = list_unfinished()
     if not left:
         return

@@ -120,5 +120,8 @@ def _read_token(file: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise Misconfigured(f"--token-file {file}", f"Cannot read a token: {error}") from error
     if not token:
-        raise Misconfigured(f"--token-file {file}", "Cannot read a token: the file is empty")
+        raise Misconfigured(
+            f"--token-file {file}",
+            "Cannot read a token: the file is empty. Write the token to it",
+        )
     return token

@@ -88,7 +88,7 @@ async def shown(run: AnyRun, args: Namespace, say: Sayer, watch: Watch) -> int:
 
 
 async def _detached(run: AnyRun, args: Namespace, say: Sayer) -> int:
-    """Say that the bar was left, and whether the run goes on: a worker may not have it."""
+    """Print that the bar was left, and whether a worker still drives the run."""
     sign = (await run.view()).sign
     stands = " — ".join(filter(None, (sign.word, sign.note)))
     goes_on = sign.look in {"running", "pausing"}

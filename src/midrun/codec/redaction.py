@@ -19,7 +19,7 @@ matches, `str.find` a tenth of that. So:
 - Cutting into slices changes nothing: a pattern sees the text beyond its slice (`pos` and
   `endpos` of `re` cut nothing off), and every rule remembers where its last match ended.
 - A text that consists of secrets, or of what looks like them, is hidden from the point where
-  there are too many (`_Looks`).
+  there are too many (`_LookLimit`).
 """
 
 import re
@@ -47,23 +47,23 @@ JSON_MAX_CHARS: Final = 131_072
 """A longer text is not decoded, even if it is JSON: decoding cannot be cut into slices."""
 
 RARE_CHARS: Final = 32
-"""A letter is rare if there are as many others to each."""
+"""A letter is rare in a text if it is at most one of this many characters."""
 
 HEAD_REACH_CHARS: Final = 544
-"""How long the beginning of a shape may be, with what must follow it."""
+"""The longest text that `Rule.head` may match, lookahead included."""
 
-FREE_LOOKS: Final = 4096
+TEXT_MIN_LOOKS: Final = 4096
 CHARS_PER_LOOK: Final = 64
-SECRET_COST: Final = 6
+SECRET_COST_LOOKS: Final = 6
 
 PLAIN_MAX_CHARS: Final = 256
-LEAF_COST: Final = 32
-"""Characters whose search costs about as much as a look at a number."""
+LEAF_COST_CHARS: Final = 32
+"""The cost of a number or another leaf, in characters of text that take as long to search."""
 
-COVER_COST: Final = 128
-"""The same for a secret that is hidden."""
+COVER_COST_CHARS: Final = 128
+"""The cost of a secret that is hidden, in the same unit."""
 
-SHORTEST_CHARS: Final = 6
+TEXT_MIN_CHARS: Final = 6
 """No text that is shorter holds a secret beside something else: `pin=12`."""
 
 NAME_MAX_CHARS: Final = 40
@@ -108,14 +108,14 @@ ENDINGS: Final = (
 )
 """Ends of the names of secrets, in any spelling: `apiKey`, `X-Api-Key`, `OPENAI_API_KEY`."""
 
-WORDS: Final = ("auth", "cvv", "dsn", "jwt", "otp", "otp code", "pat", "pin", "pin code")
+LAST_WORDS: Final = ("auth", "cvv", "dsn", "jwt", "otp", "otp code", "pat", "pin", "pin code")
 """Last words of the names of secrets: `user_pin` and `userPin`, but not `spin`."""
 
-WHOLE: Final = ("bearer", "pwd", "token")
-"""Names that mean a secret only on their own: a `next_page_token` is none."""
+WHOLE_NAMES: Final = ("bearer", "pwd", "token")
+"""Names that mean a secret only as the whole name: `next_page_token` does not."""
 
 _JOINED_ENDINGS: Final = tuple(name.replace(" ", "") for name in ENDINGS)
-_JOINED_WORDS: Final = frozenset(name.replace(" ", "") for name in WORDS)
+_JOINED_WORDS: Final = frozenset(name.replace(" ", "") for name in LAST_WORDS)
 _LETTERS: Final = re.compile(r"[^a-z0-9]")
 _SEGMENTS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
@@ -124,7 +124,7 @@ _SEGMENTS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 def is_secret_name(name: str) -> bool:
     """Tell whether a field of this name holds a secret."""
     plain = _LETTERS.sub("", name.lower())
-    if plain in WHOLE or plain.endswith(_JOINED_ENDINGS):
+    if plain in WHOLE_NAMES or plain.endswith(_JOINED_ENDINGS):
         return True
     last = [part.lower() for part in _SEGMENTS.findall(name)[-2:]]
     return bool(last) and not _JOINED_WORDS.isdisjoint({last[-1], "".join(last)})
@@ -134,7 +134,7 @@ def may_name_a_secret(text: str) -> bool:
     """Tell whether the name of a secret may be in `text`, a part of some JSON."""
     plain = _LETTERS.sub("", text.lower())
     # An escaped letter could hide one: "pass\u0077ord".
-    names = (*_JOINED_ENDINGS, *WHOLE)
+    names = (*_JOINED_ENDINGS, *WHOLE_NAMES)
     if "\\u" in text or any(name in plain for name in names):
         return True
     return not _JOINED_WORDS.isdisjoint(part.lower() for part in _SEGMENTS.findall(text))
@@ -143,7 +143,7 @@ def may_name_a_secret(text: str) -> bool:
 # ── a name before a secret, in a text ────────────────────────────────────────
 
 
-def _tree(words: Iterable[str]) -> str:
+def _prefix_tree_pattern(words: Iterable[str]) -> str:
     """Return a pattern of all `words` that tries each beginning once."""
     branches: dict[str, list[str]] = {}
     for word in words:
@@ -151,16 +151,17 @@ def _tree(words: Iterable[str]) -> str:
     parts: list[str] = []
     for first, rest in sorted(branches.items(), reverse=True):  # the empty one last
         letter = "[-_]?" if first == " " else f"[{first}{first.upper()}]" if first else ""
-        parts.append(letter + (_tree(rest) if any(rest) else ""))
+        parts.append(letter + (_prefix_tree_pattern(rest) if any(rest) else ""))
     return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
 
 
+_ALL_NAMES: Final = (*ENDINGS, *LAST_WORDS, *WHOLE_NAMES)
 _NAMES: Final = tuple(
     (
         mark,
         re.compile(
             rf"""{mark}[\s\]"'\\]{{0,8}}+"""
-            rf"""({_tree({name[::-1] for name in (*ENDINGS, *WORDS, *WHOLE)})}"""
+            rf"""({_prefix_tree_pattern(name[::-1] for name in _ALL_NAMES)}"""
             rf"""[\w-]{{0,{NAME_MAX_CHARS}}}+)"""
         ),
     )
@@ -188,13 +189,13 @@ _VALUE: Final = re.compile(
 )
 _SCHEME_PREFIX: Final = re.compile(r"(?:bearer|basic)\s{1,3}", re.IGNORECASE)
 _REFERENCE: Final = re.compile(r"\$[A-Za-z_{(]|\{\{")
-"""`$TOKEN` and `{{ token }}` name a secret, and are none."""
+"""`$TOKEN` and `{{ token }}` refer to a secret and do not contain it."""
 
 PLAIN_MIN_CHARS: Final = 6
 """A value without quotes and without a digit is a word if it is shorter."""
 
 
-def _named_secret(text: str, at: int) -> Span | None:
+def _find_named_secret(text: str, at: int) -> Span | None:
     """Return the secret whose name ends with the `:` or `=` right before `at`."""
     if (value := _VALUE.match(text, at)) is None:
         return None
@@ -221,7 +222,7 @@ def _is_any(_: str, __: "re.Match[str]") -> bool:
 
 
 class Rule(NamedTuple):
-    """A shape of secrets: where one begins, and all of it; group 1 of `whole` is the secret.
+    """A shape of secrets: `head` matches the beginning, group 1 of `whole` is the secret.
 
     `head` sees at most `HEAD_REACH_CHARS`, so that a slice is not searched far beyond its end.
     """
@@ -235,8 +236,9 @@ class Rule(NamedTuple):
     def may_be_in(self, data: bytes) -> bool:
         """Tell whether a slice needs a search with `head`.
 
-        A pattern that begins with one rare letter finds nothing faster than needles are found.
-        Where the letter is not rare, it would be tried at every one.
+        If the first letter of `head` is rare, `re` skips from one to the next, which is faster
+        than a search for the needles. If it is frequent, `head` would be tried at each of them,
+        so the needles are searched first.
         """
         if self.first and (count := data.count(self.first)) * RARE_CHARS <= len(data):
             return count > 0
@@ -250,7 +252,7 @@ def _rule(
     is_right: Callable[[str, "re.Match[str]"], bool] = _is_any,
     first: bytes = b"",
 ) -> Rule:
-    """Return the rule for what begins as `head` and goes on as `rest`; it is all secret."""
+    """Return the rule for a secret that is a match of `head` followed by one of `rest`."""
     words = tuple(needle.encode() for needle in needles.split("|"))
     return Rule(words, re.compile(head), re.compile(f"({head}{rest})"), is_right, first)
 
@@ -260,7 +262,7 @@ def _has_digit(_: str, match: "re.Match[str]") -> bool:
 
 
 def _looks_random(text: str, match: "re.Match[str]") -> bool:
-    """Tell a credential from a word: "Basic understanding" holds no secret."""
+    """Tell whether a match is a credential and not a word, as in "Basic understanding"."""
     inner = match[1][1:]
     return _has_digit(text, match) or (not inner.islower() and not inner.isupper())
 
@@ -321,7 +323,7 @@ _NEEDLES: Final = tuple(
 
 def may_hold_secret(text: str) -> bool:
     """Tell whether a short text needs a search."""
-    if len(text) < SHORTEST_CHARS:
+    if len(text) < TEXT_MIN_CHARS:
         return False
     if "=" in text or ":" in text or "gh" in text:
         return True
@@ -356,12 +358,12 @@ class Cover(Protocol):
         ...
 
 
-class Sought(NamedTuple):
-    """What to look for in a value, and what a secret in it means elsewhere.
+class SearchScope(NamedTuple):
+    """Selects how a value is searched, and whether its secrets are hidden elsewhere, too.
 
-    `names`: a name in a text gives the secret after it away. `spread`: what is found is hidden
-    everywhere else, too. `json`: a text may be JSON. `declared`: paths of fields that hold
-    secrets by their tool's word; those are always hidden everywhere else.
+    `names`: the text after a secret's name is a secret. `spread`: a secret that is found is
+    hidden everywhere else, too. `json`: a text may be JSON. `declared`: paths of fields that
+    the tool declares secret; their values are always hidden everywhere else.
     """
 
     names: bool = True
@@ -370,15 +372,15 @@ class Sought(NamedTuple):
     declared: tuple[str, ...] = ()
 
 
-DATA: Final = Sought()
+DATA: Final = SearchScope()
 """Results and errors of tools, answers of people."""
 
-PEOPLE_WORDS: Final = Sought(json=False)
+PEOPLE_WORDS: Final = SearchScope(json=False)
 
-MODEL_WORDS: Final = Sought(names=False, spread=False, json=False)
-"""Names are no sign in it: an agent that writes a configuration file is not to be garbled."""
+MODEL_WORDS: Final = SearchScope(names=False, spread=False, json=False)
+"""Names are ignored here, so that an agent can write about a configuration file."""
 
-MODEL_DATA: Final = Sought(names=False, spread=False)
+MODEL_DATA: Final = SearchScope(names=False, spread=False)
 """The provider's own message: words, and arguments of calls as JSON in a text."""
 
 
@@ -398,16 +400,16 @@ class Redaction:
         self._cover = cover
         self._find = find
 
-    def value(self, value: Json, sought: Sought = DATA) -> Steps[Json]:
-        """Return data without its secrets."""
+    def value(self, value: Json, scope: SearchScope = DATA) -> Steps[Json]:
+        """Return `value` with a placeholder for each of its secrets."""
         if not value:
             return value
-        search = _Search(self._cover, self._find, sought)
+        search = _Search(self._cover, self._find, scope)
         try:
             shown = yield from search.walk(value, "", "")
             # A secret that was found near the end may stand near the beginning, too.
             while search.first is not None and search.first != self._cover.found:
-                search = _KnownSearch(self._cover, self._find, sought, since=search.first)
+                search = _KnownSearch(self._cover, self._find, scope, since=search.first)
                 shown = yield from search.walk(shown, "", "")
         except RecursionError:  # too deep to be stored, either
             return self._cover.cover("too deep to be looked at", spread=False)
@@ -417,10 +419,10 @@ class Redaction:
 class _Search:
     """One walk over one value. Every method yields after about `SLICE_CHARS` of work."""
 
-    def __init__(self, cover: Cover, find: Find | None, sought: Sought) -> None:
+    def __init__(self, cover: Cover, find: Find | None, scope: SearchScope) -> None:
         self.cover = cover
         self.find = find
-        self.sought = sought
+        self.scope = scope
         self.left = SLICE_CHARS
         self.first: int | None = None  # how many secrets were known after the first text
 
@@ -428,20 +430,20 @@ class _Search:
         """Return `value`, the field `name` at `path`, without its secrets."""
         match value:
             case str():
-                return (yield from self.leaf(value, name, path)) if value else value
+                return (yield from self.walk_text(value, name, path)) if value else value
             case dict():
-                return (yield from self._object(value, name, path))
+                return (yield from self._walk_object(value, name, path))
             case list() | tuple():
-                return (yield from self._array(value, name, path))
+                return (yield from self._walk_array(value, name, path))
             case _:
                 return value
 
-    def _object(self, value: dict[str, Json], name: str, path: str) -> Steps[Json]:
+    def _walk_object(self, value: dict[str, Json], name: str, path: str) -> Steps[Json]:
         held = is_secret_name(name)  # then everything inside of it is secret, too
         found: dict[str, Json] = {}
         same = True
         for key, inner in value.items():
-            below = join_path(path, str(key)) if self.sought.declared else ""
+            below = join_path(path, str(key)) if self.scope.declared else ""
             shown, inner_name = inner, name if held else str(key)
             if not self._is_plain(inner, inner_name, below):
                 shown = yield from self.walk(inner, inner_name, below)
@@ -452,7 +454,7 @@ class _Search:
                 yield
         return value if same else found
 
-    def _array(self, value: Sequence[Json], name: str, path: str) -> Steps[Json]:
+    def _walk_array(self, value: Sequence[Json], name: str, path: str) -> Steps[Json]:
         found: list[Json] = []
         same = True
         for inner in value:
@@ -467,12 +469,12 @@ class _Search:
         return value if same else found
 
     def _is_plain(self, value: Json, name: str, path: str) -> bool:
-        """Tell at a glance that there is no secret in `value`; False if it needs a search.
+        """Tell whether `value` has no secret for certain; False if it needs a search.
 
         Most values are numbers and short texts. A generator for each of them would cost more
         than the search.
         """
-        self.left -= LEAF_COST
+        self.left -= LEAF_COST_CHARS
         if not isinstance(value, str):
             return not isinstance(value, dict | list | tuple)
         self.left -= len(value)
@@ -483,32 +485,32 @@ class _Search:
         if len(value) > PLAIN_MAX_CHARS or self.find is not None or self.cover.may_be_in(value):
             return False
         if is_secret_name(name) or (
-            self.sought.declared and is_declared(path, self.sought.declared)
+            self.scope.declared and is_declared(path, self.scope.declared)
         ):
             return False
         return not may_hold_secret(value)
 
-    def leaf(self, text: str, name: str, path: str) -> Steps[str]:
+    def walk_text(self, text: str, name: str, path: str) -> Steps[str]:
         """Return a text, the field `name` at `path`, without its secrets."""
         if text[0] == "[" and PLACEHOLDER.fullmatch(text):
             return text
-        if self.sought.declared and is_declared(path, self.sought.declared):
+        if self.scope.declared and is_declared(path, self.scope.declared):
             return (yield from self.cover.cover_text(text))
         if is_secret_name(name):
-            return (yield from self.cover.cover_text(text, spread=self.sought.spread))
+            return (yield from self.cover.cover_text(text, spread=self.scope.spread))
         shown = ""
-        if self.sought.json and text[0] in "{[":
-            shown = yield from self._json(text)
+        if self.scope.json and text[0] in "{[":
+            shown = yield from self._hide_in_json(text)
         if not shown:  # data that cannot be read is no prose, either
-            names = self.sought.names or (self.sought.json and text[0] in "{[")
+            names = self.scope.names or (self.scope.json and text[0] in "{[")
             spans = yield from search_text(text, names=names)
-            shown = yield from self._covered(text, spans)
-        shown = yield from self._found(name, shown)
-        shown = yield from self._known(shown, 0)
+            shown = yield from self._cover_spans(text, spans)
+        shown = yield from self._hide_custom(name, shown)
+        shown = yield from self._hide_known(shown, 0)
         return text if shown == text else shown
 
-    def _known(self, text: str, since: int) -> Steps[str]:
-        """Hide what is known, also if it was found by another search in the meantime."""
+    def _hide_known(self, text: str, since: int) -> Steps[str]:
+        """Hide known secrets, also those that another search finds in the meantime."""
         while True:
             found = self.cover.found
             text = yield from self.cover.search(text, since)
@@ -519,8 +521,8 @@ class _Search:
             self.first = found
         return text
 
-    def _json(self, text: str) -> Steps[str]:
-        """Return a text that is JSON without the secrets in it; "" if it is none."""
+    def _hide_in_json(self, text: str) -> Steps[str]:
+        """Return `text` without its secrets if it is JSON; else ""."""
         if len(text) > JSON_MAX_CHARS or not ('"' in text and text.rstrip()[-1] in "}]"):
             return ""
         try:
@@ -530,24 +532,24 @@ class _Search:
         hidden = yield from self.walk(inner, "", "")
         return text if hidden is inner else msgspec.json.encode(hidden).decode()
 
-    def _covered(self, text: str, spans: Sequence[Span]) -> Steps[str]:
+    def _cover_spans(self, text: str, spans: Sequence[Span]) -> Steps[str]:
         parts: list[str] = []
         end = 0
         for start, stop in spans:
             secret = text[start:stop]
             if secret.startswith(OPENING):
                 continue
-            shown = yield from self.cover.cover_text(secret, spread=self.sought.spread)
+            shown = yield from self.cover.cover_text(secret, spread=self.scope.spread)
             parts += [text[end:start], shown]
             end = stop
-            self.left -= COVER_COST
+            self.left -= COVER_COST_CHARS
             if self.left < 0:
                 self.left = SLICE_CHARS
                 yield
         return "".join([*parts, text[end:]]) if parts else text
 
-    def _found(self, name: str, text: str) -> Steps[str]:
-        """Hide what the user's own function finds. It is given the text whole."""
+    def _hide_custom(self, name: str, text: str) -> Steps[str]:
+        """Hide the secrets that the user's own function finds in the whole text."""
         if self.find is None:
             return text
         try:
@@ -565,33 +567,35 @@ class _Search:
 
 
 class _KnownSearch(_Search):
-    """A walk that looks for secrets only that were found since."""
+    """A walk that looks only for secrets that were found after the first `since`."""
 
-    def __init__(self, cover: Cover, find: Find | None, sought: Sought, *, since: int) -> None:
-        super().__init__(cover, find, sought)
+    def __init__(
+        self, cover: Cover, find: Find | None, scope: SearchScope, *, since: int
+    ) -> None:
+        super().__init__(cover, find, scope)
         self._since = since
 
-    def leaf(self, text: str, name: str, path: str) -> Steps[str]:
+    def walk_text(self, text: str, name: str, path: str) -> Steps[str]:
         del name, path
         if text[0] == "[" and PLACEHOLDER.fullmatch(text):
             return text
-        shown = yield from self._known(text, self._since)
+        shown = yield from self._hide_known(text, self._since)
         return text if shown == text else shown
 
 
-class _Looks:
-    """How much of one text is looked at closely; a text that needs more is hidden from there.
+class _LookLimit:
+    """Bounds how many matches in one text are examined; after that its rest is hidden.
 
-    A look takes about a microsecond and a secret six more, so this bounds the time for a text
-    that is made of them. It allows a secret in every 450 characters of a large text and in
-    every 120 of one with 100,000 characters.
+    To examine a match (a look) takes about a microsecond, and a secret six more, so this bounds
+    the time for a text that is made of secrets. It allows a secret in every 450 characters of a
+    large text and in every 120 of one with 100,000 characters.
     """
 
     def __init__(self, text: str) -> None:
-        self._left = FREE_LOOKS + len(text) // CHARS_PER_LOOK
+        self._left = TEXT_MIN_LOOKS + len(text) // CHARS_PER_LOOK
 
     def spend(self, cost: int = 1) -> bool:
-        """Tell whether there is so much left, and take it."""
+        """Take `cost` looks; return False if fewer are left."""
         self._left -= cost
         return self._left >= 0
 
@@ -599,7 +603,7 @@ class _Looks:
 def search_text(text: str, *, names: bool, slice_chars: int = SLICE_CHARS) -> Steps[list[Span]]:
     """Return where secrets are in `text`, in order, without overlaps."""
     spans: list[Span] = []
-    looks, size = _Looks(text), len(text)
+    looks, size = _LookLimit(text), len(text)
     ends = [0] * (len(SHAPES) + 1)  # of the last match of every rule; the last is for names
     for start in range(0, size, slice_chars):
         if start:
@@ -622,9 +626,9 @@ def search_text(text: str, *, names: bool, slice_chars: int = SLICE_CHARS) -> St
 
 
 def _search_names(
-    text: str, where: Span, ends: list[int], found: list[Span], looks: _Looks
+    text: str, where: Span, ends: list[int], found: list[Span], looks: _LookLimit
 ) -> bool:
-    """Find secrets by the names before them; False if no look is left."""
+    """Find secrets by the names before them; return False at the limit of looks."""
     start, end = where
     begin = max(0, start - NAME_REACH_CHARS)
     part = text[begin:end][::-1]
@@ -644,8 +648,8 @@ def _search_names(
             return False
         if not is_secret_name(text[stop - name.end(1) : stop - name.start(1)]):
             continue
-        if (span := _named_secret(text, at)) is not None:
-            if not looks.spend(SECRET_COST):
+        if (span := _find_named_secret(text, at)) is not None:
+            if not looks.spend(SECRET_COST_LOOKS):
                 return False
             found.append(span)
             ends[-1] = span[1]
@@ -653,9 +657,9 @@ def _search_names(
 
 
 def _search_shape(
-    text: str, where: Span, number: int, ends: list[int], found: list[Span], looks: _Looks
+    text: str, where: Span, number: int, ends: list[int], found: list[Span], looks: _LookLimit
 ) -> bool:
-    """Find secrets of one shape; False if no look is left."""
+    """Find secrets of one shape; return False at the limit of looks."""
     rule, (start, end) = SHAPES[number], where
     for head in rule.head.finditer(text, start, end + HEAD_REACH_CHARS):
         at = head.start()
@@ -666,7 +670,7 @@ def _search_shape(
         if not looks.spend():
             return False
         if (whole := rule.whole.match(text, at)) is not None and rule.is_right(text, whole):
-            if not looks.spend(SECRET_COST):
+            if not looks.spend(SECRET_COST_LOOKS):
                 return False
             ends[number] = whole.end()
             found.append(whole.span(1))

@@ -18,18 +18,18 @@ from midrun.core.values import Json, Traits, Use
 PLACEHOLDER: Final = re.compile(r"\[redacted:[0-9a-f]{12}\]")
 OPENING: Final = "[redacted:"
 
-SHOWN_FIELDS: Final = 8
-"""How many fields a sentence names before it says "and others"."""
+NAMED_FIELDS_MAX: Final = 8
+"""The number of fields that a description names before it says "and others"."""
 
 
-def hidden_fields(use: Use) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def find_hidden_fields(use: Use) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the hidden fields of a use: those that its tool declares secret, then the rest.
 
     A field is its path of keys, joined by dots; the items of a list share the path of the list.
     """
     declared: dict[str, None] = {}
     others: dict[str, None] = {}
-    for path, text in _texts(use.args, ""):
+    for path, text in _walk_texts(use.args, ""):
         if OPENING in text and PLACEHOLDER.search(text):
             found = declared if is_declared(path, use.traits.secret) else others
             found[path] = None
@@ -45,26 +45,27 @@ def is_declared(path: str, declared: tuple[str, ...]) -> bool:
 
 
 def describe_hidden(use: Use) -> str:
-    """Return what an approver must know about the hidden arguments of `use`; or ""."""
-    declared, others = hidden_fields(use)
+    """Describe the hidden arguments of `use` for its approver; "" if there are none."""
+    declared, others = find_hidden_fields(use)
     words: list[str] = []
     if declared:
         words.append(
-            f"Hidden from you: {_listed(declared)}; tool {use.tool} declares it secret."
+            f"Hidden from you: {_join_paths(declared)}; tool {use.tool} declares it secret."
         )
     if others:
         words.append(
-            f"Cannot be approved as it is: {_listed(others)} is hidden, and tool {use.tool} "
-            "does not declare it secret. Decline it, or approve it with other arguments."
+            f"Cannot be approved as it is: {_join_paths(others)} is hidden, and tool "
+            f"{use.tool} does not declare it secret. Decline it, or approve it with other "
+            "arguments."
         )
     return " ".join(words)
 
 
-def about_hidden(ask: Ask, use: Use, args: Json = None) -> tuple[str, bool]:
-    """Return what `describe_hidden` says of an approval, and whether it can be given.
+def check_hidden(ask: Ask, use: Use, args: Json = None) -> tuple[str, bool]:
+    """Describe the hidden arguments of an approval; tell whether it can be given.
 
-    `use` is the call that `ask` is about, and `args` its edited arguments, if there are. What a
-    child run asks is about a call of its own; its parent has the words for it in the data.
+    `use` is the call that `ask` is about, and `args` its edited arguments, if any. An ask
+    of a child run is about a call of the child; the parent reads the description in its data.
     """
     if ask.kind != "approval":
         return "", True
@@ -77,7 +78,7 @@ def about_hidden(ask: Ask, use: Use, args: Json = None) -> tuple[str, bool]:
         use = Use(tool=str(data.get("tool", "")), traits=traits)
     if args is not None:
         use = replace(use, args=args)
-    return describe_hidden(use), not hidden_fields(use)[1]
+    return describe_hidden(use), not find_hidden_fields(use)[1]
 
 
 def join_path(path: str, key: str) -> str:
@@ -85,21 +86,21 @@ def join_path(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def _listed(paths: tuple[str, ...]) -> str:
-    more = " and others" if len(paths) > SHOWN_FIELDS else ""
-    return ", ".join(paths[:SHOWN_FIELDS]) + more
+def _join_paths(paths: tuple[str, ...]) -> str:
+    more = " and others" if len(paths) > NAMED_FIELDS_MAX else ""
+    return ", ".join(paths[:NAMED_FIELDS_MAX]) + more
 
 
-def _texts(value: Json, path: str) -> Iterator[tuple[str, str]]:
+def _walk_texts(value: Json, path: str) -> Iterator[tuple[str, str]]:
     match value:
         case str():
             yield path, value
         case dict():
             for key, inner in value.items():
                 yield join_path(path, str(key)), str(key)  # a key may carry text, too
-                yield from _texts(inner, join_path(path, str(key)))
+                yield from _walk_texts(inner, join_path(path, str(key)))
         case list() | tuple():
             for inner in value:
-                yield from _texts(inner, path)
+                yield from _walk_texts(inner, path)
         case _:
             return

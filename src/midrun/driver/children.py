@@ -20,7 +20,7 @@ from midrun.core.family import find_child_ask, read_child_caps
 from midrun.core.head import head_of
 from midrun.core.ids import AskId, RunId, child_id
 from midrun.core.machine import apply
-from midrun.core.placeholders import about_hidden
+from midrun.core.placeholders import check_hidden
 from midrun.core.state import Ask, Call, Hold, State
 from midrun.core.values import RESTS, TERMINAL, Actor, Decision, Json, Origin, Phase, UndoSet
 from midrun.driver.control import Given, bring
@@ -184,10 +184,10 @@ def _asked(child: State, flight: Flight, state: State) -> AskPerson:
 
 
 def _hidden(ask: Ask, about: Call | None) -> dict[str, Json]:
-    """Return what the parent must know of arguments that are hidden in what its child asks."""
+    """Return the data about hidden arguments in a child's ask, for the parent's ask."""
     if about is None:
         return {}
-    words, approvable = about_hidden(ask, about.use)
+    words, approvable = check_hidden(ask, about.use)
     inner = ask.data if ask.ask_kind == "child" and isinstance(ask.data, dict) else {}
     secret = inner.get("secret") or list(about.use.traits.secret)
     told = {"hidden": words, "unapprovable": not approvable, "secret": secret}

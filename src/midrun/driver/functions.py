@@ -78,7 +78,7 @@ class Performance:
 
     @property
     def _label(self) -> str:
-        """What the log calls the function."""
+        """The name of the function in the log."""
         flight = self._flight
         hook = "" if flight.form == "call" else f"{flight.form} of "
         return f"{hook}tool {self._tool.name} (call {flight.call.id} of run {self._run})"
@@ -194,7 +194,7 @@ def _end(work: Callable[[], object], form: ErrandForm, label: str) -> Outcome:
 
 
 async def _returned_in_slices(value: object, form: ErrandForm) -> Returned | NotDone | Raised:
-    """Take what came back, as `_returned` does; a large value is walked in slices."""
+    """Check a returned value, as `_returned` does; walk a large one in slices."""
     try:
         checked(value, "result", QUICK)
     except NotJson:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from midrun.codec.redaction import (
     MODEL_WORDS,
     PEOPLE_WORDS,
-    Sought,
+    SearchScope,
     Steps,
     drain,
     may_name_a_secret,
@@ -60,20 +60,20 @@ async def hide(vault: Vault, run: RunId, given: S) -> S:
     A large value is searched in slices, and everything else in this event loop has its turn
     after each.
     """
-    return await run_in_slices(_hidden(vault.of(run), given)) if vault.hides else given
+    return await run_in_slices(_hide_struct(vault.of(run), given)) if vault.hides else given
 
 
 def hide_at_once(vault: Vault, run: RunId, given: S) -> S:
     """Return a small piece of evidence as it can be journaled, without letting others run."""
-    return drain(_hidden(vault.of(run), given)) if vault.hides else given
+    return drain(_hide_struct(vault.of(run), given)) if vault.hides else given
 
 
-def _hidden(secrets: Secrets, given: S) -> Steps[S]:
+def _hide_struct(secrets: Secrets, given: S) -> Steps[S]:
     changed: dict[str, object] = {}
     words = PEOPLE_WORDS if isinstance(given, Wish | RunStarted) else MODEL_WORDS
     for name in _searched(type(given)):
         before: object = getattr(given, name)
-        after = yield from _field(secrets, name, before, words)
+        after = yield from _hide_field(secrets, name, before, words)
         if after is not before:
             changed[name] = after
     return replace(given, **changed) if changed else given
@@ -90,7 +90,9 @@ def _searched(kind: type[Struct]) -> tuple[str, ...]:
     )
 
 
-def _field(secrets: Secrets, name: str, value: object, words: Sought) -> Steps[object]:
+def _hide_field(
+    secrets: Secrets, name: str, value: object, words: SearchScope
+) -> Steps[object]:
     if not value:
         return value
     if isinstance(value, Reply):
@@ -98,11 +100,11 @@ def _field(secrets: Secrets, name: str, value: object, words: Sought) -> Steps[o
     if isinstance(value, Use):
         return (yield from secrets.use(value, by_model=False))
     if name in PARTS:
-        return (yield from _hidden(secrets, cast("Struct", value)))
+        return (yield from _hide_struct(secrets, cast("Struct", value)))
     if name in MANY and isinstance(value, tuple):
         parts: list[object] = []
         for part in value:
-            shown = yield from _hidden(secrets, part)
+            shown = yield from _hide_struct(secrets, part)
             parts.append(shown)
         return value if all(map(is_, parts, value)) else tuple(parts)
     if name in DATA:

@@ -16,7 +16,7 @@ from midrun.driver.mishaps import must_go_on, words
 from midrun.stops import resolve_custom
 
 UNDECLARED_STOP: Final = (
-    "Cannot ask it: the agent's own stop does not name it. Add Custom(fn) to Agent(stop=…)."
+    "Cannot call it: the agent's own stop does not name it. Add Custom(fn) to Agent(stop=…)."
 )
 
 

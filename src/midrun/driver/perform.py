@@ -63,10 +63,10 @@ SHUTDOWN: Final = "shutdown"
 LATE_S: Final = 2.0
 """How long a process that is being left still tries to say what it knows."""
 
-OVERDUE: Final = "overdue"
-"""Why user code is stopped that has used up its own time: no control asked for it."""
+OVERDUE_REASON: Final = "overdue"
+"""The reason to stop user code whose own time (`timeout=`) is up, without a control."""
 
-UNWAITED: Final = frozenset({"cancelled", SHUTDOWN, OVERDUE})
+UNWAITED: Final = frozenset({"cancelled", SHUTDOWN, OVERDUE_REASON})
 """Reasons for which a run does not wait longer than the grace for a call to stop."""
 
 
@@ -104,7 +104,7 @@ class Door:
         call = self._means.vault.opened(self._run, call)
         save = partial(self._save, call_) if form == "call" else _save_nothing
         flight = Flight(call, save, form, attempt)
-        flight.mind_overdue = partial(self._mind_overdue, flight)
+        flight.mind_overdue = partial(self._watch_overdue, flight)
         self._flights[call_, form] = flight
         self._means.tasks.start_soon(self._fly, flight, state)
 
@@ -231,11 +231,11 @@ class Door:
         if flight.abort(because):
             self._means.tasks.start_soon(self._mind, flight, because)
 
-    def _mind_overdue(self, flight: Flight, ended: Ended) -> None:
-        self._means.tasks.start_soon(self._mind, flight, OVERDUE, ended)
+    def _watch_overdue(self, flight: Flight, ended: Ended) -> None:
+        self._means.tasks.start_soon(self._mind, flight, OVERDUE_REASON, ended)
 
     async def _mind(self, flight: Flight, because: str, ended: Ended | None = None) -> None:
-        """Say so if a call that must stop does not, and after its grace go on without it.
+        """Report a call that does not stop, and after its grace continue without it.
 
         `ended` waits for the end of the flight, unless only a part of the flight must stop.
         """
@@ -252,7 +252,7 @@ class Door:
             return
         flight.given_up = True
         del self._flights[call, flight.form]
-        overdue = flight.overdue if because == OVERDUE else None
+        overdue = flight.overdue if because == OVERDUE_REASON else None
         self._bring(overdue or _unknown(self.epoch, flight))
 
     def wind_up(self) -> None:

@@ -1,4 +1,4 @@
-"""Slices: work that is too long for one turn of the event loop, done a piece at a time."""
+"""Runs work that is too long for one turn of the event loop in slices."""
 
 from collections.abc import Generator
 from typing import Final, TypeVar

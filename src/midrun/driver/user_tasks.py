@@ -38,10 +38,10 @@ T = TypeVar("T")
 log = logging.getLogger("midrun")
 
 CANCELLATIONS_MAX: Final = 8
-"""How often one stop of a user task cancels it."""
+"""The number of cancellations that one stop delivers to a user task."""
 
 CANCELLATION_GAP_MIN_S: Final = 0.01
-"""How long a user task has at least between two cancellations, however short the grace."""
+"""The shortest time between two cancellations of a user task, for a very short grace."""
 
 ABANDONED: Final[set["UserTask[object]"]] = set()
 """Tasks that were still running when their `Midrun` was left; asyncio holds no reference."""
@@ -56,12 +56,12 @@ def list_unfinished() -> list[str]:
 
 
 class _Task(asyncio.Task[None]):
-    """A task that says when it is cancelled, whichever way."""
+    """A task that calls `on_cancel` whenever `cancel` is called on it."""
 
     on_cancel: Callable[[], None] | None = None
 
     def cancel(self, msg: object = None) -> bool:
-        """Cancel it."""
+        """Call `on_cancel`, then cancel the task."""
         if self.on_cancel is not None:
             self.on_cancel()
         return super().cancel(msg)
@@ -110,7 +110,7 @@ class UserTask(Generic[T]):
 
     @property
     def has_outcome(self) -> bool:
-        """Whether it has returned or raised; being stopped is no outcome."""
+        """Whether the coroutine has returned or raised; a cancellation by `stop` is neither."""
         cancelled = isinstance(self._error, asyncio.CancelledError)
         stopped = cancelled and self.stopping_since is not None
         return bool(self._value) or (self._error is not None and not stopped)
@@ -122,7 +122,7 @@ class UserTask(Generic[T]):
         raise self._error or asyncio.CancelledError
 
     async def wait(self, *others: "asyncio.Future[None]") -> None:
-        """Wait until the coroutine or one of `others` has ended; cancelled, end neither."""
+        """Wait until the coroutine or one of `others` ends; a cancellation ends neither."""
         await asyncio.wait({self.asyncio_task, *others}, return_when=asyncio.FIRST_COMPLETED)
 
     def stop(self) -> None:
@@ -188,7 +188,7 @@ class UserTasks:
         return task.outcome()
 
     async def leave(self) -> None:
-        """Stop every task, wait for the rest of their graces, and abandon others by name."""
+        """Stop every task, wait for their graces, then abandon and log those that still run."""
         for task in self._running:
             task.stop()
         tasks = {task.asyncio_task: task for task in self._running}

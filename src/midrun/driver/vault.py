@@ -23,7 +23,7 @@ from midrun.codec.redaction import (
     SLICE_CHARS,
     Find,
     Redaction,
-    Sought,
+    SearchScope,
     Span,
     Steps,
     drain,
@@ -44,11 +44,11 @@ EACH: Final = 256
 SHORT: Final = 6
 """What is shorter is hidden where it was found, but not looked for everywhere else."""
 
-LONG: Final = 16_384
-"""What is longer is hidden where it was found, but not looked for everywhere else."""
+SPREAD_MAX_CHARS: Final = 16_384
+"""A longer secret is hidden where it was found, but not looked for everywhere else."""
 
-FEW: Final = 16
-"""How many secrets are looked for one by one; with more, a text is read once first."""
+SEARCHED_ONE_BY_ONE_MAX: Final = 16
+"""Up to so many secrets are searched one by one; with more, a text is read once first."""
 
 PIECE_CHARS: Final = 131_072
 WORD_BYTES: Final = array("I").itemsize
@@ -143,7 +143,7 @@ class Secrets:
     def _remember_secret(self, secret: str, digest: bytes, *, spread: bool) -> str:
         placeholder = f"{OPENING}{digest.hex()[:12]}]"
         _remember(self._values, placeholder, secret)
-        if spread and SHORT <= len(secret) <= LONG:
+        if spread and SHORT <= len(secret) <= SPREAD_MAX_CHARS:
             if secret not in self._known:
                 self.found += 1
             number, _ = self._known.get(secret, (self.found, ""))
@@ -154,16 +154,18 @@ class Secrets:
         """Tell whether a secret that is looked for everywhere may be in a short text."""
         if len(text) < SHORT or not self._known:
             return False
-        return len(self._known) > FEW or any(secret in text for secret in self._known)
+        return len(self._known) > SEARCHED_ONE_BY_ONE_MAX or any(
+            secret in text for secret in self._known
+        )
 
     def search(self, text: str, since: int = 0) -> Steps[str]:
         """Return `text` without the secrets that were found after the first `since`."""
         known = [(s, p) for s, (number, p) in self._known.items() if number > since]
-        if len(known) > FEW and len(text) > SLICE_CHARS:
+        if len(known) > SEARCHED_ONE_BY_ONE_MAX and len(text) > SLICE_CHARS:
             known = yield from _candidates(text, known)
         placeholders: dict[str, str] = {}
         spans: list[Span] = []
-        left = SLICE_CHARS * FEW
+        left = SLICE_CHARS * SEARCHED_ONE_BY_ONE_MAX
         for secret, placeholder in known:
             at = text.find(secret) if len(text) <= SLICE_CHARS else 0
             while 0 <= at < len(text):
@@ -176,7 +178,7 @@ class Secrets:
                     spans.append((found, found + len(secret)))
                 at = piece if found < 0 else found + len(secret)
                 if left < 0:
-                    left = SLICE_CHARS * FEW
+                    left = SLICE_CHARS * SEARCHED_ONE_BY_ONE_MAX
                     yield
         if not spans:
             return text
@@ -206,13 +208,13 @@ class Secrets:
 
     def use(self, use: Use, *, by_model: bool) -> Steps[Use]:
         """Return a use as it can be journaled; its real arguments are remembered."""
-        sought = Sought(spread=not by_model, declared=use.traits.secret)
+        scope = SearchScope(spread=not by_model, declared=use.traits.secret)
         words = MODEL_WORDS if by_model else PEOPLE_WORDS
-        args = yield from self.redaction.value(use.args, sought)
+        args = yield from self.redaction.value(use.args, scope)
         if args is not use.args:
             _remember(self._written, _digest(use.tool, args), use.args)
         why = yield from self.redaction.value(use.why, words)
-        refused = yield from self.redaction.value(use.refused, sought)
+        refused = yield from self.redaction.value(use.refused, scope)
         if args is use.args and why is use.why and refused is use.refused:
             return use
         return replace(use, args=args, why=why, refused=refused)

@@ -95,26 +95,26 @@ def check_gates(agent: Agent, state: State) -> None:
     Raises:
         CheckpointRefused: `agent_mismatch`, with the call, the ask or the condition.
     """
-    if name := agent.undeclared_stop(state.stop):
+    if name := agent.find_undeclared_stop(state.stop):
         problem = f"its stop condition {name} is not in the stop of agent {agent.name!r}"
         raise CheckpointRefused("agent_mismatch", problem)
     asks = [state.asks[n - 1] for n in state.open_asks]
     parked = (n for frame in state.frames for n in frame.parked)
     for number in {*state.open, *parked, *(number_of(ask.call) for ask in asks)}:
         call = state.calls[number - 1]
-        if _is_weaker(call.traits, _declared(agent, call)):
-            problem = f"{call.id} ({call.use.tool}) has another approval than its tool asks for"
+        if _is_weaker(call.traits, _find_declared_traits(agent, call)):
+            problem = f"{call.id} has another approval than its tool {call.use.tool} declares"
             raise CheckpointRefused("agent_mismatch", problem)
     for ask in (ask for ask in asks if ask.ask_kind == "approval"):
         right = approval(state.calls[number_of(ask.call) - 1], ask.id, state.at)
         fields = (ask.audience, ask.four_eyes, ask.args_hash)
         if fields != (right.audience, right.four_eyes, right.args_hash):
-            problem = f"{ask.id} asks others, or about another call, than the tool declares"
+            problem = f"{ask.id} has another audience or other arguments than its tool declares"
             raise CheckpointRefused("agent_mismatch", problem)
 
 
-def _declared(agent: Agent, call: Call) -> Traits:
-    """Return what the tool of a pending call declares; a call without a tool is not made."""
+def _find_declared_traits(agent: Agent, call: Call) -> Traits:
+    """Return the traits that the tool of a pending call declares; none without a tool."""
     tool, args = agent.tools.get(call.use.tool), call.use.args
     if tool is None or not isinstance(args, dict):
         return Traits()
@@ -133,16 +133,16 @@ def _is_weaker(stored: Traits, declared: Traits) -> bool:
     return not stored.approve or others or (declared.four_eyes and not stored.four_eyes)
 
 
-async def state_in(store: Store, run: RunId) -> State | None:
-    """Return the state of a run; None: the store does not know it."""
+async def load_state(store: Store, run: RunId) -> State | None:
+    """Return the state of `run`, or None if the store does not have it."""
     try:
         return await load(store, run)
     except RunNotFound:
         return None
 
 
-def import_of(checkpoint: Checkpoint, by: Actor, kid: str) -> RunImported:
-    """Return the entry that says who brought the run of `checkpoint` in.
+def make_import_entry(checkpoint: Checkpoint, by: Actor, kid: str) -> RunImported:
+    """Return the entry that records the import of `checkpoint` by an actor.
 
     `kid` names the key with which the signature was checked; empty: none was.
     """
@@ -155,7 +155,7 @@ def import_of(checkpoint: Checkpoint, by: Actor, kid: str) -> RunImported:
     )
 
 
-async def heads_of(store: Store, run: RunId) -> tuple[tuple[Seq, bytes], ...]:
+async def read_heads(store: Store, run: RunId) -> tuple[tuple[Seq, bytes], ...]:
     """Return the heads with which a checkpoint of `run` is not stale, the newest first.
 
     Heads in checkpoints are made without the store's key. A run that has just been imported
@@ -172,7 +172,7 @@ async def heads_of(store: Store, run: RunId) -> tuple[tuple[Seq, bytes], ...]:
 async def take_in(
     store: Store, checkpoint: Checkpoint, family: Family, imported: RunImported
 ) -> bool:
-    """Have the store know a run and its whole family; the run comes last.
+    """Import a run and its child runs into the store; the run comes last.
 
     False: another process took the run in first, and may have gone on with it already.
 
@@ -190,7 +190,7 @@ async def take_in(
         try:
             await adopt(child, state)
         except RunExists:
-            heads = await heads_of(store, child.run)
+            heads = await read_heads(store, child.run)
             if child.head_hash not in {head.hex() for _, head in heads}:
                 where = f"child run {child.run} is at seq {heads[0][0]}"
                 raise CheckpointRefused("stale_checkpoint", where) from None

@@ -30,9 +30,9 @@ from midrun.embed.desk import Desk
 from midrun.embed.families import (
     check_agents,
     check_gates,
-    heads_of,
-    import_of,
-    state_in,
+    load_state,
+    make_import_entry,
+    read_heads,
     take_in,
 )
 from midrun.embed.latches import let_go
@@ -332,11 +332,11 @@ class Midrun:
         checkpoint = given.checkpoint(checkpoint)
         if self._key is not None:
             checkpoint.check_signed(self._key)
-        known = await state_in(self.store, checkpoint.run)
+        known = await load_state(self.store, checkpoint.run)
         if known is not None:
             if request_id and request_id in known.heard:
                 return Run(known.run, self._desk, repeated=True)
-            heads = await heads_of(self.store, known.run)
+            heads = await read_heads(self.store, known.run)
             if checkpoint.head_hash not in {head.hex() for _, head in heads}:
                 checkpoint.check_head(*heads[0])
         agent, by = self.agents.get(checkpoint.agent), actor_of(actor)
@@ -351,7 +351,7 @@ class Midrun:
         *before, last = wishes
         wishes = (*before, replace(last, request=given.text("request_id", request_id or "")))
         kid = checkpoint.kid if self._key is not None else ""  # only a checked one counts
-        entry = import_of(checkpoint, by, kid)
+        entry = make_import_entry(checkpoint, by, kid)
         # Before anything is taken in, the wishes are checked as if it had been.
         self._desk.check_all(known or apply(state, [entry]), wishes)
         if known is None and not await take_in(self.store, checkpoint, family, entry):

@@ -1,7 +1,7 @@
 """Receipts: what somebody who asked something of a run gets back, or why not."""
 
 from midrun.core import controls as c
-from midrun.core.placeholders import about_hidden
+from midrun.core.placeholders import check_hidden
 from midrun.core.possible import possible
 from midrun.core.sentences.asks import describe_closure
 from midrun.core.table import name_of
@@ -56,7 +56,7 @@ def _describe_refusal(control: c.Control, ruled: Ruled) -> str:
     if isinstance(control, c.Approve) and getattr(verdict, "reason", "") == "hidden_argument":
         call = None if ask is None else ruled.after.call(ask.call)
         return (
-            "" if ask is None or call is None else about_hidden(ask, call.use, control.args)[0]
+            "" if ask is None or call is None else check_hidden(ask, call.use, control.args)[0]
         )
     lost = isinstance(verdict, Refused) and verdict.reason in LOST_ASK
     return describe_closure(ask) if lost and ask is not None else ""

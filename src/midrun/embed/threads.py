@@ -9,17 +9,17 @@ from midrun.errors import JournalCorrupt, JournalTooNew
 from midrun.ports.store import Query, Store
 
 THREAD_RUNS: Final = 50
-"""How many of the newest runs of a thread a new one is told of, unless `Midrun` says."""
+"""The number of runs in the history of a thread, unless `Midrun(thread_runs=…)` sets it."""
 
 
 async def said_before(
     store: Store, thread: str, *, owner: str = "", runs: int = THREAD_RUNS
 ) -> tuple[tuple[Message, ...], tuple[str, ...]]:
-    """Return what the newest `runs` of a thread said, oldest first, and who steered them.
+    """Return the messages of the newest `runs` of a thread, and the people who steered them.
 
-    Each run is told without the history that it was given itself. So what an older run says
-    after a newer one has started is not lost to the thread. With an `owner`, the thread is that
-    of the owner: runs of others under the same name are not in it.
+    Each run contributes its own messages, without the history it began with: so a message that
+    an older run writes after a newer one has started is not lost to the thread. With an
+    `owner`, the thread is that of the owner: runs of others under the same name are not in it.
     """
     if not thread:
         return (), ()
@@ -37,6 +37,6 @@ async def said_before(
         people += state.steered_by
     told = bounded(said)
     if page.cursor:
-        forgotten = f"What was said in this thread before its newest {runs} runs is left out."
+        forgotten = f"Messages from before the newest {runs} runs of this thread are left out."
         told = (Message(role="runtime", text=forgotten), *told)
     return told, tuple(people)

@@ -24,10 +24,10 @@ async def verdict_on(store: Store, run: RunId) -> Verdict:
         row, index = await store.row(run), {}
     pairs = (await store.lines(run))[: row.seq]
     # Aside: for a long journal the checks take longer than an event loop may be held up.
-    return await to_thread.run_sync(_verdict, row, index, pairs, chain_of(store))
+    return await to_thread.run_sync(_check_all, row, index, pairs, chain_of(store))
 
 
-def _verdict(
+def _check_all(
     row: RunRow, index: Mapping[str, object], pairs: Sequence[tuple[bytes, bytes]], chain: Chain
 ) -> Verdict:
     run, head = row.run, (row.seq, row.hash)
@@ -43,14 +43,14 @@ def _verdict(
             found += check_row(row, index, records)
             lines = (line for line, _ in pairs)
             found += check_imports(lines, records, chain=PLAIN.next, first=PLAIN.first(run))
-            imported = import_in(records)
+            imported = find_last_import(records)
     return Verdict(run_id=run, entries=len(pairs), problems=tuple(found), imported=imported)
 
 
 def check_row(
     row: RunRow, index: Mapping[str, object], records: Sequence[Record]
 ) -> list[Problem]:
-    """Compare what lists, leases and wake-ups go by with the journal, column by column.
+    """Compare the columns that lists, leases and wake-ups use with the journal.
 
     `check_journal` has compared the head of the row with the fold. `index` has copies of its
     fields, which queries select by.
@@ -70,14 +70,14 @@ def check_row(
         Problem(
             invariant="I2",
             seq=row.seq,
-            text=f"The row says {name} {kept[name]!r}, but the journal means {right[name]!r}.",
+            text=f"The row has {name} {kept[name]!r}, but the journal gives {right[name]!r}.",
         )
         for name in right
         if kept[name] != right[name]
     ]
 
 
-def import_in(records: Sequence[Record]) -> Import | None:
+def find_last_import(records: Sequence[Record]) -> Import | None:
     """Return the last import of a journal: it covers every entry before it."""
     for record in reversed(records):
         if isinstance(entry := record.entry, RunImported):

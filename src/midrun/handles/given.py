@@ -56,22 +56,24 @@ def name(of: str, value: object, most: int = NAME_MAX_CHARS) -> str:
     if "\0" in (checked := text(of, value)):
         raise Misconfigured(of, "it has the character NUL, by which nothing can be found")
     if len(checked) > most:
-        problem = f"it may have {most} characters, got {len(checked)}; put long text elsewhere"
+        problem = (
+            f"must have at most {most} characters, got {len(checked)}; put long text elsewhere"
+        )
         raise Misconfigured(of, problem)
     return checked
 
 
 def labels(value: object) -> tuple[str, ...]:
-    """Return `value`, which must be a list of a few names; None is an empty one.
+    """Return `value`, which must be a list of at most `LABELS_MAX` names; None is empty.
 
     Raises:
         Misconfigured: it is one string, there are too many, or one of them is not a name.
     """
     if isinstance(value, str) or not isinstance(value, Iterable | None):
-        raise Misconfigured("labels", f"they are a list: labels=[{value!r}]")
+        raise Misconfigured("labels", f"must be a list of str, got {value!r}; write labels=[…]")
     checked = tuple(name("labels", label) for label in value or ())
     if len(checked) > LABELS_MAX:
-        raise Misconfigured("labels", f"a run may have {LABELS_MAX}, got {len(checked)}")
+        raise Misconfigured("labels", f"must be at most {LABELS_MAX}, got {len(checked)}")
     return checked
 
 

@@ -39,7 +39,7 @@ from midrun.agents.environment import NOTHING_DECLARED, ToolEnvironment
 from midrun.codec.brief import safe_str
 from midrun.core.values import Json
 from midrun.errors import Misconfigured, OutcomeUnknown, ToolsUnreachable
-from midrun.hosts.mcp_elicitation import ask_for_input, responses_of
+from midrun.hosts.mcp_elicitation import ask_for_input, read_responses
 from midrun.hosts.mcp_result import ToolFailed, json_of
 
 CONNECT_S: Final = 60.0
@@ -180,7 +180,7 @@ class Connection:
             OutcomeUnknown: it was made, and nobody came back.
             PauseHere: the server needs input before it can complete the call.
         """
-        responses, state = responses_of(call.answered)
+        responses, state = read_responses(call.answered)
         for attempt in range(RETRIES_MAX):
             result = await self._request(tool, arguments, call, responses, state)
             if isinstance(result, CallToolResult):
@@ -189,7 +189,9 @@ class Connection:
                 ask_for_input(result)
             responses, state = None, result.request_state
             await anyio.sleep(min(0.05 * 2**attempt, RETRY_MAX_S))
-        raise ToolFailed(f"the server put the call off {RETRIES_MAX} times")
+        raise ToolFailed(
+            f"Cannot complete the call: the server put it off {RETRIES_MAX} times."
+        )
 
     async def _request(
         self,
@@ -199,7 +201,7 @@ class Connection:
         responses: InputResponses | None,
         state: str | None,
     ) -> Called:
-        """Send one request to make the call; with what the server has asked for, if it did."""
+        """Send one request to make the call, with the answers to the server's questions."""
 
         async def note(progress: float, total: float | None, message: str | None) -> None:
             await call.note(_progress_in_words(progress, total, message))

@@ -1,7 +1,7 @@
-"""Questions of an MCP server, as asks; and the answers to them, as the protocol wants them.
+"""Turns questions of an MCP server into asks, and their answers into protocol responses.
 
 Since the protocol of 2026-07-28 a server that needs input ends the call with an
-`InputRequiredResult`: what it wants to know (`input_requests`), and an opaque `request_state`.
+`InputRequiredResult`: its questions (`input_requests`), and an opaque `request_state`.
 Nothing is left open. The client makes the same call again, with the answers and the state.
 
 So a question may take days and outlive every process: the requests and the state are the
@@ -28,22 +28,22 @@ from midrun.agents.pausing import PauseHere
 from midrun.core.values import Json
 from midrun.hosts.mcp_result import ToolFailed
 
-YES: Final = frozenset({"yes", "true"})
-NO: Final = frozenset({"no", "false"})
+YES_WORDS: Final = frozenset({"yes", "true"})
+NO_WORDS: Final = frozenset({"no", "false"})
 
 Schema = Mapping[str, Json]
 
 
 class Continuation(Struct, frozen=True, kw_only=True):
-    """What is stored while a person is asked: the request at the front is the one asked."""
+    """The state of a call that waits for answers; the first of `requests` is being asked."""
 
     request_state: str | None
     requests: list[tuple[str, Json]]
     responses: dict[str, Json]
 
 
-class Decided(Struct, frozen=True, kw_only=True):
-    """What a person decided on a question: `Call.answered`."""
+class QuestionDecision(Struct, frozen=True, kw_only=True):
+    """The decision of a person on a question, as it is in `Call.answered`."""
 
     continuation: Continuation
     choice: str
@@ -51,18 +51,18 @@ class Decided(Struct, frozen=True, kw_only=True):
 
 
 def ask_for_input(result: InputRequiredResult) -> NoReturn:
-    """Ask a person what the server wants to know.
+    """Ask a person for the input that the server needs.
 
     Raises:
-        PauseHere: always, unless the server wants something that no person can give.
-        ToolFailed: it does: a model's reply (sampling), or the folders of the client (roots).
+        PauseHere: in all other cases; this is how a tool asks.
+        ToolFailed: the server wants a model's reply (sampling) or folders (roots).
     """
     requests: list[tuple[str, Json]] = []
     for key, request in (result.input_requests or {}).items():
         if not isinstance(request, ElicitRequest):
             raise ToolFailed(
-                f"the server asked its client for {request.method}, which midrun does not"
-                " offer; the call was not completed"
+                f"Cannot complete the call: the server asks for {request.method}, which "
+                "midrun does not offer."
             )
         requests.append(
             (key, request.model_dump(by_alias=True, mode="json", exclude_none=True))
@@ -72,8 +72,8 @@ def ask_for_input(result: InputRequiredResult) -> NoReturn:
     )
 
 
-def responses_of(answered: Json) -> tuple[InputResponses | None, str | None]:
-    """Return what to send with the call after `answered`: responses, and the server's state.
+def read_responses(answered: Json) -> tuple[InputResponses | None, str | None]:
+    """Return the responses and the server's state to send with the call after `answered`.
 
     Both are None for a call that has asked nothing yet.
 
@@ -82,11 +82,11 @@ def responses_of(answered: Json) -> tuple[InputResponses | None, str | None]:
     """
     if answered is None:
         return None, None
-    decided = msgspec.convert(answered, Decided)
-    kept = decided.continuation
+    decision = msgspec.convert(answered, QuestionDecision)
+    kept = decision.continuation
     (key, asked), *others = kept.requests
     try:
-        response = _response(ElicitRequest.model_validate(asked), decided)
+        response = _make_response(ElicitRequest.model_validate(asked), decision)
     except ValueError as problem:
         _ask_first(kept, f"Cannot use the last answer: {problem}. ")
     responses = {**kept.responses, key: response}
@@ -103,42 +103,42 @@ def _ask_first(kept: Continuation, problem: str = "") -> NoReturn:
     if isinstance(params, ElicitRequestURLParams):
         data = {"url": params.url, "options": ["done"]}
     else:
-        data = {**params.requested_schema, "options": _options(params.requested_schema)}
+        data = {**params.requested_schema, "options": _list_options(params.requested_schema)}
     question = problem + (params.message or "The server needs some input.")
     raise PauseHere(question, data, msgspec.to_builtins(kept))
 
 
-def _response(request: ElicitRequest, decided: Decided) -> Json:
-    if decided.choice == "decline":
+def _make_response(request: ElicitRequest, decision: QuestionDecision) -> Json:
+    if decision.choice == "decline":
         return {"action": "decline"}
     if isinstance(request.params, ElicitRequestURLParams):
         return {"action": "accept"}
-    content = _content(request.params.requested_schema, decided.value)
+    content = _read_form(request.params.requested_schema, decision.value)
     return {"action": "accept", "content": content}
 
 
 # ── forms ────────────────────────────────────────────────────────────────────
 
 
-def _fields(schema: Schema) -> dict[str, Schema]:
+def _list_fields(schema: Schema) -> dict[str, Schema]:
     fields = schema.get("properties")
     return cast("dict[str, Schema]", fields) if isinstance(fields, dict) else {}
 
 
-def _options(schema: Schema) -> list[Json]:
+def _list_options(schema: Schema) -> list[Json]:
     """Return the answers to choose from, where the form has at most one field."""
-    match list(_fields(schema).values()):
+    match list(_list_fields(schema).values()):
         case []:
             return ["ok"]
         case [{"type": "boolean"}]:
             return ["yes", "no"]
         case [field] if field.get("type") != "array":
-            return _choices(field)
+            return _list_choices(field)
         case _:
             return []
 
 
-def _choices(field: Schema) -> list[Json]:
+def _list_choices(field: Schema) -> list[Json]:
     """Return the values that a field may have, in any of the protocol's spellings."""
     enum = field.get("enum")
     if isinstance(enum, list):
@@ -148,7 +148,7 @@ def _choices(field: Schema) -> list[Json]:
     return [each["const"] for each in found if isinstance(each, dict) and "const" in each]
 
 
-def _content(schema: Schema, value: Json) -> dict[str, Json]:
+def _read_form(schema: Schema, value: Json) -> dict[str, Json]:
     """Return the values of a form, as its fields declare them.
 
     A form with one field takes the bare value, and one without fields anything. Text is read
@@ -157,11 +157,11 @@ def _content(schema: Schema, value: Json) -> dict[str, Json]:
     Raises:
         ValueError: the answer does not fit; the text says why.
     """
-    fields = _fields(schema)
+    fields = _list_fields(schema)
     if not fields:
         return {}
     if len(fields) > 1 and isinstance(value, str):
-        value = _parsed(value)
+        value = _parse_json(value)
     given = value if isinstance(value, dict) and value.keys() <= fields.keys() else None
     if given is None and len(fields) == 1:
         given = {next(iter(fields)): value}
@@ -171,35 +171,35 @@ def _content(schema: Schema, value: Json) -> dict[str, Json]:
     for name in required if isinstance(required, list) else ():
         if given.get(str(name)) is None:
             raise ValueError(f"{name} is required")
-    return {name: _typed(name, fields[name], item) for name, item in given.items()}
+    return {name: _convert_field(name, fields[name], item) for name, item in given.items()}
 
 
-def _parsed(text: str) -> Json:
+def _parse_json(text: str) -> Json:
     try:
         return cast("Json", json.loads(text))
     except ValueError:
         return text
 
 
-def _typed(name: str, field: Schema, value: Json) -> Json:
+def _convert_field(name: str, field: Schema, value: Json) -> Json:
     if field.get("type") == "array":
         items = value.split(",") if isinstance(value, str) else value
         within = field.get("items")
-        choices = _choices(within) if isinstance(within, dict) else []
+        choices = _list_choices(within) if isinstance(within, dict) else []
         if not isinstance(items, list):
             raise ValueError(f"{name} must be a list, got {json.dumps(value)}")
-        return [_chosen(name, choices, str(item).strip()) for item in items]
-    return _chosen(name, _choices(field), _scalar(name, field, value))
+        return [_check_choice(name, choices, str(item).strip()) for item in items]
+    return _check_choice(name, _list_choices(field), _convert_scalar(name, field, value))
 
 
-def _scalar(name: str, field: Schema, value: Json) -> Json:
+def _convert_scalar(name: str, field: Schema, value: Json) -> Json:
     kind = field.get("type")
     word = value.strip().lower() if isinstance(value, str) else ""
     match kind:
-        case "boolean" if isinstance(value, bool) or word in YES | NO:
-            return value if isinstance(value, bool) else word in YES
+        case "boolean" if isinstance(value, bool) or word in YES_WORDS | NO_WORDS:
+            return value if isinstance(value, bool) else word in YES_WORDS
         case "integer" | "number" if isinstance(value, int | float | str):
-            number = _number(value)
+            number = _parse_number(value)
             if number is not None and (kind == "number" or number == int(number)):
                 return int(number) if kind == "integer" else number
         case "string" if isinstance(value, str):
@@ -209,8 +209,8 @@ def _scalar(name: str, field: Schema, value: Json) -> Json:
     raise ValueError(f"{name} must be of type {kind}, got {json.dumps(value)}")
 
 
-def _number(value: float | str) -> float | None:
-    """Return `value` as a finite number, or None: true and false are none."""
+def _parse_number(value: float | str) -> float | None:
+    """Return `value` as a finite number, or None; a bool is not a number."""
     if isinstance(value, bool):
         return None
     try:
@@ -220,7 +220,7 @@ def _number(value: float | str) -> float | None:
     return number if abs(number) < float("inf") else None
 
 
-def _chosen(name: str, choices: list[Json], value: Json) -> Json:
+def _check_choice(name: str, choices: list[Json], value: Json) -> Json:
     if choices and value not in choices:
         allowed = ", ".join(json.dumps(choice) for choice in choices)
         raise ValueError(f"{name} must be one of {allowed}, got {json.dumps(value)}")

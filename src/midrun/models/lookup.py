@@ -33,7 +33,7 @@ def found(name: str) -> ProviderModel:
 
 
 def _advice(provider: str, problem: str) -> str:
-    """Return what to do about a setting that pydantic-ai misses.
+    """Return the remedy for a setting that pydantic-ai reports as missing.
 
     Its own text speaks of its own classes; of that only the variables are of use here.
     """

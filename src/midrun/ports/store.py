@@ -135,7 +135,7 @@ class Page(Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What the runs of one owner take: for quotas."""
+    """The resources that the runs of one owner use, for quotas."""
 
     open_runs: int = 0  # that have not ended
     runs: int = 0  # started since the time that was asked about, and ...
@@ -370,7 +370,7 @@ class Store(Protocol):
 
 @runtime_checkable
 class Indexed(Protocol):
-    """A store whose lists and wake-ups go by columns that it keeps beside the head."""
+    """A store that selects runs by columns that it keeps beside the head."""
 
     async def indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
         """Return the row of `run` and, from the same read, those columns by name.

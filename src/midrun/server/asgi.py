@@ -22,7 +22,7 @@ from midrun.handles.asking import actor_of
 from midrun.handles.given import text
 from midrun.server import operating, pages
 from midrun.server.bridges import Bridges
-from midrun.server.credentials import Auth, Tokens, name_problem
+from midrun.server.credentials import Auth, Tokens, find_name_problem
 from midrun.server.guard import (
     SAFE,
     Address,
@@ -150,7 +150,7 @@ class App:
             Misconfigured: `actor` is neither, or has a name that stands for no account.
         """
         who = actor if isinstance(actor, Actor) else actor_of(text("actor", actor))
-        if problem := name_problem(who):
+        if problem := find_name_problem(who):
             raise Misconfigured("actor", problem)
         return self._lobby.sessions.code(who)
 
@@ -238,7 +238,7 @@ class App:
             )
             _check_role(caller.actor, endpoint)
             self._lobby.store  # noqa: B018 - refuses where nobody has opened it
-            response = await _handled(endpoint, visit)
+            response = await _call_endpoint(endpoint, visit)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody is there to read it
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller is told what they may know
@@ -248,7 +248,7 @@ class App:
         return response
 
     async def _probe(self, request: Request) -> Response | None:
-        """Answer a probe, whatever name it calls us by.
+        """Answer a probe under every host name.
 
         An orchestrator probes by address, and the answer is one bit that holds no data.
         """
@@ -260,7 +260,7 @@ class App:
         return await operating.ready(self._lobby, request.scope)
 
     def _options(self, request: Request) -> Response:
-        """Say which methods there are; to the preflight of an allowed origin, that it may."""
+        """List the methods of a path; add CORS headers for an allowed origin."""
         scope, headers = request.scope, request.headers
         is_page = pages.found("GET", path_in(scope), "") is not None
         methods = {"GET", "HEAD", "OPTIONS"} if is_page else _methods(scope)
@@ -270,9 +270,9 @@ class App:
         return Response(status_code=204, headers=said)
 
     async def _caller(self, request: Request, audit: AuditRecord) -> Caller:
-        """Find out who calls: by token, by the code of a link, or by cookie.
+        """Authenticate the caller by token, by the code of a link, or by cookie.
 
-        A page of another origin has its token and nothing else.
+        A page of another origin may use only a token.
         """
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         scheme, shown, caller = scheme.lower(), shown.strip(), None
@@ -282,20 +282,23 @@ class App:
                 raise Problem("foreign_origin", 403, problem)
             scheme = scheme if scheme == "bearer" else "none"
         if scheme == "bearer" or (scheme == "code" and _signs_in(request)):
-            caller = await self._by_credential(scheme, shown, audit)
+            caller = await self._find_by_credential(scheme, shown, audit)
         elif not scheme:
-            caller = await self._by_cookie(request)
+            caller = await self._find_by_cookie(request)
         if caller is None:
             header = {"WWW-Authenticate": 'Bearer realm="midrun"'}
-            raise Problem("unauthorized", 401, "show a token, or a session", headers=header)
-        if problem := name_problem(caller.actor):
+            problem = (
+                "Authentication required: send `Authorization: Bearer <token>`, or sign in."
+            )
+            raise Problem("unauthorized", 401, problem, headers=header)
+        if problem := find_name_problem(caller.actor):
             raise Problem("not_allowed", 403, problem)
         return caller
 
-    async def _by_credential(
+    async def _find_by_credential(
         self, scheme: str, shown: str, audit: AuditRecord
     ) -> Caller | None:
-        """Return who has this token or code; from an address that failed often, not at once."""
+        """Return the caller with this token or code; refuse an address that failed often."""
         failures = self._lobby.failures
         failures.check(audit.address, shown)
         if scheme == "bearer":
@@ -309,8 +312,8 @@ class App:
         failures.remember_good(shown)
         return Caller(actor=actor, token=shown if scheme == "bearer" else "")
 
-    async def _by_cookie(self, request: Request) -> Caller | None:
-        """Return who has this session: its cookie, and the proof that only our pages have."""
+    async def _find_by_cookie(self, request: Request) -> Caller | None:
+        """Return the caller of this session, if both its cookie and its proof are right."""
         sessions, secret = self._lobby.sessions, operating.session_cookie(request)
         proof = request.headers.get(operating.PROOF_HEADER, "")
         if not secret or not sessions.is_proven(secret, proof):
@@ -389,8 +392,8 @@ class App:
         return True
 
 
-async def _handled(endpoint: Endpoint, visit: Visit) -> Response:
-    """Let the endpoint answer; what reads a whole journal waits until it may."""
+async def _call_endpoint(endpoint: Endpoint, visit: Visit) -> Response:
+    """Call the endpoint; one that reads a whole journal waits for its turn."""
     if not endpoint.heavy:
         return await endpoint.handler(visit)
     async with visit.heavy_read():
@@ -398,7 +401,7 @@ async def _handled(endpoint: Endpoint, visit: Visit) -> Response:
 
 
 def _page(request: Request) -> Response | None:
-    """Return what needs no credential, and tells nothing: a page, or a file of it."""
+    """Return a page or a static file, which need no credential, or None."""
     path, looks = path_in(request.scope), request.method in {"GET", "HEAD"}
     if looks and not path and root_of(request.scope):
         return with_slash(request.scope)
@@ -448,7 +451,9 @@ def _methods(scope: Scope) -> set[str]:
     """
     methods = {endpoint.method for endpoint, _ in _matches(scope)}
     if not methods:
-        raise Problem("not_found", 404, "there is nothing here; see /v1/openapi.json")
+        raise Problem(
+            "not_found", 404, "Cannot find this path. See /v1/openapi.json for all paths."
+        )
     return methods | {"OPTIONS"} | ({"HEAD"} if "GET" in methods else set())
 
 

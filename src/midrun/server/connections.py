@@ -56,7 +56,7 @@ class Connections:
         self._told_at = -LOG_EVERY_S
 
     def admit(self, address: str) -> bool:
-        """Count a new connection, or tell that there is no room for it."""
+        """Count a new connection; return False if a bound is reached."""
         address = network_of(address)
         full = self._count >= self.most
         if full or self._by_address[address] >= self.most_per_address:
@@ -75,10 +75,10 @@ class Connections:
             del self._by_address[address]
 
     def wait(self, connection: Idle, address: str) -> None:
-        """Note that a connection is idle; close the oldest idle one where it is crowded."""
+        """Record that a connection is idle; close the oldest idle one near the bound."""
         address = network_of(address)
-        crowded = self._count > _crowd(self.most)
-        crowded_there = self._by_address[address] > _crowd(self.most_per_address)
+        crowded = self._count > _crowded_from(self.most)
+        crowded_there = self._by_address[address] > _crowded_from(self.most_per_address)
         if crowded or crowded_there:
             others = (one for one, at in self._idle.items() if crowded or at == address)
             if (oldest := next(others, None)) is not None:
@@ -115,12 +115,12 @@ def connections_max() -> int:
     return min(CONNECTIONS_MAX, max(CONNECTIONS_MIN, soft - kept))
 
 
-def _crowd(most: int) -> int:
+def _crowded_from(most: int) -> int:
     return most - most // 4
 
 
 class Listener(socket.socket):
-    """A listening socket that closes what it has no room for, as it accepts it."""
+    """A listening socket that closes accepted connections beyond the bound."""
 
     connections: Connections | None = None
     _exhausted_at = -LOG_EVERY_S

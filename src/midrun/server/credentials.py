@@ -29,8 +29,8 @@ _PRIVATE_FOLDER: Final = 0o700
 _OTHERS: Final = 0o077
 
 
-def name_problem(actor: Actor) -> str:
-    """Return why nobody may sign in as `actor`, or "".
+def find_name_problem(actor: Actor) -> str:
+    """Return why `actor` cannot sign in, or "" if it can.
 
     A run that is started without an actor is recorded as started by `user`. A user with that
     name would own all of them. The bearer of the server's one token, an operator, has it.
@@ -60,7 +60,7 @@ class Tokens:
             )
             raise Misconfigured("server", problem)
         for actor in actors.values():
-            if problem := name_problem(actor):
+            if problem := find_name_problem(actor):
                 raise Misconfigured("server", problem)
         self._actors = tuple((_hashed(token), actor) for token, actor in actors.items())
 

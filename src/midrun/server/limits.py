@@ -32,7 +32,7 @@ class Quota(Struct, frozen=True, kw_only=True):
     stored_bytes: int | None = None  # of the journals of all their runs
 
     def find_excess(self, usage: Usage) -> str:
-        """Return what has reached its bound, in words; empty if nothing has."""
+        """Describe the first bound that is reached; "" if none is."""
         bounds = {
             "open_runs": (usage.open_runs, self.open_runs),
             "runs_per_day": (usage.runs, self.runs_per_day),
@@ -116,7 +116,7 @@ class Allowance:
     @contextmanager
     def stream(self, caller: str) -> Iterator[None]:
         """Count one stream for as long as it is open."""
-        with _counted(self._streams, caller):
+        with _count_while(self._streams, caller):
             yield
 
     @contextmanager
@@ -128,14 +128,14 @@ class Allowance:
         """
         most = self._limits.heavy_reads
         if self._heavy_reads[caller] >= most:
-            problem = f"at most {most} reads of whole journals at once; wait for one to end"
+            problem = f"Cannot read another whole journal: {most} reads are under way. Wait."
             raise Problem("too_many_heavy_reads", 429, problem, headers={"Retry-After": "1"})
-        with _counted(self._heavy_reads, caller):
+        with _count_while(self._heavy_reads, caller):
             yield
 
 
 @contextmanager
-def _counted(counts: "Counter[str]", caller: str) -> Iterator[None]:
+def _count_while(counts: "Counter[str]", caller: str) -> Iterator[None]:
     counts[caller] += 1
     try:
         yield
@@ -146,7 +146,7 @@ def _counted(counts: "Counter[str]", caller: str) -> Iterator[None]:
 
 
 class AddressLimit:
-    """Counts events per address: so many at once, and a second in the long run.
+    """Limits events per address: `burst` at once, then `rate` per second.
 
     Memory is bounded: the address that was counted least recently is forgotten.
     """
@@ -160,21 +160,21 @@ class AddressLimit:
 
     def wait_s(self, address: str) -> float:
         """Return the seconds until `address` may cause another event; 0 if it may now."""
-        return max((1 - self._left_of(address)) / self._rate, 0.0)
+        return max((1 - self._events_left(address)) / self._rate, 0.0)
 
     def count(self, address: str) -> None:
-        """Count one event. Those that come at the same time make the wait longer."""
-        left = max(self._left_of(address) - 1, -self._burst)
+        """Count one event; each event beyond the bound makes the wait longer."""
+        left = max(self._events_left(address) - 1, -self._burst)
         self._left.put(network_of(address), (left, self._now()))
 
-    def _left_of(self, address: str) -> float:
+    def _events_left(self, address: str) -> float:
         now = self._now()
         left, then = self._left.get(network_of(address)) or (self._burst, now)
         return min(left + (now - then) * self._rate, self._burst)
 
 
 class FailedSignIns:
-    """Slows an address down that shows wrong tokens or codes.
+    """Slows down an address that sends wrong tokens or codes.
 
     Once an address has used up its failures, its credentials are not looked at until time has
     given it another one. A credential that was good before is let through, so that a client is
@@ -186,14 +186,15 @@ class FailedSignIns:
         self._good: LruDict[bytes, bool] = LruDict(max_items=CALLERS_MAX)  # by hash
 
     def check(self, address: str, shown: str) -> None:
-        """Refuse to look at a credential where too many were wrong.
+        """Refuse a credential from an address that sent too many wrong ones.
 
         Raises:
             Problem: 429, with when to come back.
         """
         wait = self._failures.wait_s(address)
-        if wait and not self._good.get(_hashed(shown)):
-            problem = f"Cannot sign in: too many wrong tokens came from {address}. Wait."
+        if wait and not self._good.get(_hash_credential(shown)):
+            problem = f"Cannot sign in: too many wrong tokens came from {address}. "
+            problem += f"Wait {ceil(wait)} s."
             header = {"Retry-After": str(ceil(wait))}
             raise Problem("too_many_failures", 429, problem, headers=header)
 
@@ -203,7 +204,7 @@ class FailedSignIns:
 
     def remember_good(self, shown: str) -> None:
         """Remember that a credential is good."""
-        self._good.put(_hashed(shown), value=True)
+        self._good.put(_hash_credential(shown), value=True)
 
 
 def network_of(address: str) -> str:
@@ -221,5 +222,5 @@ def network_of(address: str) -> str:
     return str(found.ipv4_mapped or IPv6Network((int(found), 64), strict=False))
 
 
-def _hashed(shown: str) -> bytes:
+def _hash_credential(shown: str) -> bytes:
     return sha256(shown.encode(errors="surrogateescape")).digest()

@@ -31,7 +31,7 @@ class AuditRecord:
     action: str = "request"
     actor: str = ""  # empty: the caller is not known
     target: str = ""
-    is_due: bool = False  # whether it is written whatever comes of the request
+    is_due: bool = False  # whether it is written for every outcome of the request
 
     def write(self, outcome: str) -> None:
         """Log the record; a request that was refused is a warning."""
@@ -48,7 +48,7 @@ class AuditRecord:
 
 
 def client_address(scope: Scope) -> str:
-    """Return the address that a request came from; a trusted proxy says whose it passes on."""
+    """Return the client address of a request, as a trusted proxy reports it."""
     return (scope.get("client") or ("", 0))[0]
 
 

@@ -22,7 +22,7 @@ from midrun.server.stopping import is_stopping
 from midrun.server.visit import Lobby, Visit, answer
 
 PROOF_HEADER: Final = "midrun-session-proof"
-"""What a page sends with each request of its session, besides the cookie."""
+"""The header in which a page sends the proof of its session, besides the cookie."""
 
 
 class HaltLine(Value, kw_only=True):
@@ -54,7 +54,7 @@ class Signed(Value, kw_only=True):
 
 
 class SignedIn(Signed, kw_only=True):
-    """Who a new session is for, and the part of it that a page sends as `PROOF_HEADER`."""
+    """The actor of a new session, and the proof that its page sends as `PROOF_HEADER`."""
 
     proof: str
 

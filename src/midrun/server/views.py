@@ -19,7 +19,7 @@ from midrun.handles.view import RunView
 
 STATES_MAX: Final = 128
 STATES_MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of the journals that the cached states were made from: about what they take in memory."""
+"""The bound on the journals of all cached states; a state takes about as much memory."""
 
 HEADS_MAX: Final = 8192
 
@@ -109,5 +109,5 @@ class Views:
 
 
 def count_bytes(*values: object) -> int:
-    """Return the length of `values` as JSON, which is about what they take in memory."""
+    """Return the length of `values` as JSON, which is about their size in memory."""
     return sum(len(msgspec.json.encode(value)) for value in values)

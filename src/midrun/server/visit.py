@@ -191,7 +191,7 @@ class Visit:
 
     @asynccontextmanager
     async def heavy_read(self) -> AsyncIterator[None]:
-        """Read a whole journal when it is its turn: a few of all callers at a time.
+        """Wait for a turn to read a whole journal; `HEAVY_READS_AT_ONCE` have one.
 
         Raises:
             Problem: 429, the caller has too many under way or waiting.
@@ -271,7 +271,7 @@ class Visit:
         reply was lost is let through: its run exists already.
 
         Raises:
-            Problem: 429, with what has reached its bound.
+            Problem: 429, which names the bound that is reached.
         """
         quota, owner = self.lobby.limits.quota, self.own_runs_only
         if not owner or quota == Quota():

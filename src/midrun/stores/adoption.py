@@ -27,7 +27,7 @@ class Adopted(Struct, frozen=True, kw_only=True):
     imported: bytes  # the body of the entry
 
     def stamp(self, chain: Chain, now: Micros) -> Stamped:
-        """Return all lines, with the entry that says who brought them as the last."""
+        """Return all lines, with the entry that records their import as the last."""
         last = stamp(self.end, [self.imported], chain=chain, now=now, epoch=None)
         return Stamped(lines=(*self.lines, *last.lines), appended=last.appended)
 
@@ -60,7 +60,9 @@ def adopted(run: RunId, lines: Sequence[bytes], imported: RunImported, chain: Ch
     if not records:
         raise JournalCorrupt(run, 1, "a journal begins with RunStarted")
     if imported.head != plain.hex():
-        raise ValueError(f"run {run}: the import names another head than that of the lines")
+        raise ValueError(
+            f"Cannot import run {run}: the entry names another head than that of the lines."
+        )
     _followed(state, Record(seq=Seq(state.seq + 1), at=state.at, entry=imported))
     end = Standing(run=run, seq=state.seq, hash=link, at=records[-1].at, epoch=epoch, holder="")
     return Adopted(

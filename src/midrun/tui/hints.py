@@ -15,7 +15,7 @@ class Hints(Struct, frozen=True, kw_only=True):
 
     @property
     def leaving(self) -> str:
-        """What becomes of the run when the bar is left with `d`."""
+        """How the run continues when the bar is left with `d`."""
         return "the run goes on" if self.goes_on else "the run waits until it is driven again"
 
     def typed(self, *words: str) -> str:

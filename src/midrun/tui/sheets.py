@@ -104,7 +104,7 @@ def ask_keys(ask: AskView) -> dict[str, str]:
 
 
 def helping(width: int, leaving: str) -> list[Line]:
-    """Return what every key does; `leaving` is what becomes of the run without the bar."""
+    """Return the help on all keys; `leaving` tells how the run continues without the bar."""
     return [
         [("bold", f"  {key:>2}  "), ("dim", row)]
         for key, text in HELP

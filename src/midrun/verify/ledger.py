@@ -138,11 +138,11 @@ class Posed:
 
     @property
     def asks_for_words(self) -> bool:
-        """Tell an answer that steers the agent from what came of an unsure call."""
+        """Whether an answer steers the agent, and is not the outcome of an unsure call."""
         return (self.entry.of or self.kind) != "unsure"
 
     def is_edited(self, answer: AskAnswered) -> bool:
-        """Tell whether an answer changes what it approves, where four eyes are wanted."""
+        """Tell whether an answer changes the arguments of a call under four eyes."""
         changed = answer.args_hash != self.entry.args_hash
         edit = answer.decision.value is not None and changed
         return self.kind == "approval" and self.entry.four_eyes and edit

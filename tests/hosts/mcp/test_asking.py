@@ -12,7 +12,7 @@ from midrun.agents.pausing import PauseHere
 from midrun.core.entries import AskOpened, CallFailed, CallStarted, CallUnknown
 from midrun.core.values import Json
 from midrun.hosts.mcp import mcp_tools
-from midrun.hosts.mcp_elicitation import ask_for_input, responses_of
+from midrun.hosts.mcp_elicitation import ask_for_input, read_responses
 from midrun.models import ScriptedModel, Use
 from midrun.ports.store import Query
 from tests.hosts.mcp.office import PATIENCE, WAYS, Pipe, Way, clerk, results, served
@@ -163,8 +163,8 @@ async def test_a_request_that_no_person_can_answer_is_an_error_in_words(url: str
         await run.until("completed")
         (failed,) = await entries(run, CallFailed)
     assert failed.error == (
-        "ToolFailed: the server asked its client for sampling/createMessage, which midrun does"
-        " not offer; the call was not completed"
+        "ToolFailed: Cannot complete the call: the server asks for sampling/createMessage, "
+        "which midrun does not offer."
     )
 
 
@@ -204,7 +204,7 @@ def filled_in(value: Json, **fields: Json) -> Json:
         "value": value,
     }
     try:
-        responses, _ = responses_of(answer)
+        responses, _ = read_responses(answer)
     except PauseHere as again:
         return again.question
     assert responses

@@ -8,7 +8,7 @@ from midrun.core.family import read_child_caps
 from midrun.core.folds.asks import is_edit_under_four_eyes
 from midrun.core.folds.calls import args_hash
 from midrun.core.ids import Micros, ask_id
-from midrun.core.placeholders import about_hidden
+from midrun.core.placeholders import check_hidden
 from midrun.core.rulings.asked import asked, by, waking
 from midrun.core.state import Ask, Stage, State
 from midrun.core.values import Decision, Json, Phase
@@ -55,7 +55,7 @@ def approve(state: State, control: Approve, now: Micros) -> Verdict:
     if ask.ask_kind != "child" and call.attempt and args_hash(args) != args_hash(call.use.args):
         # Its key is known outside with the arguments it was first made with.
         return Refused(reason="already_attempted")
-    if not about_hidden(ask, call.use, control.args)[1]:
+    if not check_hidden(ask, call.use, control.args)[1]:
         return Refused(reason="hidden_argument")
     decision = Decision(choice="approve", value=control.args)
     entries: tuple[Entry, ...] = (

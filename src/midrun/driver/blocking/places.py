@@ -90,7 +90,7 @@ class Places:
 
 
 def _advice(name: str, error: BaseException, why: str) -> str:
-    """Return what to do about a module that cannot be imported, where `why` does not say so."""
+    """Return the remedy for a module that cannot be imported, unless `why` names it."""
     if is_missing_variable(error):
         return f". {DECLARE}"
     if GUARD in why or isinstance(error, ImportError):

@@ -116,7 +116,7 @@ async def row(links: Links, run: RunId) -> RunRow:
 
 
 async def indexed_row(links: Links, run: RunId) -> tuple[RunRow, dict[str, object]]:
-    """Return the row of `run`, and what is indexed of it."""
+    """Return the row of `run`, and its indexed columns by name."""
     rules.check_id(run)
     rows = await links.ask(queries.INDEXED_ROW, {"run": run})
     if not rows:

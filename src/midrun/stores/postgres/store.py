@@ -303,7 +303,7 @@ class PostgresStore:
         return await reads.row(self._at.links, run)
 
     async def indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
-        """Return the row of `run`, and what is indexed of it."""
+        """Return the row of `run`, and its indexed columns by name."""
         return await reads.indexed_row(self._at.links, run)
 
     async def load_snapshot(self, run: RunId) -> Snapshot | None:

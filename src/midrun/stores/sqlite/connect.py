@@ -73,7 +73,7 @@ def open_file(
 ) -> apsw.Connection:
     """Open the database for writing; make it if there is none, with mode 0600.
 
-    One that is there is taken away from other accounts, see `_tighten`.
+    One that is there is taken away from other accounts, see `_restrict_access`.
 
     Raises:
         StoreForeign: the file is something else, or a newer midrun's.
@@ -89,7 +89,7 @@ def open_file(
         try:
             _check_ours(db, path)
             for suffix in ("", "-wal", "-shm"):
-                _tighten(Path(f"{path}{suffix}"))
+                _restrict_access(Path(f"{path}{suffix}"))
             _use_wal(db, busy_ms)
             full = "PRAGMA synchronous = FULL"
             db.execute(full if durability == "full" else "PRAGMA synchronous = NORMAL")
@@ -210,8 +210,8 @@ def _make_file(path: Path) -> None:
         raise StoreUnreachable(str(path), error.strerror or str(error)) from error
 
 
-def _tighten(path: Path) -> None:
-    """Take a file away from accounts that may read it, if it is there; say so in the log.
+def _restrict_access(path: Path) -> None:
+    """Remove the access of other accounts from a file, if it exists; log a warning.
 
     A copy from a backup has the mode that the umask gives it, most often 0644. A group keeps
     its access if it may write as well: such a file is shared between accounts on purpose.
@@ -232,8 +232,9 @@ def _tighten(path: Path) -> None:
         return
     except OSError as error:
         problem = (
-            f"other accounts may read it (mode {mode:04o}), and this one may not change that: "
-            f"{error.strerror}; run chmod {wanted:03o} {path} as its owner"
+            f"Cannot protect it: other accounts may read it (mode {mode:04o}), and this "
+            f"account cannot change that ({error.strerror}). Run chmod {wanted:03o} {path} "
+            "as its owner"
         )
         raise StoreUnreachable(str(path), problem) from error
     _LOG.warning("%s could be read by other accounts: its mode is %04o now", path, wanted)

@@ -86,7 +86,7 @@ def row(db: apsw.Connection, run: RunId) -> RunRow:
 
 
 def indexed_row(db: apsw.Connection, run: RunId) -> tuple[RunRow, dict[str, object]]:
-    """Return the row of `run`, and what is indexed of it."""
+    """Return the row of `run`, and its indexed columns by name."""
     rules.check_id(run)
     found = db.execute(queries.INDEXED_ROW, (run,)).get
     if found is None:

@@ -180,7 +180,7 @@ class SqliteStore:
         return self._quick.now(lambda db: reads.row(db, run))
 
     async def indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
-        """Return the row of `run`, and what is indexed of it."""
+        """Return the row of `run`, and its indexed columns by name."""
         await checkpoint()
         return self._quick.now(lambda db: reads.indexed_row(db, run))
 

@@ -53,13 +53,13 @@ _ASKED_FOR = deciding._asked_for  # noqa: SLF001 - a fault replaces what it know
 _PROBLEM = ask_rulings._problem  # noqa: SLF001 - as above
 
 
-def _answered_again(ask: Ask | None, *rest: object) -> Refused | None:
+def _accept_second_answer(ask: Ask | None, *rest: object) -> Refused | None:
     if ask is not None and ask.closed == "answered":
         ask = replace(ask, closed="")
     return _PROBLEM(ask, *rest)  # type: ignore[arg-type]  # as it came
 
 
-def _anybody(ask: Ask | None, *rest: object) -> Refused | None:
+def _ignore_audience(ask: Ask | None, *rest: object) -> Refused | None:
     if ask is not None:
         ask = replace(ask, audience="", excluded=())
     return _PROBLEM(ask, *rest)  # type: ignore[arg-type]  # as it came
@@ -132,12 +132,12 @@ ASKING = (
     Mutant(
         name="answer_twice",
         wrong="an ask that was answered can be answered again",
-        plant=lambda: in_place_of(ask_rulings, "_problem", _answered_again),
+        plant=lambda: in_place_of(ask_rulings, "_problem", _accept_second_answer),
     ),
     Mutant(
         name="anybody_decides",
         wrong="an ask is decided by somebody whom it is not for",
-        plant=lambda: in_place_of(ask_rulings, "_problem", _anybody),
+        plant=lambda: in_place_of(ask_rulings, "_problem", _ignore_audience),
     ),
     Mutant(
         name="four_eyes_forget_who_steered",
