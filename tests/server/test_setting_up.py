@@ -8,6 +8,7 @@ from midrun import Actor, Midrun, Misconfigured
 from midrun.handles.token_file import token_folder
 from midrun.server import Network, Tokens, app, token_in
 from midrun.server import serve as serve_forever
+from midrun.server.binding import Server
 from tests.server.conftest import token_of
 
 
@@ -126,3 +127,14 @@ async def test_network_settings_that_cannot_hold_are_refused_by_name(tmp_path: P
     ):
         with pytest.raises(Misconfigured, match=name):
             await serve_forever(Midrun("memory://"), folder=tmp_path, network=network)
+
+
+def test_no_variable_of_the_environment_declares_a_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Images set it for uvicorn; every client could then claim any address."""
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    made = app(Midrun("memory://"), token=token_of("me"))
+    assert Server(made).config.forwarded_allow_ips == "127.0.0.1,::1"
+    declared = Network(forwarded_allow_ips="10.0.0.1")
+    assert Server(made, declared).config.forwarded_allow_ips == "10.0.0.1"

@@ -33,6 +33,9 @@ DRAIN_S: Final = 5.0
 DRAIN_LOOK_S: Final = 0.1
 """How often the drain looks whether a second signal ends it, as uvicorn's own loop does."""
 
+PROXIES_BELIEVED: Final = "127.0.0.1,::1"
+"""Where no proxy is declared. Uvicorn would ask the variable FORWARDED_ALLOW_IPS."""
+
 FORMER_TOKEN: Final = Path(".midrun", "token")
 """Where earlier versions kept the token: in the folder in which tools work."""
 
@@ -180,6 +183,7 @@ class Server(uvicorn.Server):
         self.connections = Connections(limits.connections, limits.connections_per_address)
         if network.forwarded_allow_ips is not None and not limits.connections_per_address:
             self.connections.most_per_address = self.connections.most
+        proxies = network.forwarded_allow_ips
         super().__init__(
             uvicorn.Config(
                 served,
@@ -191,7 +195,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 timeout_graceful_shutdown=GRACE_S,
                 root_path=network.root_path,
-                forwarded_allow_ips=network.forwarded_allow_ips,
+                forwarded_allow_ips=PROXIES_BELIEVED if proxies is None else proxies,
                 ssl_certfile=network.tls_cert,
                 ssl_keyfile=network.tls_key,
             )
