@@ -217,6 +217,8 @@ async def test_a_module_that_misses_a_variable_fails_the_run_and_names_the_optio
         (["A=B"], "names of variables, got 'A=B'"),
         ([1], "names of variables, got 1"),
         ({"A": 1}, "must have str values, not for A"),
+        ({"A": "x\0y"}, "a character for A that no variable can hold"),
+        ({"A": "\ud800"}, "a character for A that no variable can hold"),
         (["MIDRUN_TOKEN"], "cannot name MIDRUN_TOKEN"),
     ],
 )

@@ -115,8 +115,9 @@ async def test_a_user_raises_no_cap_of_a_child_that_rests_for_another_reason(
     await child.pause(actor="ada")
     shop.gate("x").set()
     await asked(midrun, run)
-    with pytest.raises(ControlRefused, match="that is for operator"):
-        await run.answer({"steps": 1000}, actor="ada")
+    for bounds in ({"steps": 1000}, {"cost": 1e308}, {"time": -1e308}):
+        with pytest.raises(ControlRefused, match="that is for operator"):
+            await run.answer(bounds, actor="ada")
     await run.answer("go on", actor="ada")
     await run.until("completed")
     assert (await child.view()).caps[0].cap == 9

@@ -92,6 +92,9 @@ def declare_environment(owner: str, option: str, given: EnvironmentOption) -> To
     if isinstance(given, Mapping):
         if wrong := [name for name in names if not isinstance(given[name], str)]:
             raise Misconfigured(owner, f"{option} must have str values, not for {wrong[0]}")
+        if wrong := [name for name in names if not _can_be_passed(given[name])]:
+            problem = f"{option} has a character for {wrong[0]} that no variable can hold"
+            raise Misconfigured(owner, problem)
         return ToolEnvironment(values=frozenset(given.items()))
     if withheld := [name for name in names if name.startswith(WITHHELD_PREFIX)]:
         problem = (
@@ -100,6 +103,14 @@ def declare_environment(owner: str, option: str, given: EnvironmentOption) -> To
         )
         raise Misconfigured(owner, problem)
     return ToolEnvironment(names=frozenset(names))
+
+
+def _can_be_passed(value: str) -> bool:
+    """Tell whether the system can hand `value` to a new process."""
+    try:
+        return b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
 
 
 def is_missing_variable(error: BaseException) -> bool:

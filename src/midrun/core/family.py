@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from midrun.core.ids import SECOND, RunId, child_id
 from midrun.core.state import Ask, State
+from midrun.core.stops import CAP_MAX
 from midrun.core.values import Json
 
 
@@ -23,12 +24,13 @@ def find_child_ask(ask: Ask) -> str:
 def read_child_caps(ask: Ask, answer: Json) -> dict[str, int]:
     """Return the bounds that an answer about a child that rests asks for; {} without any.
 
-    They are counted as `Resume` takes them: money in millionths, time in microseconds.
+    They are counted as `Resume` takes them: money in millionths, time in microseconds. One that
+    is out of range is taken for the end of the range.
     """
     if ask.ask_kind != "child" or find_child_ask(ask) or not isinstance(answer, dict):
         return {}
     return {
-        name: round(bound * (SECOND if name in {"cost", "time"} else 1))
+        name: round(min(max(bound, 0), CAP_MAX) * (SECOND if name in {"cost", "time"} else 1))
         for name, bound in answer.items()
         if isinstance(bound, int | float)
     }

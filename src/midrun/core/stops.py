@@ -321,6 +321,9 @@ def leaves(stop: Stop | None) -> tuple[Stop, ...]:
             return (stop,)
 
 
+CAP_MAX: Final = 10**12
+"""The highest bound that a person can raise a cap to: in millionths it still fits 64 bits."""
+
 CAPS: Final[dict[str, type[Struct]]] = {
     "steps": MaxSteps,
     "tokens": MaxTokens,

@@ -1,6 +1,5 @@
 """What callers give, checked where it comes in: a slip is named, and nothing has happened."""
 
-import math
 import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -10,6 +9,7 @@ from midrun.agents.checkpoint import Checkpoint
 from midrun.core.dates import date_of, micros_of
 from midrun.core.head import NAME_MAX_CHARS
 from midrun.core.ids import SECOND, Micros, later
+from midrun.core.stops import CAP_MAX
 from midrun.errors import Misconfigured
 
 Moment: TypeAlias = datetime | timedelta
@@ -185,7 +185,8 @@ def counted(caps: dict[str, float]) -> dict[str, int]:
     for name, value in caps.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise Misconfigured(f"cap {name}", f"it is a number; {value!r} was given")
-        if not math.isfinite(value) or value < 0:
-            raise Misconfigured(f"cap {name}", f"it is an amount; {value} was given")
+        if not 0 <= value <= CAP_MAX:  # NaN is not, either
+            problem = f"it must be between 0 and {CAP_MAX:,}, got {value}"
+            raise Misconfigured(f"cap {name}", problem)
         made[name] = round(value * SECOND) if name in _MILLIONTHS else round(value)
     return made
