@@ -104,7 +104,7 @@ def test_a_question_with_a_continuation_has_the_call_made_again_with_the_answer(
 
 
 def test_a_question_can_be_declined_only_where_the_call_goes_on_with_that() -> None:
-    """Where the answer would be the result, there is nobody to tell the no to."""
+    """Where the answer would be the result, no tool is there to read the refusal."""
     run = begun.replies(ASK).starts("c2").after(asked).advances()
     run.when(c.Decline(ask=A1)).then(refused="not_an_approval")
     asks = v.AskPerson(epoch=E1, call=C2, continuation={})

@@ -125,20 +125,24 @@ async def test_a_run_that_is_paused_survives_a_kill_and_goes_on_in_its_sentence(
     assert replies[cut] + rest == prose.INVITATION
 
 
+def demo_terminal(folder: Path, *, speed: str) -> "pexpect.spawn[str]":
+    """Start the demo in `folder`, in a terminal of its own."""
+    return pexpect.spawn(
+        sys.executable,
+        ["-m", "midrun", "demo", "--terminal", "--speed", speed],
+        cwd=folder,
+        env=NO_KEYS | {"TERM": "xterm"},
+        timeout=PATIENCE,
+        dimensions=(40, 150),
+        encoding="utf-8",
+    )
+
+
 @pytest.mark.slow
 def test_the_terminal_shows_the_same_run_with_its_bar(tmp_path: Path) -> None:
     """It waits for an answer; whoever leaves finds it there again."""
-    command = ["-m", "midrun", "demo", "--terminal", "--speed", "inf"]
     for how in ("started", "found again, waiting at plan step 4 of 7"):
-        terminal = pexpect.spawn(
-            sys.executable,
-            command,
-            cwd=tmp_path,
-            env=NO_KEYS | {"TERM": "xterm"},
-            timeout=PATIENCE,
-            dimensions=(40, 150),
-            encoding="utf-8",
-        )
+        terminal = demo_terminal(tmp_path, speed="inf")
         terminal.expect_exact(how)
         terminal.expect_exact("Waiting")
         terminal.send("d")
@@ -151,16 +155,7 @@ def test_the_terminal_shows_the_same_run_with_its_bar(tmp_path: Path) -> None:
 @pytest.mark.slow
 async def test_leaving_the_bar_says_that_nothing_drives_the_run(tmp_path: Path) -> None:
     """The process that drove the run ends with its bar."""
-    command = ["-m", "midrun", "demo", "--terminal", "--speed", "0.01"]
-    terminal = pexpect.spawn(
-        sys.executable,
-        command,
-        cwd=tmp_path,
-        env=NO_KEYS | {"TERM": "xterm"},
-        timeout=PATIENCE,
-        dimensions=(40, 150),
-        encoding="utf-8",
-    )
+    terminal = demo_terminal(tmp_path, speed="0.01")
     terminal.expect_exact("Running")
     terminal.send("d")
     terminal.expect_exact("Nothing drives it now: it waits")

@@ -1,7 +1,7 @@
 """An agent framework in small, and a provider of models on a real socket that it streams from.
 
 The framework ends its work as LangGraph does: the node at work is a task, and a task of its own
-cancels it. Whoever cancels the framework in the middle of that leaves the node running.
+cancels it. A second cancellation in the middle of that leaves the node running.
 """
 
 import asyncio

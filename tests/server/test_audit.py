@@ -51,7 +51,9 @@ async def test_signing_in_and_out_is_on_record(
         shown = {"Authorization": wrong}
         expect(await stranger.post("/v1/session", json={}, headers=shown), 401)
     expect(await stranger.get("/v1/runs", headers={"Authorization": "Bearer guess"}), 401)
-    expect(await stranger.get("/v1/runs"), 401)  # shows nothing, and is nobody's attempt
+    expect(
+        await stranger.get("/v1/runs"), 401
+    )  # no credential: this is not an attempt to sign in
     assert list(map(facts, records(caplog))) == [
         ("sign_in", "ann", "", "done"),
         ("sign_out", "ann", "", "done"),
@@ -125,7 +127,7 @@ async def test_pages_of_other_origins_do_not_fill_the_log(
 
 
 def test_what_is_remembered_of_addresses_is_bounded_and_time_heals() -> None:
-    """Whoever has a whole IPv6 network has one allowance."""
+    """All addresses of one IPv6 network share one allowance."""
     now = 0.0
     limit = AddressLimit(2, 0.5, lambda: now)
     for last in range(2):

@@ -200,7 +200,7 @@ async def test_a_session_ends_and_its_streams_with_it(serve: Serve, stage: Stage
 
 
 async def test_an_application_ends_the_sessions_of_a_user(serve: Serve, stage: Stage) -> None:
-    """Somebody was dismissed: every browser, open streams, links not used yet; others stay."""
+    """An employee leaves: every browser, open streams, links not used yet; others stay."""
     served = await serve(stage.agent(Use("slow", name="x"), "."))
     run = await served.mid.start("actor", "Go.", actor="ann")
     await stage.start("x").wait()

@@ -263,7 +263,7 @@ def test_an_approval_from_before_an_import_covers_no_start_after_it() -> None:
     ],
 )
 def test_who_steered_the_run_to_a_call_does_not_approve_it(words: tuple[Entry, ...]) -> None:
-    """I25: four eyes exclude whoever the agent had words of before it proposed the call."""
+    """I25: four eyes exclude people whose words the agent had before it proposed the call."""
     asked = (*BEGUN, *words, *step(SEND), replace(ASK, four_eyes=True))
     assert broken(*asked, YES) == ["I25"]
     assert broken(*asked, replace(YES, by="cy")) == []

@@ -17,9 +17,9 @@ async def said_before(
 ) -> tuple[tuple[Message, ...], tuple[str, ...]]:
     """Return the messages of the newest `runs` of a thread, and the people who steered them.
 
-    Each run contributes its own messages, without the history it began with: so a message that
-    an older run writes after a newer one has started is not lost to the thread. With an
-    `owner`, the thread is that of the owner: runs of others under the same name are not in it.
+    The oldest come first. Each run contributes its own messages, without the history that it
+    began with: so a message that an older run writes after a newer one has started is not lost
+    to the thread. With an `owner`, runs of others under the same name are not in the thread.
     """
     if not thread:
         return (), ()

@@ -53,7 +53,7 @@ def _terms(entry: AskOpened, state: State) -> str:
     if entry.four_eyes:
         excluded = " or ".join(_asked(state, entry.ask).excluded)
         starter = "the one who started the run"
-        terms = [f"{who or 'anybody'} may decide, but not {excluded or starter}"]
+        terms = [f"{who or 'any person'} may decide, but not {excluded or starter}"]
     if not entry.blocking:
         terms.append("the agent goes on meanwhile")
     if entry.expires is not None:

@@ -45,7 +45,7 @@ export function notUsed({ by, why }, decision, you) {
   return `Your ${MINE[decision] ?? "decision"} was not used: ${won}.`;
 }
 
-/** Return a value as it is drawn: nothing in it is hidden. @param {unknown} value */
+/** Return a value as text with every hidden character shown. @param {unknown} value */
 export const drawn = (value) => exact(pretty(value));
 
 /** Return a value as text. @param {unknown} value */

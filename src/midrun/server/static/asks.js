@@ -14,7 +14,7 @@ import { editable, exact, html } from "./template.js";
 /** @typedef {import("./shapes.js").Ask} Ask */
 /** @typedef {{id: string, text: string}} Decided */
 /**
- * What a person wrote for an ask that another decision closed first; `said` tells which.
+ * A text that a person wrote for an ask that another decision closed first; `said` names it.
  * @typedef {{question: string, said: string, text: string}} Lost
  */
 
@@ -137,7 +137,7 @@ export class Asks extends StoreElement {
     keep(`${this.store?.id} asks`, written ? JSON.stringify({ drafts, field, lost }) : "");
   }
 
-  /** Keep what was not used; an ask leaves its card at once. @param {string} id @param {Lost} lost */
+  /** Keep a text that was not used, and remove the draft of its ask. @param {string} id @param {Lost} lost */
   _lose(id, lost) {
     this._drop(id);
     this.lost = { ...this.lost, [id]: lost };
@@ -149,7 +149,7 @@ export class Asks extends StoreElement {
     this.lost = others;
   }
 
-  /** What is written for an ask, and is not only what the field began with. @param {Ask} ask */
+  /** Return the text that the person wrote for an ask; "" if the field is unchanged. @param {Ask} ask */
   _written(ask) {
     const text = this.drafts[ask.id] ?? "";
     return text === editable(ask.args) ? "" : text.trim();

@@ -142,7 +142,7 @@ function told(problem, you) {
   if (problem.status === 412) {
     const { sign } = problem.run ?? {};
     const now = sign ? ` It is now: ${signed(sign.word, sign.by, you)}.` : "";
-    return `This was not used: the run changed meanwhile.${now} Look again, then press again.`;
+    return `This was not used: the run changed meanwhile.${now} Check it, then press the button again.`;
   }
   if (isLost(problem)) return notUsed(problem, "answer", you);
   if (problem.reason === "bad_arguments" && problem.why) return sentence(problem.why);

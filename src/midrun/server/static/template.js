@@ -56,7 +56,7 @@ function symbol(char) {
   return code === 0x7f ? "␡" : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 }
 
-/** Return arguments, a path, a command or a result as it is, nothing hidden. @param {string} text */
+/** Return arguments, a path or a result with every hidden character shown. @param {string} text */
 export function exact(text) {
   return text.replaceAll("\r\n", "\n").replace(HIDDEN, symbol);
 }
