@@ -32,10 +32,11 @@ if (kind === "copilotkit") {
   agent = new HttpAgent({ url, headers });
 }
 
-async function run({ thread, say, resume, name, connect }) {
+async function run({ thread, say, resume, name, connect, state, tools, context }) {
   const used = core ? core.getAgent(name) : agent;
   used.threadId = thread;
   if (say) used.addMessage({ id: `u-${used.messages.length}`, role: "user", content: say });
+  if (state !== undefined) used.setState(state);
   let outcome = null;
   const watch = {
     onEvent: ({ event }) => tell({ event }),
@@ -52,13 +53,13 @@ async function run({ thread, say, resume, name, connect }) {
       await (connect ? core.connectAgent({ agent: used }) : core.runAgent({ agent: used }));
       watching.unsubscribe();
     } else {
-      await used.runAgent(resume ? { resume } : {}, watch);
+      await used.runAgent({ resume, tools, context }, watch);
     }
   } catch (error) {
     tell({ thrown: String(error.message) });
   }
   const pending = (used.pendingInterrupts ?? []).map((one) => one.id);
-  tell({ done: { outcome, pending, messages: used.messages } });
+  tell({ done: { outcome, pending, messages: used.messages, state: used.state } });
 }
 
 for await (const line of createInterface({ input: process.stdin })) {

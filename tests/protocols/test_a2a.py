@@ -271,21 +271,68 @@ async def test_a_task_without_a_context_begins_one_that_another_can_follow_in(
         assert "It is blue." in [message.text for message in record.entry.history]
 
 
-async def test_the_card_needs_a_credential_like_everything_else(
+async def test_the_card_is_public_and_says_that_calls_need_a_token(
     serving: Serving, stage: Stage
 ) -> None:
-    """It names the agents; and the only agent's is also where clients look first."""
+    """A client reads it before it has a token; the instructions are for those who have one."""
+    agent = stage.agent("So.", instructions="Handle the secret project.")
+    async with serving(agent) as server, httpx.AsyncClient(timeout=PATIENCE) as http:
+        for under in ("", "/a2a/actor"):
+            reply = await http.get(f"{server.url}{under}/.well-known/agent-card.json")
+            card = reply.json()
+            assert card["name"] == "actor"
+            assert card["supportedInterfaces"][0]["url"] == f"{server.url}/a2a/actor"
+            assert card["capabilities"]["extensions"][0]["uri"] == "urn:midrun:a2a:pause:v1"
+            scheme = card["securitySchemes"]["bearer"]["httpAuthSecurityScheme"]
+            assert scheme["scheme"] == "Bearer"
+            assert [list(one["schemes"]) for one in card["securityRequirements"]] == [
+                ["bearer"]
+            ]
+            assert "secret project" not in reply.text
+        call = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}
+        assert (await http.post(f"{server.url}/a2a/actor", json=call)).status_code == 401
+        async with client(server, who="ann") as theirs:
+            card = await theirs.get_extended_agent_card(pb.GetExtendedAgentCardRequest())
+        assert card.description == "Handle the secret project."
+        missing = f"{server.url}/a2a/nobody/.well-known/agent-card.json"
+        assert (await http.get(missing)).status_code == 404
+
+
+async def test_errors_of_json_rpc_have_its_codes(serving: Serving, stage: Stage) -> None:
+    """Text that is no JSON is a parse error; a task that is not there is not found."""
+    headers = {
+        "Authorization": f"Bearer {token_of('olga')}",
+        "Content-Type": "application/json",
+    }
+    pause = b'{"jsonrpc":"2.0","id":7,"method":"midrun/PauseTask","params":{"id":"run_0"}}'
     async with (
         serving(stage.agent("So.")) as server,
-        httpx.AsyncClient(timeout=PATIENCE) as http,
+        httpx.AsyncClient(timeout=PATIENCE, headers=headers) as http,
     ):
-        where = f"{server.url}/.well-known/agent-card.json"
-        assert (await http.get(where)).status_code == 401
-        headers = {"Authorization": f"Bearer {token_of('vera')}"}
-        card = (await http.get(where, headers=headers)).json()
-        assert card["name"] == "actor"
-        assert card["supportedInterfaces"][0]["url"] == f"{server.url}/a2a/actor"
-        assert card["capabilities"]["extensions"][0]["uri"] == "urn:midrun:a2a:pause:v1"
+        for text, own, code in ((b"{nonsense", None, -32700), (pause, 7, -32001)):
+            reply = await http.post(f"{server.url}/a2a/actor", content=text)
+            assert reply.status_code == 200
+            told = reply.json()
+            assert (told["id"], told["error"]["code"]) == (own, code)
+
+
+async def test_a_list_says_how_many_tasks_there_are_over_all_pages(
+    serving: Serving, stage: Stage
+) -> None:
+    """Of the caller, in the wanted state; a page is only a part of them."""
+    agent = stage.agent("So.")
+    async with serving(agent) as server, client(server, who="ann") as theirs:
+        for number in range(3):
+            async for _ in theirs.send_message(saying(f"Go {number}.")):
+                pass
+        page = await theirs.list_tasks(pb.ListTasksRequest(page_size=2))
+        assert (len(page.tasks), page.total_size) == (2, 3)
+        done = pb.TaskState.TASK_STATE_COMPLETED
+        page = await theirs.list_tasks(pb.ListTasksRequest(page_size=1, status=done))
+        assert (len(page.tasks), page.total_size) == (1, 3)
+        failed = pb.TaskState.TASK_STATE_FAILED
+        page = await theirs.list_tasks(pb.ListTasksRequest(status=failed))
+        assert (len(page.tasks), page.total_size) == (0, 0)
 
 
 async def test_a_stream_ends_with_the_server(serving: Serving, stage: Stage) -> None:

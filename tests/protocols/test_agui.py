@@ -3,9 +3,11 @@
 import pytest
 
 from midrun import Agent, ask_human, tool
-from midrun.core.entries import RunStarted
+from midrun.core.entries import AskAnswered, RunStarted
+from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.server import Bridges
+from tests.promises.seen import entries
 from tests.protocols.conftest import Serving
 from tests.protocols.theirs import BEFORE, CURRENT, client
 from tests.runtime.stage import Stage
@@ -50,7 +52,7 @@ async def test_a_run_is_streamed_and_ends_well(
         for part in ("TEXT_MESSAGE", "TOOL_CALL"):
             assert theirs.types.count(f"{part}_START") == theirs.types.count(f"{part}_END")
         assert theirs.types[0] == "RUN_STARTED"
-        assert theirs.types[-3:] == ["STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+        assert theirs.types[-3:] == ["STATE_DELTA", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
         assert theirs.events[0]["protocolVersion"] == "1.0"
         usage = theirs.events[-1]["usage"]
         assert sorted(only(usage)) == ["totalTokens"], "what the provider has said"  # type: ignore[call-overload]  # a dict
@@ -194,6 +196,65 @@ async def test_an_approval_is_an_interrupt_and_edited_arguments_are_taken(
         assert "TOOL_CALL_START" not in theirs.types
         assert theirs.types.count("TOOL_CALL_RESULT") == 1
         assert texts(done["messages"], "assistant")[-1] == "Paid."
+
+
+def asking() -> Agent:
+    """Return an agent that asks one question, and then says what it was told."""
+    model = ScriptedModel([Use("ask_human", question="Which one?"), "Thanks."])
+    return Agent("actor", model=model, tools=[ask_human])
+
+
+@BOTH
+async def test_a_request_with_nothing_new_ends_with_what_the_run_waits_for(
+    serving: Serving, kind: str
+) -> None:
+    """A page that is opened again has no messages yet: it hears of the interrupt."""
+    async with serving(asking()) as server:
+        where = f"{server.url}/agui/actor"
+        async with client(kind, where) as first, client(kind, where) as reopened:
+            await first.tell(run={"thread": "t", "say": "Go."})
+            pending = (await first.over())["pending"]
+            await reopened.tell(run={"thread": "t"})
+            assert (await reopened.over())["pending"] == pending
+            outcome = reopened.events[-1]["outcome"]
+            assert isinstance(outcome, dict)
+            assert outcome["type"] == "interrupt"
+        assert not await entries(await server.only(), AskAnswered)
+
+
+@BOTH
+async def test_the_state_of_the_client_stays_its_own(serving: Serving, kind: str) -> None:
+    """Midrun adds its view under its own name, and touches nothing else."""
+    agent = Agent("actor", model=ScriptedModel(["Done."]))
+    async with serving(agent) as server, client(kind, f"{server.url}/agui/actor") as theirs:
+        await theirs.tell(run={"thread": "t", "say": "Go.", "state": {"cart": [1, 2]}})
+        state = (await theirs.over())["state"]
+        assert isinstance(state, dict)
+        assert state["cart"] == [1, 2]
+        assert state["midrun"]["run"]["phase"] == "completed"
+
+
+async def test_context_reaches_the_agent_and_tools_of_the_page_are_named_as_unused(
+    serving: Serving,
+) -> None:
+    """What the server does not use is said to the client, not dropped in silence."""
+    seen: list[str] = []
+
+    def answer(messages: Transcript) -> str:
+        seen.extend(turn.text for turn in messages)
+        return "Done."
+
+    agent = Agent("actor", model=ScriptedModel([answer]))
+    page = {"name": "open_page", "description": "Open a page.", "parameters": {}}
+    context = [{"description": "The open document", "value": "report.md"}]
+    async with serving(agent) as server, client(CURRENT, f"{server.url}/agui/actor") as theirs:
+        request = {"thread": "t", "say": "Go.", "tools": [page], "context": context}
+        await theirs.tell(run=request)
+        done = await theirs.over()
+    assert texts(done["messages"], "user") == ["Go."]
+    assert "The open document: report.md" in "\n".join(seen)
+    (unused,) = [e["value"] for e in theirs.events if e.get("name") == "midrun.unused"]
+    assert unused == {"tools": ["open_page"]}
 
 
 async def test_a_question_is_answered_by_the_next_message(serving: Serving) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from anyio.lowlevel import checkpoint
 
-from midrun import Agent, tool
+from midrun import Agent, ask_human, tool
 from midrun.core.ids import CallId, RunId
 from midrun.core.state import State
 from midrun.core.values import Phase
@@ -90,10 +90,54 @@ async def test_an_approval_names_its_call_and_what_an_answer_looks_like(
         schema = msgspec.convert(one["responseSchema"], dict[str, object])
         assert schema["properties"] == {"approved": {"type": "boolean"}, "editedArgs": {}}
         (state,) = [event for event in events if event["type"] == "STATE_SNAPSHOT"]
+        assert not [event for event in events if event["type"] == "STATE_DELTA"]
         shown = msgspec.convert(state["snapshot"], dict[str, dict[str, object]])["midrun"]
         assert shown["control_url"] == f"/v1/runs/{run.id}"
         view = msgspec.convert(shown["run"], dict[str, object])
         assert (view["run_id"], view["phase"]) == (run.id, "waiting")
+
+
+async def test_an_answer_to_one_of_two_interrupts_ends_with_the_other(
+    serving: Serving,
+) -> None:
+    """The run still waits: the segment is over, and says for what."""
+    questions = [Use("ask_human", question="Which?"), Use("ask_human", question="When?")]
+    agent = Agent("actor", model=ScriptedModel([questions, "Thanks."]), tools=[ask_human])
+    async with serving(agent) as server, somebody(server) as client:
+        first, second = _ids(await segment(client, asked("Go.")))
+        for one, left in ((first, [second]), (second, [])):
+            answer = {"interruptId": one, "status": "resolved", "payload": {"answer": "x"}}
+            assert _ids(await segment(client, asked(resume=[answer], runId=f"r-{one}"))) == left
+
+
+async def test_words_that_the_agent_has_answered_are_not_taken_for_new_ones(
+    serving: Serving, stage: Stage
+) -> None:
+    """Clients send the whole conversation each time; its last words may be old."""
+    async with serving(calls(stage)) as server, somebody(server) as client:
+        one = interrupt(await segment(client, asked("Go.")))
+        said = [{"id": "1", "role": "user", "content": "Go."}]
+        said += [{"id": "2", "role": "assistant", "content": "May I?"}]
+        again = await segment(client, asked(runId="r2", messages=said))
+        assert interrupt(again) == one
+
+
+def _ids(events: list[Event]) -> list[object]:
+    shown = outcome(events).get("interrupts", ())
+    return [one["id"] for one in msgspec.convert(shown, list[dict[str, object]])]
+
+
+@pytest.mark.parametrize("kind", ["image", "binary", "audio"])
+async def test_a_message_with_a_picture_is_refused_by_name(serving: Serving, kind: str) -> None:
+    """An answer to half of a message would be wrong, and the client would not know why."""
+    parts = [{"type": "text", "text": "What is it?"}, {"type": kind, "source": {}}]
+    body = asked("") | {"messages": [{"id": "u", "role": "user", "content": parts}]}
+    agent = Agent("actor", model=ScriptedModel(["Done."]))
+    async with serving(agent) as server, somebody(server) as client:
+        refused = await client.post("/agui/actor", json=body)
+        assert refused.status_code == 422
+        assert kind in refused.json()["detail"]
+        assert not (await server.mid.runs()).items
 
 
 async def paused(server: Bridged, client: httpx2.AsyncClient, stage: Stage) -> list[Event]:

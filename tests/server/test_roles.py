@@ -68,7 +68,6 @@ RULES: Final[dict[str, Least]] = {
     "POST /copilotkit/agent/{agent}/run": "user",
     "POST /copilotkit/agent/{agent}/connect": "user",
     "POST /copilotkit/agent/{agent}/stop/{thread}": "user",
-    "GET /.well-known/agent-card.json": "viewer",
     "POST /a2a/{agent}": "user",
     "GET /a2a/{agent}/{rest:path}": "viewer",
     "POST /a2a/{agent}/{rest:path}": "user",

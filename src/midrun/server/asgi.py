@@ -21,6 +21,7 @@ from midrun.errors import Misconfigured, StoreClosed
 from midrun.handles.asking import actor_of
 from midrun.handles.given import text
 from midrun.server import operating, pages
+from midrun.server.a2a.endpoints import find_card
 from midrun.server.bridges import Bridges
 from midrun.server.credentials import Auth, Tokens, find_name_problem
 from midrun.server.guard import (
@@ -216,6 +217,8 @@ class App:
                 return self._options(request)
             if (page := _page(request)) is not None:
                 return page
+            if (card := find_card(request, self._lobby.mid.agents)) is not None:
+                return card
             caller = await self._caller(request, audit)
             audit.actor = caller.actor.name
             if request.method not in SAFE:

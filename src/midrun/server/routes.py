@@ -264,7 +264,6 @@ ENDPOINTS: Final = (
     _bridge("/copilotkit/agent/{agent}/run", agui.run_agent),
     _bridge("/copilotkit/agent/{agent}/connect", agui.connect),
     _bridge("/copilotkit/agent/{agent}/stop/{thread}", agui.stop),
-    _get("/.well-known/agent-card.json", a2a.card, None),
     _bridge("/a2a/{agent}", a2a.rpc),
     _get("/a2a/{agent}/{rest:path}", a2a.rest, None),
     _bridge("/a2a/{agent}/{rest:path}", a2a.rest),

@@ -6,3 +6,6 @@ redirect has to reach a run that is at work.
 
 PAUSE_METHOD = "midrun/PauseTask"
 """The method of our extension: A2A itself has no word for a pause from outside."""
+
+UNDER = "/a2a/"
+"""The path that the agents of A2A are under, each by its name."""

@@ -1,22 +1,44 @@
 """Agent cards: what A2A clients read before they call."""
 
+from importlib.metadata import version
+
+from a2a.server.request_handlers.response_helpers import agent_card_to_dict
 from a2a.types.a2a_pb2 import (
     AgentCapabilities,
     AgentCard,
     AgentExtension,
     AgentInterface,
     AgentSkill,
+    HTTPAuthSecurityScheme,
+    SecurityRequirement,
+    SecurityScheme,
+    StringList,
 )
+from starlette.requests import Request
 
 from midrun.agents.agent import Agent
-from midrun.server.a2a import PAUSE_METHOD
+from midrun.server.a2a import PAUSE_METHOD, UNDER
+from midrun.server.placing import root_of
 
 PAUSE_URI = "urn:midrun:a2a:pause:v1"
 
 
-def card_of(agent: Agent, base: str, version: str) -> AgentCard:
-    """Return the card of an agent that is served under `base`."""
-    about = agent.instructions.partition("\n")[0] or f"The agent {agent.name}."
+def show_card(request: Request, agent: Agent) -> dict[str, object]:
+    """Return the public card as JSON, also in the words of version 0.3."""
+    return agent_card_to_dict(make_card(request, agent))
+
+
+def make_card(request: Request, agent: Agent, *, extended: bool = False) -> AgentCard:
+    """Return the card of an agent, with the address that `request` came to.
+
+    The card is public. Only the extended one, for callers with a token, quotes the agent's
+    instructions.
+    """
+    host, scope = request.headers.get("host", ""), request.scope
+    base = f"{scope['scheme']}://{host}{root_of(scope)}{UNDER}{agent.name}"
+    about = f"The agent {agent.name}."
+    if extended:
+        about = agent.instructions.partition("\n")[0] or about
     pause = AgentExtension(
         uri=PAUSE_URI,
         description=f"{PAUSE_METHOD} {{id}}: stop at the next boundary, keeping everything.",
@@ -25,12 +47,22 @@ def card_of(agent: Agent, base: str, version: str) -> AgentCard:
     return AgentCard(
         name=agent.name,
         description=about,
-        version=version,
+        version=version("midrun"),
         supported_interfaces=[
             AgentInterface(url=base, protocol_binding=binding, protocol_version="1.0")
             for binding in ("JSONRPC", "HTTP+JSON")
         ],
-        capabilities=AgentCapabilities(streaming=True, extensions=[pause]),
+        capabilities=AgentCapabilities(
+            streaming=True, extensions=[pause], extended_agent_card=True
+        ),
+        security_schemes={
+            "bearer": SecurityScheme(
+                http_auth_security_scheme=HTTPAuthSecurityScheme(
+                    scheme="Bearer", description="A token of this Midrun server."
+                )
+            )
+        },
+        security_requirements=[SecurityRequirement(schemes={"bearer": StringList()})],
         default_input_modes=["text/plain"],
         default_output_modes=["text/plain", "text/markdown"],
         skills=[skill],

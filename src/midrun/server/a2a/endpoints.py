@@ -1,24 +1,27 @@
-"""The routes of A2A behind our door: whoever comes here has shown a credential."""
+"""The routes of A2A: a public card for each agent, and calls with a credential."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Final
 
 import anyio
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midrun.agents.agent import Agent
 from midrun.codec.strict import Limits as JsonLimits
 from midrun.codec.strict import parse
-from midrun.server.a2a import PAUSE_METHOD
-from midrun.server.placing import root_of
+from midrun.errors import NotJson
+from midrun.server.a2a import PAUSE_METHOD, UNDER
+from midrun.server.placing import path_in
 from midrun.server.problems import Problem
 from midrun.server.visit import Visit, answer
 
 WELL_KNOWN: Final = "/.well-known/agent-card.json"
+PARSE_ERROR: Final = -32700
+"""The code of JSON-RPC for a request that is no JSON."""
 
 
 async def rpc(visit: Visit) -> Response:
@@ -27,43 +30,63 @@ async def rpc(visit: Visit) -> Response:
     from midrun.server.a2a import routing  # noqa: PLC0415 - the SDK is an extra, and slow to import
 
     text = await visit.text()
-    call = parse(text, JsonLimits(depth=visit.lobby.limits.depth, size=visit.room))
+    try:
+        call = parse(text, JsonLimits(depth=visit.lobby.limits.depth, size=visit.room))
+    except NotJson as error:
+        problem = {"code": PARSE_ERROR, "message": f"Cannot parse the request: {error}"}
+        return answer({"jsonrpc": "2.0", "id": None, "error": problem})
     if isinstance(call, dict) and call.get("method") == PAUSE_METHOD:
         return answer(await routing.paused(agent, visit, call))
-    return Forwarded(_routes(visit, agent), visit, "/", text)
+    return Forwarded(routing.router(agent), visit, "/", text)
 
 
 async def rest(visit: Visit) -> Response:
-    """Take a call in A2A's other form, or ask for an agent's card."""
+    """Take a call in A2A's other form."""
     agent = _agent(visit)
-    return Forwarded(_routes(visit, agent), visit, f"/{visit.path['rest']}", await visit.text())
+    from midrun.server.a2a import routing  # noqa: PLC0415 - as above
+
+    path = f"/{visit.path['rest']}"
+    return Forwarded(routing.router(agent), visit, path, await visit.text())
 
 
-async def card(visit: Visit) -> Response:
-    """Give the card of the only agent; where there are several, each has its own."""
-    agents = tuple(visit.lobby.mid.agents.values())
-    if len(agents) != 1:
-        where = ", ".join(f"/a2a/{agent.name}{WELL_KNOWN}" for agent in agents)
-        raise Problem("not_found", 404, f"there are several agents: {where}")
-    return Forwarded(_routes(visit, agents[0]), visit, WELL_KNOWN, b"")
+def find_card(request: Request, agents: Mapping[str, Agent]) -> Response | None:
+    """Return the public card that a request asks for; None if it asks for something else.
+
+    A client reads it before it has a token, to learn that it needs one. It says no more than
+    the agent's name and address.
+
+    Raises:
+        Problem: 404, no such agent, or several where one is meant; 501, no SDK.
+    """
+    path = path_in(request.scope)
+    if request.method not in {"GET", "HEAD"} or not path.endswith(WELL_KNOWN):
+        return None
+    under = path.removesuffix(WELL_KNOWN)
+    if under and not under.startswith(UNDER):
+        return None
+    agent = agents.get(under.removeprefix(UNDER))
+    if not under and len(agents) == 1:
+        (agent,) = agents.values()
+    if agent is None:
+        raise Problem("not_found", 404, f"there is a card at {UNDER}NAME{WELL_KNOWN}")
+    _check_installed()
+    from midrun.server.a2a.cards import show_card  # noqa: PLC0415 - as above
+
+    return answer(show_card(request, agent))
+
+
+def _check_installed() -> None:
+    if find_spec("a2a") is None:
+        raise Problem("not_installed", 501, "A2A needs midrun[a2a] where the server runs")
 
 
 def _agent(visit: Visit) -> Agent:
-    if find_spec("a2a") is None:
-        raise Problem("not_installed", 501, "A2A needs midrun[a2a] where the server runs")
+    _check_installed()
     known = visit.lobby.mid.agents
     agent = known.get(visit.path["agent"])
     if agent is None:
         raise Problem("agent_not_found", 404, f"known here: {', '.join(known) or 'none'}")
     return agent
-
-
-def _routes(visit: Visit, agent: Agent) -> ASGIApp:
-    from midrun.server.a2a.routing import router  # noqa: PLC0415 - as above
-
-    host, scope = visit.request.headers.get("host", ""), visit.request.scope
-    base = f"{scope['scheme']}://{host}{root_of(scope)}/a2a/{agent.name}"
-    return router(agent, base, version("midrun"))
 
 
 class Forwarded(Response):

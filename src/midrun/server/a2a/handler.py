@@ -20,6 +20,7 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 from google.protobuf.json_format import MessageToDict
+from msgspec.structs import replace
 
 from midrun.core.entries import Record
 from midrun.core.evolve import fold
@@ -37,7 +38,9 @@ from midrun.errors import (
 from midrun.handles import given
 from midrun.handles.asking import Asking
 from midrun.ports.store import Query
+from midrun.server.a2a.cards import make_card
 from midrun.server.a2a.tasks import (
+    STATES,
     artifacts_of,
     context_for,
     context_of,
@@ -53,6 +56,12 @@ from midrun.server.visit import Visit
 VISIT: Final = "midrun.visit"
 ENDING_S: Final = 10.0
 """How long a cancel is waited for before the task is shown as it is."""
+
+TOTAL_MAX: Final = 10_000
+"""How far the tasks of a list are counted: a count reads a row for each of them."""
+
+COUNTED_AT_ONCE: Final = 1_000
+"""How many rows of a list are read at once while they are counted."""
 
 YES: Final = frozenset({"yes", "approve", "approved", "ok", "y"})
 NO: Final = frozenset({"no", "decline", "declined", "n"})
@@ -181,9 +190,12 @@ class Handler(RequestHandler):
                 agent=self._agent,
                 thread=thread,
                 owner=visit.own_runs_only,
+                phases=tuple(p for p, state in STATES.items() if state == params.status),
                 limit=size,
                 cursor=params.page_token,
             )
+            if params.status and not query.phases:  # no run is ever in that state
+                return pb.ListTasksResponse(page_size=size)
             page = await visit.list_runs(query)
         except (CursorRefused, Misconfigured) as error:
             raise InvalidParamsError(str(error)) from None
@@ -194,10 +206,11 @@ class Handler(RequestHandler):
             except UNREADABLE:  # it must not hide the others
                 continue
             tasks.append(task_of(state, history=0, artifacts=params.include_artifacts))
-        if params.status:
-            tasks = [task for task in tasks if task.status.state == params.status]
         return pb.ListTasksResponse(
-            tasks=tasks, next_page_token=page.cursor, page_size=size, total_size=len(tasks)
+            tasks=tasks,
+            next_page_token=page.cursor,
+            page_size=size,
+            total_size=await _count_tasks(visit, query),
         )
 
     async def on_cancel_task(
@@ -280,9 +293,23 @@ class Handler(RequestHandler):
     async def on_get_extended_agent_card(
         self, params: pb.GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> pb.AgentCard:
-        """Refuse: there is one card, and everybody who may call sees all of it."""
-        del params, context
-        raise UnsupportedOperationError
+        """Return the card with what is not public: a line of the agent's instructions."""
+        del params
+        visit = _visit(context)
+        agent = visit.lobby.mid.agents[self._agent]
+        return make_card(visit.request, agent, extended=True)
+
+
+async def _count_tasks(visit: Visit, query: Query) -> int:
+    """Return how many tasks a list has over all its pages; at most `TOTAL_MAX`."""
+    found, rest = 0, replace(query, limit=COUNTED_AT_ONCE, cursor="")
+    while found < TOTAL_MAX:
+        page = await visit.list_runs(rest)
+        found += len(page.items)
+        if not page.cursor:
+            break
+        rest = replace(rest, cursor=page.cursor)
+    return min(found, TOTAL_MAX)
 
 
 def _visit(context: ServerCallContext) -> Visit:

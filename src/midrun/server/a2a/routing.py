@@ -6,19 +6,17 @@ from typing import Final
 
 from a2a.server.context import ServerCallContext
 from a2a.server.routes import (
-    create_agent_card_routes,
     create_jsonrpc_routes,
     create_rest_routes,
 )
 from a2a.server.routes.common import DefaultServerCallContextBuilder
-from a2a.utils.errors import A2AError
+from a2a.utils.errors import JSON_RPC_ERROR_CODE_MAP, A2AError
 from google.protobuf.json_format import MessageToDict
 from starlette.requests import Request
 from starlette.routing import Router
 
 from midrun.agents.agent import Agent
 from midrun.core.values import Json
-from midrun.server.a2a.cards import card_of
 from midrun.server.a2a.handler import VISIT, Handler
 from midrun.server.log import escape_loggers
 from midrun.server.visit import Visit
@@ -47,12 +45,11 @@ class _Context(DefaultServerCallContextBuilder):
 
 
 @lru_cache(maxsize=KEPT)
-def router(agent: Agent, base: str, version: str) -> Router:
-    """Return the routes of an agent that is served under `base`."""
+def router(agent: Agent) -> Router:
+    """Return the routes of an agent."""
     handler, context = Handler(agent.name), _Context()
     return Router(
         [
-            *create_agent_card_routes(card_of(agent, base, version)),
             *create_jsonrpc_routes(
                 handler,
                 "/",
@@ -78,4 +75,5 @@ async def paused(agent: Agent, visit: Visit, call: dict[str, Json]) -> dict[str,
     try:
         return told | {"result": MessageToDict(await Handler(agent.name).pause(task, visit))}
     except A2AError as error:
-        return told | {"error": {"code": -32004, "message": str(error) or type(error).__name__}}
+        code = JSON_RPC_ERROR_CODE_MAP.get(type(error), -32603)
+        return told | {"error": {"code": code, "message": str(error) or type(error).__name__}}

@@ -9,13 +9,13 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from midrun.core.values import TERMINAL, Phase
+from midrun.core.values import TERMINAL, Json
 from midrun.embed.run import Run
 from midrun.errors import ControlRefused, StoreError
 from midrun.server.agui.capabilities import capabilities
 from midrun.server.agui.ending import finished
 from midrun.server.agui.given import ConnectInput, RunAgentInput, StopInput
-from midrun.server.agui.segment import RESTS, Event, Segment, messages
+from midrun.server.agui.segment import RESTING, Event, Segment, messages
 from midrun.server.agui.wishes import Joined, joined, newest
 from midrun.server.placing import root_of
 from midrun.server.plain import plain
@@ -23,7 +23,6 @@ from midrun.server.streams import Stream, Writer
 from midrun.server.visit import Visit, answer
 
 VERSION: Final = "1.0"
-RESTING: Final = TERMINAL | {Phase.PAUSED, Phase.WAITING, Phase.FAILED, Phase.HALTED}
 
 
 async def run_agent(visit: Visit) -> Response:
@@ -39,6 +38,7 @@ async def connect(visit: Visit) -> Response:
         thread_id=asked.thread_id,
         run_id=asked.run_id or asked.thread_id,
         protocol_version=asked.protocol_version,
+        state=asked.state,
     )
     row = await newest(visit, visit.path["agent"], given.thread_id)
     if row is None:
@@ -118,13 +118,20 @@ class SegmentStream(Stream):
         segment = Segment(state, current=given.current)
         own = {"threadId": given.thread_id, "runId": given.run_id}
         await _write(writer, [{"type": "RUN_STARTED", **own, "protocolVersion": VERSION}])
+        if self._at.unused:
+            value = self._at.unused
+            await _write(writer, [{"type": "CUSTOM", "name": "midrun.unused", "value": value}])
         if self._replay:
             await _write(writer, await self._snapshots(segment))
-        if not (self._replay and state.phase in RESTING):
+        # The request may have changed nothing, or left the run at rest, as an answer to one
+        # of two questions does. Then no entry is to come that ends the segment: it ends with
+        # the newest entry that there is now.
+        now = await self._visit.lobby.views.state(run.id)
+        if now.seq > state.seq or now.phase not in RESTING:
             async with aclosing(run.feed(state.seq)) as feed:
                 async for item in feed:
                     await _write(writer, segment.told(item))
-                    if item.seq is not None and isinstance(item.entry, RESTS):
+                    if item.seq is not None and item.seq >= now.seq and segment.rests:
                         break
         await _write(writer, segment.ended())
         await _write(writer, await self._snapshots(segment))
@@ -145,9 +152,23 @@ class SegmentStream(Stream):
         view = {"run": plain(shown), "control_url": f"{root}/v1/runs/{shown.run_id}"}
         ids = {said.text: said.id for said in self._given.messages if said.id}
         return [
-            {"type": "STATE_SNAPSHOT", "snapshot": {"midrun": view}},
+            _show_view(self._given.state, view),
             {"type": "MESSAGES_SNAPSHOT", "messages": messages(segment.state, ids)},
         ]
+
+
+def _show_view(state: Json, view: Event) -> Event:
+    """Return the event that adds the run's view to the client's state, and changes no more.
+
+    A snapshot would replace the whole state, which is the client's own; it is for clients that
+    have none. A state that is not an object has no room for the view.
+    """
+    if state is None:
+        return {"type": "STATE_SNAPSHOT", "snapshot": {"midrun": view}}
+    if isinstance(state, dict):
+        delta = [{"op": "add", "path": "/midrun", "value": view}]
+        return {"type": "STATE_DELTA", "delta": delta}
+    return {"type": "CUSTOM", "name": "midrun.state", "value": view}
 
 
 async def _write(writer: Writer, events: Iterable[Event]) -> None:

@@ -14,24 +14,18 @@ from midrun.core.evolve import fold
 from midrun.core.ids import CallId, RunId, child_id
 from midrun.core.state import Call, Stage, State
 from midrun.core.transcript import Transcript, Turn
-from midrun.core.values import Json, Phase
+from midrun.core.values import TERMINAL, Json, Phase
 from midrun.core.words import fate
 from midrun.driver.live import Delta
 from midrun.handles.item import Happened, Item
+from midrun.server.agui.given import CONTEXT_MARK
 from midrun.server.events import TYPES
 from midrun.server.plain import plain
 
 Event: TypeAlias = dict[str, object]
 
-RESTS: Final = (
-    e.RunPaused,
-    e.RunWaiting,
-    e.RunCompleted,
-    e.RunCancelled,
-    e.RunFailed,
-    e.RunHalted,
-)
-"""Entries with which a segment ends."""
+RESTING: Final = TERMINAL | {Phase.PAUSED, Phase.WAITING, Phase.FAILED, Phase.HALTED}
+"""Phases in which a segment ends."""
 
 _ENDS: Final = (e.CallDone, e.CallFailed, e.CallAborted, e.CallSealed)
 _TOLD: Final = (e.CallStarted, *_ENDS)
@@ -93,6 +87,11 @@ class Segment:
         for call, works in self._children.items():
             if works:
                 yield _suspended(child_id(self.state.run, call))
+
+    @property
+    def rests(self) -> bool:
+        """Whether the run is in a phase that ends the segment, as far as it was told."""
+        return self.state.phase in RESTING
 
     @property
     def usage(self) -> dict[str, int]:
@@ -253,7 +252,8 @@ def _shown(state: State, turn: Turn, own: str, ids: dict[str, str]) -> Iterator[
                 "content": use.problem or _json(use.result),
             }
     elif turn.role == "user":
-        yield {"id": ids.get(turn.text, own), "role": "user", "content": turn.text}
+        words = turn.text.partition(CONTEXT_MARK)[0]
+        yield {"id": ids.get(words, own), "role": "user", "content": words}
     else:
         yield {"id": own, "role": "system", "content": turn.text}
 

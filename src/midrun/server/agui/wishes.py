@@ -21,10 +21,14 @@ NO_ANSWER: Final = "The user did not want to answer."
 
 
 class Joined(Struct, frozen=True, kw_only=True):
-    """A run, and what a client that joins it has seen: entries up to `state`."""
+    """A run, and what a client that joins it has seen: entries up to `state`.
+
+    `unused` names what the client sent and the run was not given.
+    """
 
     run: Run
     state: State
+    unused: dict[str, list[str]] = {}
 
 
 async def newest(visit: Visit, agent: str, thread: str) -> RunRow | None:
@@ -45,39 +49,48 @@ async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
         Problem: 404, no such agent; 422, nothing was said.
         ControlRefused: it does not fit where the run stands.
     """
+    if given.newest is not None and (kinds := given.newest.other_parts):
+        problem = f"Cannot take message {given.newest.id!r}: it has parts of type"
+        raise Problem("invalid_body", 422, f"{problem} {', '.join(kinds)}. Send text only.")
     mid, row = visit.lobby.mid, await newest(visit, agent, given.thread_id)
+    unused = {"tools": [tool.name for tool in given.tools]} if given.tools else {}
     request = visit.own(f"agui:{given.thread_id}:{given.run_id}")
     asking = Asking(actor=visit.actor, request_id=request)
     if row is not None and row.head.phase not in TERMINAL:
         run = await mid.get(row.run)
         state = await visit.lobby.views.state(run.id)
-        await _steer(visit, run, state, given, asking)
-        return Joined(run=run, state=state)
+        known = [message.text for message in state.messages]
+        if not await _steer(visit, run, state, given, asking) and (
+            left := given.list_new_context(known)
+        ):
+            unused["context"] = [item.description for item in left]
+        return Joined(run=run, state=state, unused=unused)
     if agent not in mid.agents:
         raise Problem("agent_not_found", 404, f"known here: {', '.join(mid.agents) or 'none'}")
-    if not given.wish.strip():
+    if not given.wish:
         raise Problem("invalid_body", 422, "there is no user message to start from")
     await visit.check_quota(request)
     run = await mid.start(
         agent,
-        given.wish,
+        given.add_context(),
         thread=given.thread_id,
         request_id=request,
         actor=visit.actor,
         own_thread=bool(visit.own_runs_only),
     )
-    return Joined(run=run, state=State(run=run.id))
+    return Joined(run=run, state=State(run=run.id), unused=unused)
 
 
 async def _steer(
     visit: Visit, run: Run, state: State, given: RunAgentInput, asking: Asking
-) -> None:
+) -> bool:
+    """Do what the request means; tell whether the run was given words, with their context."""
     if given.resume:
         for number, one in enumerate(given.resume):
             own = f"{asking.get('request_id')}:{number}"
             await _resumed(run, state, one, Asking(actor=asking.get("actor"), request_id=own))
-        return
-    wish = given.wish.strip()
+        return False
+    wish = given.add_context(message.text for message in state.messages)
     match state.phase:
         case Phase.PAUSED | Phase.FAILED:
             await run.resume(wish or None, **asking)
@@ -86,7 +99,8 @@ async def _steer(
         case Phase.WAITING | Phase.RUNNING | Phase.QUEUED | Phase.PAUSING if wish:
             await visit.redirected(run, wish, asking)
         case _:
-            return  # it is being cancelled, or halted: there is only to look
+            return False  # nothing new, or it is being cancelled, or halted: only to look at
+    return bool(wish)
 
 
 def _asks_one(state: State) -> bool:
