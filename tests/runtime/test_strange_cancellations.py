@@ -15,7 +15,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun import Agent, Call, Cancelled, Completed, Midrun, Tool, tool
-from midrun.core.entries import CallDone, CallFailed, CallUnknown, LateResult
+from midrun.core.entries import CallAborted, CallDone, CallFailed, CallUnknown, LateResult
 from midrun.errors import EngineLost
 from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Finished, Piece, Prompt
@@ -210,6 +210,57 @@ async def test_a_tool_that_does_not_stop_when_its_time_is_up_is_given_up(
         gate.set()
     await run.until("completed")
     assert [late.result for late in await entries(run, LateResult)] == ["sent"]
+
+
+async def test_a_tool_that_makes_another_error_of_its_stop_was_stopped_midway(
+    opened: Opener,
+) -> None:
+    """It counts as one that may have taken effect, so that a later cancel undoes it."""
+    posted, undone = anyio.Event(), anyio.Event()
+
+    async def take_back(_: Call, __: object, ___: object) -> None:
+        undone.set()
+
+    @tool(undo=take_back)
+    async def post() -> None:
+        """Take effect, wait for a reply, and say that the connection broke."""
+        posted.set()
+        try:
+            await anyio.sleep_forever()
+        except asyncio.CancelledError as error:
+            raise ConnectionError("the connection is closed") from error
+
+    midrun = await opened(Agent("actor", model=ScriptedModel([Use("post")]), tools=[post]))
+    run = await midrun.start("actor", "go")
+    await posted.wait()
+    await run.pause(now=True)
+    await run.until("paused")
+    assert len(await entries(run, CallAborted)) == 1
+    await run.cancel(undo="all")
+    ended = await run.result()
+    assert isinstance(ended, Cancelled)
+    assert undone.is_set()
+    assert len(ended.report.undone) == 1
+
+
+async def test_a_tool_that_makes_another_error_of_its_timeout_was_stopped_midway(
+    opened: Opener,
+) -> None:
+    """A tool that acts is not told as failed, which would mean that it did nothing."""
+
+    @tool(timeout=timedelta(milliseconds=10))
+    async def post() -> None:
+        """Wait for a reply, and say that the connection broke."""
+        try:
+            await anyio.sleep_forever()
+        except asyncio.CancelledError as error:
+            raise ConnectionError("the connection is closed") from error
+
+    model = ScriptedModel([Use("post"), "Done."])
+    midrun = await opened(Agent("actor", model=model, tools=[post]))
+    run = await midrun.start("actor", "go")
+    assert isinstance(await run.result(), Completed)
+    assert [end.final for end in await entries(run, CallAborted)] == [True]
 
 
 @tool

@@ -88,6 +88,8 @@ def _outcome(
             return CallDone(call=call.id, result=result, encoding_error=problem)
         case Raised(kind=kind) if kind == UNKNOWN:
             return _perhaps(call, _words(end))
+        case Raised() if flight.stop and _may_be_of_a_stop(end):
+            return CallAborted(call=call.id)
         case Raised(not_found=not_found):
             code = NOT_IMPORTABLE if not_found else ""
             return CallFailed(call=call.id, error=_words(end), code=code)
@@ -97,6 +99,15 @@ def _outcome(
             return _perhaps(call, _words(end))  # it may have acted before it died
         case _:
             return CallAborted(call=call.id)
+
+
+def _may_be_of_a_stop(end: End) -> bool:
+    """Tell whether code that was told to stop may have raised because of that.
+
+    Libraries make errors of their own out of a cancellation: *connection closed*, say. The call
+    was stopped midway then, and has not failed by itself: it may have taken effect.
+    """
+    return isinstance(end, Raised) and end.kind != UNKNOWN and not end.not_found
 
 
 def _perhaps(call: Call, error: str) -> CallFailed | CallAborted | CallUnknown:
@@ -208,8 +219,9 @@ async def _within(seconds: float | None, work: Awaitable[End]) -> tuple[End, boo
     """Await `work` for so long; return how it ended, and whether its time was up."""
     if seconds is None:
         return await work, False
-    with anyio.move_on_after(seconds):
-        return await work, False
+    with anyio.move_on_after(seconds) as limit:
+        end = await work
+        return end, limit.cancel_called and _may_be_of_a_stop(end)
     return None, True
 
 
