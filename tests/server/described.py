@@ -14,7 +14,7 @@ from midrun.server import Limits, app
 from tests.runtime.stage import Stage
 from tests.server.conftest import listening, token_of
 
-LIMITS = Limits(rate=1e6, burst=10**6, wait=0.2, streams=10**4)
+LIMITS = Limits(rate=1e6, burst=10**6, wait=0.2, streams=10**4, failures=10**6)
 
 
 async def _main(folder: Path) -> None:
