@@ -6,6 +6,7 @@ others have ended midrun's own tasks, nobody is left waiting.
 
 import asyncio
 import signal
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -289,5 +290,10 @@ def test_a_keyboard_interrupt_that_a_tool_raises_ends_its_call_and_nothing_else(
 
 def test_ctrl_c_in_the_middle_of_a_tool_ends_the_process() -> None:
     """The first asks the main task to leave; the second is no result of the tool."""
+    before = set(threading.enumerate())
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(_play(is_interrupted))
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in left:
+        thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in left)  # they would keep the process alive

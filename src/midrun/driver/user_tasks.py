@@ -92,9 +92,12 @@ class UserTask(Generic[T]):
             with self._stop_scope, self._gate:
                 self._value = [await work()]
         except BaseException as error:
-            self._error = error
             if is_ctrl_c(error):
+                # Raised here, it leaves the event loop. If the waiting side raised it too, it
+                # would interrupt the loop again while `asyncio.run` lets all tasks clean up.
+                self._error = asyncio.CancelledError()
                 raise
+            self._error = error
 
     def _end(self, task: "asyncio.Task[None]") -> None:
         if self._timer is not None:
