@@ -1,6 +1,7 @@
 """What a far end never takes does not hold up what it would."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import anyio
@@ -82,9 +83,11 @@ async def test_attempts_that_hang_do_not_hold_up_others(
     there.answer = refusing(there)
     there.taking = taking
     agent = Stage().agent("Done.")
+    # None of the attempts that hang gives up, however long the test takes.
+    webhook = Webhook(there.url, secret=SECRET, timeout=timedelta(hours=1))
     async with (
         Midrun(f"sqlite:///{path}", agents=[agent]) as midrun,
-        following(midrun, Webhook(there.url, secret=SECRET)),
+        following(midrun, webhook),
     ):
         for _ in range(BAD):
             await (await midrun.start(agent, "bad")).until("completed")

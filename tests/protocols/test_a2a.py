@@ -11,6 +11,7 @@ from a2a.client import Client, ClientConfig, ClientFactory
 from a2a.client.errors import A2AClientError
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import (
+    ContentTypeNotSupportedError,
     InternalError,
     InvalidParamsError,
     TaskNotCancelableError,
@@ -137,6 +138,18 @@ async def test_a_cancel_ends_the_task_and_a_second_one_is_refused_by_name(
         with pytest.raises(TaskNotCancelableError):
             await theirs.cancel_task(pb.CancelTaskRequest(id=run.id))
     assert seen[-1] == ("status_update", "canceled")
+
+
+async def test_a_file_is_refused_by_name_and_not_dropped(
+    serving: Serving, stage: Stage
+) -> None:
+    async with serving(stage.agent("Done.")) as server, client(server) as theirs:
+        request = saying("Read this.")
+        request.message.parts.append(pb.Part(url="https://example.com/a.pdf"))
+        with pytest.raises(ContentTypeNotSupportedError, match="Send text or data parts"):
+            async for _ in theirs.send_message(request):
+                pass
+        assert not (await server.mid.runs()).items
 
 
 async def test_a_paused_task_needs_input_and_any_message_resumes_it(

@@ -141,7 +141,7 @@ class Usage(Struct, frozen=True, kw_only=True):
     runs: int = 0  # started since the time that was asked about, and ...
     cost: int = 0  # ... spent by those, in millionths of a dollar
     tokens: int = 0
-    stored_bytes: int = 0  # of the journals of all runs
+    stored_bytes: int = 0  # of the journals of all runs; 0 where it was not asked for
 
 
 class Store(Protocol):
@@ -318,8 +318,11 @@ class Store(Protocol):
         """
         ...
 
-    async def usage(self, owner: str, *, since: Micros) -> Usage:
-        """Return how much the runs of `owner` take."""
+    async def usage(self, owner: str, *, since: Micros, sizes: bool = True) -> Usage:
+        """Return how much the runs of `owner` take.
+
+        Without `sizes` no journal is looked at: their sizes take time to sum up.
+        """
         ...
 
     async def counts(self) -> Mapping[Phase, int]:

@@ -277,7 +277,9 @@ class Visit:
         if not owner or quota == Quota():
             return
         since = Micros(self.lobby.mid.now() - DAY_MICROS)
-        excess = quota.find_excess(await self.lobby.store.usage(owner, since=since))
+        sizes = quota.stored_bytes is not None
+        usage = await self.lobby.store.usage(owner, since=since, sizes=sizes)
+        excess = quota.find_excess(usage)
         if not excess:
             return
         if request_id:

@@ -228,7 +228,7 @@ class MemoryStore:
         items = tuple(found[:limit])
         return Page(items=items, cursor=items[-1].run if len(found) > len(items) else "")
 
-    async def usage(self, owner: str, *, since: Micros) -> Usage:
+    async def usage(self, owner: str, *, since: Micros, sizes: bool = True) -> Usage:
         await self._turn()
         rules.check_text("owner", owner)
         theirs = [kept for kept in self._runs.values() if kept.row.head.owner == owner]
@@ -238,7 +238,7 @@ class MemoryStore:
             runs=len(recent),
             cost=sum(head.cost for head in recent),
             tokens=sum(head.tokens for head in recent),
-            stored_bytes=sum(len(line) for kept in theirs for line, _ in kept.lines),
+            stored_bytes=sum(len(line) for kept in theirs for line, _ in kept.lines) * sizes,
         )
 
     async def counts(self) -> Mapping[Phase, int]:

@@ -12,6 +12,7 @@ from a2a.server.events.event_queue import Event
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import (
+    ContentTypeNotSupportedError,
     InternalError,
     InvalidParamsError,
     PushNotificationNotSupportedError,
@@ -119,6 +120,9 @@ class Handler(RequestHandler):
         """Do what a message means; return the run, and its state before."""
         if max(len(message.message_id), len(message.context_id)) > ID_MAX:
             raise InvalidParamsError(f"an id has at most {ID_MAX} characters")
+        if any(part.HasField("raw") or part.HasField("url") for part in message.parts):
+            problem = "Cannot take a file: an agent is given text. Send text or data parts"
+            raise ContentTypeNotSupportedError(problem)
         text = "\n".join(part.text for part in message.parts if part.text)
         asking = Asking(actor=visit.actor, request_id=visit.own(f"a2a:{message.message_id}"))
         if message.task_id:

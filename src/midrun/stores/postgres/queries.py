@@ -155,9 +155,9 @@ USAGE: Final = """
                ::bigint,
            coalesce(sum((its ->> 'tokens')::bigint) FILTER (WHERE started_at >= %(since)s), 0)
                ::bigint,
-           coalesce(sum((
+           coalesce(sum(CASE WHEN %(sizes)s THEN (
                SELECT sum(length(line)) FROM midrun_entries AS e WHERE e.no = r.no
-           )), 0)::bigint
+           ) END), 0)::bigint
     FROM midrun_runs AS r, LATERAL (SELECT convert_from(head, 'UTF8')::json) AS h (its)
     WHERE owner = %(owner)s AND owner <> ''
 """

@@ -165,11 +165,11 @@ async def page(links: Links, query: Query) -> Page[RunRow]:
     return Page(items=items, cursor=items[-1].run if len(found) > len(items) else "")
 
 
-async def usage(links: Links, owner: str, since: Micros) -> Usage:
+async def usage(links: Links, owner: str, since: Micros, *, sizes: bool) -> Usage:
     """Return how much the runs of `owner` take."""
     if "\0" in owner:
         return Usage()
-    values = {"owner": owner, "since": since}
+    values = {"owner": owner, "since": since, "sizes": sizes}
     ((open_runs, runs, cost, tokens, size),) = await links.ask(queries.USAGE, values)
     return Usage(open_runs=open_runs, runs=runs, cost=cost, tokens=tokens, stored_bytes=size)
 

@@ -317,9 +317,9 @@ class PostgresStore:
     async def runs(self, query: Query) -> Page[RunRow]:
         return await reads.page(self._at.links, query)
 
-    async def usage(self, owner: str, *, since: Micros) -> Usage:
+    async def usage(self, owner: str, *, since: Micros, sizes: bool = True) -> Usage:
         rules.check_text("owner", owner)
-        return await reads.usage(self._at.links, owner, since)
+        return await reads.usage(self._at.links, owner, since, sizes=sizes)
 
     async def counts(self) -> Mapping[Phase, int]:
         return await reads.counts(self._at.links)

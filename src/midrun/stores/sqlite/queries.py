@@ -140,7 +140,9 @@ USAGE: Final = """
            coalesce(sum(started_at >= ?2), 0),
            coalesce(sum(iif(started_at >= ?2, CAST(head AS TEXT) ->> 'cost', 0)), 0),
            coalesce(sum(iif(started_at >= ?2, CAST(head AS TEXT) ->> 'tokens', 0)), 0),
-           coalesce(sum((SELECT sum(length(line)) FROM entries AS e WHERE e.no = r.no)), 0)
+           coalesce(sum(iif(
+               ?3, (SELECT sum(length(line)) FROM entries AS e WHERE e.no = r.no), 0
+           )), 0)
     FROM runs AS r INDEXED BY runs_by_owner WHERE owner = ?1
 """
 NUMBER: Final = "SELECT no FROM runs WHERE run = ?"

@@ -221,9 +221,10 @@ def _find_start(db: apsw.Connection, cursor: str) -> int:
     return number
 
 
-def usage(db: apsw.Connection, owner: str, since: Micros) -> Usage:
+def usage(db: apsw.Connection, owner: str, since: Micros, *, sizes: bool) -> Usage:
     """Return how much the runs of `owner` take."""
-    open_runs, runs, cost, tokens, size = db.execute(queries.USAGE, (owner, since)).get
+    found = db.execute(queries.USAGE, (owner, since, sizes)).get
+    open_runs, runs, cost, tokens, size = found
     return Usage(open_runs=open_runs, runs=runs, cost=cost, tokens=tokens, stored_bytes=size)
 
 

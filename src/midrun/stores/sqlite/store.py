@@ -216,9 +216,9 @@ class SqliteStore:
     async def runs(self, query: Query) -> Page[RunRow]:
         return await self._long.aside(lambda db: reads.page(db, query))
 
-    async def usage(self, owner: str, *, since: Micros) -> Usage:
+    async def usage(self, owner: str, *, since: Micros, sizes: bool = True) -> Usage:
         rules.check_text("owner", owner)
-        return await self._long.aside(lambda db: reads.usage(db, owner, since))
+        return await self._long.aside(lambda db: reads.usage(db, owner, since, sizes=sizes))
 
     async def counts(self) -> Mapping[Phase, int]:
         return await self._long.aside(reads.counts)

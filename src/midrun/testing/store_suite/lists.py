@@ -146,6 +146,8 @@ class Lists(Setting):
         assert (usage.open_runs, usage.runs, usage.cost, usage.tokens) == (2, 2, 37, 18)
         journals = [await store.lines(RunId(name)) for name in ("old", "a", "b")]
         assert usage.stored_bytes == sum(len(line) for lines in journals for line, _ in lines)
+        without = await store.usage("ann", since=since, sizes=False)
+        assert without == replace(usage, stored_bytes=0)
         assert await store.usage("nemo", since=since) == Usage()
 
     @pytest.mark.parametrize("cursor", ["x", "r 1", "r" + "f" * 80, "é", "r1'"])
