@@ -39,8 +39,10 @@ async def served(folder: Path) -> AsyncIterator[tuple[str, int, Path]]:
             printed = BufferedByteReceiveStream(process.stdout)
             link = (await printed.receive_until(b"\n", 1000)).decode()
             url = link.partition("/#")[0]
-            yield url, int(url.rpartition(":")[2]), log
-            process.kill()
+            try:
+                yield url, int(url.rpartition(":")[2]), log
+            finally:
+                process.kill()
 
 
 async def test_idle_connections_beyond_the_descriptor_limit_keep_no_request_out(
@@ -57,6 +59,23 @@ async def test_idle_connections_beyond_the_descriptor_limit_keep_no_request_out(
                     assert (await client.get(f"{url}/healthz")).status_code == 204
             assert log.stat().st_size < MANY_BYTES
             assert b"Traceback" not in log.read_bytes()
+
+
+async def test_a_request_that_comes_with_a_burst_of_idle_connections_is_answered(
+    serve: Serve, stage: Stage
+) -> None:
+    """All of them wait in the backlog when the server looks: it shares this event loop."""
+    limits = Limits(connections=64, connections_per_address=16, headers=3600)
+    made = await serve(stage.agent("Done."), limits=limits)
+    with ExitStack() as crowd:
+        *_, last = [
+            crowd.enter_context(socket.create_connection(("127.0.0.1", made.port)))
+            for _ in range(CROWD)
+        ]
+        last.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        last.setblocking(False)  # noqa: FBT003 - the name says it
+        await anyio.wait_readable(last)
+        assert last.recv(99).startswith(b"HTTP/1.1 204")
 
 
 async def test_a_request_under_way_is_not_closed_for_an_idle_connection(

@@ -78,13 +78,19 @@ class Connections:
         """Record that a connection is idle; close the oldest idle one near the bound."""
         address = network_of(address)
         crowded = self._count > _crowded_from(self.most)
-        crowded_there = self._by_address[address] > _crowded_from(self.most_per_address)
-        if crowded or crowded_there:
+        if crowded or self.is_crowded(address):
             others = (one for one, at in self._idle.items() if crowded or at == address)
             if (oldest := next(others, None)) is not None:
                 del self._idle[oldest]
                 oldest.abort()
         self._idle[connection] = address
+
+    def is_crowded(self, address: str) -> bool:
+        """Tell whether a new connection of `address` makes an idle one close."""
+        there = self._by_address[network_of(address)]
+        return self._count > _crowded_from(self.most) or there > _crowded_from(
+            self.most_per_address
+        )
 
     def work(self, connection: Idle) -> None:
         """Note that a connection is not idle: a request is under way, or it is closed."""
@@ -124,16 +130,24 @@ class Listener(socket.socket):
 
     connections: Connections | None = None
     _exhausted_at = -LOG_EVERY_S
+    _must_yield = False
 
     def accept(self) -> "tuple[socket.socket, tuple[str, int]]":
         """Return the next connection that there is room for.
+
+        Asyncio calls this for all that wait in the backlog before it serves the first of them.
+        An idle connection is known as idle only when it is served, and can only then make room.
+        So in a crowd every second call finds nothing, which ends asyncio's loop of calls: each
+        connection is served before the next is accepted, and a burst of idle connections does
+        not reach the bound at which a request that comes with it would be closed.
 
         Raises:
             BlockingIOError: there is none.
             OSError: the system has no descriptor left. Asyncio logs it, and goes on to call
                 this once for each place in the backlog: those calls find nothing.
         """
-        if monotonic() - self._exhausted_at < RETRY_S:
+        if self._must_yield or monotonic() - self._exhausted_at < RETRY_S:
+            self._must_yield = False
             raise BlockingIOError
         while True:
             try:
@@ -143,7 +157,10 @@ class Listener(socket.socket):
                     self._exhausted_at = monotonic()
                 raise
             made = _Accepted(self.family, self.type, self.proto, fileno=fd)
-            if self.connections is None or made.join(self.connections, str(address[0])):
+            if self.connections is None:
+                return made, address
+            if made.join(self.connections, str(address[0])):
+                self._must_yield = self.connections.is_crowded(str(address[0]))
                 return made, address
             made.close()
 
