@@ -291,8 +291,13 @@ def test_a_keyboard_interrupt_that_a_tool_raises_ends_its_call_and_nothing_else(
 def test_ctrl_c_in_the_middle_of_a_tool_ends_the_process() -> None:
     """The first asks the main task to leave; the second is no result of the tool."""
     before = set(threading.enumerate())
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(_play(is_interrupted))
+    # A shell starts background jobs with SIGINT ignored, and Python then raises nothing.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(_play(is_interrupted))
+    finally:
+        signal.signal(signal.SIGINT, inherited)
     left = [thread for thread in threading.enumerate() if thread not in before]
     for thread in left:
         thread.join(PATIENCE)
