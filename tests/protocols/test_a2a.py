@@ -307,7 +307,7 @@ async def test_the_card_is_public_and_says_that_calls_need_a_token(
         async with client(server, who="ann") as theirs:
             card = await theirs.get_extended_agent_card(pb.GetExtendedAgentCardRequest())
         assert card.description == "Handle the secret project."
-        missing = f"{server.url}/a2a/nobody/.well-known/agent-card.json"
+        missing = f"{server.url}/a2a/unknown_agent/.well-known/agent-card.json"
         assert (await http.get(missing)).status_code == 404
 
 

@@ -32,7 +32,7 @@ Event = dict[str, object]
 
 
 @asynccontextmanager
-async def somebody(server: Bridged) -> AsyncIterator[httpx2.AsyncClient]:
+async def signed_in_client(server: Bridged) -> AsyncIterator[httpx2.AsyncClient]:
     """Give a client with a token."""
     headers = {"Authorization": f"Bearer {token_of('olga')}"}
     async with httpx2.AsyncClient(
@@ -82,7 +82,7 @@ async def test_an_approval_names_its_call_and_what_an_answer_looks_like(
     serving: Serving, stage: Stage
 ) -> None:
     """And the state that goes with it has the run's view, and where it is controlled."""
-    async with serving(calls(stage)) as server, somebody(server) as client:
+    async with serving(calls(stage)) as server, signed_in_client(server) as client:
         events = await segment(client, asked("Go."))
         one, run = interrupt(events), await server.only()
         assert one["reason"] == "tool_call"
@@ -103,7 +103,7 @@ async def test_an_answer_to_one_of_two_interrupts_ends_with_the_other(
     """The run still waits: the segment is over, and says for what."""
     questions = [Use("ask_human", question="Which?"), Use("ask_human", question="When?")]
     agent = Agent("actor", model=ScriptedModel([questions, "Thanks."]), tools=[ask_human])
-    async with serving(agent) as server, somebody(server) as client:
+    async with serving(agent) as server, signed_in_client(server) as client:
         first, second = _ids(await segment(client, asked("Go.")))
         for one, left in ((first, [second]), (second, [])):
             answer = {"interruptId": one, "status": "resolved", "payload": {"answer": "x"}}
@@ -114,7 +114,7 @@ async def test_words_that_the_agent_has_answered_are_not_taken_for_new_ones(
     serving: Serving, stage: Stage
 ) -> None:
     """Clients send the whole conversation each time; its last words may be old."""
-    async with serving(calls(stage)) as server, somebody(server) as client:
+    async with serving(calls(stage)) as server, signed_in_client(server) as client:
         one = interrupt(await segment(client, asked("Go.")))
         said = [{"id": "1", "role": "user", "content": "Go."}]
         said += [{"id": "2", "role": "assistant", "content": "May I?"}]
@@ -133,7 +133,7 @@ async def test_a_message_with_a_picture_is_refused_by_name(serving: Serving, kin
     parts = [{"type": "text", "text": "What is it?"}, {"type": kind, "source": {}}]
     body = asked("") | {"messages": [{"id": "u", "role": "user", "content": parts}]}
     agent = Agent("actor", model=ScriptedModel(["Done."]))
-    async with serving(agent) as server, somebody(server) as client:
+    async with serving(agent) as server, signed_in_client(server) as client:
         refused = await client.post("/agui/actor", json=body)
         assert refused.status_code == 422
         assert kind in refused.json()["detail"]
@@ -159,7 +159,7 @@ async def test_an_interrupt_that_is_cancelled_cancels_the_run(
 ) -> None:
     """It says who paused, and takes an instruction; no is the other answer there is."""
     agent = stage.agent(Use("read", name="x"), "Done.")
-    async with serving(agent) as server, somebody(server) as client:
+    async with serving(agent) as server, signed_in_client(server) as client:
         one = interrupt(await paused(server, client, stage))
         assert (one["reason"], str(one["id"])[:6]) == ("midrun:paused", "pause_")
         assert one["message"] == "Paused by ada at step 1. Resume keeps context."
@@ -178,7 +178,10 @@ async def test_what_a_pause_is_to_a_client_can_be_said(
 ) -> None:
     """Where a chat has no box for an interrupt, it is the end of a segment."""
     agent = stage.agent(Use("read", name="x"), "Done.")
-    async with serving(agent, Bridges(pause_as=how)) as server, somebody(server) as client:
+    async with (
+        serving(agent, Bridges(pause_as=how)) as server,
+        signed_in_client(server) as client,
+    ):
         events = await paused(server, client, stage)
         assert outcome(events)["type"] == ends
         told = [event for event in events if event.get("name") == "midrun.run.paused"]
@@ -192,7 +195,7 @@ async def test_a_dropped_stream_can_cancel_unless_somebody_else_watches(
     """Who looks on by the native feed keeps the run, though the one who asked is gone."""
     agent = stage.agent(Use("read", name="x"), "Done.")
     bridges = Bridges(on_disconnect="cancel", grace_s=0)
-    async with serving(agent, bridges) as server, somebody(server) as client:
+    async with serving(agent, bridges) as server, signed_in_client(server) as client:
         async with AsyncExitStack() as looking:
             async with client.stream("POST", "/agui/actor", json=asked("Go.")):
                 await stage.start("x").wait()
@@ -243,7 +246,7 @@ async def test_a_runtime_says_what_its_agents_can_do(serving: Serving) -> None:
     """Their caps are bounds that a client can show; those within an *and* are none."""
     either = (MaxSteps(9) | MaxSteps(7)) | (MaxTime(minutes=1) & MaxSteps(2))
     agent = Agent("actor", model=ScriptedModel(["Hm."]), stop=either | MaxTime(seconds=90))
-    async with serving(agent) as server, somebody(server) as client:
+    async with serving(agent) as server, signed_in_client(server) as client:
         told = expect(await client.get("/copilotkit/info"), 200).json()
         can = told["agents"]["actor"]["capabilities"]
         assert can["execution"] == {"maxIterations": 7, "maxExecutionTime": 90_000}
@@ -255,7 +258,7 @@ async def test_a_runtime_says_what_its_agents_can_do(serving: Serving) -> None:
 
 async def test_a2a_is_spoken_as_it_was_before_too(serving: Serving, stage: Stage) -> None:
     """Version 0.3 had other names for everything, and most clients that exist are of it."""
-    async with serving(stage.agent("It is a.")) as server, somebody(server) as client:
+    async with serving(stage.agent("It is a.")) as server, signed_in_client(server) as client:
         message = {"role": "user", "messageId": "1", "kind": "message"}
         params = {"message": {**message, "parts": [{"kind": "text", "text": "Go."}]}}
         call = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params}

@@ -244,6 +244,30 @@ async def test_a_tool_that_makes_another_error_of_its_stop_was_stopped_midway(
     assert len(ended.report.undone) == 1
 
 
+async def test_a_large_result_that_a_stopped_tool_returns_within_its_grace_is_kept(
+    opened: Opener,
+) -> None:
+    """A large result is checked in many turns of the loop; the stop must not end the check."""
+    started = anyio.Event()
+
+    @tool
+    async def collect() -> list[int]:
+        """Return the rows collected so far when it is stopped."""
+        started.set()
+        with suppress(asyncio.CancelledError):
+            await anyio.sleep_forever()
+        return list(range(100_000))
+
+    model = ScriptedModel([Use("collect"), "Done."])
+    midrun = await opened(Agent("actor", model=model, tools=[collect]))
+    run = await midrun.start("actor", "go")
+    await started.wait()
+    await run.pause(now=True)
+    await run.until("paused")
+    done = (await entries(run, CallDone))[-1]  # the first one is the model's
+    assert done.result == list(range(100_000))
+
+
 async def test_a_tool_that_makes_another_error_of_its_timeout_was_stopped_midway(
     opened: Opener,
 ) -> None:

@@ -168,7 +168,7 @@ async def test_a_thread_is_its_owners_whatever_others_call_theirs(
     assert told["ann"] == ["Tell."]
     everything = ["Tell."] * 3 + ["What was said?"] * 2
     assert told["olga"] == [", ".join(everything)], "operators are told of all"
-    new = body | {"thread_id": "nobody has it yet"}
+    new = body | {"thread_id": "a new thread"}
     reply = expect(await (await served.client("bob")).post("/v1/runs", json=new), 201).json()
     assert reply.keys() == replies[0].keys(), "one that exists looks like one that does not"
 
@@ -244,7 +244,7 @@ async def test_nobody_signs_in_as_the_owner_of_runs_without_an_actor(
     with pytest.raises(Misconfigured, match="another name"):
         Tokens({token_of("user"): namesake})
     served = await serve(stage.agent("Done."))
-    await served.mid.start("actor", "Nobody's.")
+    await served.mid.start("actor", "A run without an owner.")
     with pytest.raises(Misconfigured, match="another name"):
         served.app.code(namesake)
 
