@@ -95,8 +95,8 @@ async def _in_terminal(shown: Demo, opened: Opened, say: Sayer) -> int:
     except ImportError as error:
         problem = f"install midrun[tui] ({error})"
         raise Misconfigured("demo --terminal", problem) from error
-    hints = Hints(program=hinting.program(), where=f"--store {shown.store}", goes_on=False)
-    view, report = await terminal.show(shown, opened, hints)
+    bar_hints = Hints(program=hinting.program(), where=f"--store {shown.store}", goes_on=False)
+    view, report = await terminal.show(shown, opened, bar_hints)
     if view is None:
         say.text("The run was kept in memory, and ended with this process.")
         return PAUSED

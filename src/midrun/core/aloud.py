@@ -10,16 +10,20 @@ from typing import Final
 from midrun.core.entries import Entry
 from midrun.core.evolve import evolve
 from midrun.core.ids import Micros, RunId
-from midrun.core.sentences import asks, calls, life, steering, thought
+from midrun.core.sentences.asks import ASK_TEXTS
+from midrun.core.sentences.calls import CALL_TEXTS
+from midrun.core.sentences.life import LIFECYCLE_TEXTS
+from midrun.core.sentences.steering import CONTROL_TEXTS
+from midrun.core.sentences.thought import CONVERSATION_TEXTS
 from midrun.core.sentences.phrases import Sentences, Told
 from midrun.core.state import State
 
 SENTENCES: Final[Sentences] = {
-    **life.SENTENCES,
-    **steering.SENTENCES,
-    **calls.SENTENCES,
-    **asks.SENTENCES,
-    **thought.SENTENCES,
+    **LIFECYCLE_TEXTS,
+    **CONTROL_TEXTS,
+    **CALL_TEXTS,
+    **ASK_TEXTS,
+    **CONVERSATION_TEXTS,
 }
 """Kind of entry → how it is told. A test checks that every kind has its own."""
 
@@ -45,5 +49,3 @@ class Reader:
         self.state = evolve(before, entry, at)
         return aloud(entry, before, self.state)
 
-
-__all__ = ["SENTENCES", "Reader", "Told", "aloud"]

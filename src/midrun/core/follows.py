@@ -24,7 +24,7 @@ from midrun.core.table import (
 from midrun.core.values import Phase
 
 
-def _stays(*phases: Phase) -> Mapping[Phase, Phase]:
+def _keeps_phase(*phases: Phase) -> Mapping[Phase, Phase]:
     return {phase: phase for phase in phases}
 
 
@@ -32,15 +32,15 @@ def _leads(to: Phase, phases: Iterable[Phase]) -> Mapping[Phase, Phase]:
     return dict.fromkeys(phases, to)
 
 
-_LIVE = (QUEUED, RUNNING, PAUSING, PAUSED, WAITING, FAILED)
-_DRIVEN = (RUNNING, PAUSING, CANCELLING, HALTED)
-_OPEN = (*_LIVE, CANCELLING, HALTED)
+_UNFINISHED_PHASES = (QUEUED, RUNNING, PAUSING, PAUSED, WAITING, FAILED)
+_PHASES_WITH_DRIVER = (RUNNING, PAUSING, CANCELLING, HALTED)
+_PHASES_BEFORE_END = (*_UNFINISHED_PHASES, CANCELLING, HALTED)
 
 FOLLOWS: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.RunStarted: {QUEUED: QUEUED},
-    e.RunImported: _stays(PAUSED, WAITING, FAILED, HALTED, COMPLETED, CANCELLED),
-    e.LeaseTaken: {**_stays(RUNNING, PAUSING, CANCELLING), QUEUED: RUNNING},
-    e.StoodDown: {**_stays(PAUSING, CANCELLING, HALTED), RUNNING: QUEUED},
+    e.RunImported: _keeps_phase(PAUSED, WAITING, FAILED, HALTED, COMPLETED, CANCELLED),
+    e.LeaseTaken: {**_keeps_phase(RUNNING, PAUSING, CANCELLING), QUEUED: RUNNING},
+    e.StoodDown: {**_keeps_phase(PAUSING, CANCELLING, HALTED), RUNNING: QUEUED},
     e.RunWaiting: _leads(WAITING, (RUNNING, QUEUED)),
     e.RunWoken: _leads(QUEUED, (WAITING, PAUSED)),
     e.RunCompleted: {RUNNING: COMPLETED},
@@ -49,57 +49,57 @@ FOLLOWS: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.PauseWithdrawn: {PAUSING: RUNNING},
     e.RunPaused: _leads(PAUSED, (PAUSING, RUNNING)),
     e.RunResumed: _leads(QUEUED, (PAUSED, FAILED)),
-    e.CapRaised: _stays(*_OPEN),
+    e.CapRaised: _keeps_phase(*_PHASES_BEFORE_END),
     e.CapReached: {RUNNING: PAUSING},
-    e.EndReached: _stays(RUNNING),
-    e.VerdictGiven: _stays(RUNNING),
-    e.RedirectRequested: _stays(*_LIVE),
-    e.RedirectApplied: _stays(RUNNING),
-    e.RedirectClosed: _stays(*_OPEN),
+    e.EndReached: _keeps_phase(RUNNING),
+    e.VerdictGiven: _keeps_phase(RUNNING),
+    e.RedirectRequested: _keeps_phase(*_UNFINISHED_PHASES),
+    e.RedirectApplied: _keeps_phase(RUNNING),
+    e.RedirectClosed: _keeps_phase(*_PHASES_BEFORE_END),
     # Of a run that is over only by its parent, which takes everything back.
     e.CancelRequested: {
-        **_leads(CANCELLING, (*_LIVE, COMPLETED, CANCELLED)),
+        **_leads(CANCELLING, (*_UNFINISHED_PHASES, COMPLETED, CANCELLED)),
         HALTED: HALTED,
     },
     e.RunCancelled: {CANCELLING: CANCELLED},
     e.UndoRetried: {CANCELLED: CANCELLING},
-    e.ResidueAccepted: _stays(CANCELLED, COMPLETED),
-    e.RunHalted: _leads(HALTED, (*_LIVE, CANCELLING)),
+    e.ResidueAccepted: _keeps_phase(CANCELLED, COMPLETED),
+    e.RunHalted: _leads(HALTED, (*_UNFINISHED_PHASES, CANCELLING)),
     e.RunLifted: {HALTED: HALTED},  # the one exception: it leads to the state's `then`
-    e.RequestNoted: _stays(*Phase),
-    e.CallProposed: _stays(RUNNING, PAUSED),
-    e.CallStarted: _stays(RUNNING),
-    e.CallDone: _stays(*_DRIVEN),
-    e.CallFailed: _stays(*_DRIVEN),
-    e.CallAborted: _stays(*_DRIVEN),
-    e.CallUnknown: _stays(*_DRIVEN),
-    e.CallSettled: _stays(*_LIVE),
-    e.CallSealed: _stays(*_OPEN),
-    e.ProgressSaved: _stays(*_DRIVEN),
-    e.LateResult: _stays(*Phase),
-    e.UndoStarted: _stays(RUNNING, CANCELLING),
-    e.UndoDone: _stays(*_DRIVEN),
-    e.UndoFailed: _stays(*_DRIVEN),
-    e.UndoUnknown: _stays(*_DRIVEN),
-    e.UndoGaveUp: _stays(*_DRIVEN),
-    e.AskOpened: _stays(RUNNING, PAUSING),
-    e.AskAnswered: _stays(*_LIVE),
-    e.AskClosed: _stays(*_OPEN),
-    e.MessageReceived: _stays(QUEUED, RUNNING, PAUSING, PAUSED, WAITING),
-    e.MessageDue: _stays(*_LIVE),
-    e.MessageTaken: _stays(RUNNING),
-    e.MessageClosed: _stays(*_OPEN),
-    e.FramePushed: _stays(RUNNING),
-    e.FrameResumed: _stays(QUEUED, RUNNING, PAUSING, PAUSED, WAITING),
-    e.FrameReconstructed: _stays(QUEUED, RUNNING, PAUSING, PAUSED, WAITING),
-    e.FrameAbandoned: _stays(*_OPEN),
-    e.PlanMade: _stays(RUNNING, PAUSING),
-    e.HistoryCondensed: _stays(*_DRIVEN),
-    e.AnswerGiven: _stays(RUNNING, PAUSING, CANCELLING),
-    e.TakenOver: _stays(*_LIVE),
-    e.PersonWrote: _stays(PAUSED),
-    e.ToolUsed: _stays(PAUSED),
-    e.HandedBack: _stays(PAUSED, FAILED),
+    e.RequestNoted: _keeps_phase(*Phase),
+    e.CallProposed: _keeps_phase(RUNNING, PAUSED),
+    e.CallStarted: _keeps_phase(RUNNING),
+    e.CallDone: _keeps_phase(*_PHASES_WITH_DRIVER),
+    e.CallFailed: _keeps_phase(*_PHASES_WITH_DRIVER),
+    e.CallAborted: _keeps_phase(*_PHASES_WITH_DRIVER),
+    e.CallUnknown: _keeps_phase(*_PHASES_WITH_DRIVER),
+    e.CallSettled: _keeps_phase(*_UNFINISHED_PHASES),
+    e.CallSealed: _keeps_phase(*_PHASES_BEFORE_END),
+    e.ProgressSaved: _keeps_phase(*_PHASES_WITH_DRIVER),
+    e.LateResult: _keeps_phase(*Phase),
+    e.UndoStarted: _keeps_phase(RUNNING, CANCELLING),
+    e.UndoDone: _keeps_phase(*_PHASES_WITH_DRIVER),
+    e.UndoFailed: _keeps_phase(*_PHASES_WITH_DRIVER),
+    e.UndoUnknown: _keeps_phase(*_PHASES_WITH_DRIVER),
+    e.UndoGaveUp: _keeps_phase(*_PHASES_WITH_DRIVER),
+    e.AskOpened: _keeps_phase(RUNNING, PAUSING),
+    e.AskAnswered: _keeps_phase(*_UNFINISHED_PHASES),
+    e.AskClosed: _keeps_phase(*_PHASES_BEFORE_END),
+    e.MessageReceived: _keeps_phase(QUEUED, RUNNING, PAUSING, PAUSED, WAITING),
+    e.MessageDue: _keeps_phase(*_UNFINISHED_PHASES),
+    e.MessageTaken: _keeps_phase(RUNNING),
+    e.MessageClosed: _keeps_phase(*_PHASES_BEFORE_END),
+    e.FramePushed: _keeps_phase(RUNNING),
+    e.FrameResumed: _keeps_phase(QUEUED, RUNNING, PAUSING, PAUSED, WAITING),
+    e.FrameReconstructed: _keeps_phase(QUEUED, RUNNING, PAUSING, PAUSED, WAITING),
+    e.FrameAbandoned: _keeps_phase(*_PHASES_BEFORE_END),
+    e.PlanMade: _keeps_phase(RUNNING, PAUSING),
+    e.HistoryCondensed: _keeps_phase(*_PHASES_WITH_DRIVER),
+    e.AnswerGiven: _keeps_phase(RUNNING, PAUSING, CANCELLING),
+    e.TakenOver: _keeps_phase(*_UNFINISHED_PHASES),
+    e.PersonWrote: _keeps_phase(PAUSED),
+    e.ToolUsed: _keeps_phase(PAUSED),
+    e.HandedBack: _keeps_phase(PAUSED, FAILED),
 }
 
 STARTS: Final = (e.CallStarted, e.UndoStarted)

@@ -134,7 +134,7 @@ class Briefing:
         top = prose.STRESSED[self.wishes.emphasis]
         if self.wishes.said:
             top = f"Asked for: {self.wishes.said}.\n\n{top}"
-        texts = (
+        sections = (
             (top, "I write now. First the paragraph on top."),
             (prose.STREET, "Then why it is needed."),
             (prose.GROUND, "Now what the trees stand in."),
@@ -142,7 +142,7 @@ class Briefing:
             (prose.WRONG_COST, "The sum."),
             (prose.WRONG_ADVICE, "So what should be done?"),
         )
-        for heading, (text, words) in zip(prose.HEADINGS, texts, strict=True):
+        for heading, (text, words) in zip(prose.HEADINGS, sections, strict=True):
             yield from self._section(heading, text, words)
         return ""
 

@@ -13,7 +13,7 @@ fork with os._exit().
 """
 
 
-def end(parent: int, error: BaseException | None) -> NoReturn:
+def end_forked_process(parent: int, error: BaseException | None) -> NoReturn:
     """End this process and say why, after `error` if it left by one.
 
     Whatever it would close, it would wait for for ever, or take away from its parent.

@@ -25,7 +25,7 @@ from midrun.driver.hiding import Screen
 from midrun.driver.live import Live
 from midrun.driver.news import News
 from midrun.driver.vault import Vault
-from midrun.embed import forked
+from midrun.embed.forked import end_forked_process
 from midrun.embed.desk import Desk
 from midrun.embed.families import (
     check_agents,
@@ -193,7 +193,7 @@ class Midrun:
         if opened is None:
             return None
         if self._pid != os.getpid():
-            forked.end(self._pid, error)
+            end_forked_process(self._pid, error)
         if error is not None and not isinstance(error, anyio.get_cancelled_exc_class()):
             # It is the caller's own: our task groups would only wrap it.
             await opened.aclose()

@@ -117,7 +117,7 @@ def _asked(state: State, ask_: str) -> Ask:
     return ask
 
 
-SENTENCES: Sentences = {
+ASK_TEXTS: Sentences = {
     AskOpened: _ask_opened,
     AskAnswered: _ask_answered,
     AskClosed: _ask_closed,

@@ -258,7 +258,7 @@ def _child(state: State, call_: str) -> str:
     return child_named(state, call_of(state, call_))
 
 
-SENTENCES: Sentences = {
+CALL_TEXTS: Sentences = {
     CallProposed: _call_proposed,
     CallStarted: _call_started,
     CallDone: _call_done,

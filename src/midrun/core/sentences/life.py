@@ -119,7 +119,7 @@ def _run_failed(entry: RunFailed, before: State, _: State) -> Told:
     return Told(who=RUN, what=f"failed: {fault(entry.error)}; it can be resumed")
 
 
-SENTENCES: Sentences = {
+LIFECYCLE_TEXTS: Sentences = {
     RunStarted: _run_started,
     RunImported: _run_imported,
     LeaseTaken: _lease_taken,

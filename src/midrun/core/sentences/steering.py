@@ -209,7 +209,7 @@ def _request_noted(entry: RequestNoted, _: State, __: State) -> Told:
     return Told(who=person(entry.by), what=f"asked for something that was so already: {so}")
 
 
-SENTENCES: Sentences = {
+CONTROL_TEXTS: Sentences = {
     PauseRequested: _pause_requested,
     PauseWithdrawn: _pause_withdrawn,
     RunPaused: _run_paused,

@@ -160,7 +160,7 @@ def _handed_back(entry: HandedBack, _: State, __: State) -> Told:
     return Told(who=person(entry.by), what=what)
 
 
-SENTENCES: Sentences = {
+CONVERSATION_TEXTS: Sentences = {
     MessageReceived: _message_received,
     MessageDue: _message_due,
     MessageTaken: _message_taken,
