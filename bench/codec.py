@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from bench.figures import Figure, micros
-from midrun.codec.chain import PLAIN
+from midrun.codec.hash_chain import PLAIN
 from midrun.codec.journal import chain, decode_lines, encode_entry, genesis, line
 from midrun.core.entries import CallDone, CallStarted, Entry
 from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq

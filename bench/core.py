@@ -7,14 +7,15 @@ import anyio
 
 from bench.figures import Figure
 from midrun.core.controls import Pause
+from midrun.core.decide import decide
 from midrun.core.entries import CallDone, CallStarted, Entry, LeaseTaken, Record, RunStarted
-from midrun.core.evolve import fold
-from midrun.core.head import head_of
+from midrun.core.evolve import evolve, fold
 from midrun.core.ids import SECOND, Epoch, Micros, RunId, Seq, call_id
-from midrun.core.machine import decide, evolve, plan
+from midrun.core.run_head import head_of
+from midrun.core.scheduler import plan
 from midrun.core.state import State
 from midrun.core.values import Reply, Spend, Use
-from midrun.driver.journal import load, snapshot_if_due
+from midrun.driver.journal_writer import load, snapshot_if_due
 from midrun.ports.store import Lease
 from midrun.stores.memory import MemoryStore
 

@@ -14,7 +14,7 @@ from midrun import Agent, Midrun, tool
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 
 STEPS = 20
 

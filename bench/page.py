@@ -13,7 +13,7 @@ import anyio
 from playwright.async_api import CDPSession, Page, async_playwright, expect
 
 from bench.figures import Figure
-from midrun.embed.run import Run
+from midrun.runs.run import Run
 from tests.web.bench import FLAGS, PATIENCE_S, Bench, Profiles
 from tests.web.stage import Stage, Use
 from tools.programs import find

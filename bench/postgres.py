@@ -22,8 +22,8 @@ from bench.fleet import STEPS, agents
 from midrun import Midrun
 from midrun.codec.journal import encode_entry, line
 from midrun.core.entries import LeaseTaken, MessageReceived, RunStarted
-from midrun.core.head import Head
 from midrun.core.ids import Micros, RunId, Seq
+from midrun.core.run_head import Head
 from midrun.core.values import Phase
 from midrun.ports.store import Query
 from midrun.stores.postgres.store import PostgresStore

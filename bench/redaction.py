@@ -23,7 +23,7 @@ from midrun import Agent, Midrun, Run, tool
 from midrun.core.ids import RunId
 from midrun.core.transcript import Transcript
 from midrun.core.values import Json
-from midrun.driver.vault import EACH, Vault
+from midrun.driver.redaction import EACH, Vault
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 

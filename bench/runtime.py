@@ -21,7 +21,7 @@ from bench.figures import Figure, micros
 from midrun import Agent, Midrun, Run, tool
 from midrun.core.ids import RunId
 from midrun.core.transcript import Transcript
-from midrun.driver.journal import load
+from midrun.driver.journal_writer import load
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.ports.store import Store

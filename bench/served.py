@@ -13,7 +13,7 @@ from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.server import Limits, app
-from midrun.server.binding import Server, bound
+from midrun.server.serve import Server, bound
 
 TOKEN = "a-token-for-the-bench-1234"  # noqa: S105 - of a server that lives for a minute
 STEPS = 500

@@ -19,8 +19,8 @@ import apsw
 from bench.figures import Figure, micros
 from midrun.codec.journal import encode_entry, line
 from midrun.core.entries import MessageReceived, RunStarted
-from midrun.core.head import Head
 from midrun.core.ids import Micros, RunId, Seq
+from midrun.core.run_head import Head
 from midrun.core.values import Phase
 from midrun.stores.sqlite.store import SqliteStore
 

@@ -11,11 +11,11 @@ import anyio
 import pytest
 
 from midrun.core.ids import RunId
-from midrun.embed import midrun as opening
-from midrun.embed.midrun import Midrun
-from midrun.embed.verdict import verdict_on
 from midrun.errors import StoreError
 from midrun.ports.store import Query, Store
+from midrun.runs import midrun as opening
+from midrun.runs.midrun import Midrun
+from midrun.runs.verification import verdict_on
 from midrun.stores.urls import open_store
 
 PATIENCE: Final = 60

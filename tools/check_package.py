@@ -21,15 +21,15 @@ AT_ONCE: Final = 2
 
 USES: Final = {
     "": "import midrun; midrun.Midrun; midrun.Agent; import midrun.cli.main",
-    "a2a": "import midrun.server.a2a.routing",
-    "anthropic": "from midrun.models.named import model_of; model_of('anthropic:claude-x')",
+    "a2a": "import midrun.server.a2a.handler",
+    "anthropic": "from midrun.models.registry import model_of; model_of('anthropic:claude-x')",
     "client": "from midrun import connect; connect('http://127.0.0.1:1', token='x' * 16)",
-    "mcp": "from midrun.hosts.mcp import mcp_tools",
-    "openai": "from midrun.models.named import model_of; model_of('openai:gpt-x')",
+    "mcp": "from midrun.mcp import mcp_tools",
+    "openai": "from midrun.models.registry import model_of; model_of('openai:gpt-x')",
     "otel": "import midrun.followers.spans",
     "postgres": "import midrun.stores.postgres",
     "server": "from midrun.server import app, serve; import midrun.demo",
-    "temporal": "import midrun.engines.temporal",
+    "temporal": "import midrun.workers.temporal",
     "tui": "import midrun.tui",
 }
 """What each extra is for, tried where nothing else is installed."""

@@ -8,8 +8,8 @@ from math import hypot
 from typing import Final, NamedTuple
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
-from midrun.core.table import ACCEPTS, Input
+from midrun.core import driver_inputs as v
+from midrun.core.transitions import ACCEPTS, Input
 from midrun.core.values import Phase
 
 WIDTH, HEIGHT = 1040, 430

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from midrun.core.controls import Wish
-from midrun.core.follows import FOLLOWS
-from midrun.core.table import ACCEPTS, GUARDS, Input, enabled, name_of
+from midrun.core.transitions import ACCEPTS, FOLLOWS, GUARDS, Input, enabled, name_of
 from midrun.core.values import Phase
 from tools.draw_phases import picture
 
@@ -17,7 +16,7 @@ PICTURE = PAGE.with_suffix(".svg")
 
 INTRODUCTION = """# Phases
 
-Drawn from the transition table in `midrun.core.table` by `make docs`; a test compares.
+Drawn from the transition table in `midrun.core.transitions` by `make docs`; a test compares.
 
 A run is in one of ten phases.
 *Pausing* and *cancelling* say that somebody asked, and what the run still waits for.

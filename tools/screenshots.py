@@ -17,9 +17,8 @@ import anyio
 from playwright.async_api import Page, async_playwright, expect
 
 from midrun.core.ids import Micros
-from midrun.embed.run import Run
-from midrun.ports.clock import wall
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside, wall
+from midrun.runs.run import Run
 from tests.web.bench import FLAGS, PATIENCE_S, Bench, Profiles, Site
 from tests.web.memo import TASK, memo
 from tests.web.stage import Hold, Stage, Turn, Use

@@ -5,16 +5,13 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:  # what `__getattr__` finds, for those who only read
     from midrun.agents.agent import Agent
-    from midrun.agents.call import Call
     from midrun.agents.checkpoint import Checkpoint
+    from midrun.agents.human import ask_human, pause_here
     from midrun.agents.outcome import Cancelled, Completed, Failed, Outcome, Paused, is_paused
-    from midrun.agents.pausing import ask_human, pause_here
     from midrun.agents.tool import NOT_DONE, Tool, tool
-    from midrun.client.connect import connect
-    from midrun.core.report import Report
+    from midrun.agents.tool_context import Call
+    from midrun.client import connect
     from midrun.core.values import Actor
-    from midrun.embed.midrun import Midrun
-    from midrun.embed.run import Run
     from midrun.errors import (
         CheckpointRefused,
         ControlRefused,
@@ -24,8 +21,10 @@ if _typing.TYPE_CHECKING:  # what `__getattr__` finds, for those who only read
         OutcomeUnknown,
         RunNotFound,
     )
-    from midrun.handles.receipt import Receipt
-    from midrun.handles.view import RunView
+    from midrun.runs.midrun import Midrun
+    from midrun.runs.run import Run
+    from midrun.runs.values import Receipt, RunView
+    from midrun.text.report import Report
 
 __all__ = [
     "NOT_DONE",
@@ -60,20 +59,20 @@ __all__ = [
 
 _HOMES = {
     "Agent": "agents.agent",
-    "Call": "agents.call",
+    "Call": "agents.tool_context",
     "Checkpoint": "agents.checkpoint",
     **dict.fromkeys(
         ("Cancelled", "Completed", "Failed", "Outcome", "Paused", "is_paused"), "agents.outcome"
     ),
-    **dict.fromkeys(("ask_human", "pause_here"), "agents.pausing"),
+    **dict.fromkeys(("ask_human", "pause_here"), "agents.human"),
     **dict.fromkeys(("NOT_DONE", "Tool", "tool"), "agents.tool"),
-    "connect": "client.connect",
-    "Report": "core.report",
+    "connect": "client",
+    "Report": "text.report",
     "Actor": "core.values",
-    "Midrun": "embed.midrun",
-    "Receipt": "handles.receipt",
-    "Run": "embed.run",
-    "RunView": "handles.view",
+    "Midrun": "runs.midrun",
+    "Receipt": "runs.values",
+    "Run": "runs.run",
+    "RunView": "runs.values",
 }
 """Where each name lives, other than `errors`. It is fetched when it is asked for: a process for
 one blocking tool, or a command that presses one button, must not load everything."""

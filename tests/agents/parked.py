@@ -6,7 +6,7 @@ from midrun.agents.checkpoint import Checkpoint
 from midrun.codec.journal import chain, genesis, line_of
 from midrun.core.ids import SECOND, Micros, RunId
 from midrun.core.values import Phase
-from midrun.testing.journals import NOON, RUN, Scenario
+from midrun.testing.scenario import NOON, RUN, Scenario
 from tests.core.phases import paused
 
 KEY: Final = b"a key of the deployment"

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from midrun.agents.call import Call
+from midrun.agents.tool_context import Call
 from midrun.core.values import Json
 from midrun.errors import Misconfigured, NotJson
 

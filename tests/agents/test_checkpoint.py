@@ -6,18 +6,18 @@ import pytest
 
 from midrun.agents import checkpoint as module
 from midrun.agents.checkpoint import LIMITS, PARKED, Checkpoint, key_id
-from midrun.codec.strict import Limits
+from midrun.codec.strict_json import Limits
 from midrun.core import controls as c
+from midrun.core.decide import decide
+from midrun.core.decision import Accepted
 from midrun.core.entries import RunImported
 from midrun.core.evolve import apply
-from midrun.core.head import head_of
 from midrun.core.ids import Micros, Seq
-from midrun.core.machine import decide
+from midrun.core.run_head import head_of
 from midrun.core.values import Phase
-from midrun.core.verdicts import Accepted
 from midrun.errors import CheckpointRefused, JournalCorrupt, Misconfigured, TooLarge
 from midrun.stores.memory import MemoryStore
-from midrun.testing.journals import RUN, Scenario
+from midrun.testing.scenario import RUN, Scenario
 from tests.agents.parked import (
     HOUR,
     KEY,

@@ -12,8 +12,8 @@ from midrun.agents import checkpoint as module
 from midrun.agents.checkpoint import LIMITS, Checkpoint
 from midrun.core.values import Phase
 from midrun.errors import CheckpointRefused
-from midrun.testing.journals import BEGUN
-from midrun.testing.journals import given as journal
+from midrun.testing.scenario import BEGUN
+from midrun.testing.scenario import given as journal
 from tests.agents.parked import (
     KEY,
     LATER,

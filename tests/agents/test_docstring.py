@@ -2,7 +2,7 @@
 
 import pytest
 
-from midrun.agents.docstring import described
+from midrun.agents.signature import described
 
 GOOGLE = """Fetch a page.
 

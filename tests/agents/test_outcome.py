@@ -16,13 +16,13 @@ from midrun.agents.outcome import (
     paused_reason,
 )
 from midrun.core import controls as c
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
 from midrun.core.entries import CallDone, RunStarted
 from midrun.core.ids import SECOND, AskId, CallId, Epoch, Micros
-from midrun.core.report import report
 from midrun.core.stops import MaxSteps
 from midrun.core.values import TERMINAL, Actor, Phase, Traits, Use
-from midrun.testing.journals import BEGUN, NOON, RUN, Scenario, given
+from midrun.testing.scenario import BEGUN, NOON, RUN, Scenario, given
+from midrun.text.report import report
 from tests.agents.parked import checkpoint_of
 from tests.core.phases import ASK, MAIL, RUNS, begun, paused, waiting
 

@@ -9,7 +9,7 @@ import msgspec
 import pydantic
 import pytest
 
-from midrun.agents.schema import Arguments, BadArguments, Function
+from midrun.agents.signature import Arguments, BadArguments, Function
 from midrun.core.values import Json
 
 

@@ -8,8 +8,8 @@ import msgspec
 import pydantic
 import pytest
 
-from midrun.agents.call import Call
-from midrun.agents.schema import Arguments, Function
+from midrun.agents.signature import Arguments, Function
+from midrun.agents.tool_context import Call
 from midrun.errors import Misconfigured
 
 

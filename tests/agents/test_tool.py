@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from midrun.agents.call import Call
-from midrun.agents.schema import BadArguments, Function
+from midrun.agents.signature import BadArguments, Function
 from midrun.agents.tool import NOT_DONE, Options, Tool, place_of, take_why, tool
+from midrun.agents.tool_context import Call
 from midrun.core.values import Effect, Json, Traits
 from midrun.errors import Misconfigured
 

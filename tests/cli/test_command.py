@@ -13,9 +13,9 @@ import pytest
 
 from midrun import Agent, Midrun
 from midrun.cli import main as command
-from midrun.cli.apps import agents_of
-from midrun.cli.grammar import GROUPS
-from midrun.cli.spelling import count, spell
+from midrun.cli.command_specs import GROUPS
+from midrun.cli.tables import count, spell
+from midrun.cli.targets import agents_of
 from midrun.errors import RunNotFound
 from midrun.models import ScriptedModel
 from midrun.server import serve

@@ -8,10 +8,10 @@ import anyio
 import pytest
 
 from midrun import Midrun
-from midrun.cli.grammar import GROUPS
-from midrun.handles.interface import AnyRun
-from midrun.handles.receipt import Receipt
+from midrun.cli.command_specs import GROUPS
 from midrun.models import Use
+from midrun.runs.protocols import AnyRun
+from midrun.runs.values import Receipt
 from tests.cli.typist import APP, Typist
 from tests.promises.drafts import ATTEMPTS, Drafts, hasty
 

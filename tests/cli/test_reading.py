@@ -1,6 +1,6 @@
 """Reading a feed: one line for each thing, whatever a tool says."""
 
-from midrun.cli.reading import INDENT, Reading
+from midrun.cli.follow import INDENT, Reading
 from midrun.core.ids import CallId, RunId
 from midrun.driver.live import Delta
 

@@ -5,10 +5,10 @@ from argparse import Namespace
 
 import pytest
 
-from midrun.cli.parsing import parser
-from midrun.cli.refusing import as_typed, next_step
+from midrun.cli.hints import as_typed, next_step
+from midrun.cli.parser import parser
 from midrun.core.controls import Control
-from midrun.core.table import GUARDS
+from midrun.core.transitions import GUARDS
 from midrun.errors import ControlRefused
 
 REASONS = sorted(

@@ -14,11 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 from midrun import Agent, Midrun, tool
-from midrun.cli.rows import cut, row_line, wide
+from midrun.cli.tables import cut, row_line, wide
 from midrun.core.ids import Micros
 from midrun.core.values import Phase
-from midrun.handles.view import RunView
 from midrun.models import ScriptedModel, Use
+from midrun.runs.values import RunView
 from midrun.tui.style import words
 
 LONG = "Compare what the three vendors say about salt with what the harbour office has measured"

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from midrun import Agent, Midrun
-from midrun.cli.saying import Sayer
+from midrun.cli.output import Sayer
 from midrun.models import ScriptedModel
 
 SAID = "Dönë — 日本"

@@ -10,10 +10,10 @@ from typing import cast
 from urllib.parse import quote, unquote
 
 from midrun import Actor, Midrun
-from midrun.client.remote import RemoteMidrun
+from midrun.client.midrun import RemoteMidrun
 from midrun.client.run import RemoteRun
-from midrun.handles.asking import Who, actor_of
-from midrun.handles.item import Item
+from midrun.runs.validation import Who, actor_of
+from midrun.runs.values import FeedItem
 
 Call = Callable[..., Awaitable[object]]  # type: ignore[explicit-any]  # whatever the method takes
 
@@ -68,7 +68,7 @@ class AnybodysRun:
         self._runs = runs
         self._desk = runs._mid._desk  # where tests look at the journal itself
 
-    def feed(self, after: int = 0) -> AsyncGenerator[Item, None]:
+    def feed(self, after: int = 0) -> AsyncGenerator[FeedItem, None]:
         """Give what happens."""
         return self._run.feed(after)
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from midrun import connect
-from midrun.handles.interface import AnyMidrun
+from midrun.runs.protocols import AnyMidrun
 from tests.runtime.stage import Stage
 from tests.server.conftest import Serve, Served, server_on, token_of
 

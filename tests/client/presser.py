@@ -11,7 +11,7 @@ import anyio
 import msgspec
 
 from midrun import ControlRefused, Receipt, connect
-from midrun.handles.interface import AnyRun
+from midrun.runs.protocols import AnyRun
 
 REQUESTS = 24
 

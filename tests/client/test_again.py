@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from midrun import Agent, Midrun
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from midrun.server import Limits, app
 from tests.client.anybody import Anybody, anybody
 from tests.promises import test_3_asked_for_is_not_happened as promise_3

@@ -11,7 +11,7 @@ import httpx2
 import msgspec
 import pytest
 
-from midrun.core.facts.fact import Asked
+from midrun.core.entries import Asked
 from midrun.server import Limits
 from tests.client.conftest import Connected, Serve
 from tests.runtime.stage import Stage, Use

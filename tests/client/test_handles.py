@@ -8,9 +8,9 @@ from typing import ClassVar
 import pytest
 
 from midrun import Agent, Midrun
-from midrun.handles.interface import AnyMidrun
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from midrun.ports.store import Query
+from midrun.runs.protocols import AnyMidrun
 from midrun.testing.run_suite import Opened, RunSuite
 from tests.client.conftest import Connected, Serve
 from tests.server.conftest import KEY

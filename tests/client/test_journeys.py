@@ -8,10 +8,10 @@ from typing import TypeAlias
 import pytest
 
 from midrun import Agent, Midrun, tool
-from midrun.core import backoff
+from midrun.core import retries
 from midrun.core.ids import RunId
-from midrun.handles.interface import AnyMidrun
 from midrun.models import ScriptedModel, Use
+from midrun.runs.protocols import AnyMidrun
 from midrun.stops import MaxSteps
 from tests.client.conftest import Connected, Serve
 from tests.client.proxy import proxied
@@ -127,7 +127,7 @@ def agents(stage: Stage) -> list[Agent]:
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """An undo that fails is tried again at once: nothing here is about how long that takes."""
-    monkeypatch.setattr(backoff, "LONGEST", 0.001)
+    monkeypatch.setattr(retries, "LONGEST", 0.001)
 
 
 @pytest.mark.parametrize("journey", [steered, decided, undone])

@@ -8,14 +8,13 @@ import anyio
 import pytest
 
 from midrun import Agent, ask_human
-from midrun.client.link import Away
+from midrun.client.transport import Away
 from midrun.errors import ServerUnreachable
-from midrun.handles.interface import AnyMidrun, AnyRun
-from midrun.handles.item import Happened
-from midrun.handles.receipt import Receipt
 from midrun.models import ScriptedModel, Use
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from midrun.ports.store import Query
+from midrun.runs.protocols import AnyMidrun, AnyRun
+from midrun.runs.values import Happened, Receipt
 from midrun.server import Limits
 from tests.client.conftest import Connected, Serve, Served
 from tests.client.proxy import Proxy, proxied

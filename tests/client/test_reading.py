@@ -4,16 +4,16 @@ import msgspec
 import pytest
 
 import midrun.errors as errors  # noqa: PLR0402 - as tests/test_tidy_errors.py
-from midrun.client.reading import happened, read
-from midrun.client.refusals import refusal
+from midrun.client.decode import happened, read
+from midrun.client.transport import refusal
 from midrun.core.entries import KINDS, Entry, Record, RunStarted
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.errors import JournalTooNew, MidrunError, ServerRefused
-from midrun.handles.receipt import Receipt
+from midrun.runs.values import Receipt
 from midrun.server.events import _encoded
-from midrun.server.problems import problem_of, reply
+from midrun.server.problem_details import problem_of, reply
 from midrun.stops import MaxCost, MaxSteps, TextMention
-from midrun.testing.store_suite.setting import example
+from midrun.testing.store_suite.fixtures import example
 from tests.test_tidy_errors import LEAVES, build
 
 RUN = RunId("run_1")

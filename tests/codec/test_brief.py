@@ -2,7 +2,7 @@
 
 import pytest
 
-from midrun.codec.brief import safe_repr, safe_str
+from midrun.codec.safe_repr import safe_repr, safe_str
 
 
 class Weird(Exception):

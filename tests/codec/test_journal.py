@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import force_setattr
 
-from midrun.codec.chain import PLAIN
+from midrun.codec.hash_chain import PLAIN
 from midrun.codec.journal import (
+    Line,
     chain,
     checked_entry,
     decode_line,
@@ -22,8 +23,7 @@ from midrun.codec.journal import (
     prepare_entry,
 )
 from midrun.codec.redaction import drain
-from midrun.codec.strict import INTEGER_MAX, Limits
-from midrun.codec.upcast import Line
+from midrun.codec.strict_json import INTEGER_MAX, Limits
 from midrun.core.entries import (
     KINDS,
     CallDone,
@@ -39,7 +39,7 @@ from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
 from midrun.core.stops import MaxCost
 from midrun.core.values import Reply, Use
 from midrun.errors import JournalCorrupt, JournalTooNew, NotJson, TooLarge
-from midrun.testing.store_suite.setting import example
+from midrun.testing.store_suite.fixtures import example
 
 AT = Micros(1_763_251_200_000_000)
 ENDLESS = MaxCost(usd=1.0)

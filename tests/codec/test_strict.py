@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from midrun.codec import strict
+from midrun.codec import strict_json
 from midrun.codec.redaction import drain
-from midrun.codec.strict import INTEGER_MAX, Limits, checked, encode_in_steps, parse
+from midrun.codec.strict_json import INTEGER_MAX, Limits, checked, encode_in_steps, parse
 from midrun.errors import MidrunError, NotJson, TooLarge
 
 
@@ -296,8 +296,8 @@ def test_data_that_is_encoded_in_steps_is_the_same(
         return plain, msgspec.json.encode(plain, order="sorted")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strict, "STEP_LEAVES", steps)
-        patch.setattr(strict, "SHALLOW_MAX", shallow)
+        patch.setattr(strict_json, "STEP_LEAVES", steps)
+        patch.setattr(strict_json, "SHALLOW_MAX", shallow)
         made = _outcome(lambda: drain(encode_in_steps(value)))
     assert made == _outcome(at_once)
 

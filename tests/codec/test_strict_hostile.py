@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from midrun.codec.strict import Limits, _Flaw, _items, checked
+from midrun.codec.strict_json import Limits, _Flaw, _items, checked
 from midrun.errors import NotJson, TooLarge
 
 

@@ -4,18 +4,18 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from midrun.core import evidence as v
-from midrun.core import orders as o
+from midrun.core import driver_inputs as v
+from midrun.core import effects as o
 from midrun.core.controls import Control
+from midrun.core.decision import Accepted, Already, Verdict
+from midrun.core.driver_inputs import Evidence
 from midrun.core.entries import CallDone, CallStarted, LateResult, UndoDone
-from midrun.core.evidence import Evidence
-from midrun.core.head import head_of
-from midrun.core.machine import plan, wake_at
+from midrun.core.run_head import head_of
+from midrun.core.scheduler import plan, wake_at
 from midrun.core.state import State
-from midrun.core.table import ACCEPTS, GUARDS, Input
+from midrun.core.transitions import ACCEPTS, GUARDS, Input
 from midrun.core.values import DRIVABLE, Phase, Reply
-from midrun.core.verdicts import Accepted, Already, Verdict
-from midrun.testing.journals import given
+from midrun.testing.scenario import given
 from midrun.verify.journal import check_journal
 from tests.core import wild
 from tests.core.wild import Pick

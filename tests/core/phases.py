@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
 from midrun.core.entries import CallDone, LateResult, LeaseTaken, RunStarted, UndoDone
 from midrun.core.ids import AskId, CallId, Epoch, FrameId, RunId, Seq
-from midrun.core.table import Input
+from midrun.core.transitions import Input
 from midrun.core.values import Actor, Item, Origin, Phase, Reply, Traits, Use
-from midrun.testing.journals import BEGUN, Scenario, given
+from midrun.testing.scenario import BEGUN, Scenario, given
 
 ANN: Final = Actor(name="ann")
 MAIL: Final = Use(tool="mail", args={"to": "bo"}, traits=Traits(undo=True))

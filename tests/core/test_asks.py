@@ -6,16 +6,16 @@ from typing import get_args
 import pytest
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
-from midrun.core.audience import may_decide
+from midrun.core import driver_inputs as v
+from midrun.core.decide.asks import may_decide
+from midrun.core.decision import Accepted, Refused
+from midrun.core.effects import CallModel, CallTool, CheckCall, Settle
 from midrun.core.entries import CallDone, CallStarted, LateResult, RunImported, RunStarted
-from midrun.core.fork import fork
+from midrun.core.history import fork
 from midrun.core.ids import SECOND, AskId, CallId, Epoch, Micros
-from midrun.core.orders import CallModel, CallTool, CheckCall, Settle
 from midrun.core.state import Stage
 from midrun.core.values import Actor, Effect, Json, Phase, Role, Traits, Use
-from midrun.core.verdicts import Accepted, Refused
-from midrun.testing.journals import BEGUN, Scenario, given
+from midrun.testing.scenario import BEGUN, Scenario, given
 
 E1, E2 = Epoch(1), Epoch(2)
 C2, C3, C4 = CallId("c2"), CallId("c3"), CallId("c4")

@@ -3,8 +3,8 @@
 import pytest
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
-from midrun.core.attempts import DEATHS, DENIALS, DIED, NOT_IMPORTABLE
+from midrun.core import driver_inputs as v
+from midrun.core.effects import CallModel, CallTool, CheckCall, Settle
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -18,12 +18,12 @@ from midrun.core.entries import (
     StoodDown,
 )
 from midrun.core.ids import CallId, child_id
-from midrun.core.machine import plan
-from midrun.core.orders import CallModel, CallTool, CheckCall, Settle
+from midrun.core.retries import DEATHS, DENIALS, DIED, NOT_IMPORTABLE
+from midrun.core.scheduler import plan
 from midrun.core.state import Call, Stage
 from midrun.core.stops import MaxToolCalls, met
 from midrun.core.values import Actor, Effect, Phase, Traits, Use
-from midrun.testing.journals import BEGUN, Scenario, given
+from midrun.testing.scenario import BEGUN, Scenario, given
 from midrun.verify.journal import check_journal
 
 C1, C2, C3 = CallId("c1"), CallId("c2"), CallId("c3")

@@ -3,7 +3,8 @@
 import pytest
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
+from midrun.core.effects import AbortCall, ControlChild, Release, Settle, Undo
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -15,11 +16,10 @@ from midrun.core.entries import (
     UndoStarted,
 )
 from midrun.core.ids import CallId, Epoch
-from midrun.core.machine import plan
-from midrun.core.orders import AbortCall, ControlChild, Release, Settle, Undo
-from midrun.core.report import report
+from midrun.core.scheduler import plan
 from midrun.core.values import Action, Effect, Phase, Traits, UndoSet, Use
-from midrun.testing.journals import BEGUN, Scenario, given
+from midrun.testing.scenario import BEGUN, Scenario, given
+from midrun.text.report import report
 
 E1 = Epoch(1)
 C2, C3 = CallId("c2"), CallId("c3")

@@ -4,10 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
+from midrun.core.effects import CallModel, Judge, WakeAt
 from midrun.core.entries import CallAborted, CallDone, CapReached, RunStarted
 from midrun.core.ids import CallId, Epoch
-from midrun.core.orders import CallModel, Judge, WakeAt
+from midrun.core.journaled_text import describe_unmade
 from midrun.core.stops import (
     Custom,
     MaxCost,
@@ -22,8 +23,7 @@ from midrun.core.stops import (
     repeats,
 )
 from midrun.core.values import Actor, Effect, Phase, Spend, Traits, Use
-from midrun.core.words import describe_unmade
-from midrun.testing.journals import BEGUN, Scenario, given
+from midrun.testing.scenario import BEGUN, Scenario, given
 
 E1 = Epoch(1)
 C1, C2 = CallId("c1"), CallId("c2")

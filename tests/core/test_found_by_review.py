@@ -3,7 +3,9 @@
 import pytest
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
+from midrun.core.decision import Already, Refused
+from midrun.core.effects import AbortCall, CallModel, CallTool, Judge, Release, Undo
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -13,17 +15,15 @@ from midrun.core.entries import (
     UndoDone,
     UndoFailed,
 )
-from midrun.core.fork import fork
-from midrun.core.head import head_of
+from midrun.core.history import fork
 from midrun.core.ids import FAR, SECOND, AskId, CallId, Epoch
-from midrun.core.machine import plan, wake_at
-from midrun.core.orders import AbortCall, CallModel, CallTool, Judge, Release, Undo
-from midrun.core.report import report
+from midrun.core.run_head import head_of
+from midrun.core.scheduler import plan, wake_at
 from midrun.core.state import Stage
 from midrun.core.stops import Custom, MaxSteps, MaxTime, caps
 from midrun.core.values import Actor, Effect, Item, Phase, Traits, Use
-from midrun.core.verdicts import Already, Refused
-from midrun.testing.journals import BEGUN, Scenario, given
+from midrun.testing.scenario import BEGUN, Scenario, given
+from midrun.text.report import report
 
 E1, E2 = Epoch(1), Epoch(2)
 C1, C2, C3 = CallId("c1"), CallId("c2"), CallId("c3")

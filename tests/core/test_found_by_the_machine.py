@@ -3,13 +3,13 @@
 from msgspec.structs import replace
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
+from midrun.core.effects import CallTool
 from midrun.core.entries import CallAborted, CallDone, CallFailed, CallStarted, LateResult
 from midrun.core.ids import AskId, CallId, Epoch
-from midrun.core.machine import plan
-from midrun.core.orders import CallTool
+from midrun.core.scheduler import plan
 from midrun.core.values import Actor, Effect, Phase, Reply, Traits, Use
-from midrun.testing.journals import BEGUN, Scenario, given
+from midrun.testing.scenario import BEGUN, Scenario, given
 from midrun.verify.journal import check_journal
 
 ANN, BOB = Actor(name="ann"), Actor(name="bob", role="operator")

@@ -4,8 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
-from midrun.core import words
+from midrun.core import driver_inputs as v
+from midrun.core import journaled_text
+from midrun.core.effects import AbortCall, CallModel, CallTool
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -15,11 +16,10 @@ from midrun.core.entries import (
     RunStarted,
 )
 from midrun.core.ids import SECOND, AskId, CallId, Epoch, FrameId, Micros
-from midrun.core.offers import offers
-from midrun.core.orders import AbortCall, CallModel, CallTool
-from midrun.core.signs import sign
 from midrun.core.values import Actor, Effect, Item, Mark, Phase, Traits, Use
-from midrun.testing.journals import BEGUN, Scenario, given
+from midrun.testing.scenario import BEGUN, Scenario, given
+from midrun.text.buttons import offers
+from midrun.text.status import sign
 
 E1 = Epoch(1)
 C1, C2, C3, C4 = CallId("c1"), CallId("c2"), CallId("c3"), CallId("c4")
@@ -100,9 +100,9 @@ def test_a_plan_item_that_failed_lies_behind_as_one_that_is_done_does() -> None:
     """The step is the row that is worked at, in the words, in the view, and on the way back."""
     marks: tuple[Mark, ...] = ("done", "dropped", "failed", "running", "queued")
     items = tuple(Item(text=f"part {n}", mark=mark) for n, mark in enumerate(marks, 1))
-    assert words.place(items, steps=9) == "step 3 of 4"
+    assert journaled_text.place(items, steps=9) == "step 3 of 4"
     run = begun.after(v.SetPlan(epoch=E1, items=items)).when(TUESDAY).advances()
-    assert words.place_of(run.state.frames[-1]) == "step 3 of 4"
+    assert journaled_text.place_of(run.state.frames[-1]) == "step 3 of 4"
     run = run.replies(text="It was Lamport 1978.").advances()
     assert run.state.prefix == "Back to *Sort the mail* — step 3 of 4"
 
@@ -120,7 +120,7 @@ def test_a_plan_item_that_failed_lies_behind_as_one_that_is_done_does() -> None:
 def test_the_step_is_that_of_the_item_at_hand(marks: tuple[Mark, ...], place: str) -> None:
     """Or the last one of a plan that is through; a plan of nothing counts as none."""
     items = tuple(Item(text="part", mark=mark) for mark in marks)
-    assert words.place(items, steps=9) == place
+    assert journaled_text.place(items, steps=9) == place
 
 
 def test_a_side_question_now_closes_the_model_stream_and_next_does_not() -> None:

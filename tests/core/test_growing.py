@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from midrun.codec.snapshot import due, freeze, layout, thaw
 from midrun.core import controls as c
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
+from midrun.core.decision import Refused
+from midrun.core.effects import CallModel
 from midrun.core.entries import CallDone, HistoryCondensed, RunStarted
 from midrun.core.evolve import fold
-from midrun.core.fork import fork, history
+from midrun.core.history import fork, history
 from midrun.core.ids import CallId, Epoch
-from midrun.core.orders import CallModel
 from midrun.core.values import Actor, Phase, Reply, Use
 from midrun.core.vector import Vector
-from midrun.core.verdicts import Refused
-from midrun.testing.journals import BEGUN, RUN, given
+from midrun.testing.scenario import BEGUN, RUN, given
 from tests.core.phases import RUNS
 
 E1 = Epoch(1)

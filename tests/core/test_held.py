@@ -5,11 +5,10 @@ from hypothesis import strategies as st
 
 from midrun.core import controls as c
 from midrun.core.entries import LeaseTaken, RunStarted
-from midrun.core.held import FRAME_TOKENS, TOKEN, tokens
 from midrun.core.ids import Epoch
-from midrun.core.transcript import Transcript
+from midrun.core.transcript import FRAME_TOKENS, TOKEN, Transcript, tokens
 from midrun.core.values import Use
-from midrun.testing.journals import Scenario, given
+from midrun.testing.scenario import Scenario, given
 
 LOOK = Use(tool="look", args={})
 

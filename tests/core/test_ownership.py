@@ -3,15 +3,15 @@
 import pytest
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
+from midrun.core.decision import Already
+from midrun.core.effects import AbortCall, CallModel, CallTool, Park
 from midrun.core.entries import CallAborted, CallDone, CallFailed, LateResult, RequestNoted
 from midrun.core.ids import AskId, CallId, Epoch, Micros, RunId, call_key, child_id, undo_key
-from midrun.core.machine import plan
-from midrun.core.orders import AbortCall, CallModel, CallTool, Park
+from midrun.core.scheduler import plan
 from midrun.core.state import Stage
 from midrun.core.values import Actor, Effect, Phase, Traits, Use
-from midrun.core.verdicts import Already
-from midrun.testing.journals import BEGUN, given
+from midrun.testing.scenario import BEGUN, given
 
 E1, E2 = Epoch(1), Epoch(2)
 C1, C2, C3 = CallId("c1"), CallId("c2"), CallId("c3")

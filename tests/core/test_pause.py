@@ -1,14 +1,14 @@
 """Pause is not stop: what it lets finish, what it closes, what it keeps, and how it ends."""
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
+from midrun.core.effects import AbortCall, CallModel, CallTool, Settle, WakeAt
 from midrun.core.entries import CallAborted, CallDone, RunPaused, RunWoken
 from midrun.core.ids import SECOND, CallId, Epoch, Micros
-from midrun.core.machine import plan
-from midrun.core.orders import AbortCall, CallModel, CallTool, Settle, WakeAt
+from midrun.core.scheduler import plan
 from midrun.core.state import Stage
 from midrun.core.values import Actor, Effect, Phase, Reply, Traits, Use
-from midrun.testing.journals import BEGUN, given
+from midrun.testing.scenario import BEGUN, given
 
 E1 = Epoch(1)
 C1, C2, C3 = CallId("c1"), CallId("c2"), CallId("c3")

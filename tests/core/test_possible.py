@@ -7,14 +7,13 @@ import pytest
 from midrun.codec.journal import decode_lines
 from midrun.core import controls as c
 from midrun.core.decide import decide
+from midrun.core.decision import Refused
+from midrun.core.evolve import fold
 from midrun.core.ids import Micros
-from midrun.core.machine import fold
-from midrun.core.possible import possible
 from midrun.core.state import State
 from midrun.core.stops import caps
-from midrun.core.table import enabled, name_of
+from midrun.core.transitions import enabled, name_of, possible
 from midrun.core.values import Actor, Use
-from midrun.core.verdicts import Refused
 from tools.golden.facts import RUN
 
 STORED = sorted(Path(__file__).parents[1].joinpath("journals").glob("*.jsonl"))

@@ -1,13 +1,13 @@
 """Redirect keeps the work, and nobody's words are lost."""
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
+from midrun.core.effects import AbortCall, Advance, CallModel
 from midrun.core.entries import CallAborted, CallDone, RedirectApplied, RedirectClosed
 from midrun.core.ids import CallId, Epoch
-from midrun.core.orders import AbortCall, Advance, CallModel
 from midrun.core.state import Stage
 from midrun.core.values import Effect, Item, Phase, Traits, Use
-from midrun.testing.journals import BEGUN, Scenario, given
+from midrun.testing.scenario import BEGUN, Scenario, given
 
 E1 = Epoch(1)
 C1, C2, C3, C4 = CallId("c1"), CallId("c2"), CallId("c3"), CallId("c4")

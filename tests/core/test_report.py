@@ -1,15 +1,15 @@
 """The report names its run, and says of each call what is true of it and no more."""
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
+from midrun.core.effects import Release, Undo
 from midrun.core.entries import CallAborted, CallDone, UndoDone
 from midrun.core.ids import CallId, Epoch
-from midrun.core.machine import plan
-from midrun.core.orders import Release, Undo
-from midrun.core.report import Report, report
-from midrun.core.signs import sign
+from midrun.core.scheduler import plan
 from midrun.core.values import Actor, Effect, Traits, Use
-from midrun.testing.journals import BEGUN, Scenario, given
+from midrun.testing.scenario import BEGUN, Scenario, given
+from midrun.text.report import Report, report
+from midrun.text.status import sign
 
 E1 = Epoch(1)
 C2 = CallId("c2")

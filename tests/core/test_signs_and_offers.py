@@ -3,7 +3,7 @@
 import pytest
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -15,13 +15,13 @@ from midrun.core.entries import (
     UndoFailed,
 )
 from midrun.core.ids import CallId, Epoch
-from midrun.core.offers import Offer, offers, raised_cap, unheard
-from midrun.core.possible import possible
-from midrun.core.signs import sign
 from midrun.core.state import State
 from midrun.core.stops import MaxCost, MaxSteps
+from midrun.core.transitions import possible
 from midrun.core.values import Actor, Effect, Item, Phase, Traits, Use
-from midrun.testing.journals import BEGUN, Scenario, given
+from midrun.testing.scenario import BEGUN, Scenario, given
+from midrun.text.buttons import Offer, offers, raised_cap, unheard
+from midrun.text.status import sign
 
 E1 = Epoch(1)
 ANN = Actor(name="ann")

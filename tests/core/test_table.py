@@ -7,15 +7,14 @@ import pytest
 
 from midrun.core.controls import RetryUndo, Wish
 from midrun.core.decide import RULINGS, decide
+from midrun.core.decision import Accepted, Already
+from midrun.core.driver_inputs import TakeBack
 from midrun.core.entries import KINDS, CancelRequested, UndoRetried
-from midrun.core.evidence import TakeBack
 from midrun.core.evolve import ARMS, apply
-from midrun.core.follows import FOLLOWS
-from midrun.core.machine import plan
-from midrun.core.table import ACCEPTS, GUARDS, Input, enabled, name_of
+from midrun.core.scheduler import plan
+from midrun.core.transitions import ACCEPTS, FOLLOWS, GUARDS, Input, enabled, name_of
 from midrun.core.values import Phase
-from midrun.core.verdicts import Accepted, Already
-from midrun.testing.journals import Scenario
+from midrun.testing.scenario import Scenario
 from tests.core.phases import INPUTS, RUNS
 
 CASES = [

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
-from midrun.core import orders as o
+from midrun.core import driver_inputs as v
+from midrun.core import effects as o
 from midrun.core.controls import Control
 from midrun.core.entries import (
     CallAborted,
@@ -34,7 +34,7 @@ from midrun.core.stops import (
     TextMention,
     caps,
 )
-from midrun.core.table import ACCEPTS
+from midrun.core.transitions import ACCEPTS
 from midrun.core.values import Action, Actor, Effect, Item, Phase, Reply, Spend, Traits, Use
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ import apsw
 from midrun import Completed, Midrun, Paused, Run
 from midrun.core.ids import call_key
 from midrun.driver.live import Delta
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from midrun.ports.store import Appended, Lease
 from midrun.stores.sqlite.store import SqliteStore
 from tests.crashes.deeds import BYSTANDERS, STORIES, beside, bulky, deeds, parsing, waiting

@@ -6,7 +6,7 @@ from datetime import timedelta
 import anyio
 
 from midrun.core.ids import Micros
-from midrun.ports.clock import Clock, wall
+from midrun.ports.environment import Clock, wall
 
 
 async def becomes(fact: Callable[[], bool]) -> None:

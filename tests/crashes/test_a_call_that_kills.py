@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from midrun import Midrun
-from midrun.core.attempts import DEATHS, DIED
 from midrun.core.entries import RunFailed
-from midrun.ports.outside import Outside
+from midrun.core.retries import DEATHS, DIED
+from midrun.ports.environment import Outside
 from tests.crashes.child import LONG
 from tests.crashes.conftest import child
 from tests.crashes.deeds import BYSTANDERS, deeds, parsing

@@ -15,7 +15,7 @@ import pytest
 from midrun import Midrun, Run
 from midrun.core.entries import CallUnknown, LateResult, LeaseTaken, Record
 from midrun.core.ids import CallId, call_key
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from tests.crashes.conftest import Process, child
 from tests.crashes.deeds import deeds, waiting
 from tests.crashes.facts import becomes, later

@@ -18,7 +18,7 @@ from msgspec import Struct
 from midrun import Midrun, Run
 from midrun.core.entries import CallDone, CallStarted, Record
 from midrun.core.ids import CallId, call_key
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from tests.crashes.child import LONG, answer_it, cancel_it
 from tests.crashes.conftest import child
 from tests.crashes.deeds import STORIES, Deed, deeds

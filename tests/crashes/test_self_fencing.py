@@ -7,7 +7,7 @@ from threading import Event, get_ident
 import anyio
 import pytest
 
-from midrun.driver.holder import BEATS, MARGIN, Holder
+from midrun.driver.heartbeat import BEATS, MARGIN, Holder
 from midrun.errors import StoreBusy
 from midrun.stores.memory import MemoryStore
 from tests.crashes.conftest import PATIENCE

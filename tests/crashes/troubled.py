@@ -5,8 +5,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from midrun.core.entries import Entry
-from midrun.core.head import Head
 from midrun.core.ids import Micros, RunId, Seq
+from midrun.core.run_head import Head
 from midrun.errors import StoreBusy, StoreError, StoreFull, StoreUnreachable
 from midrun.ports.store import Appended, Lease, Snapshot
 from midrun.stores.sqlite.store import SqliteStore

@@ -7,8 +7,8 @@ import anyio
 import anyio.to_thread
 
 from midrun.demo import page
-from midrun.demo.opening import Demo
-from midrun.handles.view import RunView
+from midrun.demo.launch import Demo
+from midrun.runs.values import RunView
 from tests.demo.theatre import Holding
 
 

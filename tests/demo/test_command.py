@@ -21,9 +21,9 @@ from midrun import Midrun
 from midrun.cli.demo import TRY, TRY_HERE, options
 from midrun.core.entries import CallAborted, CallDone, Entry
 from midrun.core.values import Reply
-from midrun.demo import prose
-from midrun.demo.cast import AGENT, PROVIDERS, SCRIPTED, cast, choose_model
-from midrun.demo.opening import Demo
+from midrun.demo import texts
+from midrun.demo.agents import AGENT, PROVIDERS, SCRIPTED, cast, choose_model
+from midrun.demo.launch import Demo
 from midrun.demo.page import has_screen
 from midrun.testing.providers import Answer, Call, Provider, Text
 from tests.demo.theatre import AT_ONCE, PATIENCE
@@ -77,7 +77,7 @@ async def test_the_command_prints_a_link_that_answers_and_leaves_when_told(
             assert page.status_code == 200
             assert "text/html" in page.headers["content-type"]
             run = (await browser.get(f"/v1/runs/{told['run_id']}")).json()
-            assert run["task"] == prose.TASK
+            assert run["task"] == texts.TASK
             assert run["phase"] in {"queued", "running"}
             refused = await browser.get("/v1/runs", headers={"Authorization": "Bearer no"})
             assert refused.status_code == 401
@@ -122,7 +122,7 @@ async def test_a_run_that_is_paused_survives_a_kill_and_goes_on_in_its_sentence(
     rest = next(text for text in replies[cut + 1 :] if "sentence," in text)
     lead, _, rest = rest.partition(" … ")
     assert lead == "Going on."
-    assert replies[cut] + rest == prose.INVITATION
+    assert replies[cut] + rest == texts.INVITATION
 
 
 def demo_terminal(folder: Path, *, speed: str) -> "pexpect.spawn[str]":
@@ -234,7 +234,7 @@ def test_a_key_without_its_package_falls_back_and_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A demo that fails for want of a package is no demo."""
-    monkeypatch.setattr("midrun.demo.cast.find_spec", lambda _: None)
+    monkeypatch.setattr("midrun.demo.agents.find_spec", lambda _: None)
     name, told = choose_model({"OPENAI_API_KEY": "sk-1"})
     assert name == SCRIPTED
     assert "midrun[openai] is not installed" in told
@@ -293,7 +293,7 @@ async def test_the_same_agent_runs_on_a_real_model(
         (model,) = (name for _, name in PROVIDERS.values() if name.startswith(provider))
         with anyio.fail_after(PATIENCE):
             async with Midrun("memory://", agents=[cast(tmp_path, model=model)]) as mid:
-                run = await mid.start(AGENT, prose.TASK, actor="ada")
+                run = await mid.start(AGENT, texts.TASK, actor="ada")
                 view = await run.until("completed")
                 assert await mid.verify(run.id)
         told = json.dumps(far.exchanges[0].body)

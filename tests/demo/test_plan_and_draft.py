@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from midrun.core.entries import PlanMade, ProgressSaved
-from midrun.core.words import progress
-from midrun.demo import prose
-from midrun.demo.reacting import Researcher, _subject
+from midrun.core.journaled_text import progress
+from midrun.demo import texts
+from midrun.demo.interruptions import Researcher, _subject
 from tests.demo.theatre import Holding, Theatre, theatre
 
 MARKUP = re.compile(r"\*\w|\w\*|`|^#", re.MULTILINE)
@@ -40,7 +40,7 @@ async def test_after_every_detour_the_plan_and_the_count_of_sections_are_right(
     assert [item.mark for item in view.plan] == [*["done"] * 6, "dropped"]
     assert view.place == "step 6 of 6"
     headings = re.findall(r"^## (.+)$", stage.draft, re.MULTILINE)
-    assert headings == ["Salt", *prose.HEADINGS]
+    assert headings == ["Salt", *texts.HEADINGS]
     assert "It has 7 sections" in view.output
     assert not any(MARKUP.search(text) for text in said), "the page shows text as text"
 
@@ -151,4 +151,4 @@ def test_what_is_done_cannot_be_left_out_and_it_says_so() -> None:
     play = Researcher(rounds=1)
     play._work.end(3, done=True)
     words = play.redirected("Skip the analysis").words
-    assert words == f"Changing course. “{prose.PLAN[2]}” is done already; that stays."
+    assert words == f"Changing course. “{texts.PLAN[2]}” is done already; that stays."

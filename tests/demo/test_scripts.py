@@ -4,8 +4,8 @@ import pytest
 
 from midrun.core.ids import CallId
 from midrun.core.transcript import Made, Turn
-from midrun.demo.played import Pace, _pieces
-from midrun.demo.scripts import Course, Line, Script, next_line
+from midrun.demo.model import Pace, _pieces
+from midrun.demo.script import Course, Line, Script, next_line
 from midrun.models import Use
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from midrun.core.entries import AskOpened, FrameResumed, ProgressSaved, RedirectApplied
-from midrun.demo import prose
+from midrun.demo import texts
 from tests.demo.theatre import Holding, Theatre, theatre
 
 
@@ -30,7 +30,7 @@ async def test_the_whole_play_reads_asks_writes_checks_and_mails(tmp_path: Path)
         assert "one was corrected" in view.output
         used = {use.tool for turn in await stage.turns() for use in turn.uses}
         assert used == set(stage.mid.agents["researcher"].tools) - {"read_draft"}
-    assert prose.STRESSED["shade"] in stage.draft
+    assert texts.STRESSED["shade"] in stage.draft
     assert "1,150" in stage.draft, "the fact checker found the wrong figure"
     assert "1,510" not in stage.draft
     (mail,) = stage.mails
@@ -50,7 +50,7 @@ async def test_a_pause_in_mid_sentence_goes_on_with_the_next_word(tmp_path: Path
         cut, rest = (await stage.said())[1:3]
     assert cut.endswith("middle of a ")
     assert rest.startswith("sentence,")
-    assert cut + rest == prose.INVITATION
+    assert cut + rest == texts.INVITATION
 
 
 async def test_a_resume_with_a_line_takes_it_up_and_goes_on(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ async def test_a_resume_with_a_line_takes_it_up_and_goes_on(tmp_path: Path) -> N
         cut, rest = (await stage.said())[1:3]
     lead, _, rest = rest.partition(" … ")
     assert lead == "Changing course. I will mail nothing."
-    assert cut + rest == prose.INVITATION
+    assert cut + rest == texts.INVITATION
     assert not stage.mails
 
 
@@ -137,7 +137,7 @@ async def test_a_side_question_is_answered_and_the_thread_kept(
         said = await stage.said()
         await stage.run.cancel(actor="ada")
         await stage.run.until("cancelled")
-    assert back.words.startswith(f"Back to *{prose.TASK}* — step 2 of 7")
+    assert back.words.startswith(f"Back to *{texts.TASK}* — step 2 of 7")
     (answer,) = (n for n, text in enumerate(said) if "That is from “What a street" in text)
     assert "1,150 crowns" in said[answer]
     assert said[answer - 1] == "Let me look."
@@ -145,7 +145,7 @@ async def test_a_side_question_is_answered_and_the_thread_kept(
     if urgency == "now":
         assert (
             said[answer - 2] + said[answer + 1].removeprefix(f"{back.words}\n\n… ")
-            == (prose.REMARKS["salt-and-wind"])
+            == (texts.REMARKS["salt-and-wind"])
         )
 
 
@@ -296,7 +296,7 @@ async def test_a_second_run_finds_the_briefing_locked_and_says_so(tmp_path: Path
     """A tool that fails is something to react to, not the end."""
     async with theatre(tmp_path) as stage:
         await stage.asked("ask_human")
-        second = await stage.mid.start("researcher", prose.TASK, actor="bob")
+        second = await stage.mid.start("researcher", texts.TASK, actor="bob")
         await second.until("waiting")
         other = Theatre(stage.mid, second, tmp_path)
         assert f"is locked by {stage.run.id}" in "".join(await other.said())
@@ -326,7 +326,7 @@ async def test_a_fork_goes_on_from_what_the_first_run_had_read(tmp_path: Path) -
             await run.until("cancelled")
     assert said[: len(first)] == first
     assert said[len(first)].startswith("You did not say"), "its question was the first run's"
-    assert read == [*prose.FIRST, *prose.SECOND, "prices", "traders-letter"]
+    assert read == [*texts.FIRST, *texts.SECOND, "prices", "traders-letter"]
 
 
 async def test_a_run_on_the_same_thread_takes_its_task_as_an_instruction(

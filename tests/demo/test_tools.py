@@ -8,10 +8,10 @@ import pytest
 
 from midrun import NOT_DONE, Call
 from midrun.core.values import Json
+from midrun.demo.agents import _judged
 from midrun.demo.analysis import find_themes
-from midrun.demo.checking import _judged
+from midrun.demo.files import Papers
 from midrun.demo.notes import answer, best_sentences, library, read_note, search
-from midrun.demo.papers import Papers
 
 
 def call(key: str = "k1", *, run: str = "run_a", progress: Json = None) -> Call:

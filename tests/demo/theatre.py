@@ -10,13 +10,13 @@ import anyio
 from midrun import Midrun, Run
 from midrun.core.entries import Entry
 from midrun.core.transcript import Transcript, Turn
-from midrun.demo.cast import AGENT, cast
-from midrun.demo.played import Pace
-from midrun.demo.prose import TASK
-from midrun.driver.journal import load
-from midrun.handles.item import Happened
+from midrun.demo.agents import AGENT, cast
+from midrun.demo.model import Pace
+from midrun.demo.texts import TASK
+from midrun.driver.journal_writer import load
 from midrun.ports.model import Finished, Piece
 from midrun.ports.store import Query
+from midrun.runs.values import Happened
 
 PATIENCE = 60
 """Seconds after which something that should have happened counts as never happening."""

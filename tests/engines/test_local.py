@@ -10,13 +10,13 @@ import pytest
 
 from midrun import Agent, Midrun
 from midrun.core.ids import RunId
-from midrun.engines import local
 from midrun.errors import StoreDamaged
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from midrun.ports.store import RunRow
 from midrun.stores.memory import MemoryStore
-from midrun.testing.engine_suite import EngineSuite, Opener
-from midrun.testing.store_suite.setting import create
+from midrun.testing.store_suite.fixtures import create
+from midrun.testing.worker_suite import EngineSuite, Opener
+from midrun.workers import local
 from tests.crashes.facts import becomes
 from tests.runtime.stage import Stage
 

@@ -10,12 +10,12 @@ import pytest
 from temporalio.client import Client
 
 from midrun import Agent, Midrun
-from midrun.engines.temporal import Temporal
 from midrun.models import Use
-from midrun.ports.outside import Outside
-from midrun.testing.engine_suite import EngineSuite, Gate, Opener
+from midrun.ports.environment import Outside
 from midrun.testing.postgres import Postgres
 from midrun.testing.temporal import TemporalServer
+from midrun.testing.worker_suite import EngineSuite, Gate, Opener
+from midrun.workers.temporal import Temporal
 from tests.crashes.facts import becomes
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]

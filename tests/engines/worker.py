@@ -11,10 +11,10 @@ from pathlib import Path
 import anyio
 
 from midrun import Agent, Midrun, tool
-from midrun.engines.temporal import Temporal
 from midrun.models import ScriptedModel, Use
-from midrun.ports.outside import Outside
-from midrun.stores.postgres import links
+from midrun.ports.environment import Outside
+from midrun.stores.postgres import pool
+from midrun.workers.temporal import Temporal
 
 SILENCE = timedelta(seconds=3)
 BACK_S = 1.0
@@ -65,7 +65,7 @@ def agents_of(folder: Path, name: str) -> list[Agent]:
 async def main() -> None:
     """Work until killed."""
     store, address, queue, folder, name, lease_s = sys.argv[1:]
-    setattr(links, "BACK_S", BACK_S)  # noqa: B010 - it is Final, but for this process
+    setattr(pool, "BACK_S", BACK_S)  # noqa: B010 - it is Final, but for this process
     engine = Temporal(address, queue=queue, silence=SILENCE)
     agents, outside = (
         agents_of(Path(folder), name),

@@ -16,12 +16,12 @@ import anyio
 
 from midrun import Agent, Call, Midrun, Tool, tool
 from midrun.core.transcript import Transcript
-from midrun.engines.fleet import Fleet
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from midrun.stores.postgres import queries
-from midrun.stores.postgres.link import Link, Rows, Values
+from midrun.stores.postgres.connection import Link, Rows, Values
+from midrun.workers.concurrency_limits import Fleet
 from tests.fleet.world import Deed, World
 
 TAKES_S = 0.02

@@ -18,10 +18,10 @@ import anyio
 
 from midrun import Completed, Midrun, Paused
 from midrun.core.ids import call_key
-from midrun.driver.journal import load
-from midrun.ports.outside import Outside
+from midrun.driver.journal_writer import load
+from midrun.ports.environment import Outside
 from midrun.stores.postgres import queries
-from midrun.stores.postgres.link import Link, Rows, Values
+from midrun.stores.postgres.connection import Link, Rows, Values
 from tests.crashes.facts import later
 from tests.fleet.crew import agents
 from tests.fleet.world import World

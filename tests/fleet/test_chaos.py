@@ -33,10 +33,10 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import RunId, call_key
 from midrun.core.values import TERMINAL
-from midrun.driver.journal import load
+from midrun.driver.journal_writer import load
 from midrun.errors import StoreError
-from midrun.handles.receipt import Receipt
 from midrun.ports.store import Query
+from midrun.runs.values import Receipt
 from midrun.testing.postgres import Postgres, running
 from tests.fleet.crew import STEPS, agents
 from tests.fleet.workers import Worker, workers

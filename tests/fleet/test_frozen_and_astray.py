@@ -10,7 +10,7 @@ import pytest
 from midrun import Agent, Midrun
 from midrun.core.ids import SECOND
 from midrun.models import ScriptedModel
-from midrun.ports.clock import wall
+from midrun.ports.environment import wall
 from midrun.testing.postgres import Postgres
 from tests.fleet.crew import agents
 from tests.fleet.test_processes import PATIENCE, epochs, paid, waits

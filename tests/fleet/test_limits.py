@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from midrun import Midrun, Run
-from midrun.engines import local
-from midrun.engines.fleet import PROBES, Fleet
 from midrun.errors import NoRoom
+from midrun.workers import local
+from midrun.workers.concurrency_limits import PROBES, Fleet
 from tests.fleet.acting import slow
 from tests.keeping import kept_at
 from tests.runtime.conftest import verify_all

@@ -9,14 +9,14 @@ import anyio
 import pytest
 
 from midrun import Agent, Midrun, Misconfigured, Run
-from midrun.cli.opening import settle
-from midrun.cli.parsing import parser
-from midrun.cli.staffing import staffed
+from midrun.cli.parser import parser
+from midrun.cli.run_commands import staffed
+from midrun.cli.targets import settle
 from midrun.core.entries import LeaseTaken
 from midrun.core.ids import RunId
-from midrun.engines import fleet, local
-from midrun.engines.fleet import Fleet
 from midrun.models import ScriptedModel
+from midrun.workers import concurrency_limits, local
+from midrun.workers.concurrency_limits import Fleet
 from tests.crashes.facts import becomes
 from tests.fleet.acting import slow
 from tests.runtime.conftest import verify_all
@@ -161,7 +161,7 @@ async def test_what_was_said_of_runs_is_not_remembered_for_ever(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that leaves others' runs alone meets new ones for as long as it lives."""
-    monkeypatch.setattr(fleet, "NAMED_MAX", 2)
+    monkeypatch.setattr(concurrency_limits, "NAMED_MAX", 2)
     old, new = versions(Stage())
     async with Midrun(f"sqlite:///{path}", agents=[old], engine=None) as creating:
         runs = [await creating.start("actor", f"t{n}") for n in range(5)]

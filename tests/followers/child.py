@@ -6,14 +6,14 @@ from datetime import timedelta
 import anyio
 
 from midrun import Midrun
-from midrun.followers import following, trail
+from midrun.followers import following, worker
 from midrun.followers.webhooks import Webhook
 from tests.followers.receiving import SECRET
 from tests.runtime.stage import Stage
 
 
 async def _main(address: str, url: str, task: str) -> None:
-    trail.PLACE = timedelta(seconds=1)  # type: ignore[misc]  # nobody waits for the dead for long
+    worker.PLACE = timedelta(seconds=1)  # type: ignore[misc]  # nobody waits for the dead for long
     agent = Stage().agent("Done.")
     async with (
         Midrun(address, agents=[agent]) as midrun,

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from midrun.followers import trail as module
+from midrun.followers import worker as module
 from tests.followers.receiving import FarEnd, far_end
 
 PATIENCE = 120

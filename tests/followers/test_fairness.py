@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from midrun import Midrun
 from midrun.followers import following
-from midrun.followers import trail as module
+from midrun.followers import worker as module
 from midrun.followers.webhooks import Webhook
 from tests.followers.receiving import SECRET, FarEnd
 from tests.runtime.stage import Stage

@@ -10,13 +10,13 @@ import pytest
 from midrun import Midrun
 from midrun.core.ids import Seq
 from midrun.followers import following
-from midrun.followers import trail as module
+from midrun.followers import worker as module
 from midrun.followers.webhooks import Webhook
-from midrun.ports.marks import Mark
+from midrun.ports.follower_cursors import Mark
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.postgres import Postgres
-from midrun.testing.store_suite.marks import DONE, TTL, grow
-from midrun.testing.store_suite.setting import OTHER, RUN, create
+from midrun.testing.store_suite.cursors import DONE, TTL, grow
+from midrun.testing.store_suite.fixtures import OTHER, RUN, create
 from tests.followers.receiving import SECRET, FarEnd
 from tests.redaction.office import Office
 from tests.runtime.stage import Use

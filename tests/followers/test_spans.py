@@ -15,12 +15,12 @@ from opentelemetry.trace import StatusCode
 from midrun import Agent, Midrun
 from midrun.codec.journal import decode_lines
 from midrun.core.ids import Seq
-from midrun.embed.run import Run
 from midrun.followers import following
-from midrun.followers.segments import segments
+from midrun.followers.span_builder import segments
 from midrun.followers.spans import Spans
 from midrun.models import Use
-from midrun.ports.marks import Marking
+from midrun.ports.follower_cursors import Marking
+from midrun.runs.run import Run
 from tests.promises.speaker import Line, Speaker
 from tests.redaction.office import PASSWORD, Office
 from tests.runtime.stage import Stage

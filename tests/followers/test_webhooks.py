@@ -13,10 +13,10 @@ from starlette.responses import RedirectResponse, Response
 from midrun import Midrun
 from midrun.errors import Misconfigured
 from midrun.followers import following
-from midrun.followers import trail as module
+from midrun.followers import worker as module
 from midrun.followers.webhooks import Webhook
 from midrun.models import Use
-from midrun.ports.marks import Marking
+from midrun.ports.follower_cursors import Marking
 from midrun.stops import MaxSteps
 from tests.followers.receiving import SECRET, FarEnd, Got
 from tests.redaction.office import PASSWORD, Office

@@ -10,12 +10,12 @@ from anyio.abc import TaskGroup
 from midrun import Midrun
 from midrun.core.ids import RunId, Seq
 from midrun.followers import following
-from midrun.followers import trail as module
-from midrun.followers.trail import Followed, Trail
-from midrun.ports.marks import Mark
-from midrun.stores.marks import MemoryMarks
-from midrun.testing.store_suite.marks import DONE, grow
-from midrun.testing.store_suite.setting import RUN, create
+from midrun.followers import worker as module
+from midrun.followers.worker import Followed, Trail
+from midrun.ports.follower_cursors import Mark
+from midrun.stores.cursors import MemoryMarks
+from midrun.testing.store_suite.cursors import DONE, grow
+from midrun.testing.store_suite.fixtures import RUN, create
 
 
 class Listener:

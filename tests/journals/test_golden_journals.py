@@ -10,8 +10,8 @@ import pytest
 
 from midrun.codec.journal import chain, decode_lines, genesis, line_of
 from midrun.core.entries import KINDS, Record
-from midrun.core.machine import fold
-from midrun.verify.chain import check_chain
+from midrun.core.evolve import fold
+from midrun.verify.hash_chain import check_chain
 from midrun.verify.journal import check_journal
 from tools.golden.facts import RUN, facts_of, text_of
 from tools.golden.scenarios import SCENARIOS

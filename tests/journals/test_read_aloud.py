@@ -13,20 +13,19 @@ from typing import get_args, get_type_hints
 import pytest
 from msgspec import Struct
 
-from midrun.agents.pausing import ask_human
-from midrun.agents.planning import PLAN
+from midrun.agents.human import ask_human
+from midrun.agents.todo_tool import PLAN
 from midrun.codec.journal import decode_lines
+from midrun.core import driver_inputs as v
 from midrun.core import entries as e
-from midrun.core import evidence as v
-from midrun.core.aloud import SENTENCES, Reader, Told
-from midrun.core.entries import KINDS, Record
-from midrun.core.facts.fact import Asked
+from midrun.core.entries import KINDS, Asked, Record
 from midrun.core.ids import SECOND, CallId, Epoch, Micros, Seq
-from midrun.core.sentences.phrases import BUILT_IN
 from midrun.core.values import Json, Phase, Use
-from midrun.testing.journals import given
+from midrun.testing.scenario import given
 from midrun.testing.simulate.setup import STRATEGIES, Strategy
 from midrun.testing.simulate.universe import Universe
+from midrun.text.entries import SENTENCES, Reader, Told
+from midrun.text.phrases import BUILT_IN
 from tools.golden.aloud import read_aloud
 from tools.golden.facts import RUN
 from tools.golden.recorded import CONVERSATIONS

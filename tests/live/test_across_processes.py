@@ -11,9 +11,9 @@ import pytest
 
 from midrun import Midrun
 from midrun.driver.live import Delta
-from midrun.embed.run import Run
+from midrun.runs.run import Run
 from midrun.server import app
-from midrun.stores.sqlite.sockets import folder_of
+from midrun.stores.sqlite.relay import folder_of
 from tests.live.processes import Other, other
 from tests.server.conftest import listening
 from tests.server.listening import heard

@@ -11,12 +11,11 @@ from msgspec.structs import replace
 
 from midrun import Midrun
 from midrun.core.ids import CallId, RunId
-from midrun.driver.bell import Bell
 from midrun.driver.delta import Delta, Saying
-from midrun.driver.hiding import Screen
 from midrun.driver.live import BACKLOG, Live
-from midrun.driver.vault import Vault
-from midrun.handles.item import Item
+from midrun.driver.notifications import Bell
+from midrun.driver.redaction import Screen, Vault
+from midrun.runs.values import FeedItem
 from midrun.server import app
 from tests.live.processes import other
 from tests.server.conftest import listening
@@ -37,7 +36,7 @@ async def _bounded() -> AsyncIterator[None]:
 class Reader:
     """One who watches a run, and has nothing but deltas to go by."""
 
-    def __init__(self, feed: AsyncGenerator[Item, None]) -> None:
+    def __init__(self, feed: AsyncGenerator[FeedItem, None]) -> None:
         self.text = ""
         self._feed = feed
 
@@ -126,7 +125,7 @@ async def test_every_stream_of_a_server_has_it(stage: Stage) -> None:
         await run.until("completed")
 
 
-async def _deltas(events: AsyncIterator[Heard]) -> AsyncGenerator[Item, None]:
+async def _deltas(events: AsyncIterator[Heard]) -> AsyncGenerator[FeedItem, None]:
     async for event in events:
         if event.event == "model.delta":
             assert isinstance(event.data, dict)

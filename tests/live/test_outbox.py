@@ -3,8 +3,7 @@
 from msgspec.structs import replace
 
 from midrun.core.ids import CallId, RunId
-from midrun.driver.live import Delta, Live
-from midrun.driver.outbox import CHARS_MAX, DELTAS_MAX, Outbox, unpacked
+from midrun.driver.live import CHARS_MAX, DELTAS_MAX, Delta, Live, Outbox, unpacked
 
 RUN = RunId("run_1")
 

@@ -13,7 +13,7 @@ from midrun import Midrun
 from midrun.core.ids import RunId
 from midrun.ports.relay import Relaying
 from midrun.stores.memory import MemoryStore
-from midrun.stores.sqlite.sockets import LIMIT, Sockets, folder_of
+from midrun.stores.sqlite.relay import LIMIT, Sockets, folder_of
 from midrun.stores.sqlite.store import SqliteStore
 
 RUN, OTHER = RunId("run_1"), RunId("../../etc/passwd\0")

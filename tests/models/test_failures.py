@@ -8,8 +8,8 @@ from pydantic_ai.messages import ModelResponse, ModelResponseState
 
 from midrun.errors import ModelFailed
 from midrun.models.provider import ProviderModel
-from midrun.models.replies import whole
-from midrun.ports.clock import wall
+from midrun.models.streaming import whole
+from midrun.ports.environment import wall
 from midrun.ports.model import Finished, Piece
 from midrun.testing.providers import (
     Answer,

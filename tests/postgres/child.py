@@ -7,7 +7,7 @@ import sys
 import anyio
 
 from midrun.stores.postgres import queries
-from midrun.stores.postgres.link import Link
+from midrun.stores.postgres.connection import Link
 from midrun.stores.postgres.store import PostgresStore
 
 

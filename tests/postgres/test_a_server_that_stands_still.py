@@ -9,8 +9,8 @@ import pytest
 
 from midrun import Midrun
 from midrun.errors import StoreError
-from midrun.ports.outside import Outside
-from midrun.stores.postgres import link, links
+from midrun.ports.environment import Outside
+from midrun.stores.postgres import connection, pool
 from midrun.testing.postgres import Postgres
 from tests.crashes.facts import becomes
 from tests.engines.worker import agents_of
@@ -36,8 +36,8 @@ async def test_holders_fence_themselves_and_nothing_is_done_twice(
 
     What it had been sent it carries out when it wakes, long after everybody has given it up.
     """
-    monkeypatch.setattr(links, "BACK_S", 1.0)
-    monkeypatch.setattr(link, "CONNECT_S", 1)
+    monkeypatch.setattr(pool, "BACK_S", 1.0)
+    monkeypatch.setattr(connection, "CONNECT_S", 1)
     outside, url = Outside(lease=LEASE), postgres.url()
     ada, bob = agents_of(tmp_path, "ada"), agents_of(tmp_path, "bob")
     with anyio.fail_after(PATIENCE):

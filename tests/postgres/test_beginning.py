@@ -7,12 +7,12 @@ import psycopg
 import pytest
 
 from midrun.core.ids import Seq
-from midrun.ports.marks import Mark
-from midrun.stores.postgres.link import Address, Link
-from midrun.stores.postgres.preparing import _migrate, migrations
+from midrun.ports.follower_cursors import Mark
+from midrun.stores.postgres.connection import Address, Link
+from midrun.stores.postgres.setup import _migrate, migrations
 from midrun.stores.postgres.store import PostgresStore
-from midrun.testing.store_suite.marks import DONE, TTL, grow
-from midrun.testing.store_suite.setting import OTHER, RUN, create
+from midrun.testing.store_suite.cursors import DONE, TTL, grow
+from midrun.testing.store_suite.fixtures import OTHER, RUN, create
 from tests.postgres.conftest import PATIENCE, Open
 from tests.postgres.cutting import Cut, Cutter
 

@@ -18,7 +18,7 @@ from midrun.core.ids import Seq
 from midrun.ports.store import Store
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
-from midrun.testing.store_suite.setting import OTHER, RUN, create, say, take
+from midrun.testing.store_suite.fixtures import OTHER, RUN, create, say, take
 from tests.postgres.conftest import PATIENCE
 
 pytestmark = pytest.mark.once

@@ -15,11 +15,11 @@ import pytest
 
 from midrun import Agent, Midrun, tool
 from midrun.core.entries import Entry, LeaseTaken
-from midrun.core.head import Head
 from midrun.core.ids import Micros, RunId, Seq
+from midrun.core.run_head import Head
 from midrun.errors import StoreFull
 from midrun.models import ScriptedModel, Use
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from midrun.ports.store import Appended, Lease, Query
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres, running

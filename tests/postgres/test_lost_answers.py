@@ -11,10 +11,10 @@ from midrun.core.entries import MessageReceived
 from midrun.core.ids import RunId, Seq
 from midrun.errors import RunExists, SeqConflict, StoreUnreachable
 from midrun.ports.store import Halt
-from midrun.stores.postgres import link, links
+from midrun.stores.postgres import connection, pool
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
-from midrun.testing.store_suite.setting import OTHER, RUN, create, head, said, say, take
+from midrun.testing.store_suite.fixtures import OTHER, RUN, create, head, said, say, take
 from tests.postgres.conftest import Open
 from tests.postgres.cutting import Cut, Cutter
 
@@ -170,9 +170,9 @@ async def test_a_server_that_is_silent_is_given_up_in_time(
     store = await opened(cut_url)
     await create(store)
     monkeypatch.setattr(store.address, "patience_s", 0.2)
-    monkeypatch.setattr(link, "SLACK_S", 0.1)
-    monkeypatch.setattr(link, "CONNECT_S", 0.2)
-    monkeypatch.setattr(links, "BACK_S", 0.5)
+    monkeypatch.setattr(connection, "SLACK_S", 0.1)
+    monkeypatch.setattr(connection, "CONNECT_S", 0.2)
+    monkeypatch.setattr(pool, "BACK_S", 0.5)
     cutter.stall()
     with pytest.raises(StoreUnreachable, match="read what became of it"):
         await say(store, RUN, 1)

@@ -8,12 +8,12 @@ import pytest
 
 from midrun.core.ids import RunId, Seq
 from midrun.ports.store import Change, Halt
-from midrun.stores.postgres import notice, queries
-from midrun.stores.postgres.link import Address, Link, Rows, Values
+from midrun.stores.postgres import listener, queries
+from midrun.stores.postgres.connection import Address, Link, Rows, Values
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
-from midrun.testing.store_suite.crowds import newest
-from midrun.testing.store_suite.setting import OTHER, RUN, create, say, take
+from midrun.testing.store_suite.concurrency import newest
+from midrun.testing.store_suite.fixtures import OTHER, RUN, create, say, take
 from tests.postgres.conftest import PATIENCE, Open
 from tests.postgres.cutting import Cutter
 
@@ -98,8 +98,8 @@ async def test_one_that_was_deaf_for_long_looks_at_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Lines are not kept for ever: here there are none left, and none was told."""
-    monkeypatch.setattr("midrun.stores.postgres.notice.KEPT_S", 0.0)
-    monkeypatch.setattr("midrun.stores.postgres.notice.LOOK_S", 60.0)
+    monkeypatch.setattr("midrun.stores.postgres.listener.KEPT_S", 0.0)
+    monkeypatch.setattr("midrun.stores.postgres.listener.LOOK_S", 60.0)
     elsewhere = await opened(url)
     await create(elsewhere)
     async with store.watch() as watch:
@@ -148,8 +148,8 @@ async def test_what_is_told_while_the_table_is_tidied_is_heard_at_once(
     store: PostgresStore, url: str, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes with the answer to that, and the next look is far away."""
-    monkeypatch.setattr(notice, "SWEEP", 1)
-    monkeypatch.setattr(notice, "LOOK_S", 0.01)
+    monkeypatch.setattr(listener, "SWEEP", 1)
+    monkeypatch.setattr(listener, "LOOK_S", 0.01)
     elsewhere, ask = await opened(url), Link.ask
 
     async def late(
@@ -159,8 +159,8 @@ async def test_what_is_told_while_the_table_is_tidied_is_heard_at_once(
         *,
         prepare: bool | None = None,
     ) -> Rows:
-        if statement == queries.FORGET and notice.LOOK_S < 1:
-            monkeypatch.setattr(notice, "LOOK_S", 3600.0)
+        if statement == queries.FORGET and listener.LOOK_S < 1:
+            monkeypatch.setattr(listener, "LOOK_S", 3600.0)
             await create(elsewhere)
         return await ask(link, statement, values, prepare=prepare)
 

@@ -16,12 +16,12 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun.errors import StoreForeign, StoreUnreachable
-from midrun.stores.postgres.link import Address, Link
-from midrun.stores.postgres.preparing import _migrate, migrations
+from midrun.stores.postgres.connection import Address, Link
+from midrun.stores.postgres.setup import _migrate, migrations
 from midrun.stores.postgres.store import PostgresStore
 from midrun.stores.urls import open_store
 from midrun.testing.postgres import USER, Postgres
-from midrun.testing.store_suite.setting import RUN, create, say, take
+from midrun.testing.store_suite.fixtures import RUN, create, say, take
 from tests.crashes.facts import becomes
 from tests.postgres.conftest import PATIENCE, Open
 

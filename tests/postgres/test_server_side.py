@@ -7,17 +7,17 @@ import anyio
 import psycopg
 import pytest
 
-from midrun.core.head import Head
 from midrun.core.ids import RunId, Seq
+from midrun.core.run_head import Head
 from midrun.core.values import Phase
-from midrun.driver.holder import MARGIN
+from midrun.driver.heartbeat import MARGIN
 from midrun.errors import HaltInForce, NotJson, SeqConflict, StoreBusy
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from midrun.ports.store import Halt, Query
-from midrun.stores.postgres.link import Link
+from midrun.stores.postgres.connection import Link
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
-from midrun.testing.store_suite.setting import RUN, create, head, say, started, starts, take
+from midrun.testing.store_suite.fixtures import RUN, create, head, say, started, starts, take
 from tests.postgres.conftest import Open
 
 pytestmark = pytest.mark.once

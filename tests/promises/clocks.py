@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from midrun.core.ids import Micros
-from midrun.ports.clock import wall
+from midrun.ports.environment import wall
 
 FAR = timedelta(days=365)
 """A lease that no jump of a clock ends: these tests are not about leases."""

@@ -2,7 +2,7 @@
 
 from anyio.lowlevel import checkpoint
 
-from midrun.driver.judging import Standing
+from midrun.driver.stop_conditions import Standing
 
 BROKEN = {"raises": True}
 """What makes `broken` raise, until a test has mended it."""

@@ -17,8 +17,7 @@ import anyio
 
 from midrun import Midrun
 from midrun.core.ids import Micros
-from midrun.ports.clock import wall
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside, wall
 from tests.keeping import kept_at
 from tests.promises.seen import engine, true
 from tests.promises.world import World

@@ -5,10 +5,9 @@ from datetime import timedelta
 
 from midrun import Agent, Call, Tool, tool
 from midrun.core.ids import Micros
-from midrun.core.report import Deed
 from midrun.models import ScriptedModel
-from midrun.ports.clock import wall
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside, wall
+from midrun.text.report import Deed
 from tests.runtime.stage import Stage, Use
 
 ATTEMPTS = 5

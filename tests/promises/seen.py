@@ -9,9 +9,9 @@ from anyio.lowlevel import checkpoint
 from midrun import Midrun, Run
 from midrun.core.entries import CallStarted, CancelRequested, Entry
 from midrun.core.transcript import Transcript, Turn
-from midrun.driver.journal import load
-from midrun.engines.local import Local
-from midrun.handles.item import Happened
+from midrun.driver.journal_writer import load
+from midrun.runs.values import Happened
+from midrun.workers.local import Local
 
 E = TypeVar("E", bound=Entry)
 

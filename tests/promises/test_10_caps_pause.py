@@ -18,11 +18,10 @@ from midrun import (
     Misconfigured,
     tool,
 )
-from midrun.core.aloud import Reader
 from midrun.core.entries import CallSealed, CapReached
 from midrun.core.ids import CallId, Micros
 from midrun.models import Use
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from midrun.stops import (
     MaxCost,
     MaxSteps,
@@ -32,6 +31,7 @@ from midrun.stops import (
     Repeats,
     Stop,
 )
+from midrun.text.entries import Reader
 from tests.keeping import kept_at
 from tests.promises.caps import capped, shown, uses
 from tests.promises.clocks import FAR, Hand, Stopped

@@ -16,7 +16,7 @@ from midrun.core.entries import CallFailed, CallStarted, Record
 from midrun.core.transcript import Transcript
 from midrun.errors import ControlRefused
 from midrun.models import Use
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from midrun.stops import Custom, MaxTokens
 from tests.keeping import kept_at
 from tests.promises import conditions

@@ -24,8 +24,7 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import Micros
 from midrun.driver.live import Delta
-from midrun.ports.clock import wall
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside, wall
 from tests.keeping import kept_at
 from tests.promises.crashing import LATER, child
 from tests.promises.seen import entries, kinds, recorded, true

@@ -14,8 +14,8 @@ from anyio.lowlevel import checkpoint
 
 from midrun import Agent, Cancelled, pause_here, tool
 from midrun.core.entries import CallAborted, CallUnknown, LateResult
-from midrun.handles.item import Happened
 from midrun.models import ScriptedModel
+from midrun.runs.values import Happened
 from tests.driver.blocking.deeds import hold_with_family, ignore_requests_to_stop
 from tests.driver.blocking.scene import Middle, Watch
 from tests.promises.blocking import hold

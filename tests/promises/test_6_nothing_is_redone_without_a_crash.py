@@ -11,7 +11,6 @@ import anyio
 import pytest
 
 from midrun import NOT_DONE, Agent, Call, Failed, Midrun, tool
-from midrun.core.attempts import DENIALS
 from midrun.core.entries import (
     AskClosed,
     CallDone,
@@ -21,10 +20,11 @@ from midrun.core.entries import (
     LateResult,
 )
 from midrun.core.ids import Micros
-from midrun.driver import acting
+from midrun.core.retries import DENIALS
+from midrun.driver import tool_calls
 from midrun.errors import OutcomeUnknown
 from midrun.models import ScriptedModel
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from midrun.stops import MaxTokens
 from tests.keeping import kept_at
 from tests.promises.blocking import charge_and_die, fetch_and_die
@@ -222,7 +222,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         noted.append(attempt)
         return now
 
-    monkeypatch.setattr(acting, "retry_at", no_time)
+    monkeypatch.setattr(tool_calls, "retry_at", no_time)
     return noted
 
 

@@ -21,7 +21,7 @@ from midrun import (
 )
 from midrun.core.entries import AskOpened, CallDone, CallStarted
 from midrun.models import Use
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from tests.keeping import kept_at
 from tests.promises.clocks import FAR, Hand
 from tests.promises.office import carried, office, script, told, written

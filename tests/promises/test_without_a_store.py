@@ -25,11 +25,11 @@ from midrun import (
     tool,
 )
 from midrun.core.entries import RunImported
-from midrun.core.head import head_of
 from midrun.core.ids import Micros
+from midrun.core.run_head import head_of
 from midrun.core.values import Phase
 from midrun.models import ScriptedModel, Use
-from midrun.ports.clock import wall
+from midrun.ports.environment import wall
 from midrun.stops import MaxSteps
 from tests.keeping import kept_at
 from tests.promises.faulty import REFUSED, Faulty

@@ -18,7 +18,7 @@ from midrun.driver.live import Delta
 from midrun.models import ScriptedModel, Use
 from midrun.server import Bridges
 from midrun.server.a2a.tasks import STATES
-from midrun.server.agui.segment import Segment
+from midrun.server.agui.translate import Segment
 from midrun.stops import MaxSteps, MaxTime
 from tests.protocols.conftest import Bridged, Serving
 from tests.runtime.stage import Stage

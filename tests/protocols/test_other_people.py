@@ -10,7 +10,7 @@ from midrun.core.ids import RunId
 from midrun.models import ScriptedModel, Use
 from midrun.ports.store import Query
 from midrun.server import Limits
-from midrun.server.operating import PROOF_HEADER
+from midrun.server.admin import PROOF_HEADER
 from tests.runtime.stage import Stage
 from tests.server.calling import expect
 from tests.server.conftest import PEOPLE, Serve, serve, stage

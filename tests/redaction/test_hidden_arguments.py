@@ -7,12 +7,12 @@ import anyio
 import pytest
 
 from midrun import Agent, ControlRefused, Midrun, Misconfigured, Tool, tool
-from midrun.cli.saying import ask_line
+from midrun.cli.output import ask_line
 from midrun.core.placeholders import PLACEHOLDER
-from midrun.embed.run import Run
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
-from midrun.tui.sheets import deciding
+from midrun.runs.run import Run
+from midrun.tui.dialogs import deciding
 
 ATTACKER = "DE89-3704-0044-0532"
 OURS = "DE02-1203-0000-0000"

@@ -14,9 +14,9 @@ import pytest
 from midrun import Actor, Agent, Midrun
 from midrun.core.entries import CallFailed
 from midrun.driver.live import Delta
-from midrun.embed.run import Run
-from midrun.handles.item import Happened
 from midrun.models import Use
+from midrun.runs.run import Run
+from midrun.runs.values import Happened
 from midrun.server import app
 from tests.redaction.office import HEADER, PASSWORD, SECRETS, SESSION, Office, copied
 from tests.server.conftest import PATIENCE, listening

@@ -10,15 +10,23 @@ from hypothesis import strategies as st
 
 from midrun.codec.redaction import PEOPLE_WORDS, drain, is_secret_name
 from midrun.core.controls import Approve, Say
+from midrun.core.driver_inputs import Close, Fail
 from midrun.core.entries import CallDone, CallFailed, RunStarted
-from midrun.core.evidence import Close, Fail
 from midrun.core.ids import AskId, CallId, Epoch, RunId
 from midrun.core.placeholders import PLACEHOLDER
 from midrun.core.state import State
 from midrun.core.values import Json, Reply, Traits, Use
 from midrun.driver.delta import Delta
-from midrun.driver.hiding import Screen, hide_at_once, hide_control
-from midrun.driver.vault import EACH, RUNS, SHORT, Secrets, Vault
+from midrun.driver.redaction import (
+    EACH,
+    RUNS,
+    SHORT,
+    Screen,
+    Secrets,
+    Vault,
+    hide_at_once,
+    hide_control,
+)
 
 RUN = RunId("run_1")
 SECRET = "hunter2-correct-horse"

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midrun.codec.redaction import SLICE_CHARS, drain, search_text
+from midrun.core.driver_inputs import Close
 from midrun.core.entries import CallDone
-from midrun.core.evidence import Close
 from midrun.core.ids import CallId, Epoch, RunId
 from midrun.core.placeholders import PLACEHOLDER
 from midrun.core.values import Json
-from midrun.driver import vault as vaults
-from midrun.driver.hiding import hide
-from midrun.driver.vault import SEARCHED_ONE_BY_ONE_MAX, Vault
+from midrun.driver import redaction as vaults
+from midrun.driver.redaction import SEARCHED_ONE_BY_ONE_MAX, Vault, hide
 
 RUN = RunId("run_1")
 

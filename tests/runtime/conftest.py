@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from midrun import Agent, Midrun
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from midrun.ports.store import Query
 from tests.keeping import kept_at
 

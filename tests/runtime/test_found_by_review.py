@@ -24,7 +24,7 @@ from midrun import (
 )
 from midrun.core.entries import CallDone, CallSettled, RunStarted
 from midrun.core.values import Reply, Spend
-from midrun.driver.speaking import CALLS_MAX
+from midrun.driver.model_calls import CALLS_MAX
 from midrun.errors import OutcomeUnknown, StoreClosed
 from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced

@@ -9,28 +9,27 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun import NOT_DONE, Agent, Call, Midrun, Run, tool
-from midrun.core.attempts import DEATHS
+from midrun.core.driver_inputs import Close, Start, TakeLease
+from midrun.core.effects import CheckCall
 from midrun.core.entries import CallDone, LeaseTaken, RunStarted
-from midrun.core.evidence import Close, Start, TakeLease
-from midrun.core.head import head_of
+from midrun.core.evolve import apply
 from midrun.core.ids import CallId, RunId
-from midrun.core.machine import apply, plan
-from midrun.core.orders import CheckCall
+from midrun.core.retries import DEATHS
+from midrun.core.run_head import head_of
+from midrun.core.scheduler import plan
 from midrun.core.state import State
 from midrun.core.values import Json, Reply
 from midrun.core.values import Use as Wanted
-from midrun.driver import alone
-from midrun.driver.alone import Alone, Place
-from midrun.driver.batch import Batch
-from midrun.driver.bell import Bell
-from midrun.driver.drive import Drive
-from midrun.driver.journal import load
+from midrun.driver import suspect_calls
+from midrun.driver.journal_writer import Batch, load
+from midrun.driver.notifications import Bell
+from midrun.driver.run_loop import Drive
+from midrun.driver.suspect_calls import Alone, Place
 from midrun.errors import ModelFailed
-from midrun.handles.item import Happened
 from midrun.models import ScriptedModel
-from midrun.ports.clock import wall
+from midrun.ports.environment import Outside, wall
 from midrun.ports.model import Finished, Piece, Prompt
-from midrun.ports.outside import Outside
+from midrun.runs.values import Happened
 from midrun.stores.memory import MemoryStore
 from tests.promises.seen import engine, true
 from tests.runtime.conftest import LEASE, PATIENCE
@@ -140,7 +139,7 @@ async def test_what_takes_its_time_is_not_what_kills_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a while the others go on beside it."""
-    monkeypatch.setattr(alone, "TRIAL_S", 0.02)
+    monkeypatch.setattr(suspect_calls, "TRIAL_S", 0.02)
     stage = Stage()
     async with two(stage) as (first, other):
         await stage.start(other.id[-1]).wait()
@@ -179,7 +178,7 @@ async def test_who_has_the_turn_keeps_it_and_who_waits_is_rung() -> None:
     a, b = RunId("run_a"), RunId("run_b")
     assert turns.wait_s(a, Bell()) == 0
     assert turns.wait_s(a, Bell()) == 0
-    assert 0 < turns.wait_s(b, bell) <= alone.TRIAL_S
+    assert 0 < turns.wait_s(b, bell) <= suspect_calls.TRIAL_S
     turns.over(b)  # which is not its to end
     assert turns.wait_s(b, bell) > 0
     turns.over(a)

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from midrun import Agent, Call, Run, tool
-from midrun.agents.schema import Function
+from midrun.agents.signature import Function
 from midrun.core.entries import RunCancelled, UndoFailed, UndoStarted
 from midrun.models import ScriptedModel, Use
 from tests.promises.seen import entries, recorded

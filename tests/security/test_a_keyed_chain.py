@@ -16,15 +16,15 @@ import apsw
 import pytest
 
 from midrun import Agent, Completed, Midrun, ask_human
-from midrun.cli.opening import opened, settle
-from midrun.codec.chain import PLAIN, Chain
+from midrun.cli.targets import opened, settle
+from midrun.codec.hash_chain import PLAIN, Chain
 from midrun.codec.snapshot import freeze
 from midrun.core.ids import RunId, Seq
-from midrun.driver.journal import load
-from midrun.embed.verdict import verdict_on
+from midrun.driver.journal_writer import load
 from midrun.errors import JournalCorrupt, Misconfigured, StoreKeyRefused
 from midrun.models import ScriptedModel, Use
 from midrun.ports.store import Snapshot
+from midrun.runs.verification import verdict_on
 from midrun.stores.memory import MemoryStore
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.postgres import Postgres

@@ -16,8 +16,8 @@ import pytest
 from msgspec.structs import replace
 
 from midrun import Agent, Checkpoint, Midrun, tool
-from midrun.client.link import NO_TLS
-from midrun.codec.chain import PLAIN
+from midrun.client.transport import NO_TLS
+from midrun.codec.hash_chain import PLAIN
 from midrun.codec.journal import decode_lines, line_of
 from midrun.core.entries import (
     AskAnswered,

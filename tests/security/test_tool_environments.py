@@ -13,9 +13,9 @@ import pytest
 
 import midrun
 from midrun import Agent, Completed, Failed, Midrun, Misconfigured, Tool, tool
-from midrun.agents.environment import EnvironmentOption
-from midrun.agents.shell import shell
-from midrun.hosts.mcp import mcp_tools
+from midrun.agents.shell_tool import shell
+from midrun.agents.tool_environment import EnvironmentOption
+from midrun.mcp import mcp_tools
 from midrun.models import ScriptedModel, Use
 
 SOURCES = Path(midrun.__file__).parent

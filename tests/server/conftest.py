@@ -12,11 +12,11 @@ import httpx2
 import pytest
 
 from midrun import Actor, Agent, Midrun
-from midrun.client.link import NO_TLS
-from midrun.ports.outside import Outside
+from midrun.client.transport import NO_TLS
+from midrun.ports.environment import Outside
 from midrun.ports.store import Query
 from midrun.server import App, Limits, Tokens, app
-from midrun.server.binding import Server, bound
+from midrun.server.serve import Server, bound
 from tests.runtime.stage import Stage
 
 PATIENCE = 90

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp
 
 from midrun import Midrun
 from midrun.server import App
-from midrun.server.binding import bound
+from midrun.server.serve import bound
 
 WHERE = "/agents"
 OWN = "/hello"

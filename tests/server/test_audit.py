@@ -8,9 +8,9 @@ import pytest
 
 from midrun import Actor, Midrun
 from midrun.server import Limits, app
+from midrun.server.admin import PROOF_HEADER
 from midrun.server.limits import CALLERS_MAX, AddressLimit, FailedSignIns
-from midrun.server.operating import PROOF_HEADER
-from midrun.server.problems import Problem
+from midrun.server.problem_details import Problem
 from tests.runtime.stage import Stage
 from tests.server.calling import expect, reached, start_run
 from tests.server.conftest import Serve

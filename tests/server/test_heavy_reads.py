@@ -13,7 +13,7 @@ from midrun.core.ids import START, RunId, Seq
 from midrun.models import Use
 from midrun.ports.store import Store
 from midrun.server import Limits, Tokens, app
-from midrun.server.visit import HEAVY_READS_AT_ONCE
+from midrun.server.request_context import HEAVY_READS_AT_ONCE
 from midrun.stores.memory import MemoryStore
 from midrun.verify.journal import check_journal
 from tests.crashes.facts import becomes
@@ -101,7 +101,7 @@ async def test_a_journal_is_verified_off_the_event_loop(
         threads.append(get_ident())
         return check_journal(*args, **options)  # type: ignore[arg-type]  # as they came
 
-    monkeypatch.setattr("midrun.embed.verdict.check_journal", noted)
+    monkeypatch.setattr("midrun.runs.verification.check_journal", noted)
     assert await made.mid.verify(run.id)
     assert threads
     assert get_ident() not in threads

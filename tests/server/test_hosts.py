@@ -13,8 +13,8 @@ from msgspec import Struct
 from midrun import Midrun, connect
 from midrun.errors import StoreClosed
 from midrun.models import Use
-from midrun.server import App, app, visit
-from midrun.server.operating import PROOF_HEADER
+from midrun.server import App, app, request_context
+from midrun.server.admin import PROOF_HEADER
 from midrun.server.pages import ours
 from tests.runtime.stage import Stage
 from tests.server.calling import expect, start_run
@@ -180,7 +180,7 @@ async def test_another_server_that_stops_beside_it_ends_nothing(
     host: Hosted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that stops has the signals of the process; what is looked at is whose we are."""
-    monkeypatch.setattr(visit, "LOOK_S", 0.001)
+    monkeypatch.setattr(request_context, "LOOK_S", 0.001)
     where = await start_run(host.client)
     await host.stage.start("a").wait()
     async with _events(host, f"{where}/events") as events:

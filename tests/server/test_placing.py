@@ -3,7 +3,7 @@
 import pytest
 from starlette.types import Scope
 
-from midrun.server.placing import path_in, placed, root_of
+from midrun.server.mounting import path_in, placed, root_of
 
 
 def scope(path: str, *, raw: str | None = None, root: str = "") -> Scope:

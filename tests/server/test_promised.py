@@ -10,7 +10,7 @@ from midrun.core.ids import RunId
 from midrun.errors import StoreBusy, StoreUnreachable
 from midrun.models import ScriptedModel, Use
 from midrun.server import Limits
-from midrun.server.problems import problem_of
+from midrun.server.problem_details import problem_of
 from tests.runtime.stage import Stage
 from tests.server.calling import expect, reached, start_run
 from tests.server.conftest import Serve

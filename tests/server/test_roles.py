@@ -8,7 +8,7 @@ from midrun import Agent
 from midrun.core.ids import RunId
 from midrun.models import ScriptedModel
 from midrun.ports.store import Query
-from midrun.server.asgi import _TABLE
+from midrun.server.app import _TABLE
 from midrun.server.routes import Endpoint
 from tests.server.conftest import Serve, Served
 from tests.server.defences import JSON, name_of, path_of

@@ -8,7 +8,7 @@ import pytest
 
 from midrun import Midrun, Misconfigured
 from midrun.server import Limits, app
-from midrun.server.operating import PROOF_HEADER
+from midrun.server.admin import PROOF_HEADER
 from tests.runtime.stage import Stage
 from tests.server.conftest import PATIENCE, Serve, listening, token_of
 from tests.server.defences import JSON, entries_of, is_guarded

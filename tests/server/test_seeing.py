@@ -4,7 +4,7 @@ from midrun import Agent, Midrun, tool
 from midrun.core.ids import RunId
 from midrun.core.lru import LruDict
 from midrun.models import ScriptedModel
-from midrun.server.views import Views
+from midrun.server.run_views import Views
 from tests.runtime.stage import Stage, Use
 from tests.server.calling import expect, reached, start_run
 from tests.server.conftest import Serve

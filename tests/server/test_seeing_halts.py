@@ -8,12 +8,12 @@ import pytest
 
 from midrun import Midrun
 from midrun.core.entries import LeaseTaken
-from midrun.core.head import head_of
+from midrun.core.evolve import apply
 from midrun.core.ids import Epoch, Micros, RunId
-from midrun.core.machine import apply
-from midrun.driver.journal import load
+from midrun.core.run_head import head_of
+from midrun.driver.journal_writer import load
 from midrun.server import runs
-from midrun.server.hearing import HOLDERS_MAX, Hearing
+from midrun.server.request_context import HOLDERS_MAX, Hearing
 from tests.runtime.stage import Stage, Use
 from tests.server.calling import expect
 from tests.server.conftest import PEOPLE, Serve

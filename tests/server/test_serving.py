@@ -28,7 +28,7 @@ from cryptography.x509.oid import NameOID
 
 from midrun.core.values import TERMINAL
 from midrun.models import Use
-from midrun.server.operating import PROOF_HEADER
+from midrun.server.admin import PROOF_HEADER
 from tests.runtime.stage import Stage
 from tests.server.conftest import PATIENCE, Serve
 from tests.server.listening import heard

@@ -15,10 +15,10 @@ from starlette.routing import Mount
 
 from midrun import Actor, Midrun, Misconfigured
 from midrun.core.ids import SECOND, Micros
-from midrun.ports.clock import boottime, wall
+from midrun.ports.environment import boottime, wall
 from midrun.server import App, Auth, Limits, Tokens, app
 from midrun.server import serve as serve_forever
-from midrun.server.operating import PROOF_HEADER
+from midrun.server.admin import PROOF_HEADER
 from midrun.server.sessions import (
     CODE_S,
     ENDED_MAX,

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from midrun import Actor, Midrun, Misconfigured
-from midrun.handles.token_file import token_folder
+from midrun.runs.token_file import token_folder
 from midrun.server import Network, Tokens, app, token_in
 from midrun.server import serve as serve_forever
-from midrun.server.binding import Server
+from midrun.server.serve import Server
 from tests.server.conftest import token_of
 
 

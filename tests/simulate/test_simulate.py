@@ -3,10 +3,10 @@
 import pytest
 
 from midrun.core.controls import Say
+from midrun.core.decision import Accepted, Refused
 from midrun.core.entries import CallStarted, FrameAbandoned
-from midrun.core.table import ACCEPTS
+from midrun.core.transitions import ACCEPTS
 from midrun.core.values import Phase
-from midrun.core.verdicts import Accepted, Refused
 from midrun.testing.mutants.asking import ASKING
 from midrun.testing.mutants.gate import MUTANTS, hunt
 from midrun.testing.mutants.planting import Mutant, in_place_of

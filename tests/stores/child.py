@@ -15,8 +15,8 @@ import anyio
 import apsw
 
 from midrun.core.entries import MessageReceived, RunStarted
-from midrun.core.head import Head
 from midrun.core.ids import RunId, Seq
+from midrun.core.run_head import Head
 from midrun.core.values import Phase
 from midrun.errors import RunExists, SeqConflict, StoreFull
 from midrun.stores.sqlite.store import SqliteStore

@@ -11,16 +11,16 @@ import pytest
 
 from midrun import Midrun
 from midrun.core.ids import RunId
-from midrun.engines import local, seldom
 from midrun.errors import StoreForeign
 from midrun.ports.store import Store
-from midrun.stores.postgres.preparing import migrations
+from midrun.stores.postgres.setup import migrations
 from midrun.stores.postgres.store import PostgresStore
-from midrun.stores.sqlite.connect import SCHEMA
+from midrun.stores.sqlite.connection import SCHEMA
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.stores.sqlite.writer import Chore
 from midrun.testing.postgres import Postgres
-from midrun.testing.store_suite.setting import OTHER, RUN, create, say, take
+from midrun.testing.store_suite.fixtures import OTHER, RUN, create, say, take
+from midrun.workers import local
 from tests.crashes.facts import becomes
 from tests.runtime.stage import Stage, Use
 
@@ -154,7 +154,7 @@ async def test_a_run_that_an_older_midrun_may_not_go_on_with_is_left_to_a_newer_
     It is said once, and seldom after that, however often it tries.
     """
     monkeypatch.setattr(local, "SWEEP_S", 0.05)
-    monkeypatch.setattr(seldom, "EVERY_S", 3600.0)
+    monkeypatch.setattr(local, "EVERY_S", 3600.0)
     stage, url = Stage(), postgres.url()
     agent = stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done.")
     with anyio.fail_after(PATIENCE), caplog.at_level(logging.DEBUG, logger="midrun"):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from midrun.codec.journal import encode_entry
-from midrun.core.head import Head
 from midrun.core.ids import RunId
+from midrun.core.run_head import Head
 from midrun.core.values import Message, Phase
 from midrun.errors import JournalCorrupt
 from midrun.ports.store import Store
@@ -19,7 +19,7 @@ from midrun.stores.chunks import join_line, list_chunks, split_line
 from midrun.stores.postgres.store import PostgresStore
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.postgres import Postgres
-from midrun.testing.store_suite.setting import started
+from midrun.testing.store_suite.fixtures import started
 from midrun.testing.store_suite.threads import conversation
 
 RUNS = 40

@@ -9,8 +9,8 @@ from midrun.ports.store import Store
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
 from midrun.testing.store_suite import HandClock, StoreSuite
-from midrun.testing.store_suite.marks import MarksSuite
-from midrun.testing.store_suite.setting import Reopen
+from midrun.testing.store_suite.cursors import MarksSuite
+from midrun.testing.store_suite.fixtures import Reopen
 
 EMPTY = """
     DO $$

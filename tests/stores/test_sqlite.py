@@ -8,7 +8,7 @@ import pytest
 from midrun.ports.store import Store
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.store_suite import HandClock, MarksSuite, StoreSuite
-from midrun.testing.store_suite.setting import Reopen
+from midrun.testing.store_suite.fixtures import Reopen
 
 
 class TestSqliteStore(StoreSuite, MarksSuite):

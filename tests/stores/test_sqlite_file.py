@@ -26,9 +26,9 @@ from midrun.errors import (
     StoreUnreachable,
 )
 from midrun.ports.store import Durability, Query, Snapshot
-from midrun.stores.sqlite import connect, queries
+from midrun.stores.sqlite import connection, queries
 from midrun.stores.sqlite.store import SqliteStore
-from midrun.testing.store_suite.setting import RUN, create, say
+from midrun.testing.store_suite.fixtures import RUN, create, say
 from tests.stores.child import until_full
 
 PAGE = 4096
@@ -85,7 +85,7 @@ async def test_a_file_of_something_else_keeps_its_mode(tmp_path: Path) -> None:
 
 
 def _open(path: Path) -> None:
-    connect.open_file(path, durability="full", busy_ms=1000).close()
+    connection.open_file(path, durability="full", busy_ms=1000).close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account, too")
@@ -162,8 +162,8 @@ async def test_a_new_file_is_ours_alone_and_says_what_it_is(tmp_path: Path) -> N
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
     await store.close()
     db = apsw.Connection(str(tmp_path / "runs.db"))
-    assert db.pragma("application_id") == connect.APPLICATION
-    assert db.pragma("user_version") == connect.SCHEMA
+    assert db.pragma("application_id") == connection.APPLICATION
+    assert db.pragma("user_version") == connection.SCHEMA
     assert db.pragma("journal_mode") == "wal"
     db.close()
 
@@ -223,7 +223,7 @@ async def test_a_file_of_a_newer_schema_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     await small(path)
     db = apsw.Connection(str(path))
-    db.pragma("user_version", connect.SCHEMA + 1)
+    db.pragma("user_version", connection.SCHEMA + 1)
     db.close()
     with pytest.raises(StoreForeign, match="newer"):
         SqliteStore(path)

@@ -12,7 +12,7 @@ import pytest
 
 from midrun.errors import StoreUnreachable
 from midrun.stores.sqlite.store import SqliteStore
-from midrun.testing.store_suite.setting import RUN, create, say
+from midrun.testing.store_suite.fixtures import RUN, create, say
 
 Deed = Callable[[Path], object]
 

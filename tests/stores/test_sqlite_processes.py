@@ -15,7 +15,7 @@ from midrun.core.ids import RunId, Seq
 from midrun.errors import StoreBusy
 from midrun.ports.store import Halt
 from midrun.stores.sqlite.store import SqliteStore
-from midrun.testing.store_suite.setting import RUN, create, say
+from midrun.testing.store_suite.fixtures import RUN, create, say
 
 CHILD = Path(__file__).with_name("child.py")
 

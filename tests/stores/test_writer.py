@@ -12,17 +12,17 @@ import anyio
 import apsw
 import pytest
 
-from midrun.codec.chain import Chain
+from midrun.codec.hash_chain import Chain
 from midrun.errors import RunNotFound, StoreClosed, StoreError, StoreUnreachable
 from midrun.ports.store import Store
-from midrun.stores import rules
-from midrun.stores.sqlite.connect import LOG_MAX, open_file
-from midrun.stores.sqlite.standings import Standings
+from midrun.stores import validation
+from midrun.stores.sqlite.connection import LOG_MAX, open_file
+from midrun.stores.sqlite.row_cache import Standings
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.stores.sqlite.writer import DETOUR, GROUP_MAX, QUICK_S, WARM, Writer
 from midrun.stores.watchers import Watchers
 from midrun.testing.store_suite import HandClock, StoreSuite
-from midrun.testing.store_suite.setting import RUN, create, say
+from midrun.testing.store_suite.fixtures import RUN, create, say
 
 
 class TestSqliteStoreByThread(StoreSuite):
@@ -236,8 +236,8 @@ async def test_what_is_large_is_written_and_read_in_a_thread(
     store = SqliteStore(tmp_path / "runs.db")
     store._writer._timer = lambda: 0.0  # no commit is slow
     await create(store)
-    noting(rules, "stamp", "stamp")
-    noting(rules, "encode_entry", "encode")
+    noting(validation, "stamp", "stamp")
+    noting(validation, "encode_entry", "encode")
     noting(Chain, "verified", "verified")
     await say(store, RUN, 1, "x" * 1000)
     await store.read(RUN)

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from midrun import Midrun
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from tests.crashes.child import LONG, kills
 from tests.crashes.facts import at_once, later
 from tests.keeping import kept_at

@@ -22,7 +22,7 @@ from midrun.core.entries import (
     PersonWrote,
 )
 from midrun.core.ids import RunId, call_key
-from midrun.core.plan import KEEP
+from midrun.core.scheduler import KEEP
 from midrun.core.transcript import Transcript
 from midrun.core.values import TERMINAL, Reply
 from midrun.core.values import Use as Wanted

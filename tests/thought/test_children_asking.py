@@ -11,7 +11,7 @@ from midrun import Actor, Agent, Completed, ControlRefused, Midrun, Receipt, Run
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened, RunCancelled
 from midrun.core.values import Json
 from midrun.models import ScriptedModel, Use
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from tests.keeping import kept_at
 from tests.promises.clocks import FAR, Hand
 from tests.promises.seen import entries, recorded

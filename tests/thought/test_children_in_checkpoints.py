@@ -17,8 +17,8 @@ from midrun import (
     Run,
 )
 from midrun.core.entries import AskAnswered, RunImported
-from midrun.core.head import head_of
 from midrun.core.ids import RunId
+from midrun.core.run_head import head_of
 from midrun.core.values import Json
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Cue, Line

@@ -11,7 +11,7 @@ from midrun import Completed, Midrun
 from midrun.core.entries import CallFailed, StoodDown
 from midrun.core.ids import RunId
 from midrun.core.values import Phase
-from midrun.driver.flight import Flight
+from midrun.driver.in_flight_call import Flight
 from midrun.errors import StoreBusy, StoreError, StoreFull, StoreUnreachable
 from midrun.models import Use
 from midrun.ports.store import RunRow, Snapshot

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from midrun import Midrun
 from midrun.core.ids import RunId
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from tests.crashes.child import LONG
 from tests.crashes.conftest import ROOT
 from tests.crashes.facts import at_once, later

@@ -10,7 +10,7 @@ import anyio
 from midrun import Agent, Midrun
 from midrun.core.entries import FramePushed, MessageClosed, MessageDue, MessageReceived
 from midrun.models import Use
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from tests.keeping import kept_at
 from tests.promises.clocks import FAR, Hand
 from tests.promises.seen import entries, recorded, turns

@@ -10,7 +10,7 @@ from midrun import Actor, Completed, ControlRefused, Midrun, Paused, Run
 from midrun.core.entries import AskAnswered, AskClosed, CallSealed, CallStarted, RunCompleted
 from midrun.core.transcript import Transcript
 from midrun.models import Use
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from tests.keeping import kept_at
 from tests.promises.clocks import FAR, Hand
 from tests.promises.seen import entries, journal, recorded, turns

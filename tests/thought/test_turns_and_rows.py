@@ -3,7 +3,7 @@
 import pytest
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -14,8 +14,8 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import CallId, Epoch
 from midrun.core.values import Item, Phase, Traits, Use
-from midrun.embed.turns import CUT, count, rows, turns
-from midrun.testing.journals import Scenario, given
+from midrun.runs.turns import CUT, count, rows, turns
+from midrun.testing.scenario import Scenario, given
 
 E1 = Epoch(1)
 DRAFT = Use(

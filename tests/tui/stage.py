@@ -10,15 +10,15 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from midrun import Agent, Call, Midrun, Run, ask_human, tool
-from midrun.agents.pausing import PauseHere
+from midrun.agents.human import PauseHere
 from midrun.core.ids import Micros
 from midrun.core.stops import Stop
 from midrun.core.values import Json
 from midrun.models import ScriptedModel
-from midrun.ports.clock import wall
-from midrun.tui.attending import _Attending
-from midrun.tui.hand import Left
-from midrun.tui.hints import Hints
+from midrun.ports.environment import wall
+from midrun.tui.controller import Left
+from midrun.tui.phrases import Hints
+from midrun.tui.session import _Attending
 from midrun.tui.style import words
 
 

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from midrun import Agent, Midrun, connect
-from midrun.handles.interface import AnyRun
 from midrun.models import ScriptedModel
+from midrun.runs.protocols import AnyRun
 from tests.tui.terminals import APP, terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]

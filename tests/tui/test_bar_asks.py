@@ -1,7 +1,7 @@
 """What a run asks is decided at the bar: approved, edited, declined, answered."""
 
 from midrun.models import Use
-from midrun.tui.hand import Left
+from midrun.tui.controller import Left
 from tests.tui.stage import staged
 
 SEND = Use("send", to="everybody")

@@ -4,11 +4,11 @@ import pytest
 from prompt_toolkit.utils import get_cwidth
 
 from midrun.errors import StoreUnreachable
-from midrun.handles.view import RunView
 from midrun.models import Use
+from midrun.runs.values import RunView
 from midrun.stops import MaxSteps
-from midrun.tui import attending
-from midrun.tui.hand import Left
+from midrun.tui import session
+from midrun.tui.controller import Left
 from tests.tui.stage import staged
 
 READ, WRITE = Use("read", what="the news"), Use("write", title="Memo")
@@ -292,7 +292,7 @@ async def test_a_connection_that_is_back_is_not_said_to_be_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While it is, what is drawn is old, and that is said; but not for ever after."""
-    monkeypatch.setattr(attending, "LOOK_S", 0.01)
+    monkeypatch.setattr(session, "LOOK_S", 0.01)
 
     async def lost() -> RunView:
         raise StoreUnreachable("sqlite:///runs.db", "nobody is there")

@@ -8,8 +8,8 @@ from midrun.core.values import Phase
 from midrun.models import Use
 from midrun.stops import MaxSteps
 from midrun.tui.bar import drawn
-from midrun.tui.hand import Left
-from midrun.tui.hints import Hints
+from midrun.tui.controller import Left
+from midrun.tui.phrases import Hints
 from midrun.tui.style import words
 from tests.tui.stage import staged
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midrun.codec.hidden_characters import HIDDEN
-from midrun.tui.safe import exact, flat, json_line, printable
+from midrun.tui.escape import exact, flat, json_line, printable
 
 HARMLESS = {"\n"}
 

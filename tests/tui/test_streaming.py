@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from prompt_toolkit.utils import get_cwidth
 
 from midrun.core.ids import CallId
-from midrun.tui.folding import folded, wrapped
-from midrun.tui.streaming import INTERRUPTED, Speech
+from midrun.tui.feed_lines import INTERRUPTED, Speech
 from midrun.tui.style import Line, emphasised, words
+from midrun.tui.wrap import folded, wrapped
 
 C1, C2 = CallId("c1"), CallId("c2")
 

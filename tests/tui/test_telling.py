@@ -1,13 +1,13 @@
 """What happened, in words for whoever watches: every kind of entry that people care about."""
 
 from midrun.core import entries as e
+from midrun.core.evolve import evolve
 from midrun.core.ids import CallId, Seq
-from midrun.core.machine import evolve
-from midrun.core.sentences.phrases import shown
 from midrun.core.values import Use
-from midrun.testing.journals import BEGUN, NOON, given
+from midrun.testing.scenario import BEGUN, NOON, given
+from midrun.text.phrases import shown
+from midrun.tui.entry_lines import ARMS, QUIET, told
 from midrun.tui.style import words
-from midrun.tui.telling import ARMS, QUIET, told
 
 NOBODY_WATCHES = {
     e.LeaseTaken,

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from midrun.core.entries import (
+    Asked,
     CallDone,
     CallStarted,
     Entry,
@@ -19,7 +20,6 @@ from midrun.core.entries import (
     RunWaiting,
     StoodDown,
 )
-from midrun.core.facts.fact import Asked
 from midrun.core.ids import SECOND, CallId, Epoch, Micros, Seq, call_id
 from midrun.core.values import Effect, Reply, Traits, Use
 from midrun.verify.journal import check_journal

@@ -1,6 +1,5 @@
 """Attempts: I41."""
 
-from midrun.core.attempts import DEATHS, DENIALS, DIED
 from midrun.core.entries import (
     CallAborted,
     CallSettled,
@@ -12,6 +11,7 @@ from midrun.core.entries import (
     StoodDown,
 )
 from midrun.core.ids import Epoch
+from midrun.core.retries import DEATHS, DENIALS, DIED
 from midrun.core.values import Traits, Use
 from tests.verify.books import BEGUN, C2, LOOK, broken, start, step
 

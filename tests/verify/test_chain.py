@@ -7,7 +7,7 @@ import pytest
 from midrun.codec.journal import chain, genesis, line_of
 from midrun.core.entries import PauseRequested, Record, RunImported, RunPaused, StoodDown
 from midrun.core.ids import RunId, Seq
-from midrun.verify.chain import check_chain, check_imports
+from midrun.verify.hash_chain import check_chain, check_imports
 from tests.verify.books import BEGUN, MAIL, journal, step
 
 FIRST = genesis(RunId("run_1"))

@@ -38,7 +38,7 @@ from midrun.core.entries import (
     TakenOver,
     UndoStarted,
 )
-from midrun.core.folds.calls import args_hash
+from midrun.core.evolve.calls import args_hash
 from midrun.core.ids import AskId, CallId, Epoch, Micros, RunId, Seq
 from midrun.core.values import Approval, Decision, Phase, Traits, Use
 from tests.verify.books import BEGUN, C1, C2, C3, DRAFT, MAIL, NOON, at, broken, start, step

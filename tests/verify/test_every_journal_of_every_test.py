@@ -7,11 +7,11 @@ import pytest
 import tests.verified
 from midrun import Agent, Midrun
 from midrun.core.ids import RunId
-from midrun.handles.verdict import Verdict
 from midrun.models import ScriptedModel
 from midrun.ports.store import Store
+from midrun.runs.values import Verdict
 from midrun.stores.memory import MemoryStore
-from midrun.verify.problems import Problem
+from midrun.verify.checks import Problem
 from tests.verified import PROBLEMS
 
 PROBLEM = Problem(invariant="I5", seq=3, text="It went on after its end.")

@@ -18,11 +18,11 @@ from midrun.core.entries import (
     UndoStarted,
     UndoUnknown,
 )
-from midrun.core.head import head_of
+from midrun.core.evolve import fold
 from midrun.core.ids import AskId, Epoch, Seq
-from midrun.core.machine import fold
+from midrun.core.run_head import head_of
 from midrun.core.values import Phase
-from midrun.testing.journals import RUN as RUN_ID
+from midrun.testing.scenario import RUN as RUN_ID
 from midrun.verify.journal import check_journal
 from tests.verify.books import (
     BEGUN,

@@ -14,10 +14,10 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, 
 from starlette.applications import Starlette
 
 from midrun import Agent, Midrun
-from midrun.embed.run import Run
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
+from midrun.runs.run import Run
 from midrun.server import App, Tokens, app
-from midrun.server.binding import Server, bound
+from midrun.server.serve import Server, bound
 from tests.server.conftest import PEOPLE, token_of
 
 ROOT: Final = Path(__file__).parents[2]

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from midrun.core.ids import Micros
-from midrun.ports.clock import wall
+from midrun.ports.environment import wall
 
 
 class Clock:

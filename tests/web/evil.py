@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
-from midrun.embed.run import Run
-from midrun.server.binding import bound
+from midrun.runs.run import Run
+from midrun.server.serve import bound
 from tests.web.bench import Bench, Site
 
 HOSTS: Final = {

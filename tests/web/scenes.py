@@ -6,7 +6,7 @@ from typing import Final
 
 from playwright.async_api import expect
 
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from midrun.stops import MaxSteps
 from tests.server.conftest import PEOPLE
 from tests.web.bench import PATIENCE_S, Bench, later

@@ -3,7 +3,7 @@
 import pytest
 from playwright.async_api import ConsoleMessage, Page, expect
 
-from midrun.embed.run import Run
+from midrun.runs.run import Run
 from tests.server.conftest import token_of
 from tests.web.bench import Bench, Site, comes_true
 from tests.web.evil import FORM, FRAME, HOSTS, REBOUND, TRIED, Untouched, lair, lured

@@ -4,7 +4,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from midrun import Agent, Call, ask_human, tool
-from midrun.agents.pausing import PauseHere
+from midrun.agents.human import PauseHere
 from midrun.core.values import Json
 from tests.web.bench import Bench, freeze, later
 from tests.web.stage import HeldModel, Hold, Stage, Turn, Use

@@ -5,7 +5,7 @@ from playwright.async_api import expect
 
 from midrun import Midrun
 from midrun.core.ids import Micros
-from midrun.ports.clock import wall
+from midrun.ports.environment import wall
 from midrun.server import Tokens, app
 from midrun.stops import MaxSteps
 from tests.server.conftest import PEOPLE, token_of

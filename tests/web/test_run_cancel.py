@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from playwright.async_api import expect
 
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from tests.web.bench import Bench, later
 from tests.web.stage import Stage, Use
 from tests.web.watching import PLAN, SETTLED_MS, Watched, at_tool, exactly, watched

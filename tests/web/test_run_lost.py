@@ -18,8 +18,8 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from playwright.async_api import Locator, Page, expect
 
 from midrun import Midrun
-from midrun.embed.run import Run
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
+from midrun.runs.run import Run
 from midrun.server import Tokens, app
 from tests.server.conftest import PEOPLE, token_of
 from tests.web import truth, worker

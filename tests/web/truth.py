@@ -5,11 +5,11 @@ from typing import Final
 import msgspec
 from playwright.async_api import Page
 
+from midrun.core.evolve import fold
 from midrun.core.ids import RunId
-from midrun.core.machine import fold
-from midrun.core.offers import offers
-from midrun.core.signs import UNHEARD, sign
 from midrun.ports.store import Store
+from midrun.text.buttons import offers
+from midrun.text.status import UNHEARD, sign
 
 _LISTEN: Final = """() => {
   const bar = document.querySelector("midrun-run").shadowRoot.querySelector("midrun-controls");

@@ -6,8 +6,8 @@ from typing import Final, Literal
 
 from playwright.async_api import Locator, Page, expect
 
-from midrun.embed.run import Run
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
+from midrun.runs.run import Run
 from tests.web.bench import Bench, Site, comes_true, later
 from tests.web.stage import Stage, Turn, Use
 

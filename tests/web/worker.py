@@ -7,7 +7,7 @@ import anyio
 
 from midrun import Agent, Call, Midrun, tool
 from midrun.models import ScriptedModel, Use
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 
 LEASE = Outside(lease=timedelta(seconds=30))
 """Longer than a busy machine ever keeps a worker from its beats."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from datetime import UTC
 
-from midrun.cli.reading import Reading
+from midrun.cli.follow import Reading
 from midrun.core.entries import Record
-from midrun.embed.feed import happened
+from midrun.runs.feed import happened
 from tools.golden.facts import RUN
 
 

@@ -6,8 +6,8 @@ import msgspec
 
 from midrun.codec.journal import chain, genesis, line_of
 from midrun.core.entries import Record
+from midrun.core.evolve import fold
 from midrun.core.ids import RunId
-from midrun.core.machine import fold
 from midrun.core.state import State
 
 RUN = RunId("run_1")

@@ -13,8 +13,8 @@ from midrun import Midrun, Run
 from midrun.codec.journal import decode_lines
 from midrun.core.entries import Record
 from midrun.core.ids import RunId
-from midrun.demo.opening import Demo
-from midrun.demo.played import Pace
+from midrun.demo.launch import Demo
+from midrun.demo.model import Pace
 
 Journals = dict[str, Sequence[Record]]
 """A name → a journal."""

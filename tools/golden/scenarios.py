@@ -5,10 +5,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from midrun.codec.chain import PLAIN
+from midrun.codec.hash_chain import PLAIN
 from midrun.codec.journal import line_of
 from midrun.core import controls as c
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -19,7 +19,7 @@ from midrun.core.entries import (
 from midrun.core.ids import SECOND, AskId, CallId, Epoch, FrameId, Micros, Seq
 from midrun.core.stops import Custom, MaxCost, MaxSteps, MaxToolCalls, TextMention
 from midrun.core.values import Actor, Effect, Item, Reply, Spend, Traits, Use
-from midrun.testing.journals import Scenario
+from midrun.testing.scenario import Scenario
 from tools.golden import thinking
 from tools.golden.telling import (
     A1,

@@ -1,12 +1,12 @@
 """How the stories are told: who is in them, what they call, and how calls end."""
 
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
+from midrun.core.effects import Release, Undo
 from midrun.core.entries import CallDone, LeaseTaken, RunStarted, UndoDone, UndoFailed
 from midrun.core.ids import AskId, CallId, Epoch
-from midrun.core.machine import plan
-from midrun.core.orders import Release, Undo
+from midrun.core.scheduler import plan
 from midrun.core.values import Action, Actor, Effect, Spend, Traits, Use
-from midrun.testing.journals import Scenario, given
+from midrun.testing.scenario import Scenario, given
 
 ANN = Actor(name="ann")
 BOB = Actor(name="bob", role="operator")

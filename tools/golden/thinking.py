@@ -1,12 +1,12 @@
 """Stories of thinking across interrupts: side questions, reviews, children, wheel, forks."""
 
 from midrun.core import controls as c
-from midrun.core import evidence as v
+from midrun.core import driver_inputs as v
 from midrun.core.entries import CallAborted, CallDone, LeaseTaken, RunStarted, UndoFailed
-from midrun.core.fork import fork, history
+from midrun.core.history import fork, history
 from midrun.core.ids import SECOND, CallId, Epoch, Micros, RunId
 from midrun.core.values import Actor, Effect, Item, Message, Origin, Reply, Traits, Use
-from midrun.testing.journals import Scenario, given
+from midrun.testing.scenario import Scenario, given
 from tools.golden.telling import A1, ANN, BOB, DRAFT, LOOK, MAIL, begun, cleaned_up, ends, taken
 
 AIDE = Use(

@@ -12,15 +12,14 @@ import msgspec
 from msgspec.structs import replace
 
 from midrun.agents.checkpoint import Checkpoint
-from midrun.agents.environment import EnvironmentOption, declare_environment
+from midrun.agents.human import PauseHere
 from midrun.agents.outcome import Outcome
-from midrun.agents.pausing import PauseHere
-from midrun.agents.planning import PLAN
-from midrun.agents.schema import BadArguments, Function
-from midrun.agents.starting import Started
-from midrun.agents.tool import Tool, place_of, take_why, tool
-from midrun.codec.brief import safe_repr, safe_str
-from midrun.codec.strict import checked
+from midrun.agents.signature import BadArguments, Function
+from midrun.agents.todo_tool import PLAN
+from midrun.agents.tool import Started, Tool, place_of, take_why, tool
+from midrun.agents.tool_environment import EnvironmentOption, declare_environment
+from midrun.codec.safe_repr import safe_repr, safe_str
+from midrun.codec.strict_json import checked
 from midrun.core.stops import Stop, custom_names
 from midrun.core.values import CallKind, Json, Use
 from midrun.errors import Misconfigured, NotJson, TooLarge
@@ -172,9 +171,9 @@ class Agent:
         """
         # The one import that points up: a convenience for scripts, and late, so that whoever
         # only declares an agent does not load what drives it.
-        from midrun.embed import alone  # noqa: PLC0415 - as said
+        from midrun.runs import in_memory  # noqa: PLC0415 - as said
 
-        return await alone.run(self, task, stop=stop)
+        return await in_memory.run(self, task, stop=stop)
 
     async def resume(
         self,
@@ -194,9 +193,11 @@ class Agent:
             CheckpointRefused: it has expired, or is of another agent.
             ControlRefused: the answer or the instruction does not fit where the run stands.
         """
-        from midrun.embed import alone  # noqa: PLC0415 - as above
+        from midrun.runs import in_memory  # noqa: PLC0415 - as in `run`
 
-        return await alone.resume(self, checkpoint, answer, instruction=instruction, caps=caps)
+        return await in_memory.resume(
+            self, checkpoint, answer, instruction=instruction, caps=caps
+        )
 
     def __repr__(self) -> str:
         tools = f"{len(self.tools)} tool{'' if len(self.tools) == 1 else 's'}"

@@ -32,12 +32,12 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from midrun.codec.brief import safe_repr, safe_str
-from midrun.codec.chain import KEY_MIN, PLAIN, Chain, check_import
+from midrun.codec.hash_chain import KEY_MIN, PLAIN, Chain, check_import
 from midrun.codec.journal import decode_line, line_of
-from midrun.codec.strict import Limits, parse
+from midrun.codec.safe_repr import safe_repr, safe_str
+from midrun.codec.strict_json import Limits, parse
+from midrun.core.child_runs import children_of
 from midrun.core.evolve import fold
-from midrun.core.family import children_of
 from midrun.core.ids import SECOND, Micros, RunId, Seq
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE, RESTS, TERMINAL, Phase

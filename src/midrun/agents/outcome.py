@@ -13,11 +13,11 @@ from typing import Final, Literal, TypeAlias, TypeGuard
 
 from midrun.agents.checkpoint import Checkpoint
 from midrun.core.ids import AskId, CallId, Micros, RunId
+from midrun.core.journaled_text import line
 from midrun.core.placeholders import check_hidden
-from midrun.core.report import Report, report
 from midrun.core.state import Ask, State
 from midrun.core.values import AskKind, Json, Phase, Value
-from midrun.core.words import line
+from midrun.text.report import Report, report
 
 Reason: TypeAlias = Literal[
     "user", "cap", "taken_over", "question", "approval", "unsure", "halted"

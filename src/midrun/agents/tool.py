@@ -16,6 +16,7 @@ from typing import (
     Generic,
     Literal,
     ParamSpec,
+    Protocol,
     TypeAlias,
     TypedDict,
     TypeVar,
@@ -26,18 +27,44 @@ from typing import (
 import msgspec
 from msgspec.structs import replace
 
-from midrun.agents.docstring import described
-from midrun.agents.environment import (
+from midrun.agents.signature import Arguments, Function, described, secret_paths
+from midrun.agents.tool_environment import (
     NOTHING_DECLARED,
     EnvironmentOption,
     ToolEnvironment,
     declare_environment,
 )
-from midrun.agents.schema import Arguments, Function, secret_paths
-from midrun.agents.starting import Delegate
+from midrun.core.stops import Stop
 from midrun.core.values import Effect, Gate, Json, Traits
 from midrun.errors import Misconfigured
 from midrun.ports.model import ToolSpec
+
+# What a run takes from its agent when it starts.
+
+
+class Started(TypedDict):
+    """The fields of `RunStarted` that come from the agent."""
+
+    agent: str
+    agent_print: str
+    stop: Stop | None
+    frame_depth: int
+    frame_ttl: int
+    window: int
+
+
+class Delegate(Protocol):
+    """An agent, as far as a tool needs to know it whose calls are runs of that agent."""
+
+    @property
+    def name(self) -> str:
+        """What journals know it by."""
+        ...
+
+    def spec(self, stop: Stop | None = None) -> Started:
+        """Return what a run of this agent starts with."""
+        ...
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

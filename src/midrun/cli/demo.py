@@ -5,17 +5,15 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Final
 
-from midrun.cli import hinting
-from midrun.cli.exits import CODES, PAUSED
-from midrun.cli.saying import Sayer
+from midrun.cli import hints
+from midrun.cli.output import CODES, PAUSED, Sayer
 from midrun.core.values import DRIVABLE
-from midrun.demo.cast import choose_model
-from midrun.demo.opening import STORE, Demo, Opened
-from midrun.demo.played import Pace
+from midrun.demo.agents import choose_model
+from midrun.demo.launch import STORE, Demo, Opened
+from midrun.demo.model import Pace
 from midrun.errors import Misconfigured
-from midrun.handles.view import RunView
-from midrun.tui.hints import Hints
-from midrun.tui.places import place
+from midrun.runs.values import RunView
+from midrun.tui.phrases import Hints, place
 
 TRY: Final = """\
 Try, while it works:
@@ -83,7 +81,7 @@ async def demo(args: Namespace, say: Sayer) -> int:
     browser = not args.no_browser and not say.as_json and page.has_screen(os.environ)
     await page.show(shown, opened, port=args.port, browser=browser)
     if not say.as_json:
-        say.text(f"\nLeft. `{hinting.demo()}` finds everything as it was.")
+        say.text(f"\nLeft. `{hints.demo()}` finds everything as it was.")
     return 0
 
 
@@ -95,7 +93,7 @@ async def _in_terminal(shown: Demo, opened: Opened, say: Sayer) -> int:
     except ImportError as error:
         problem = f"install midrun[tui] ({error})"
         raise Misconfigured("demo --terminal", problem) from error
-    bar_hints = Hints(program=hinting.program(), where=f"--store {shown.store}", goes_on=False)
+    bar_hints = Hints(program=hints.program(), where=f"--store {shown.store}", goes_on=False)
     view, report = await terminal.show(shown, opened, bar_hints)
     if view is None:
         say.text("The run was kept in memory, and ended with this process.")
@@ -110,7 +108,7 @@ async def _in_terminal(shown: Demo, opened: Opened, say: Sayer) -> int:
 def _describe_left(view: RunView) -> str:
     """Describe a run that this process no longer drives, and how to continue it."""
     at = f", at {place(view)}" if place(view) else ""
-    again = hinting.demo("--terminal")
+    again = hints.demo("--terminal")
     if view.phase not in DRIVABLE:
         return f"It is {view.phase}{at}; `{again}` finds it again."
     if view.sign.look in {"running", "pausing"}:
@@ -132,9 +130,9 @@ def _greeting(shown: Demo, link: str, found: str, view: RunView, model: str) -> 
         "",
     ]
     if not link:
-        return "\n".join([*lines, TRY_HERE.format(again=hinting.demo("--terminal"))])
-    tips = TRY.format(pid=os.getpid(), again=hinting.demo())
-    attach = f"{hinting.program()} attach {view.run_id} --store {shown.store}"
+        return "\n".join([*lines, TRY_HERE.format(again=hints.demo("--terminal"))])
+    tips = TRY.format(pid=os.getpid(), again=hints.demo())
+    attach = f"{hints.program()} attach {view.run_id} --store {shown.store}"
     elsewhere = f"From another terminal: {attach}"
     return "\n".join(
         [*lines, tips, elsewhere, "Ctrl-C leaves; the run goes on when you are back."]

@@ -12,58 +12,57 @@ from typing import Final, cast
 
 import anyio
 
-from midrun.cli.hinting import typed
-from midrun.cli.opening import opened, settle
-from midrun.cli.parsing import Misused, parser
-from midrun.cli.refusing import as_typed, next_step
-from midrun.cli.saying import UNWRITABLE, Sayer
+from midrun.cli.hints import as_typed, next_step, typed
+from midrun.cli.output import UNWRITABLE, Sayer
+from midrun.cli.parser import Misused, parser
+from midrun.cli.targets import opened, settle
 from midrun.errors import ControlRefused, MidrunError, RunNotFound, ServerRefused
-from midrun.handles.interface import AnyMidrun
-from midrun.tui.safe import printable
+from midrun.runs.protocols import AnyMidrun
+from midrun.tui.escape import printable
 
 Command = Callable[[AnyMidrun, Namespace, Sayer], Awaitable[int]]
 Driving = Callable[[Namespace, Sayer], Awaitable[int]]
 
 COMMANDS: Final = {
-    "ls": "looking.ls",
-    "show": "looking.show",
-    "feed": "looking.feed",
-    "report": "looking.report",
-    "verify": "looking.verify",
-    "export": "looking.export",
-    "asks": "looking.asks",
-    "pause": "steering.pause",
-    "resume": "steering.resume",
-    "redirect": "steering.redirect",
-    "say": "steering.say_to",
-    "cancel": "steering.cancel",
-    "withdraw": "steering.withdraw",
-    "raise-cap": "steering.raise_cap",
-    "force-pause": "steering.force_pause",
-    "resume-frame": "steering.resume_frame",
-    "drop-frame": "steering.drop_frame",
-    "retry-undo": "steering.retry_undo",
-    "accept-residue": "steering.accept_residue",
-    "fork": "steering.fork",
-    "take-over": "wheel.take_over",
-    "write": "wheel.write",
-    "hand-back": "wheel.hand_back",
-    "answer": "steering.answer",
-    "approve": "steering.approve",
-    "decline": "steering.decline",
-    "halt": "steering.halt",
-    "lift": "steering.lift",
+    "ls": "inspect_commands.ls",
+    "show": "inspect_commands.show",
+    "feed": "inspect_commands.feed",
+    "report": "inspect_commands.report",
+    "verify": "inspect_commands.verify",
+    "export": "inspect_commands.export",
+    "asks": "inspect_commands.asks",
+    "pause": "control_commands.pause",
+    "resume": "control_commands.resume",
+    "redirect": "control_commands.redirect",
+    "say": "control_commands.say_to",
+    "cancel": "control_commands.cancel",
+    "withdraw": "control_commands.withdraw",
+    "raise-cap": "control_commands.raise_cap",
+    "force-pause": "control_commands.force_pause",
+    "resume-frame": "control_commands.resume_frame",
+    "drop-frame": "control_commands.drop_frame",
+    "retry-undo": "control_commands.retry_undo",
+    "accept-residue": "control_commands.accept_residue",
+    "fork": "control_commands.fork",
+    "take-over": "control_commands.take_over",
+    "write": "control_commands.write",
+    "hand-back": "control_commands.hand_back",
+    "answer": "control_commands.answer",
+    "approve": "control_commands.approve",
+    "decline": "control_commands.decline",
+    "halt": "control_commands.halt",
+    "lift": "control_commands.lift",
 }
 """What works on a store or a server that is open; fetched when it is typed."""
 
 DRIVING: Final = {
-    "run": "driving.run",
-    "attach": "driving.attach",
-    "serve": "driving.serve",
-    "worker": "driving.worker",
+    "run": "run_commands.run",
+    "attach": "run_commands.attach",
+    "serve": "run_commands.serve",
+    "worker": "run_commands.worker",
     "demo": "demo.demo",
-    "use-tool": "wheel.use_tool",
-    "completion": "completing.completion",
+    "use-tool": "control_commands.use_tool",
+    "completion": "completion.completion",
 }
 """What opens for itself what it needs."""
 

@@ -10,21 +10,18 @@ from msgspec.structs import replace
 
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.outcome import Cancelled, Completed, Outcome, outcome_of
-from midrun.client.following import follow
-from midrun.client.link import Link
-from midrun.client.reading import read
-from midrun.codec.strict import checked
+from midrun.client.decode import read
+from midrun.client.sse import follow
+from midrun.client.transport import Link
+from midrun.codec.strict_json import checked
 from midrun.core.ids import SECOND, RunId
-from midrun.core.report import Report
 from midrun.core.stops import CAPS
 from midrun.core.values import RESTS, TERMINAL, Json, Phase, UndoSet, Urgency, When
 from midrun.errors import CheckpointRefused, ControlRefused, Misconfigured, RunOver
-from midrun.handles import given
-from midrun.handles.asking import Asking, Who, one_of, phase_of
-from midrun.handles.given import Moment
-from midrun.handles.item import Item
-from midrun.handles.receipt import Receipt
-from midrun.handles.view import RunView
+from midrun.runs import validation
+from midrun.runs.validation import Asking, Moment, Who, one_of, phase_of
+from midrun.runs.values import FeedItem, Receipt, RunView
+from midrun.text.report import Report
 
 WAIT_S: Final = 25
 """How long one look at a run may take that waits for something."""
@@ -62,7 +59,7 @@ class RemoteRun:
         """Stop at the next boundary, or `now`; with `hold`, go on by itself after that."""
         body: dict[str, object] = {"mode": "now" if now else "boundary"}
         if hold is not None:
-            body["hold_s"] = given.span("hold", hold) / SECOND
+            body["hold_s"] = validation.span("hold", hold) / SECOND
         return await self._ask("pause", body, asking)
 
     async def resume(
@@ -73,7 +70,7 @@ class RemoteRun:
         **asking: Unpack[Asking],
     ) -> Receipt:
         """Go on, with an instruction and raised caps if given; withdraws a pause that pends."""
-        words = given.text("instruction", instruction or "")
+        words = validation.text("instruction", instruction or "")
         raised = await self._caps("resume", caps or {})
         return await self._ask("resume", {"instruction": words, "caps": raised}, asking)
 
@@ -82,7 +79,7 @@ class RemoteRun:
     ) -> Receipt:
         """Change course at the next step, or now; finished work stays."""
         one_of("when", when, get_args(When))
-        body = {"instruction": given.text("redirect", text), "when": when}
+        body = {"instruction": validation.text("redirect", text), "when": when}
         return await self._ask("redirect", body, asking)
 
     async def say(
@@ -95,9 +92,9 @@ class RemoteRun:
     ) -> Receipt:
         """Speak to the run while it works; with `at`, not before that time."""
         one_of("urgency", urgency, get_args(Urgency))
-        body = {"text": given.text("say", text), "urgency": urgency}
+        body = {"text": validation.text("say", text), "urgency": urgency}
         if at is not None:
-            body["at"] = given.said(given.moment("at", at, self._link.now()))
+            body["at"] = validation.said(validation.moment("at", at, self._link.now()))
         return await self._ask("messages", body, asking)
 
     async def answer(
@@ -178,7 +175,7 @@ class RemoteRun:
 
     async def write(self, text: str, **asking: Unpack[Asking]) -> Receipt:
         """Say something as the assistant, after taking over."""
-        return await self._ask("write", {"text": given.text("write", text)}, asking)
+        return await self._ask("write", {"text": validation.text("write", text)}, asking)
 
     async def use_tool(self, tool: str, args: Json, **asking: Unpack[Asking]) -> Receipt:
         """Make one call of the agent's tools by the same door, after taking over."""
@@ -188,7 +185,7 @@ class RemoteRun:
         self, instruction: str | None = None, **asking: Unpack[Asking]
     ) -> Receipt:
         """Return the run to its agent."""
-        words = given.text("instruction", instruction or "")
+        words = validation.text("instruction", instruction or "")
         return await self._ask("hand_back", {"instruction": words}, asking)
 
     async def fork(
@@ -201,7 +198,7 @@ class RemoteRun:
     ) -> "RemoteRun":
         """Start a new run that continues from a boundary of this one, with its own journal."""
         self._link.check_actor(actor)
-        body = {"seq": seq, "instruction": given.text("instruction", instruction or "")}
+        body = {"seq": seq, "instruction": validation.text("instruction", instruction or "")}
         reply = await self._link.change(
             "POST", f"{self._path}/fork", body, request_id=request_id
         )
@@ -262,7 +259,9 @@ class RemoteRun:
         """
         params = {}
         if expires is not None:
-            params["expires_s"] = str(max(1, round(given.span("expires", expires) / SECOND)))
+            params["expires_s"] = str(
+                max(1, round(validation.span("expires", expires) / SECOND))
+            )
         reply = await self._link.get(f"{self._path}/checkpoint", params=params)
         return msgspec.json.decode(reply.body, type=Checkpoint)
 
@@ -271,7 +270,7 @@ class RemoteRun:
         reply = await self._link.get(f"{self._path}/export")
         return tuple(reply.body.split(b"\n")[:-1])
 
-    def feed(self, after: int = 0) -> AsyncGenerator[Item, None]:
+    def feed(self, after: int = 0) -> AsyncGenerator[FeedItem, None]:
         """Give what happens: entries after `after`, each with its seq, and unstored deltas.
 
         It outlives its connections: after a break it goes on where it was.
@@ -309,7 +308,7 @@ class RemoteRun:
         if unknown := asking.keys() - Asking.__annotations__.keys():
             raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
         self._link.check_actor(asking.get("actor"))
-        return given.text("reason", asking.get("reason") or "")
+        return validation.text("reason", asking.get("reason") or "")
 
     async def _sent(
         self,
@@ -336,7 +335,7 @@ class RemoteRun:
         Raises:
             ControlRefused: `no_such_cap`.
         """
-        given.counted(dict(caps))
+        validation.counted(dict(caps))
         if caps.keys() - CAPS.keys():
             view = await self.view()
             raise ControlRefused(self.id, control, "no_such_cap", view.phase, view.allowed)

@@ -30,7 +30,7 @@ that was handed out. A store may have a key for it, see `chain`.
 not write to the run.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import cache
 from hashlib import sha256
 from math import isfinite
@@ -49,13 +49,39 @@ from typing import (
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from midrun.codec.brief import safe_str
-from midrun.codec.strict import DEFAULT, INTEGER_MAX, Limits, checked, encode_in_steps
-from midrun.codec.upcast import UPCASTS, Line, Upcasts, lifted
+from midrun.codec.safe_repr import safe_str
+from midrun.codec.strict_json import DEFAULT, INTEGER_MAX, Limits, checked, encode_in_steps
 from midrun.core.entries import KINDS, Entry, Record
 from midrun.core.ids import START, Epoch, Micros, RunId, Seq
 from midrun.core.values import Use
 from midrun.errors import JournalCorrupt, JournalTooNew, NotJson, TooLarge
+
+# Upcasts: how lines of older versions are read as lines of today.
+#
+# Stored lines are never rewritten. When the format changes, `VERSION` in `journal` grows by one
+# and a function that turns a line of the version before into the next one is added here,
+# together with a stored journal in `tests/journals/`. Reading applies as many as a line needs.
+
+Line = dict[str, object]
+"""One line of the journal as plain JSON, outer keys and all."""
+
+Upcasts = Mapping[int, Callable[[Line], Line]]
+"""Version → what makes a line of it one of the next version."""
+
+UPCASTS: Final[Upcasts] = {}
+"""The upcasts in force. Empty: there has been one version so far."""
+
+
+def lifted(line: Line, *, version: int, to: int, upcasts: Upcasts) -> Line:
+    """Return `line` of `version` as a line of version `to`.
+
+    Raises:
+        KeyError: an upcast on the way is missing.
+    """
+    for step in range(version, to):
+        line = {**upcasts[step](line), "v": step + 1}
+    return line
+
 
 VERSION: Final = 1
 

@@ -4,6 +4,7 @@ Ids inside a run are counted, not drawn: the n-th call of a run is `c<n>` wherev
 is folded, so a key that was handed to the outside world is the same on every machine.
 """
 
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NewType
@@ -75,3 +76,19 @@ def child_id(run: RunId, call: CallId) -> RunId:
 
 def _key(purpose: str, run: RunId, call: CallId) -> str:
     return sha256(f"{purpose}\n{run}\n{call}".encode()).hexdigest()[:32]
+
+
+# Dates: a store's microseconds as a date in UTC, and back. No clock is asked.
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICRO: Final = timedelta(microseconds=1)
+
+
+def date_of(at: Micros) -> datetime:
+    """Return the date of a moment, to the microsecond."""
+    return _EPOCH + at * _MICRO
+
+
+def micros_of(date: datetime) -> Micros:
+    """Return the moment of a date, which must know its time zone."""
+    return Micros((date - _EPOCH) // _MICRO)

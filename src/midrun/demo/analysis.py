@@ -14,8 +14,8 @@ from math import log, sqrt
 from random import Random
 from typing import Final, TypeAlias
 
-from midrun.agents.call import Call
 from midrun.agents.tool import tool
+from midrun.agents.tool_context import Call
 from midrun.core.values import Json
 from midrun.demo.notes import library, words_of
 

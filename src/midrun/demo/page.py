@@ -12,11 +12,11 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
-from midrun.demo.opening import Demo, Opened
+from midrun.demo.launch import Demo, Opened
 from midrun.errors import Misconfigured
 from midrun.server import app
-from midrun.server.binding import PORT, Server, bound
-from midrun.server.credentials import token_for
+from midrun.server.auth import token_for
+from midrun.server.serve import PORT, Server, bound
 
 HOST: Final = "127.0.0.1"
 

@@ -2,14 +2,14 @@
 
 from contextlib import suppress
 
-from midrun.core.report import Report
-from midrun.demo.opening import Demo, Opened
-from midrun.embed.midrun import Midrun
+from midrun.demo.launch import Demo, Opened
 from midrun.errors import RunNotFound
-from midrun.handles.view import RunView
-from midrun.tui.attending import attend
-from midrun.tui.hints import Hints
-from midrun.tui.spill import Spill
+from midrun.runs.midrun import Midrun
+from midrun.runs.values import RunView
+from midrun.text.report import Report
+from midrun.tui.phrases import Hints
+from midrun.tui.session import attend
+from midrun.tui.stderr_capture import Spill
 
 
 async def show(demo: Demo, opened: Opened, hints: Hints) -> tuple[RunView | None, Report]:

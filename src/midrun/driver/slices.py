@@ -5,7 +5,7 @@ from typing import Final, TypeVar
 
 from anyio.lowlevel import cancel_shielded_checkpoint
 
-from midrun.codec.strict import Limits
+from midrun.codec.strict_json import Limits
 
 T = TypeVar("T")
 

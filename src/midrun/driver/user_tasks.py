@@ -30,8 +30,8 @@ from typing import Final, Generic, TypeVar, cast
 
 import anyio
 
-from midrun.driver.flight import Flight
-from midrun.driver.mishaps import is_ctrl_c
+from midrun.driver.in_flight_call import Flight
+from midrun.driver.user_code_errors import is_ctrl_c
 
 T = TypeVar("T")
 

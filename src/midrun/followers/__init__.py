@@ -7,6 +7,6 @@ async with Midrun(…) as midrun, following(midrun, Webhook("https://…", secre
     …
 """
 
-from midrun.followers.trail import Followed, Follower, Later, following
+from midrun.followers.worker import Followed, Follower, Later, following
 
 __all__ = ["Followed", "Follower", "Later", "following"]

@@ -26,10 +26,10 @@ from opentelemetry.trace import (
 
 from midrun.agents.agent import Agent
 from midrun.core.ids import Micros
-from midrun.embed.midrun import Midrun
-from midrun.followers import segments as s
-from midrun.followers.trail import Followed
-from midrun.ports.marks import Mark
+from midrun.followers import span_builder as s
+from midrun.followers.worker import Followed
+from midrun.ports.follower_cursors import Mark
+from midrun.runs.midrun import Midrun
 
 ATTEMPTS: Final = 10
 

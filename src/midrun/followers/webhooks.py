@@ -16,14 +16,14 @@ import anyio.to_thread
 import httpx2
 
 from midrun.core.entries import Record
-from midrun.core.machine import fold
+from midrun.core.evolve import fold
 from midrun.core.state import State
-from midrun.driver.journal import load
+from midrun.driver.journal_writer import load
 from midrun.errors import Misconfigured
-from midrun.followers.deliveries import Delivery, delivery, key_of, signed, type_of
-from midrun.followers.trail import Followed, Later
-from midrun.ports.marks import Mark
-from midrun.ports.outside import Outside
+from midrun.followers.cloudevents import Delivery, delivery, key_of, signed, type_of
+from midrun.followers.worker import Followed, Later
+from midrun.ports.environment import Outside
+from midrun.ports.follower_cursors import Mark
 
 ATTEMPTS: Final = 30
 """With the waits between them: most of a day."""

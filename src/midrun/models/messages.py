@@ -28,7 +28,7 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import PydanticSerializationError
 
-from midrun.codec.strict import checked
+from midrun.codec.strict_json import checked
 from midrun.core.transcript import Made, Turn
 from midrun.core.values import Json
 from midrun.errors import NotJson, TooLarge

@@ -15,7 +15,7 @@ import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from midrun.codec.strict import checked
+from midrun.codec.strict_json import checked
 from midrun.core.transcript import Transcript
 from midrun.core.values import Json, Reply, Spend
 from midrun.core.values import Use as Wanted

@@ -17,8 +17,8 @@ from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 from msgspec import Struct
 
 from midrun.core.entries import Entry, Record, RunImported
-from midrun.core.head import Head
 from midrun.core.ids import START, Epoch, Micros, RunId, Seq
+from midrun.core.run_head import Head
 from midrun.core.values import Phase
 
 T = TypeVar("T")

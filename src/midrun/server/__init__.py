@@ -6,11 +6,11 @@ application; `serve(mid)` binds one to loopback. The address space is described 
 """
 
 try:
-    from midrun.server.asgi import App, app
-    from midrun.server.binding import Network, serve
-    from midrun.server.bridges import Bridges
-    from midrun.server.credentials import Auth, Tokens, token_in
+    from midrun.server.app import App, app
+    from midrun.server.auth import Auth, Tokens, token_in
     from midrun.server.limits import Limits, Quota
+    from midrun.server.request_context import Bridges
+    from midrun.server.serve import Network, serve
 except ModuleNotFoundError as error:
     extra = "midrun.server: pip install 'midrun[server]', or '.[server]' from a clone"
     raise ModuleNotFoundError(f"{extra} ({error})", name=error.name) from error

@@ -8,18 +8,18 @@ from msgspec import structs
 from starlette.responses import Response
 
 from midrun.agents.outcome import AskView, ask_views
-from midrun.core.audience import may_decide
+from midrun.core.decide.asks import may_decide
 from midrun.core.ids import AskId, RunId
 from midrun.core.state import Ask, State
 from midrun.core.values import Value
-from midrun.embed.run import Run
 from midrun.errors import ControlRefused, RunNotFound
-from midrun.handles.receipt import Receipt
 from midrun.ports.store import Query
-from midrun.server.bodies import DecisionBody
-from midrun.server.problems import Problem, said
-from midrun.server.views import UNREADABLE
-from midrun.server.visit import Visit, answer, told
+from midrun.runs.run import Run
+from midrun.runs.values import Receipt
+from midrun.server.problem_details import Problem, said
+from midrun.server.request_context import Visit, answer, told
+from midrun.server.run_views import UNREADABLE
+from midrun.server.schemas import DecisionBody
 
 
 class ShownAsk(AskView, kw_only=True):

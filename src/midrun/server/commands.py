@@ -10,8 +10,7 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from midrun.core import entries as e
-from midrun.core.entries import Entry, Record
-from midrun.core.facts.fact import Asked
+from midrun.core.entries import Asked, Entry, Record
 from midrun.core.ids import Micros, Seq
 from midrun.core.values import Value
 

@@ -4,9 +4,11 @@ from datetime import timedelta
 
 from starlette.responses import Response
 
-from midrun.handles.asking import Asking
-from midrun.handles.receipt import Receipt
-from midrun.server.bodies import (
+from midrun.runs.validation import Asking
+from midrun.runs.values import Receipt
+from midrun.server.problem_details import Problem
+from midrun.server.request_context import Visit, told
+from midrun.server.schemas import (
     REASON_MAX,
     CancelBody,
     Empty,
@@ -18,8 +20,6 @@ from midrun.server.bodies import (
     UseToolBody,
     WriteBody,
 )
-from midrun.server.problems import Problem
-from midrun.server.visit import Visit, told
 
 
 async def pause(visit: Visit) -> Response:

@@ -13,8 +13,8 @@ from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
 from midrun.core.lru import LruDict
 from midrun.core.values import Json, Value
 from midrun.driver.live import Delta
-from midrun.embed.midrun import Midrun
-from midrun.server.plain import plain
+from midrun.runs.midrun import Midrun
+from midrun.server.schemas import plain
 
 PAGE: Final = 256
 EVENTS_MAX: Final = 65_536

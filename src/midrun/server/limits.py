@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from midrun.core.lru import LruDict
 from midrun.ports.store import Usage
-from midrun.server.problems import Problem
+from midrun.server.problem_details import Problem
 
 CALLERS_MAX: Final = 4096
 """How many callers are remembered; forgetting one only gives it a full allowance again."""

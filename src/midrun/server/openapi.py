@@ -14,14 +14,13 @@ from msgspec.structs import fields
 from starlette.responses import Response
 
 from midrun.core.values import Phase
-from midrun.server.bodies import REASON_MAX, Body
+from midrun.server.checkpoints import EXPIRY_MAX
 from midrun.server.events import PAGE
-from midrun.server.moving import EXPIRY_MAX
-from midrun.server.placing import root_of
-from midrun.server.plain import encoded, schemas
-from midrun.server.problems import MEDIA
+from midrun.server.mounting import root_of
+from midrun.server.problem_details import MEDIA
+from midrun.server.request_context import KEY, Visit
 from midrun.server.routes import ENDPOINTS, Endpoint
-from midrun.server.visit import KEY, Visit
+from midrun.server.schemas import REASON_MAX, Body, encoded, schemas
 
 Schema: TypeAlias = Mapping[str, object]
 

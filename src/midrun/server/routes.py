@@ -7,18 +7,26 @@ from msgspec import Struct
 from starlette.responses import Response
 from starlette.routing import Route
 
-from midrun.core.report import Report
 from midrun.core.values import Role
-from midrun.handles.receipt import Receipt
-from midrun.handles.verdict import Verdict
-from midrun.server import asks, bodies, controls, feeds, moving, operating, runs, seeing
-from midrun.server.a2a import endpoints as a2a
-from midrun.server.agui import endpoints as agui
-from midrun.server.bodies import Body
+from midrun.runs.values import Receipt, Verdict
+from midrun.server import (
+    admin,
+    asks,
+    checkpoints,
+    controls,
+    feed_routes,
+    run_page,
+    runs,
+    schemas,
+)
+from midrun.server.a2a import routes as a2a
+from midrun.server.agui import routes as agui
 from midrun.server.commands import Command
-from midrun.server.streams import SSE
-from midrun.server.views import ShownRun
-from midrun.server.visit import Visit
+from midrun.server.request_context import Visit
+from midrun.server.run_views import ShownRun
+from midrun.server.schemas import Body
+from midrun.server.sse import SSE
+from midrun.text.report import Report
 
 Handler = Callable[[Visit], Awaitable[Response]]
 
@@ -115,7 +123,7 @@ ENDPOINTS: Final = (
         path="/v1/runs",
         handler=runs.start,
         role="user",
-        takes=bodies.StartBody,
+        takes=schemas.StartBody,
         shows=ShownRun,
         status=201,
     ),
@@ -126,26 +134,26 @@ ENDPOINTS: Final = (
         path=_RUN,
         handler=runs.change,
         role="operator",
-        takes=bodies.ChangeBody,
+        takes=schemas.ChangeBody,
         shows=Told,
         status=202,
         matches=True,
     ),
-    _control("pause", controls.pause, bodies.PauseBody, matches=False),
-    _control("resume", controls.resume, bodies.ResumeBody),
-    _control("redirect", controls.redirect, bodies.RedirectBody),
-    _control("messages", controls.say, bodies.MessageBody),
-    _control("cancel", controls.cancel, bodies.CancelBody, matches=False),
-    _control("force_pause", controls.force_pause, bodies.Empty),
-    _control("retry_undo", controls.retry_undo, bodies.Empty, role="operator"),
-    _control("accept_residue", controls.accept_residue, bodies.Empty, role="operator"),
-    _control("take_over", controls.take_over, bodies.Empty),
-    _control("write", controls.write, bodies.WriteBody),
-    _control("use_tool", controls.use_tool, bodies.UseToolBody),
-    _control("hand_back", controls.hand_back, bodies.HandBackBody),
-    _control("frames/{frame}/resume", controls.resume_frame, bodies.Empty),
-    _get(f"{_RUN}/seen", seeing.seen, seeing.SeenRun),
-    _get(f"{_RUN}/turns", seeing.looked, seeing.Turns),
+    _control("pause", controls.pause, schemas.PauseBody, matches=False),
+    _control("resume", controls.resume, schemas.ResumeBody),
+    _control("redirect", controls.redirect, schemas.RedirectBody),
+    _control("messages", controls.say, schemas.MessageBody),
+    _control("cancel", controls.cancel, schemas.CancelBody, matches=False),
+    _control("force_pause", controls.force_pause, schemas.Empty),
+    _control("retry_undo", controls.retry_undo, schemas.Empty, role="operator"),
+    _control("accept_residue", controls.accept_residue, schemas.Empty, role="operator"),
+    _control("take_over", controls.take_over, schemas.Empty),
+    _control("write", controls.write, schemas.WriteBody),
+    _control("use_tool", controls.use_tool, schemas.UseToolBody),
+    _control("hand_back", controls.hand_back, schemas.HandBackBody),
+    _control("frames/{frame}/resume", controls.resume_frame, schemas.Empty),
+    _get(f"{_RUN}/seen", run_page.seen, run_page.SeenRun),
+    _get(f"{_RUN}/turns", run_page.looked, run_page.Turns),
     _get(f"{_RUN}/commands", runs.asked, runs.Commands, heavy=True),
     _get(f"{_RUN}/commands/{{command}}", runs.asked_one, Command, heavy=True),
     Endpoint(
@@ -169,25 +177,25 @@ ENDPOINTS: Final = (
     ),
     _get(f"{_RUN}/effects", runs.effects, runs.Effects),
     _get(f"{_RUN}/report", runs.report, Report, "text/markdown"),
-    _get(f"{_RUN}/events", feeds.events, feeds.EventPage, SSE, feeds.NDJSON),
-    _get("/v1/events", feeds.changes, None, SSE),
-    _get(f"{_RUN}/boundaries", moving.boundaries, moving.Boundaries, heavy=True),
+    _get(f"{_RUN}/events", feed_routes.events, feed_routes.EventPage, SSE, feed_routes.NDJSON),
+    _get("/v1/events", feed_routes.changes, None, SSE),
+    _get(f"{_RUN}/boundaries", checkpoints.boundaries, checkpoints.Boundaries, heavy=True),
     Endpoint(
         method="POST",
         path=f"{_RUN}/fork",
-        handler=moving.fork,
+        handler=checkpoints.fork,
         role="user",
         heavy=True,
-        takes=bodies.ForkBody,
+        takes=schemas.ForkBody,
         shows=ShownRun,
         status=201,
     ),
     Endpoint(
         method="POST",
         path="/v1/resume",
-        handler=moving.bring,
+        handler=checkpoints.bring,
         role="operator",
-        takes=bodies.CheckpointBody,
+        takes=schemas.CheckpointBody,
         shows=ShownRun,
         status=201,
         large=True,
@@ -196,13 +204,20 @@ ENDPOINTS: Final = (
     _get(f"{_RUN}/verify", runs.verify, Verdict, heavy=True),
     _get(
         f"{_RUN}/checkpoint",
-        moving.checkpoint,
+        checkpoints.checkpoint,
         None,
         "application/json",
         heavy=True,
         audit="export",
     ),
-    _get(f"{_RUN}/export", moving.export, None, feeds.NDJSON, heavy=True, audit="export"),
+    _get(
+        f"{_RUN}/export",
+        checkpoints.export,
+        None,
+        feed_routes.NDJSON,
+        heavy=True,
+        audit="export",
+    ),
     _get("/v1/asks", asks.waiting, asks.AskPage),
     _get("/v1/approvals", asks.approvals, asks.AskPage),
     *(
@@ -211,7 +226,7 @@ ENDPOINTS: Final = (
             path=f"/v1/{name}/{{ask}}",
             handler=asks.decide,
             role="user",
-            takes=bodies.DecisionBody,
+            takes=schemas.DecisionBody,
             shows=Told,
             status=202,
             matches=True,
@@ -221,10 +236,10 @@ ENDPOINTS: Final = (
     Endpoint(
         method="POST",
         path="/v1/halt",
-        handler=operating.halt,
+        handler=admin.halt,
         role="operator",
-        takes=bodies.HaltBody,
-        shows=operating.Halts,
+        takes=schemas.HaltBody,
+        shows=admin.Halts,
         status=202,
         keyed=False,
         audit="halt",
@@ -232,29 +247,29 @@ ENDPOINTS: Final = (
     Endpoint(
         method="POST",
         path="/v1/lift",
-        handler=operating.lift,
+        handler=admin.lift,
         role="operator",
-        takes=bodies.LiftBody,
-        shows=operating.Lifted,
+        takes=schemas.LiftBody,
+        shows=admin.Lifted,
         keyed=False,
         audit="lift",
     ),
-    _get("/v1/halts", operating.halts, operating.Halts),
+    _get("/v1/halts", admin.halts, admin.Halts),
     _get("/v1/agents", runs.agents, runs.Agents),
-    _get("/v1/session", operating.who, operating.Signed),
+    _get("/v1/session", admin.who, admin.Signed),
     Endpoint(
         method="POST",
         path="/v1/session",
-        handler=operating.sign_in,
-        takes=bodies.Empty,
-        shows=operating.SignedIn,
+        handler=admin.sign_in,
+        takes=schemas.Empty,
+        shows=admin.SignedIn,
         keyed=False,
         audit="sign_in",
     ),
     Endpoint(
         method="DELETE",
         path="/v1/session",
-        handler=operating.sign_out,
+        handler=admin.sign_out,
         status=204,
         keyed=False,
         audit="sign_out",

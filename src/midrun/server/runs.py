@@ -12,23 +12,21 @@ from starlette.responses import Response
 
 from midrun.core.evolve import evolve
 from midrun.core.ids import RunId
-from midrun.core.report import Report
 from midrun.core.state import State
 from midrun.core.stops import CAPS, AnyOf, Custom, MaxCost, MaxTime, Stop, leaves
 from midrun.core.values import TERMINAL, Phase, Value
-from midrun.embed.run import Run
 from midrun.errors import Misconfigured, StoreClosed
-from midrun.handles.given import counted, traceparent
-from midrun.handles.item import Happened
-from midrun.handles.view import EffectView, FrameView
 from midrun.ports.store import Query
-from midrun.server.bodies import ChangeBody, StartBody
+from midrun.runs.run import Run
+from midrun.runs.validation import counted, traceparent
+from midrun.runs.values import EffectView, FrameView, Happened
 from midrun.server.commands import Command, commands
-from midrun.server.lines import RunLine
-from midrun.server.placing import root_of
-from midrun.server.problems import Problem, said
-from midrun.server.views import ShownRun
-from midrun.server.visit import Visit, answer, etag, told
+from midrun.server.mounting import root_of
+from midrun.server.problem_details import Problem, said
+from midrun.server.request_context import Visit, answer, etag, told
+from midrun.server.run_views import RunLine, ShownRun
+from midrun.server.schemas import ChangeBody, StartBody
+from midrun.text.report import Report
 
 SILENCE_S: Final = 2.0
 """How often one who waits for a change looks whether the run's driver is still heard of."""

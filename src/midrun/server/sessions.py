@@ -39,7 +39,7 @@ import msgspec
 
 from midrun.core.ids import SECOND, Micros
 from midrun.core.values import Actor, Value
-from midrun.ports.clock import Clock
+from midrun.ports.environment import Clock
 
 SESSION_S: Final = 12 * 3600
 CODE_S: Final = 600.0

@@ -15,16 +15,16 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct
 from msgspec.structs import replace
 
-from midrun.codec.chain import Chain
+from midrun.codec.hash_chain import Chain
 from midrun.codec.journal import decode_lines
-from midrun.codec.strict import INTEGER_MAX
+from midrun.codec.strict_json import INTEGER_MAX
 from midrun.core.entries import Entry, Record, RunImported
-from midrun.core.head import Head
 from midrun.core.ids import START, Epoch, Micros, RunId, Seq
+from midrun.core.run_head import Head
 from midrun.core.values import DRIVABLE, TERMINAL, Phase
 from midrun.errors import CursorRefused, RunExists, RunNotFound, StoreClosed
-from midrun.ports.clock import Clock, wall
-from midrun.ports.marks import Marks
+from midrun.ports.environment import Clock, wall
+from midrun.ports.follower_cursors import Marks
 from midrun.ports.store import (
     Appended,
     Change,
@@ -37,11 +37,9 @@ from midrun.ports.store import (
     Usage,
     covering,
 )
-from midrun.stores import rules
-from midrun.stores.adoption import adopted
-from midrun.stores.heads import stored, stored_first
-from midrun.stores.marks import MemoryMarks
-from midrun.stores.rules import Stamped, Standing
+from midrun.stores import validation
+from midrun.stores.cursors import MemoryMarks
+from midrun.stores.validation import Stamped, Standing, adopted, stored, stored_first
 from midrun.stores.watchers import LATCHES, Watchers
 
 
@@ -90,10 +88,12 @@ class MemoryStore:
 
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
         await self._turn()
-        bodies, head = rules.encoded_start(run, entries), stored_first(head).head
+        bodies, head = validation.encoded_start(run, entries), stored_first(head).head
         if run in self._runs:
             raise RunExists(run)
-        stamped = self._stamp(rules.nothing_yet(run, self.chain), bodies, self._clock(), None)
+        stamped = self._stamp(
+            validation.nothing_yet(run, self.chain), bodies, self._clock(), None
+        )
         return self._begin(run, stamped, head, Epoch(0), stamped.appended.at)
 
     async def adopt(
@@ -119,13 +119,13 @@ class MemoryStore:
     ) -> Appended:
         await self._turn()
         if after is None:
-            rules.check_evidence(run, entries, lease=lease, head=head, starts=starts)
-        bodies = rules.encoded(run, entries, lease)
+            validation.check_evidence(run, entries, lease=lease, head=head, starts=starts)
+        bodies = validation.encoded(run, entries, lease)
         head = head and stored(head).head
         kept = self._find(run)
-        rules.check_append(kept.standing, after, lease)
-        if starts or rules.has_starts(entries):
-            rules.check_halts(run, kept.row.head, self._halts.values())
+        validation.check_append(kept.standing, after, lease)
+        if starts or validation.has_starts(entries):
+            validation.check_halts(run, kept.row.head, self._halts.values())
         epoch = lease.epoch if lease else None
         now = self._clock() if at is None else at
         stamped = self._stamp(kept.standing, bodies, now, epoch)
@@ -143,15 +143,17 @@ class MemoryStore:
         limits: Mapping[str, int] | None = None,
     ) -> tuple[Lease, Appended]:
         await self._turn()
-        epoch = rules.taken_epoch(run, entries, holder)
-        bodies = rules.encoded_taking(run, entries, holder)
-        head, counted = stored(head).head, rules.limits_on(head, limits)
+        epoch = validation.taken_epoch(run, entries, holder)
+        bodies = validation.encoded_taking(run, entries, holder)
+        head, counted = stored(head).head, validation.limits_on(head, limits)
         kept = self._find(run)
         alive = self._is_alive(kept.row.holder)
-        rules.check_take(kept.standing, after=after, holder=holder, epoch=epoch, alive=alive)
-        if rules.has_starts(entries):
-            rules.check_halts(run, kept.row.head, self._halts.values())
-        rules.check_room(kept.standing, holder, counted, partial(self._held, run))
+        validation.check_take(
+            kept.standing, after=after, holder=holder, epoch=epoch, alive=alive
+        )
+        if validation.has_starts(entries):
+            validation.check_halts(run, kept.row.head, self._halts.values())
+        validation.check_room(kept.standing, holder, counted, partial(self._held, run))
         stamped = self._stamp(kept.standing, bodies, self._clock(), epoch)
         appended = self._grow(kept, stamped, head, epoch, holder if head.leased else "")
         return Lease(run=run, holder=holder, epoch=epoch), appended
@@ -168,7 +170,7 @@ class MemoryStore:
         self, run: RunId, *, after: Seq = START, limit: int | None = None
     ) -> Sequence[tuple[bytes, bytes]]:
         await self._turn()
-        rules.check_stretch(after, limit)
+        validation.check_stretch(after, limit)
         kept = self._find(run).lines
         return kept[after:] if limit is None else kept[after : after + limit]
 
@@ -178,7 +180,7 @@ class MemoryStore:
 
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
         await self._turn()
-        rules.check_snapshot(snapshot)
+        validation.check_snapshot(snapshot)
         kept = self._find(run)
         if kept.snapshot is None or kept.snapshot.seq <= snapshot.seq:
             kept.snapshot = snapshot
@@ -197,7 +199,7 @@ class MemoryStore:
 
     async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
         await self._turn()
-        lasts = rules.check_beat(holder, ttl, lag)
+        lasts = validation.check_beat(holder, ttl, lag)
         now = self._clock()
         self._beats[holder] = _Beat(at=now, ttl=lasts, lag=lag)
         for name, beat in tuple(self._beats.items()):
@@ -206,7 +208,7 @@ class MemoryStore:
 
     async def rest(self, holder: str) -> None:
         await self._turn()
-        rules.check_holder(holder)
+        validation.check_holder(holder)
         self._beats.pop(holder, None)
 
     async def holders(self) -> Mapping[str, float]:
@@ -215,7 +217,7 @@ class MemoryStore:
 
     async def runs(self, query: Query) -> Page[RunRow]:
         await self._turn()
-        limit, before = rules.page_limit(query), INTEGER_MAX
+        limit, before = validation.page_limit(query), INTEGER_MAX
         if query.cursor:
             if RunId(query.cursor) not in self._runs:
                 raise CursorRefused(query.cursor)
@@ -230,7 +232,7 @@ class MemoryStore:
 
     async def usage(self, owner: str, *, since: Micros, sizes: bool = True) -> Usage:
         await self._turn()
-        rules.check_text("owner", owner)
+        validation.check_text("owner", owner)
         theirs = [kept for kept in self._runs.values() if kept.row.head.owner == owner]
         recent = [kept.row.head for kept in theirs if kept.row.started_at >= since]
         return Usage(
@@ -247,8 +249,8 @@ class MemoryStore:
 
     async def drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
         await self._turn()
-        limit = rules.bounded(limit)
-        rules.check_agents(agents)
+        limit = validation.bounded(limit)
+        validation.check_agents(agents)
         return [
             run
             for run, kept in self._runs.items()
@@ -259,7 +261,7 @@ class MemoryStore:
 
     async def due(self, *, limit: int) -> Sequence[RunId]:
         await self._turn()
-        limit, now = rules.bounded(limit), self._clock()
+        limit, now = validation.bounded(limit), self._clock()
         waiting = (
             (kept.row.head.wake_at, kept.number, run)
             for run, kept in self._runs.items()
@@ -269,13 +271,13 @@ class MemoryStore:
 
     async def halt(self, halt: Halt) -> None:
         await self._turn()
-        rules.check_halt(halt)
+        validation.check_halt(halt)
         self._halts.setdefault(halt.scope, replace(halt, at=self._clock()))
         self._watchers.tell([(LATCHES, START)])
 
     async def lift(self, scope: str) -> bool:
         await self._turn()
-        rules.check_text("scope", scope)
+        validation.check_text("scope", scope)
         lifted = self._halts.pop(scope, None) is not None
         self._watchers.tell([(LATCHES, START)])
         return lifted
@@ -319,12 +321,12 @@ class MemoryStore:
 
     def _is_alive(self, holder: str) -> bool:
         beat = self._beats.get(holder)
-        return beat is not None and rules.is_fresh(self._clock(), beat.at, beat.ttl)
+        return beat is not None and validation.is_fresh(self._clock(), beat.at, beat.ttl)
 
     def _stamp(
         self, standing: Standing, bodies: Sequence[bytes], now: Micros, epoch: Epoch | None
     ) -> Stamped:
-        return rules.stamp(standing, bodies, chain=self.chain, now=now, epoch=epoch)
+        return validation.stamp(standing, bodies, chain=self.chain, now=now, epoch=epoch)
 
     def _begin(
         self, run: RunId, stamped: Stamped, head: Head, epoch: Epoch, started_at: Micros

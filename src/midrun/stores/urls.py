@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 import anyio.to_thread
 
 from midrun.errors import Misconfigured, StoreError, StoreUnreachable
-from midrun.ports.clock import Clock, wall
+from midrun.ports.environment import Clock, wall
 from midrun.ports.store import Durability, Store
 from midrun.stores.memory import MemoryStore
 from midrun.stores.sqlite.store import SqliteStore

@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 
 from midrun.core.ids import START, RunId, Seq
 from midrun.ports.store import Change
-from midrun.stores.hop import new_waiter, running_loop, wake
+from midrun.stores.cross_thread import new_waiter, running_loop, wake
 
 REMEMBERED: Final = 4096
 """How many runs' newest seqs are remembered so as not to tell the same thing twice."""

@@ -1,6 +1,6 @@
 """The journal checker, where tests look for it."""
 
+from midrun.verify.checks import Problem
 from midrun.verify.journal import check_journal
-from midrun.verify.problems import Problem
 
 __all__ = ["Problem", "check_journal"]

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from midrun.ports.clock import boottime
+from midrun.ports.environment import boottime
 
 HOST: Final = "127.0.0.1"
 PROGRAM: Final = Path(sys.executable).parent / "temporal"

@@ -11,14 +11,13 @@ from prompt_toolkit.utils import get_cwidth
 
 from midrun.agents.outcome import AskView
 from midrun.core.ids import SECOND, Micros
-from midrun.core.offers import Offer
-from midrun.core.sentences.phrases import shown
-from midrun.handles.view import CallView, RunView
-from midrun.tui.folding import folded
-from midrun.tui.hints import MIDRUN, Hints
-from midrun.tui.places import place
-from midrun.tui.safe import exact, flat
+from midrun.runs.values import CallView, RunView
+from midrun.text.buttons import Offer
+from midrun.text.phrases import shown
+from midrun.tui.escape import exact, flat
+from midrun.tui.phrases import MIDRUN, Hints, place
 from midrun.tui.style import Line, words
+from midrun.tui.wrap import folded
 
 WIDE: Final = 150
 """From here on several buttons share a line, where they fit."""

@@ -7,9 +7,7 @@ from typing import Final, TypeAlias
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from midrun.tui.deciding import decide
-from midrun.tui.hand import Hand, Mode
-from midrun.tui.wheel import fork, redirect, take_over
+from midrun.tui.controller import Hand, Mode, decide, fork, redirect, take_over
 
 Actions: TypeAlias = Mapping[str, Callable[[], None]]
 """Key, or keys one after the other, → what is done."""

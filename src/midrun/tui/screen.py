@@ -16,15 +16,15 @@ from prompt_toolkit.layout.processors import BeforeInput
 from prompt_toolkit.renderer import print_formatted_text
 from prompt_toolkit.styles import Style
 
-from midrun.ports.clock import Clock
+from midrun.ports.environment import Clock
 from midrun.tui.bar import clipped, drawn, headline
-from midrun.tui.folding import wrapped
-from midrun.tui.hand import Hand, Left, Mode
+from midrun.tui.controller import Hand, Left, Mode
+from midrun.tui.dialogs import confirming, deciding, helping
+from midrun.tui.escape import flat, printable
+from midrun.tui.feed_lines import Watching
 from midrun.tui.keys import bindings
-from midrun.tui.safe import flat, printable
-from midrun.tui.sheets import confirming, deciding, helping
 from midrun.tui.style import Line, emphasised, rules
-from midrun.tui.watching import Watching
+from midrun.tui.wrap import wrapped
 
 TICK_S: Final = 0.5
 REDRAW_S: Final = 0.02

@@ -19,8 +19,8 @@ from midrun.core.entries import (
     RunResumed,
 )
 from midrun.core.values import Json
+from midrun.verify.checks import Problem, Watch, arms
 from midrun.verify.ledger import Ledger, Made, Posed
-from midrun.verify.problems import Problem, Watch, arms
 
 
 def hash_of(args: Json) -> str:

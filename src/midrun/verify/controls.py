@@ -1,6 +1,7 @@
 """Controls: a request counts once, and no control is overtaken (I20, I21, I23, I32)."""
 
 from midrun.core.entries import (
+    Asked,
     CancelRequested,
     HandedBack,
     MessageReceived,
@@ -18,9 +19,8 @@ from midrun.core.entries import (
     TakenOver,
     ToolUsed,
 )
-from midrun.core.facts.fact import Asked
+from midrun.verify.checks import ASKED, Problem, Watch, arms
 from midrun.verify.ledger import Ledger
-from midrun.verify.problems import ASKED, Problem, Watch, arms
 
 INTERRUPTS = (
     PauseRequested,

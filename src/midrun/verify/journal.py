@@ -9,21 +9,19 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from midrun.core.entries import KINDS, Entry, Record
-from midrun.core.head import Head
 from midrun.core.ids import RunId
+from midrun.core.run_head import Head
 from midrun.core.state import State
 from midrun.verify.asks import Asks
-from midrun.verify.attempts import Attempts
-from midrun.verify.calls import Calls
+from midrun.verify.calls import Calls, Starts
+from midrun.verify.caps import Money
+from midrun.verify.checks import Arm, Problem, Watch
 from midrun.verify.controls import Controls
-from midrun.verify.ends import Ends
-from midrun.verify.folding import Folding, Numbers
-from midrun.verify.frames import Frames
+from midrun.verify.conversation import Frames
 from midrun.verify.ledger import Ledger
-from midrun.verify.money import Money
-from midrun.verify.ownership import Ownership
-from midrun.verify.problems import Arm, Problem, Watch
-from midrun.verify.starts import Starts
+from midrun.verify.ownership import Attempts, Ownership
+from midrun.verify.replay import Folding, Numbers
+from midrun.verify.terminal_phases import Ends
 from midrun.verify.undo import Undoing
 
 SUBJECTS: Final[tuple[type[Watch], ...]] = (

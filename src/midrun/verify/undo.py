@@ -14,8 +14,8 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 from midrun.core.values import Action
+from midrun.verify.checks import Problem, Watch, arms
 from midrun.verify.ledger import Ledger, Made
-from midrun.verify.problems import Problem, Watch, arms
 
 
 class Cleaning:

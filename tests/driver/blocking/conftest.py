@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from midrun.driver.blocking.zygote import Zygote
+from midrun.driver.subprocess.zygote_client import Zygote
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from datetime import date
 from pathlib import Path
 from typing import Never
 
-from midrun.agents.call import Call
-from midrun.agents.pausing import pause_here
+from midrun.agents.human import pause_here
 from midrun.agents.tool import NOT_DONE, tool
+from midrun.agents.tool_context import Call
 from midrun.core.values import Json
 
 IMPORTED_IN = os.getpid()

@@ -10,9 +10,8 @@ from typing import Literal
 import anyio
 
 from midrun.core.values import Json
-from midrun.driver.blocking.errands import CallFacts, Errand, Outcome
-from midrun.driver.blocking.running import Running
-from midrun.driver.blocking.zygote import Zygote
+from midrun.driver.subprocess.protocol import CallFacts, Errand, Outcome
+from midrun.driver.subprocess.zygote_client import Running, Zygote
 
 DEEDS = "tests.driver.blocking.deeds"
 LONG = timedelta(minutes=1)

@@ -13,11 +13,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from midrun.driver.blocking.errands import Died, Outcome, Raised, Returned
-from midrun.driver.blocking.importing import importing
-from midrun.driver.blocking.zygote import Zygote
+from midrun.driver.subprocess.function_lookup import importing
+from midrun.driver.subprocess.protocol import Died, Outcome, Raised, Returned
+from midrun.driver.subprocess.zygote_client import Zygote
 from midrun.errors import Misconfigured
-from midrun.ports.clock import boottime
+from midrun.ports.environment import boottime
 from tests.crashes.facts import becomes
 from tests.driver.blocking.scene import (
     LONG,
@@ -114,7 +114,7 @@ async def test_a_zygote_that_cannot_start_is_a_death_before_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing has happened, and the outcome says so."""
-    monkeypatch.setattr("midrun.driver.blocking.link.BOOT", "raise SystemExit(1)")
+    monkeypatch.setattr("midrun.driver.subprocess.zygote_client.BOOT", "raise SystemExit(1)")
     async with Zygote() as zygote:
         outcome = await outcome_of(zygote, errand("add", {"a": 1}))
         assert outcome == Died(started=False, detail="the process of blocking tools has died")
@@ -124,7 +124,7 @@ async def test_a_zygote_that_is_stuck_saves_no_call_from_being_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Frozen by a debugger, or starved: the runtime does not depend on it to stop a tool."""
-    monkeypatch.setattr("midrun.driver.blocking.running.KILL_S", 0.05)
+    monkeypatch.setattr("midrun.driver.subprocess.zygote_client.KILL_S", 0.05)
     async with Zygote() as zygote:
         async with in_the_middle(zygote, tmp_path, "hold", timedelta()) as middle:
             watch = Watch(middle.pids[0])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from midrun.core.values import Json
-from midrun.driver.blocking.errands import Asked, Died, NotDone, Raised, Returned
-from midrun.driver.blocking.zygote import Zygote
+from midrun.driver.subprocess.protocol import Asked, Died, NotDone, Raised, Returned
+from midrun.driver.subprocess.zygote_client import Zygote
 from tests.driver.blocking.scene import NONE, errand, ignore, outcome_of
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import anyio
 
-from midrun.agents.shell import OUTPUT_MAX, shell
+from midrun.agents.shell_tool import OUTPUT_MAX, shell
 from midrun.agents.tool import place_of
 from midrun.core.values import Json
-from midrun.driver.blocking.errands import Died, Returned
-from midrun.driver.blocking.zygote import Zygote
+from midrun.driver.subprocess.protocol import Died, Returned
+from midrun.driver.subprocess.zygote_client import Zygote
 from tests.driver.blocking.scene import (
     LONG,
     PATIENCE,

@@ -10,9 +10,8 @@ import anyio
 import pytest
 
 from midrun.core.values import Json
-from midrun.driver.blocking.errands import Died, Outcome, Returned
-from midrun.driver.blocking.running import Running
-from midrun.driver.blocking.zygote import Zygote
+from midrun.driver.subprocess.protocol import Died, Outcome, Returned
+from midrun.driver.subprocess.zygote_client import Running, Zygote
 from tests.driver.blocking.scene import (
     DEEDS,
     LONG,

@@ -12,10 +12,10 @@ import anyio
 
 from midrun import Agent, Midrun, Run, Tool
 from midrun.core.values import Json
-from midrun.hosts.mcp import mcp_tools
+from midrun.mcp import mcp_tools
 from midrun.models import ScriptedModel
 from midrun.models.scripted import Cue, Line
-from midrun.ports.outside import Outside
+from midrun.ports.environment import Outside
 from midrun.ports.store import Query
 from tests.promises.seen import turns
 from tests.runtime.conftest import LEASE

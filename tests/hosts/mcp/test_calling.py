@@ -20,8 +20,8 @@ from midrun.core.entries import CallAborted, CallFailed, CallStarted
 from midrun.core.ids import call_key
 from midrun.core.values import Json
 from midrun.driver.live import Delta
-from midrun.hosts.mcp import mcp_tools
-from midrun.hosts.mcp_result import TEXT_MAX, ToolFailed, json_of
+from midrun.mcp import mcp_tools
+from midrun.mcp.results import TEXT_MAX, ToolFailed, json_of
 from midrun.models import Use
 from tests.hosts.mcp.office import Pipe, clerk, command, results
 from tests.promises.seen import entries

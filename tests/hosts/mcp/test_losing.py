@@ -9,7 +9,7 @@ import pytest
 from midrun import Call, Completed, Outcome, Tool
 from midrun.core.entries import CallFailed
 from midrun.errors import OutcomeUnknown, ToolsUnreachable
-from midrun.hosts.mcp import mcp_tools
+from midrun.mcp import mcp_tools
 from midrun.models import Use
 from tests.driver.blocking.scene import Watch
 from tests.hosts.mcp.office import WAYS, Pipe, Process, Way, clerk, command, served

@@ -6,11 +6,11 @@ import pytest
 from mcp_types import Tool as Listed
 
 from midrun import Completed, Misconfigured, Tool
-from midrun.agents.schema import BadArguments
+from midrun.agents.signature import BadArguments
 from midrun.core.values import Effect, Json
-from midrun.hosts.mcp import mcp_tools
-from midrun.hosts.mcp_connection import Connection, server_of
-from midrun.hosts.mcp_offer import Choice, ServerArguments, tools_of
+from midrun.mcp import mcp_tools
+from midrun.mcp.connection import Connection, server_of
+from midrun.mcp.tools import Choice, ServerArguments, tools_of
 from midrun.models import Use
 from tests.hosts.mcp.office import clerk, results
 
@@ -153,7 +153,7 @@ async def test_without_the_extra_one_is_told_what_to_install(
 ) -> None:
     """As for a provider of models."""
     for module in ("mcp_connection", "mcp_offer", "mcp_result"):
-        monkeypatch.delitem(sys.modules, f"midrun.hosts.{module}", raising=False)
+        monkeypatch.delitem(sys.modules, f"midrun.mcp.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(Misconfigured, match=r"install midrun\[mcp\]"):
         async with mcp_tools(command=["never"]):

@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 from midrun.agents.agent import Agent
 from midrun.server.a2a import PAUSE_METHOD, UNDER
-from midrun.server.placing import root_of
+from midrun.server.mounting import root_of
 
 PAUSE_URI = "urn:midrun:a2a:pause:v1"
 

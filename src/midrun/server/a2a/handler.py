@@ -1,8 +1,9 @@
 """What A2A's methods mean: views of runs, and controls."""
 
+import math
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from functools import partial
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Final
 
@@ -10,8 +11,12 @@ import anyio
 from a2a.server.context import ServerCallContext
 from a2a.server.events.event_queue import Event
 from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.server.routes import create_jsonrpc_routes, create_rest_routes
+from a2a.server.routes.common import DefaultServerCallContextBuilder
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import (
+    JSON_RPC_ERROR_CODE_MAP,
+    A2AError,
     ContentTypeNotSupportedError,
     InternalError,
     InvalidParamsError,
@@ -22,23 +27,20 @@ from a2a.utils.errors import (
 )
 from google.protobuf.json_format import MessageToDict
 from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.routing import Router
 
+from midrun.agents.agent import Agent
 from midrun.core.entries import Record
 from midrun.core.evolve import fold
 from midrun.core.ids import RunId
 from midrun.core.state import State
-from midrun.core.values import RESTS, TERMINAL, Phase
-from midrun.embed.run import Run
-from midrun.errors import (
-    ControlRefused,
-    CursorRefused,
-    MidrunError,
-    Misconfigured,
-    RunNotFound,
-)
-from midrun.handles import given
-from midrun.handles.asking import Asking
+from midrun.core.values import RESTS, TERMINAL, Json, Phase
+from midrun.errors import ControlRefused, CursorRefused, MidrunError, Misconfigured, RunNotFound
 from midrun.ports.store import Query
+from midrun.runs import validation
+from midrun.runs.run import Run
+from midrun.runs.validation import Asking
 from midrun.server.a2a.cards import make_card
 from midrun.server.a2a.tasks import (
     STATES,
@@ -49,10 +51,11 @@ from midrun.server.a2a.tasks import (
     status_of,
     task_of,
 )
-from midrun.server.bodies import ID_MAX
-from midrun.server.problems import Problem, problem_of
-from midrun.server.views import UNREADABLE
-from midrun.server.visit import Visit
+from midrun.server.audit_log import escape_loggers
+from midrun.server.problem_details import Problem, problem_of
+from midrun.server.request_context import Visit
+from midrun.server.run_views import UNREADABLE
+from midrun.server.schemas import ID_MAX
 
 VISIT: Final = "midrun.visit"
 ENDING_S: Final = 10.0
@@ -148,11 +151,11 @@ class Handler(RequestHandler):
         """
         request = asking.get("request_id") or ""
         try:
-            thread = given.name("context", context) or context_for(request)
+            thread = validation.name("context", context) or context_for(request)
             start = partial(
                 visit.lobby.mid.start,
                 self._agent,
-                given.task(text),
+                validation.task(text),
                 thread=thread,
                 request_id=request,
                 actor=visit.actor,
@@ -189,7 +192,7 @@ class Handler(RequestHandler):
         visit = _visit(context)
         size = min(max(params.page_size or 50, 1), 100)
         try:
-            thread = given.name("context", params.context_id)
+            thread = validation.name("context", params.context_id)
             query = Query(
                 agent=self._agent,
                 thread=thread,
@@ -402,3 +405,63 @@ def _data(message: pb.Message) -> dict[str, object]:
             if isinstance(found, dict):
                 return found
     return {}
+
+
+# The SDK's routes, with our handler behind them.
+
+KEPT = 64
+
+STREAM_GRACE_S: Final = math.inf
+"""How long the SDK lets a stream go on after a signal to stop: until the stream has ended.
+
+`sse_starlette`, which the SDK uses, ends streams when any server of the process was told to
+stop. It notes that once for the whole process and never takes it back, so each later stream
+would end after its first event; and it does not wait for the drain. `Forwarded` ends a stream
+when the server that the request came in by goes away.
+"""
+
+escape_loggers("a2a")  # the SDK logs ids, methods and versions as clients send them
+
+
+class _Context(DefaultServerCallContextBuilder):
+    """Passes on whose request it is."""
+
+    def build(self, request: Request) -> ServerCallContext:
+        context = super().build(request)
+        context.state[VISIT] = request.scope[VISIT]
+        return context
+
+
+@lru_cache(maxsize=KEPT)
+def router(agent: Agent) -> Router:
+    """Return the routes of an agent."""
+    handler, context = Handler(agent.name), _Context()
+    return Router(
+        [
+            *create_jsonrpc_routes(
+                handler,
+                "/",
+                context,
+                enable_v0_3_compat=True,
+                shutdown_grace_period=STREAM_GRACE_S,
+            ),
+            *create_rest_routes(
+                handler,
+                context,
+                enable_v0_3_compat=True,
+                shutdown_grace_period=STREAM_GRACE_S,
+            ),
+        ]
+    )
+
+
+async def paused(agent: Agent, visit: Visit, call: dict[str, Json]) -> dict[str, Json]:
+    """Answer the method of our extension, as JSON-RPC has it."""
+    given = call.get("params")
+    task = str(given.get("id")) if isinstance(given, dict) else ""
+    told: dict[str, Json] = {"jsonrpc": "2.0", "id": call.get("id")}
+    try:
+        return told | {"result": MessageToDict(await Handler(agent.name).pause(task, visit))}
+    except A2AError as error:
+        code = JSON_RPC_ERROR_CODE_MAP.get(type(error), -32603)
+        return told | {"error": {"code": code, "message": str(error) or type(error).__name__}}

@@ -9,11 +9,11 @@ from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from midrun.agents.outcome import ask_views
-from midrun.core.report import report
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
-from midrun.ports.outside import ID_BYTES
+from midrun.ports.environment import ID_BYTES
+from midrun.text.report import report
 
 PHASE: Final = "midrun.dev/state"
 """The metadata that says what A2A has no word for: pausing, paused, cancelling, halted."""

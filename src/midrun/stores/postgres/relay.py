@@ -16,11 +16,11 @@ from anyio.lowlevel import checkpoint
 
 from midrun.core.ids import RunId
 from midrun.errors import StoreError
-from midrun.ports.clock import boottime
+from midrun.ports.environment import boottime
 from midrun.ports.relay import Listener
 from midrun.stores.postgres import queries
-from midrun.stores.postgres.link import Address, Link, Lost
-from midrun.stores.postgres.links import PAUSE_MAX_S, Links
+from midrun.stores.postgres.connection import Address, Link, Lost
+from midrun.stores.postgres.pool import PAUSE_MAX_S, Links
 
 LIMIT: Final = 7_900
 """Bytes in one message: Postgres refuses 8000."""

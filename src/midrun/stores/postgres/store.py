@@ -12,15 +12,15 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
-from midrun.codec.chain import Chain
-from midrun.codec.strict import DEFAULT, Limits
+from midrun.codec.hash_chain import Chain
+from midrun.codec.strict_json import DEFAULT, Limits
 from midrun.core.entries import Entry, Record, RunImported
-from midrun.core.head import Head
 from midrun.core.ids import START, Micros, RunId, Seq
+from midrun.core.run_head import Head
 from midrun.core.values import Phase
 from midrun.errors import RunNotFound, StoreClosed, TooLarge
-from midrun.ports.clock import Clock, boottime
-from midrun.ports.marks import Marks
+from midrun.ports.environment import Clock, boottime
+from midrun.ports.follower_cursors import Marks
 from midrun.ports.relay import Relay
 from midrun.ports.store import (
     Appended,
@@ -34,21 +34,21 @@ from midrun.ports.store import (
     Snapshot,
     Usage,
 )
-from midrun.stores import rules
-from midrun.stores.adoption import adopted
+from midrun.stores import validation
 from midrun.stores.chunks import SHARED_MIN_BYTES, split_line
-from midrun.stores.hop import Loop
-from midrun.stores.postgres import queries, reads
-from midrun.stores.postgres.bids import Append, Create, Take, check_nul, storable
-from midrun.stores.postgres.link import Address, Link, Lost, unreachable
-from midrun.stores.postgres.links import BACK_S, PAUSE_MAX_S, PAUSE_S, Links
-from midrun.stores.postgres.marks import PostgresMarks
-from midrun.stores.postgres.notice import Notice
-from midrun.stores.postgres.preparing import prepare
-from midrun.stores.postgres.reads import Pair, Stretch
+from midrun.stores.cross_thread import Loop
+from midrun.stores.postgres import queries, reader
+from midrun.stores.postgres.connection import Address, Link, Lost, unreachable
+from midrun.stores.postgres.cursors import PostgresMarks
+from midrun.stores.postgres.listener import Notice
+from midrun.stores.postgres.operations import Append, Create, Take, check_nul, storable
+from midrun.stores.postgres.pool import BACK_S, PAUSE_MAX_S, PAUSE_S, Links
+from midrun.stores.postgres.reader import Pair, Stretch
 from midrun.stores.postgres.relay import PostgresRelay
-from midrun.stores.postgres.time import StoreTime
+from midrun.stores.postgres.server_clock import StoreTime
+from midrun.stores.postgres.setup import prepare
 from midrun.stores.postgres.writer import Standings, Writer
+from midrun.stores.validation import adopted
 from midrun.stores.watchers import LATCHES, Watchers
 
 PATIENCE: Final = timedelta(seconds=1)
@@ -153,7 +153,7 @@ class PostgresStore:
     # ── writing ───────────────────────────────────────────────────────────────────────────
 
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
-        bodies = await _bodies(partial(rules.encoded_start, run, entries), entries)
+        bodies = await _bodies(partial(validation.encoded_start, run, entries), entries)
         top = storable(head, first=True)
         await self._share_chunks(bodies[0])
         wanted = Create(run=run, top=top, bodies=bodies, chain=self.chain)
@@ -189,16 +189,16 @@ class PostgresStore:
         at: Micros | None = None,
     ) -> Appended:
         if after is None:
-            rules.check_evidence(run, entries, lease=lease, head=head, starts=starts)
-        bodies = await _bodies(partial(rules.encoded, run, entries, lease), entries)
-        rules.check_id(run)
+            validation.check_evidence(run, entries, lease=lease, head=head, starts=starts)
+        bodies = await _bodies(partial(validation.encoded, run, entries, lease), entries)
+        validation.check_id(run)
         wanted = Append(
             run=run,
             bodies=bodies,
             after=after,
             lease=lease,
             top=None if head is None else storable(head),
-            starts=starts or rules.has_starts(entries),
+            starts=starts or validation.has_starts(entries),
             chain=self.chain,
             at=at,
         )
@@ -214,10 +214,12 @@ class PostgresStore:
         head: Head,
         limits: Mapping[str, int] | None = None,
     ) -> tuple[Lease, Appended]:
-        epoch = rules.taken_epoch(run, entries, holder)
+        epoch = validation.taken_epoch(run, entries, holder)
         check_nul("holder", holder)
-        bodies = await _bodies(partial(rules.encoded_taking, run, entries, holder), entries)
-        rules.check_id(run)
+        bodies = await _bodies(
+            partial(validation.encoded_taking, run, entries, holder), entries
+        )
+        validation.check_id(run)
         wanted = Take(
             run=run,
             bodies=bodies,
@@ -225,39 +227,39 @@ class PostgresStore:
             holder=holder,
             epoch=epoch,
             top=storable(head),
-            starts=rules.has_starts(entries),
-            limits=rules.limits_on(head, limits),
+            starts=validation.has_starts(entries),
+            limits=validation.limits_on(head, limits),
             chain=self.chain,
         )
         appended = await self._at.writer.write(wanted)
         return Lease(run=run, holder=holder, epoch=epoch), appended
 
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
-        rules.check_snapshot(snapshot)
-        rules.check_id(run)
+        validation.check_snapshot(snapshot)
+        validation.check_id(run)
         body = self.chain.sealed(snapshot.hash, snapshot.body)
         values = {"run": run, "seq": snapshot.seq, "hash": snapshot.hash, "body": body}
         if not await self._at.links.ask(queries.SAVE_SNAPSHOT, values):
             raise RunNotFound(run)
 
     async def drop_snapshots(self, run: RunId) -> None:
-        rules.check_id(run)
+        validation.check_id(run)
         if not await self._at.links.ask(queries.DROP_SNAPSHOTS, {"run": run}):
             raise RunNotFound(run)
 
     async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
-        lasts = rules.check_beat(holder, ttl, lag)
+        lasts = validation.check_beat(holder, ttl, lag)
         check_nul("holder", holder)
         values = {"holder": holder, "ttl": lasts, "lag": lag, "now": self.time.by_hand()}
         await self._at.links.ask(queries.BEAT, values)
 
     async def rest(self, holder: str) -> None:
-        rules.check_holder(holder)
+        validation.check_holder(holder)
         check_nul("holder", holder)
         await self._at.links.ask(queries.REST, {"holder": holder})
 
     async def halt(self, halt: Halt) -> None:
-        rules.check_halt(halt)
+        validation.check_halt(halt)
         for name in ("scope", "by", "reason"):
             check_nul(name, getattr(halt, name))
         values = {"scope": halt.scope, "by": halt.by, "reason": halt.reason}
@@ -265,7 +267,7 @@ class PostgresStore:
         self.watchers.tell([(LATCHES, START)])
 
     async def lift(self, scope: str) -> bool:
-        rules.check_text("scope", scope)
+        validation.check_text("scope", scope)
         check_nul("scope", scope)
         values = {"scope": scope, "now": self.time.by_hand()}
 
@@ -293,52 +295,52 @@ class PostgresStore:
         return (await self._stretch(run, after, limit)).pairs
 
     async def _stretch(self, run: RunId, after: Seq, limit: int | None) -> Stretch:
-        rules.check_stretch(after, limit)
-        rules.check_id(run)
+        validation.check_stretch(after, limit)
+        validation.check_id(run)
         stretch = Stretch(run, after)
         self.standings.put(await stretch.read(self._at.links, limit))
         return stretch
 
     async def row(self, run: RunId) -> RunRow:
-        return await reads.row(self._at.links, run)
+        return await reader.row(self._at.links, run)
 
     async def indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
         """Return the row of `run`, and its indexed columns by name."""
-        return await reads.indexed_row(self._at.links, run)
+        return await reader.indexed_row(self._at.links, run)
 
     async def load_snapshot(self, run: RunId) -> Snapshot | None:
-        found = await reads.snapshot(self._at.links, run)
-        return None if found is None else rules.opened(self.chain, found)
+        found = await reader.snapshot(self._at.links, run)
+        return None if found is None else validation.opened(self.chain, found)
 
     async def holders(self) -> Mapping[str, float]:
         rows = await self._at.links.ask(queries.HOLDERS, {"now": self.time.by_hand()})
         return dict(rows)
 
     async def runs(self, query: Query) -> Page[RunRow]:
-        return await reads.page(self._at.links, query)
+        return await reader.page(self._at.links, query)
 
     async def usage(self, owner: str, *, since: Micros, sizes: bool = True) -> Usage:
-        rules.check_text("owner", owner)
-        return await reads.usage(self._at.links, owner, since, sizes=sizes)
+        validation.check_text("owner", owner)
+        return await reader.usage(self._at.links, owner, since, sizes=sizes)
 
     async def counts(self) -> Mapping[Phase, int]:
-        return await reads.counts(self._at.links)
+        return await reader.counts(self._at.links)
 
     async def drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
-        rules.check_agents(agents)
+        validation.check_agents(agents)
         values = {
-            "limit": rules.bounded(limit),
+            "limit": validation.bounded(limit),
             "agents": list(agents) or None,
             "now": self.time.by_hand(),
         }
         return [run for (run,) in await self._at.links.ask(queries.DRIVABLE, values)]
 
     async def due(self, *, limit: int) -> Sequence[RunId]:
-        values = {"limit": rules.bounded(limit), "now": self.time.by_hand()}
+        values = {"limit": validation.bounded(limit), "now": self.time.by_hand()}
         return [run for (run,) in await self._at.links.ask(queries.DUE, values)]
 
     async def halts(self) -> Sequence[Halt]:
-        return await reads.halts(self._at.links)
+        return await reader.halts(self._at.links)
 
     # ── watching ──────────────────────────────────────────────────────────────────────────
 

@@ -39,10 +39,10 @@ from midrun.errors import (
     StoreFull,
 )
 from midrun.ports.store import Appended
-from midrun.stores.heads import StoredHead, read_head
-from midrun.stores.hop import Waiter, new_waiter, wake
+from midrun.stores.cross_thread import Waiter, new_waiter, wake
 from midrun.stores.postgres import queries
-from midrun.stores.postgres.bids import (
+from midrun.stores.postgres.connection import Link, Rows
+from midrun.stores.postgres.operations import (
     Answer,
     Answers,
     Bid,
@@ -52,9 +52,9 @@ from midrun.stores.postgres.bids import (
     Write,
     Written,
 )
-from midrun.stores.postgres.link import Link, Rows
-from midrun.stores.postgres.links import Links
-from midrun.stores.postgres.time import StoreTime
+from midrun.stores.postgres.pool import Links
+from midrun.stores.postgres.server_clock import StoreTime
+from midrun.stores.validation import StoredHead, read_head
 from midrun.stores.watchers import Watchers
 
 GROUP_MAX: Final = 256

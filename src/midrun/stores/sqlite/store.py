@@ -11,15 +11,15 @@ import anyio.to_thread
 from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
-from midrun.codec.chain import Chain
-from midrun.codec.strict import DEFAULT, Limits
+from midrun.codec.hash_chain import Chain
+from midrun.codec.strict_json import DEFAULT, Limits
 from midrun.core.entries import Entry, Record, RunImported
-from midrun.core.head import Head
 from midrun.core.ids import START, Micros, RunId, Seq
+from midrun.core.run_head import Head
 from midrun.core.values import Phase
 from midrun.errors import StoreClosed, TooLarge
-from midrun.ports.clock import Clock, wall
-from midrun.ports.marks import Marks
+from midrun.ports.environment import Clock, wall
+from midrun.ports.follower_cursors import Marks
 from midrun.ports.relay import Relay
 from midrun.ports.store import (
     Appended,
@@ -33,17 +33,16 @@ from midrun.ports.store import (
     Snapshot,
     Usage,
 )
-from midrun.stores import rules
-from midrun.stores.adoption import adopted
-from midrun.stores.heads import stored, stored_first
-from midrun.stores.sqlite import reads, writes
-from midrun.stores.sqlite.connect import open_file
-from midrun.stores.sqlite.marks import SqliteMarks
-from midrun.stores.sqlite.notice import Notice
-from midrun.stores.sqlite.reads import QUICK_BYTES, QUICK_MAX, Pair, Reader
-from midrun.stores.sqlite.sockets import Sockets
-from midrun.stores.sqlite.standings import all_halts
+from midrun.stores import validation
+from midrun.stores.sqlite import operations, reader
+from midrun.stores.sqlite.change_poller import Notice
+from midrun.stores.sqlite.connection import open_file
+from midrun.stores.sqlite.cursors import SqliteMarks
+from midrun.stores.sqlite.reader import QUICK_BYTES, QUICK_MAX, Pair, Reader
+from midrun.stores.sqlite.relay import Sockets
+from midrun.stores.sqlite.row_cache import all_halts
 from midrun.stores.sqlite.writer import Writer
+from midrun.stores.validation import adopted, stored, stored_first
 from midrun.stores.watchers import Watchers
 
 BUSY: Final = timedelta(seconds=5)
@@ -83,9 +82,9 @@ class SqliteStore:
         self._closed = False
 
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
-        encode = partial(rules.encoded_start, run, entries)
+        encode = partial(validation.encoded_start, run, entries)
         bodies, quick = _quickly(encode, entries) or await _aside(encode)
-        request = writes.Create(
+        request = operations.Create(
             run=run,
             top=stored_first(head),
             bodies=bodies,
@@ -99,7 +98,7 @@ class SqliteStore:
     ) -> Appended:
         top = stored_first(head)
         sound = await anyio.to_thread.run_sync(adopted, run, lines, imported, self.chain)
-        request = writes.Create(
+        request = operations.Create(
             run=run, top=top, adopted=sound, chain=self.chain, clock=self._clock
         )
         return await self._writer.write(request, quick=False)
@@ -116,16 +115,16 @@ class SqliteStore:
         at: Micros | None = None,
     ) -> Appended:
         if after is None:
-            rules.check_evidence(run, entries, lease=lease, head=head, starts=starts)
-        encode = partial(rules.encoded, run, entries, lease)
+            validation.check_evidence(run, entries, lease=lease, head=head, starts=starts)
+        encode = partial(validation.encoded, run, entries, lease)
         bodies, quick = _quickly(encode, entries) or await _aside(encode)
-        request = writes.Append(
+        request = operations.Append(
             run=run,
             bodies=bodies,
             after=after,
             lease=lease,
             top=None if head is None else stored(head),
-            starts=starts or rules.has_starts(entries),
+            starts=starts or validation.has_starts(entries),
             chain=self.chain,
             now=self._clock() if at is None else at,
         )
@@ -141,18 +140,18 @@ class SqliteStore:
         head: Head,
         limits: Mapping[str, int] | None = None,
     ) -> tuple[Lease, Appended]:
-        epoch = rules.taken_epoch(run, entries, holder)
-        encode = partial(rules.encoded_taking, run, entries, holder)
+        epoch = validation.taken_epoch(run, entries, holder)
+        encode = partial(validation.encoded_taking, run, entries, holder)
         bodies, quick = _quickly(encode, entries) or await _aside(encode)
-        request = writes.Take(
+        request = operations.Take(
             run=run,
             bodies=bodies,
             after=after,
             holder=holder,
             epoch=epoch,
             top=stored(head),
-            starts=rules.has_starts(entries),
-            limits=rules.limits_on(head, limits),
+            starts=validation.has_starts(entries),
+            limits=validation.limits_on(head, limits),
             chain=self.chain,
             clock=self._clock,
         )
@@ -163,8 +162,8 @@ class SqliteStore:
         self, run: RunId, *, after: Seq = START, limit: int | None = None
     ) -> Sequence[Record]:
         await checkpoint()
-        tail = self._quick.now(lambda db: reads.tail(db, run, after, limit))
-        if self._quick.now(lambda db: reads.is_quick(db, tail)):
+        tail = self._quick.now(lambda db: reader.tail(db, run, after, limit))
+        if self._quick.now(lambda db: reader.is_quick(db, tail)):
             return self._quick.now(lambda db: tail.records(db, self.chain))
         return await self._long.aside(lambda db: tail.records(db, self.chain))
 
@@ -172,74 +171,74 @@ class SqliteStore:
         self, run: RunId, *, after: Seq = START, limit: int | None = None
     ) -> Sequence[Pair]:
         await checkpoint()
-        tail = self._quick.now(lambda db: reads.tail(db, run, after, limit))
+        tail = self._quick.now(lambda db: reader.tail(db, run, after, limit))
         return await self._long.aside(tail.pairs)
 
     async def row(self, run: RunId) -> RunRow:
         await checkpoint()
-        return self._quick.now(lambda db: reads.row(db, run))
+        return self._quick.now(lambda db: reader.row(db, run))
 
     async def indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
         """Return the row of `run`, and its indexed columns by name."""
         await checkpoint()
-        return self._quick.now(lambda db: reads.indexed_row(db, run))
+        return self._quick.now(lambda db: reader.indexed_row(db, run))
 
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
-        rules.check_snapshot(snapshot)
+        validation.check_snapshot(snapshot)
         body = self.chain.sealed(snapshot.hash, snapshot.body)
-        request = writes.SaveSnapshot(run=run, snapshot=replace(snapshot, body=body))
+        request = operations.SaveSnapshot(run=run, snapshot=replace(snapshot, body=body))
         await self._writer.write(request, quick=len(body) <= QUICK_BYTES)
 
     async def load_snapshot(self, run: RunId) -> Snapshot | None:
         await checkpoint()
-        read = partial(reads.snapshot, run=run)
-        quick = self._quick.now(partial(reads.snapshot_weight, run=run)) <= QUICK_BYTES
+        read = partial(reader.snapshot, run=run)
+        quick = self._quick.now(partial(reader.snapshot_weight, run=run)) <= QUICK_BYTES
         found = self._quick.now(read) if quick else await self._long.aside(read)
-        return None if found is None else rules.opened(self.chain, found)
+        return None if found is None else validation.opened(self.chain, found)
 
     async def drop_snapshots(self, run: RunId) -> None:
-        await self._writer.write(writes.DropSnapshots(run=run))
+        await self._writer.write(operations.DropSnapshots(run=run))
 
     async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
-        lasts = rules.check_beat(holder, ttl, lag)
-        request = writes.Beat(holder=holder, ttl=lasts, lag=lag, clock=self._clock)
+        lasts = validation.check_beat(holder, ttl, lag)
+        request = operations.Beat(holder=holder, ttl=lasts, lag=lag, clock=self._clock)
         await self._writer.write(request)
 
     async def rest(self, holder: str) -> None:
-        rules.check_holder(holder)
-        await self._writer.write(writes.Rest(holder=holder))
+        validation.check_holder(holder)
+        await self._writer.write(operations.Rest(holder=holder))
 
     async def holders(self) -> Mapping[str, float]:
         await checkpoint()
-        return self._quick.now(lambda db: reads.holders(db, self._clock()))
+        return self._quick.now(lambda db: reader.holders(db, self._clock()))
 
     async def runs(self, query: Query) -> Page[RunRow]:
-        return await self._long.aside(lambda db: reads.page(db, query))
+        return await self._long.aside(lambda db: reader.page(db, query))
 
     async def usage(self, owner: str, *, since: Micros, sizes: bool = True) -> Usage:
-        rules.check_text("owner", owner)
-        return await self._long.aside(lambda db: reads.usage(db, owner, since, sizes=sizes))
+        validation.check_text("owner", owner)
+        return await self._long.aside(lambda db: reader.usage(db, owner, since, sizes=sizes))
 
     async def counts(self) -> Mapping[Phase, int]:
-        return await self._long.aside(reads.counts)
+        return await self._long.aside(reader.counts)
 
     async def drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
-        limit, now = rules.bounded(limit), self._clock()
-        rules.check_agents(agents)
-        return await self._long.aside(lambda db: reads.drivable(db, now, limit, agents))
+        limit, now = validation.bounded(limit), self._clock()
+        validation.check_agents(agents)
+        return await self._long.aside(lambda db: reader.drivable(db, now, limit, agents))
 
     async def due(self, *, limit: int) -> Sequence[RunId]:
-        limit, now = rules.bounded(limit), self._clock()
-        return await self._long.aside(lambda db: reads.due(db, now, limit))
+        limit, now = validation.bounded(limit), self._clock()
+        return await self._long.aside(lambda db: reader.due(db, now, limit))
 
     async def halt(self, halt: Halt) -> None:
-        rules.check_halt(halt)
-        request = writes.SetHalt(halt=halt, clock=self._clock)
+        validation.check_halt(halt)
+        request = operations.SetHalt(halt=halt, clock=self._clock)
         await self._writer.write(request)
 
     async def lift(self, scope: str) -> bool:
-        rules.check_text("scope", scope)
-        return await self._writer.write(writes.Lift(scope=scope))
+        validation.check_text("scope", scope)
+        return await self._writer.write(operations.Lift(scope=scope))
 
     async def halts(self) -> Sequence[Halt]:
         await checkpoint()

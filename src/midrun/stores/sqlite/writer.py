@@ -38,11 +38,11 @@ import apsw
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from midrun.errors import StoreClosed, StoreUnreachable
-from midrun.stores.hop import Loop, Waiter, new_waiter, wake
+from midrun.stores.cross_thread import Loop, Waiter, new_waiter, wake
 from midrun.stores.sqlite import queries
-from midrun.stores.sqlite.connect import DAMAGE, Place, meaning_of
-from midrun.stores.sqlite.requests import Group, Request, Torn
-from midrun.stores.sqlite.standings import Standings
+from midrun.stores.sqlite.connection import DAMAGE, Place, meaning_of
+from midrun.stores.sqlite.operations import Group, Request, Torn
+from midrun.stores.sqlite.row_cache import Standings
 from midrun.stores.watchers import Watchers
 
 T = TypeVar("T")

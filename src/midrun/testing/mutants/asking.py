@@ -2,9 +2,14 @@
 
 from msgspec.structs import replace
 
-from midrun.core import boundary, plan
 from midrun.core import decide as deciding
+from midrun.core import scheduler, step_boundary
 from midrun.core.controls import Control, Lift, Redirect, UseTool
+from midrun.core.decide import asks as ask_rulings
+from midrun.core.decide import conversation
+from midrun.core.decide import shared as waking_rules
+from midrun.core.decision import Refused, Verdict
+from midrun.core.driver_inputs import Advanced, Wake
 from midrun.core.entries import (
     AskAnswered,
     AskClosed,
@@ -16,18 +21,13 @@ from midrun.core.entries import (
     RunWoken,
     ToolUsed,
 )
-from midrun.core.evidence import Advanced, Wake
-from midrun.core.folds import asks as ask_folds
-from midrun.core.folds import calls as call_folds
+from midrun.core.evolve import asks as ask_folds
+from midrun.core.evolve import calls as call_folds
 from midrun.core.ids import Micros
-from midrun.core.rulings import asked as waking_rules
-from midrun.core.rulings import asks as ask_rulings
-from midrun.core.rulings import thought
+from midrun.core.journaled_text import back_to
 from midrun.core.state import Ask, State
-from midrun.core.table import Input
+from midrun.core.transitions import Input
 from midrun.core.values import Phase
-from midrun.core.verdicts import Refused, Verdict
-from midrun.core.words import back_to
 from midrun.testing.mutants.planting import (
     Mutant,
     Planted,
@@ -81,7 +81,7 @@ def _from_below(state: State, now: Micros) -> FrameResumed | FrameReconstructed:
     return _WAY_BACK(replace(state, frames=state.frames[:1]), now)
 
 
-_WAY_BACK = boundary.way_back
+_WAY_BACK = step_boundary.way_back
 
 
 def _held(state: State, now: Micros) -> FrameResumed:
@@ -100,7 +100,7 @@ def _deep(old: Ruling) -> Ruling:
 
 def _always_deep() -> Planted:
     """Push frames however many are held."""
-    original = boundary.crossing
+    original = step_boundary.crossing
 
     def crossing(state: State, now: Micros) -> tuple[Entry, ...]:
         spec = replace(state.started, frame_depth=99)
@@ -108,7 +108,7 @@ def _always_deep() -> Planted:
 
     return together(
         ruling(Advanced, _deep),
-        in_place_of(plan, "crossing", crossing),
+        in_place_of(scheduler, "crossing", crossing),
     )
 
 
@@ -161,7 +161,7 @@ ASKING = (
         wrong="an approval given for the old course counts on the new one",
         plant=lambda: together(
             filtered(Redirect, AskClosed),
-            in_place_of(boundary, "_redirected", _only_applied),
+            in_place_of(step_boundary, "_redirected", _only_applied),
         ),
     ),
     Mutant(
@@ -186,8 +186,8 @@ ASKING = (
         name="frame_from_the_middle",
         wrong="a held thought is taken from below another one",
         plant=lambda: together(
-            in_place_of(boundary, "way_back", _from_below),
-            in_place_of(thought, "way_back", _from_below),
+            in_place_of(step_boundary, "way_back", _from_below),
+            in_place_of(conversation, "way_back", _from_below),
         ),
         limit=6000,
     ),
@@ -195,7 +195,8 @@ ASKING = (
         name="frame_resumed_too_late",
         wrong="a thought that was held for too long goes on as if it was not",
         plant=lambda: together(
-            in_place_of(boundary, "way_back", _held), in_place_of(thought, "way_back", _held)
+            in_place_of(step_boundary, "way_back", _held),
+            in_place_of(conversation, "way_back", _held),
         ),
         strategy="random",
         limit=6000,
@@ -227,7 +228,7 @@ ASKING = (
     Mutant(
         name="pause_at_a_cap_forgets_to_settle",
         wrong="a run that is pausing is never paused",
-        plant=lambda: in_place_of(plan, "_stopping", lambda _, __: iter(())),
+        plant=lambda: in_place_of(scheduler, "_stopping", lambda _, __: iter(())),
     ),
 )
 
@@ -238,4 +239,4 @@ def _only_applied(state: State) -> tuple[Entry, ...]:
     )
 
 
-_REDIRECTED = boundary._redirected  # noqa: SLF001 - as above
+_REDIRECTED = step_boundary._redirected  # noqa: SLF001 - as above

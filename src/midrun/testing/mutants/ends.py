@@ -4,8 +4,13 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from midrun.core import boundary, cleanup, plan
+from midrun.core import scheduler, step_boundary, undo
 from midrun.core.controls import Cancel, ForcePause
+from midrun.core.decide import controls as steering_rulings
+from midrun.core.decide import lifecycle as end_rulings
+from midrun.core.decision import Verdict, accept
+from midrun.core.driver_inputs import Settled, StandDown
+from midrun.core.effects import Order, Settle
 from midrun.core.entries import (
     AskOpened,
     CallUnknown,
@@ -17,15 +22,10 @@ from midrun.core.entries import (
     RunCompleted,
     UndoGaveUp,
 )
-from midrun.core.evidence import Settled, StandDown
 from midrun.core.ids import Micros
-from midrun.core.orders import Order, Settle
-from midrun.core.rulings import ends as end_rulings
-from midrun.core.rulings import steering as steering_rulings
 from midrun.core.state import Call, Hold, State
-from midrun.core.table import Input
+from midrun.core.transitions import Input
 from midrun.core.values import Action, Phase
-from midrun.core.verdicts import Verdict, accept
 from midrun.testing.mutants.planting import (
     Mutant,
     Planted,
@@ -62,7 +62,7 @@ def _oldest_first(state: State) -> list[tuple[Call, Action]]:
     return list(reversed(_REMAINING(state)))
 
 
-_REMAINING = cleanup.remaining
+_REMAINING = undo.remaining
 
 
 def _cancels_at_once(state: State) -> Iterator[Order]:
@@ -72,7 +72,7 @@ def _cancels_at_once(state: State) -> Iterator[Order]:
         yield Settle()
 
 
-_CANCELLING = plan._cancelling  # noqa: SLF001 - a fault replaces what it knows by name
+_CANCELLING = scheduler._cancelling  # noqa: SLF001 - a fault replaces what it knows by name
 
 
 def _pauses_at_once(state: State, hold: Hold) -> Iterator[Order]:
@@ -82,7 +82,7 @@ def _pauses_at_once(state: State, hold: Hold) -> Iterator[Order]:
         yield Settle()
 
 
-_STOPPING = plan._stopping  # noqa: SLF001 - as above
+_STOPPING = scheduler._stopping  # noqa: SLF001 - as above
 
 
 def _doomed_in_flight_only(before: State, after: State, _: Entry) -> State:
@@ -161,19 +161,19 @@ ENDS = (
         name="undo_in_start_order",
         wrong="what was done first is undone first",
         plant=lambda: together(
-            in_place_of(cleanup, "remaining", _oldest_first),
-            in_place_of(boundary, "remaining", _oldest_first),
+            in_place_of(undo, "remaining", _oldest_first),
+            in_place_of(step_boundary, "remaining", _oldest_first),
         ),
     ),
     Mutant(
         name="cancel_does_not_wait",
         wrong="a run is cancelled while a call is in flight",
-        plant=lambda: in_place_of(plan, "_cancelling", _cancels_at_once),
+        plant=lambda: in_place_of(scheduler, "_cancelling", _cancels_at_once),
     ),
     Mutant(
         name="pause_does_not_wait",
         wrong="a run is paused while a call is in flight",
-        plant=lambda: in_place_of(plan, "_stopping", _pauses_at_once),
+        plant=lambda: in_place_of(scheduler, "_stopping", _pauses_at_once),
     ),
     Mutant(
         name="undo_set_forgets_the_unknown",
@@ -185,12 +185,12 @@ ENDS = (
     Mutant(
         name="nothing_is_undone",
         wrong="a cancel undoes nothing",
-        plant=lambda: in_place_of(cleanup, "to_undo", lambda _, __: False),
+        plant=lambda: in_place_of(undo, "to_undo", lambda _, __: False),
     ),
     Mutant(
         name="nothing_is_released",
         wrong="held resources stay held",
-        plant=lambda: in_place_of(cleanup, "to_release", lambda _: False),
+        plant=lambda: in_place_of(undo, "to_release", lambda _: False),
     ),
     Mutant(
         name="aborted_counts_as_undone",
@@ -222,12 +222,12 @@ ENDS = (
     Mutant(
         name="undo_given_up_at_once",
         wrong="an undo that failed is not tried again",
-        plant=lambda: in_place_of(boundary, "_given_up", _gives_up_at_once),
+        plant=lambda: in_place_of(step_boundary, "_given_up", _gives_up_at_once),
     ),
     Mutant(
         name="undo_tried_for_ever",
         wrong="an undo that always fails keeps the run cancelling",
-        plant=lambda: in_place_of(boundary, "_given_up", lambda _: iter(())),
+        plant=lambda: in_place_of(step_boundary, "_given_up", lambda _: iter(())),
         limit=6000,
     ),
     Mutant(

@@ -8,14 +8,13 @@ from unittest.mock import patch
 from msgspec import Struct
 
 from midrun.core.decide import RULINGS
+from midrun.core.decision import Accepted, Already, Verdict
 from midrun.core.entries import Entry
 from midrun.core.evolve import ARMS
-from midrun.core.follows import FOLLOWS
 from midrun.core.ids import START, Micros
 from midrun.core.state import State
-from midrun.core.table import ACCEPTS, Cell, Input
+from midrun.core.transitions import ACCEPTS, FOLLOWS, Cell, Input
 from midrun.core.values import Phase
-from midrun.core.verdicts import Accepted, Already, Verdict
 from midrun.testing.simulate.setup import Strategy
 
 Planted = AbstractContextManager[object]

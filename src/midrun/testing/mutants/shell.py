@@ -8,7 +8,7 @@ from midrun.codec import snapshot
 from midrun.core.entries import CallStarted, Entry
 from midrun.core.ids import CallId, RunId
 from midrun.core.state import State
-from midrun.stores import rules
+from midrun.stores import validation
 from midrun.testing.mutants.planting import Mutant, Planted, in_place_of, together
 from midrun.testing.simulate import desk, door, driver, universe
 from midrun.testing.simulate.desk import Batch
@@ -112,14 +112,14 @@ SHELL = (
     Mutant(
         name="latch_not_checked",
         wrong="the store lets calls start under a latch",
-        plant=lambda: in_place_of(rules, "check_halts", _no_halts),
+        plant=lambda: in_place_of(validation, "check_halts", _no_halts),
     ),
     Mutant(
         name="halt_ignores_undo",
         wrong="an undo starts under a latch",
         plant=lambda: together(
             in_place_of(desk, "STARTS", (CallStarted,)),
-            in_place_of(rules, "has_starts", _has_calls),
+            in_place_of(validation, "has_starts", _has_calls),
         ),
         limit=6000,
     ),

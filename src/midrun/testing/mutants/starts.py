@@ -2,7 +2,10 @@
 
 from msgspec.structs import replace
 
-from midrun.core import attempts, boundary, machine
+from midrun.core import machine, retries, step_boundary
+from midrun.core.decide import calls as call_rulings
+from midrun.core.decision import Verdict, accept
+from midrun.core.driver_inputs import Fenced, Start, TakeLease
 from midrun.core.entries import (
     CallFailed,
     CallStarted,
@@ -11,16 +14,13 @@ from midrun.core.entries import (
     LateResult,
     RunLifted,
 )
-from midrun.core.evidence import Fenced, Start, TakeLease
-from midrun.core.folds import calls as call_folds
+from midrun.core.evolve import calls as call_folds
 from midrun.core.ids import START, Micros, Seq
-from midrun.core.rulings import calls as call_rulings
 from midrun.core.state import Call, State
 from midrun.core.stops import Meter
-from midrun.core.table import Input
+from midrun.core.transitions import Input
 from midrun.core.values import Phase, Spend
-from midrun.core.verdicts import Verdict, accept
-from midrun.stores import rules
+from midrun.stores import validation
 from midrun.testing.mutants.planting import (
     Mutant,
     Planted,
@@ -49,13 +49,13 @@ def _unfenced_decide() -> Planted:
 
 
 def _unfenced_store() -> Planted:
-    original = rules.check_append
+    original = validation.check_append
 
-    def check(standing: rules.Standing, after: Seq | None, lease: object) -> None:
+    def check(standing: validation.Standing, after: Seq | None, lease: object) -> None:
         del lease
         original(standing, after, None)
 
-    return in_place_of(rules, "check_append", check)
+    return in_place_of(validation, "check_append", check)
 
 
 def _ungated() -> Planted:
@@ -96,13 +96,13 @@ def _unseen() -> Planted:
 
 
 def _uncompared() -> Planted:
-    original = rules.check_append
+    original = validation.check_append
 
-    def check(standing: rules.Standing, after: Seq | None, lease: object) -> None:
+    def check(standing: validation.Standing, after: Seq | None, lease: object) -> None:
         del after
         original(standing, None, lease)  # type: ignore[arg-type]  # as it came
 
-    return in_place_of(rules, "check_append", check)
+    return in_place_of(validation, "check_append", check)
 
 
 def _unreserved(old: Ruling) -> Ruling:
@@ -136,7 +136,7 @@ def _timeless(state: State, call: Call, _: Micros) -> bool:
     return _NEEDS_APPROVAL(state, call, Micros(0))
 
 
-_NEEDS_APPROVAL = boundary.needs_approval
+_NEEDS_APPROVAL = step_boundary.needs_approval
 NEVER = 1_000_000
 
 STARTS = (
@@ -179,13 +179,13 @@ STARTS = (
     Mutant(
         name="a_pill_is_swallowed_for_ever",
         wrong="a call that ends its processes is made again by every one that comes",
-        plant=lambda: in_place_of(attempts, "DEATHS", NEVER),
+        plant=lambda: in_place_of(retries, "DEATHS", NEVER),
         rules=("DEATHS",),
     ),
     Mutant(
         name="one_death_is_enough",
         wrong="a run fails as soon as one machine has gone away",
-        plant=lambda: in_place_of(attempts, "DEATHS", 1),
+        plant=lambda: in_place_of(retries, "DEATHS", 1),
         rules=("I41",),
     ),
     Mutant(
@@ -198,7 +198,7 @@ STARTS = (
         name="approval_not_needed",
         wrong="a call that needs a person's yes starts without one",
         plant=lambda: together(
-            in_place_of(boundary, "needs_approval", lambda *_: False),
+            in_place_of(step_boundary, "needs_approval", lambda *_: False),
             in_place_of(call_rulings, "needs_approval", lambda *_: False),
         ),
     ),
@@ -206,7 +206,7 @@ STARTS = (
         name="a_yes_never_expires",
         wrong="an approval is used after its time",
         plant=lambda: together(
-            in_place_of(boundary, "needs_approval", _timeless),
+            in_place_of(step_boundary, "needs_approval", _timeless),
             in_place_of(call_rulings, "needs_approval", _timeless),
         ),
     ),

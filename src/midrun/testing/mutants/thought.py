@@ -4,8 +4,13 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from midrun.core import boundary, cleanup, plan, transcript
+from midrun.core import scheduler, step_boundary, transcript, undo
 from midrun.core.controls import HandBack
+from midrun.core.decide import calls as call_rulings
+from midrun.core.decide import conversation, shared
+from midrun.core.decision import Accepted, Verdict, accept
+from midrun.core.driver_inputs import AskMoot, AskPerson, Close, Settled
+from midrun.core.effects import Order
 from midrun.core.entries import (
     AskAnswered,
     AskClosed,
@@ -16,17 +21,12 @@ from midrun.core.entries import (
     HistoryCondensed,
     RunWoken,
 )
-from midrun.core.evidence import AskMoot, AskPerson, Close, Settled
-from midrun.core.folds import asks as ask_folds
-from midrun.core.folds import calls as call_folds
+from midrun.core.evolve import asks as ask_folds
+from midrun.core.evolve import calls as call_folds
 from midrun.core.ids import Micros
-from midrun.core.orders import Order
-from midrun.core.rulings import asked, thought
-from midrun.core.rulings import calls as call_rulings
 from midrun.core.state import Call, State
-from midrun.core.table import Input
+from midrun.core.transitions import Input
 from midrun.core.values import TERMINAL
-from midrun.core.verdicts import Accepted, Verdict, accept
 from midrun.testing.mutants.planting import (
     Mutant,
     Planted,
@@ -58,7 +58,7 @@ def _impatient(state: State, now: Micros) -> Entry | None:
     return _MESSAGE(replace(state, pending=pending), now)
 
 
-_MESSAGE = boundary._message  # noqa: SLF001 - as above
+_MESSAGE = step_boundary._message  # noqa: SLF001 - as above
 
 
 # ── reviews ───────────────────────────────────────────────────────────────────────────────
@@ -80,7 +80,7 @@ def _ends_with_reviews_open() -> Planted:
     def rule(old: Ruling) -> Ruling:
         return lambda state, given, now: old(_unreviewed(state), given, now)
 
-    return together(in_place_of(plan, "_at_boundary", hasty), ruling(Settled, rule))
+    return together(in_place_of(scheduler, "_at_boundary", hasty), ruling(Settled, rule))
 
 
 def _unreviewed(state: State) -> State:
@@ -88,7 +88,7 @@ def _unreviewed(state: State) -> State:
     return replace(state, open_asks=tuple(blocking))
 
 
-_AT_BOUNDARY = plan._at_boundary  # noqa: SLF001 - as above
+_AT_BOUNDARY = scheduler._at_boundary  # noqa: SLF001 - as above
 
 
 def _blocks(old: Ruling) -> Ruling:
@@ -107,14 +107,14 @@ def _blocks(old: Ruling) -> Ruling:
 
 
 def _at_once(state: State, call: Call) -> Iterator[Order]:
-    yield plan._start(state, call)  # noqa: SLF001 - as above
+    yield scheduler._start(state, call)  # noqa: SLF001 - as above
 
 
 def _tools_only(call: Call) -> bool:
     return call.call_kind != "child" and _TO_RELEASE(call)
 
 
-_TO_RELEASE = cleanup.to_release
+_TO_RELEASE = undo.to_release
 
 
 def _kept_waiting(before: State, after: State, entry: Entry) -> State:
@@ -160,7 +160,7 @@ def _summed_up(old: Ruling, *, empty: bool = False, cut_short: bool = False) -> 
         call = state.call(outcome.call)
         if not isinstance(verdict, Accepted) or call is None or call.purpose != "condense":
             return verdict
-        upto = max(state.condensed, len(state.messages) - plan.KEEP)
+        upto = max(state.condensed, len(state.messages) - scheduler.KEEP)
         condensed = HistoryCondensed(call=call.id, upto=upto, summary="")
         if empty and isinstance(outcome, CallDone):
             return accept(outcome, condensed)
@@ -175,7 +175,7 @@ def _never_sums_up(state: State) -> Order:
     return _NEXT_CALL(replace(state, window=0))
 
 
-_NEXT_CALL = plan.next_call
+_NEXT_CALL = scheduler.next_call
 
 THOUGHT = (
     Mutant(
@@ -191,12 +191,12 @@ THOUGHT = (
     Mutant(
         name="later_is_now",
         wrong="a message that could wait suspends a thought",
-        plant=lambda: in_place_of(boundary, "_message", _impatient),
+        plant=lambda: in_place_of(step_boundary, "_message", _impatient),
     ),
     Mutant(
         name="side_question_does_not_wake",
         wrong="a run that waits is asked something, and goes on waiting",
-        plant=lambda: in_place_of(thought, "waking", lambda _, entries, __: entries),
+        plant=lambda: in_place_of(conversation, "waking", lambda _, entries, __: entries),
     ),
     Mutant(
         name="review_never_told",
@@ -219,33 +219,33 @@ THOUGHT = (
     Mutant(
         name="child_left_behind",
         wrong="a child works on for a call that its parent has given up",
-        plant=lambda: in_place_of(plan, "left_behind", lambda _: None),
+        plant=lambda: in_place_of(scheduler, "left_behind", lambda _: None),
         limit=20000,
     ),
     Mutant(
         name="child_left_behind_by_a_retry",
         wrong="the model is asked once more while a child works on that was given up meanwhile",
-        plant=lambda: in_place_of(plan, "_thinks_again", _at_once),
+        plant=lambda: in_place_of(scheduler, "_thinks_again", _at_once),
         limit=20000,
     ),
     Mutant(
         name="child_left_behind_by_a_run_that_waits",
         wrong="a child whose thought was dropped works on while its parent waits for somebody",
-        plant=lambda: in_place_of(asked, "left_behind", lambda _: None),
+        plant=lambda: in_place_of(shared, "left_behind", lambda _: None),
         limit=20000,
     ),
     Mutant(
         name="child_outlives_its_parent",
         wrong="a parent ends before its children do",
         plant=lambda: together(
-            in_place_of(cleanup, "to_release", _tools_only),
-            in_place_of(plan, "to_release", _tools_only),
+            in_place_of(undo, "to_release", _tools_only),
+            in_place_of(scheduler, "to_release", _tools_only),
         ),
     ),
     Mutant(
         name="completed_child_not_taken_back",
         wrong="a cancel of everything keeps what a child did that had ended",
-        plant=lambda: in_place_of(cleanup, "_outlived", lambda _: False),
+        plant=lambda: in_place_of(undo, "_outlived", lambda _: False),
     ),
     Mutant(
         name="settled_on_the_child_only",
@@ -271,7 +271,7 @@ THOUGHT = (
     Mutant(
         name="history_never_condensed",
         wrong="the model is given more than its window holds",
-        plant=lambda: in_place_of(plan, "next_call", _never_sums_up),
+        plant=lambda: in_place_of(scheduler, "next_call", _never_sums_up),
     ),
     Mutant(
         name="newest_words_condensed",

@@ -13,7 +13,7 @@
 Every control, every refusal, receipts, waiting, the feed, asks, forks, threads, take-over.
 """
 
-from midrun.testing.run_suite.setting import OLGA, Opened, Setting
+from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting
 from midrun.testing.run_suite.suite import RunSuite
 
 __all__ = ["OLGA", "Opened", "RunSuite", "Setting"]

@@ -1,10 +1,10 @@
 """The whole suite, in one class to inherit from."""
 
-from midrun.testing.run_suite.asking import Asking
-from midrun.testing.run_suite.deciding import Deciding
-from midrun.testing.run_suite.looking import Looking
-from midrun.testing.run_suite.steering import Steering
-from midrun.testing.run_suite.thinking import Thinking
+from midrun.testing.run_suite.asks import Asking
+from midrun.testing.run_suite.controls import Steering
+from midrun.testing.run_suite.conversation import Thinking
+from midrun.testing.run_suite.decisions import Deciding
+from midrun.testing.run_suite.views import Looking
 
 
 class RunSuite(Steering, Deciding, Thinking, Looking, Asking):

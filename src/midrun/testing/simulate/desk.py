@@ -10,18 +10,18 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from midrun.codec.snapshot import freeze, thaw
-from midrun.core import follows
+from midrun.core import transitions
+from midrun.core.decide import decide
+from midrun.core.decision import Accepted, Refused, Verdict
+from midrun.core.driver_inputs import Evidence, TakeLease
 from midrun.core.entries import Entry, Record
-from midrun.core.evidence import Evidence, TakeLease
-from midrun.core.follows import STARTS
-from midrun.core.head import Head, head_of
+from midrun.core.evolve import apply, evolve, fold
 from midrun.core.ids import Epoch, Micros, RunId, Seq
-from midrun.core.machine import apply, decide, evolve, fold
+from midrun.core.run_head import Head, head_of
 from midrun.core.state import State
-from midrun.core.table import ACCEPTS, Input
-from midrun.core.verdicts import Accepted, Refused, Verdict
+from midrun.core.transitions import ACCEPTS, STARTS, Input
 from midrun.errors import JournalCorrupt, LeaseHeld, SeqConflict
-from midrun.ports.clock import Clock
+from midrun.ports.environment import Clock
 from midrun.ports.store import Appended, Halt, Lease, Snapshot
 from midrun.stores.memory import MemoryStore
 from midrun.testing.simulate.violation import Violation
@@ -134,7 +134,9 @@ class Desk:
             self.clashes += 1
             return False
         self._grew(batch, appended, lease.epoch if lease else None)
-        if self.latches and any(isinstance(entry, follows.STARTS) for entry in batch.entries):
+        if self.latches and any(
+            isinstance(entry, transitions.STARTS) for entry in batch.entries
+        ):
             raise Violation("I12", f"started under the latch {self.latches[0]}")
         return True
 

@@ -7,6 +7,19 @@ between two yields is what a real one does between two awaits.
 from typing import Final
 
 from midrun.core.controls import Halt
+from midrun.core.decision import Accepted, Verdict
+from midrun.core.driver_inputs import (
+    Advanced,
+    AskPerson,
+    Close,
+    CloseUndo,
+    Late,
+    SaveProgress,
+    SetPlan,
+    SettleCall,
+    Start,
+)
+from midrun.core.effects import Advance, CallModel, CallTool
 from midrun.core.entries import (
     CallAborted,
     CallDone,
@@ -18,23 +31,10 @@ from midrun.core.entries import (
     UndoFailed,
     UndoStarted,
 )
-from midrun.core.evidence import (
-    Advanced,
-    AskPerson,
-    Close,
-    CloseUndo,
-    Late,
-    SaveProgress,
-    SetPlan,
-    SettleCall,
-    Start,
-)
 from midrun.core.ids import CallId, Seq, undo_key
-from midrun.core.machine import plan
-from midrun.core.orders import Advance, CallModel, CallTool
+from midrun.core.scheduler import plan
 from midrun.core.state import State
 from midrun.core.values import Actor, Effect, Reply, Spend
-from midrun.core.verdicts import Accepted, Verdict
 from midrun.errors import HaltInForce, KindRefused, StaleEpoch
 from midrun.ports.store import Lease
 from midrun.testing.simulate.desk import Batch

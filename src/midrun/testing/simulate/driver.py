@@ -5,7 +5,8 @@ the journal has moved on meanwhile, it reads again.
 """
 
 from midrun.core.controls import Halt
-from midrun.core.evidence import (
+from midrun.core.decision import Accepted
+from midrun.core.driver_inputs import (
     Advanced,
     Evidence,
     Fail,
@@ -17,9 +18,7 @@ from midrun.core.evidence import (
     StartUndo,
     Wake,
 )
-from midrun.core.ids import Micros
-from midrun.core.machine import plan
-from midrun.core.orders import (
+from midrun.core.effects import (
     AbortCall,
     Advance,
     CallModel,
@@ -35,9 +34,10 @@ from midrun.core.orders import (
     Undo,
     WakeAt,
 )
+from midrun.core.ids import Micros
+from midrun.core.scheduler import plan
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE, Actor, Phase
-from midrun.core.verdicts import Accepted
 from midrun.testing.simulate.door import Door
 from midrun.testing.simulate.pills import checked
 from midrun.testing.simulate.programs import proposals

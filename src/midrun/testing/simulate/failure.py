@@ -2,9 +2,9 @@
 
 import msgspec
 
+from midrun.core.decision import Accepted, Already
 from midrun.core.entries import Entry
 from midrun.core.ids import Epoch
-from midrun.core.verdicts import Accepted, Already
 from midrun.testing.simulate.scene import Scene, Told
 from midrun.testing.simulate.setup import Setup
 

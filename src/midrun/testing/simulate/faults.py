@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 from midrun.core.controls import Lift
+from midrun.core.decision import Accepted
+from midrun.core.driver_inputs import Wake
 from midrun.core.entries import (
     AskAnswered,
     CallUnknown,
@@ -11,10 +13,8 @@ from midrun.core.entries import (
     RunWaiting,
     UndoStarted,
 )
-from midrun.core.evidence import Wake
 from midrun.core.state import State
 from midrun.core.values import Actor, Phase
-from midrun.core.verdicts import Accepted
 from midrun.testing.simulate.driver import Driver
 from midrun.testing.simulate.scene import Scene
 from midrun.testing.simulate.schedule import Steps

@@ -33,12 +33,12 @@ from midrun.core.controls import (
     Withdraw,
     Write,
 )
-from midrun.core.evidence import AskMoot
+from midrun.core.decision import Accepted
+from midrun.core.driver_inputs import AskMoot
 from midrun.core.ids import AskId, FrameId, Micros, Seq
 from midrun.core.state import Ask, State
 from midrun.core.stops import caps
 from midrun.core.values import Actor, Phase
-from midrun.core.verdicts import Accepted
 from midrun.testing.simulate.desk import Batch
 from midrun.testing.simulate.programs import soon, use_of
 from midrun.testing.simulate.scene import Scene, Told

@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from midrun.core.controls import Control
+from midrun.core.decision import Verdict
 from midrun.core.entries import (
     KINDS,
     AskOpened,
@@ -36,7 +37,6 @@ from midrun.core.entries import (
 from midrun.core.ids import CallId, Micros, RunId, Seq, call_key
 from midrun.core.state import State
 from midrun.core.values import Json, Phase
-from midrun.core.verdicts import Verdict
 from midrun.testing.simulate.desk import Desk
 from midrun.testing.simulate.programs import NAMES, PILLS, program_of, start_of
 from midrun.testing.simulate.schedule import (

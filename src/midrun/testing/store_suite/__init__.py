@@ -11,8 +11,8 @@ A store that outlives its process also gives `reopen`; one that keeps the marks 
 inherits `MarksSuite`, too.
 """
 
-from midrun.testing.store_suite.marks import MarksSuite
-from midrun.testing.store_suite.setting import HandClock, Setting
+from midrun.testing.store_suite.cursors import MarksSuite
+from midrun.testing.store_suite.fixtures import HandClock, Setting
 from midrun.testing.store_suite.suite import StoreSuite
 
 __all__ = ["HandClock", "MarksSuite", "Setting", "StoreSuite"]

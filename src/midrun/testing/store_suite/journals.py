@@ -2,7 +2,7 @@
 
 import pytest
 
-from midrun.codec.chain import chain_of
+from midrun.codec.hash_chain import chain_of
 from midrun.codec.journal import checked_entry, decode_line
 from midrun.core.entries import KINDS, Entry, LeaseTaken, PauseRequested, RunStarted
 from midrun.core.ids import RunId, Seq
@@ -19,8 +19,8 @@ from midrun.errors import (
     TooLarge,
 )
 from midrun.ports.store import Query, Snapshot, Store
-from midrun.ports.writers import PERSONAL, UNLEASED
-from midrun.testing.store_suite.setting import (
+from midrun.ports.write_permissions import PERSONAL, UNLEASED
+from midrun.testing.store_suite.fixtures import (
     NOBODY,
     OTHER,
     RUN,

@@ -5,12 +5,12 @@ from datetime import timedelta
 import pytest
 
 from midrun.core.entries import CallUnknown, Entry, LeaseTaken, UndoStarted
-from midrun.core.head import Head
 from midrun.core.ids import CallId, Epoch, Micros, Seq
+from midrun.core.run_head import Head
 from midrun.core.values import Phase
 from midrun.errors import HaltInForce, KindRefused, LeaseHeld, SeqConflict, StaleEpoch
 from midrun.ports.store import Halt, Lease, Store
-from midrun.testing.store_suite.setting import (
+from midrun.testing.store_suite.fixtures import (
     OTHER,
     RUN,
     HandClock,

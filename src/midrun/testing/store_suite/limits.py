@@ -7,12 +7,12 @@ import anyio
 import pytest
 
 from midrun.core.entries import Entry, LeaseTaken
-from midrun.core.head import Head
 from midrun.core.ids import Epoch, RunId, Seq
+from midrun.core.run_head import Head
 from midrun.core.values import Phase
 from midrun.errors import HaltInForce, LeaseHeld, NoRoom
 from midrun.ports.store import Halt, Lease, Store
-from midrun.testing.store_suite.setting import HandClock, Setting, create, starts
+from midrun.testing.store_suite.fixtures import HandClock, Setting, create, starts
 
 TTL = timedelta(seconds=10)
 ONE = {"agent:clerk": 1}

@@ -5,12 +5,12 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from midrun.core.head import Head
 from midrun.core.ids import SECOND, Micros, RunId, Seq
+from midrun.core.run_head import Head
 from midrun.core.values import Phase
 from midrun.errors import CursorRefused
 from midrun.ports.store import Query, Store, Usage
-from midrun.testing.store_suite.setting import HandClock, Setting, create, said, started, take
+from midrun.testing.store_suite.fixtures import HandClock, Setting, create, said, started, take
 
 TTL = timedelta(seconds=10)
 

@@ -7,12 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from midrun.core.entries import KINDS, Entry, LeaseTaken
-from midrun.core.head import NAME_MAX_CHARS, Head
 from midrun.core.ids import Epoch, RunId, Seq
+from midrun.core.run_head import NAME_MAX_CHARS, Head
 from midrun.errors import JournalCorrupt, KindRefused, NotJson, RunNotFound, TooLarge
 from midrun.ports.store import Snapshot, Store
-from midrun.ports.writers import CLOSINGS
-from midrun.testing.store_suite.setting import (
+from midrun.ports.write_permissions import CLOSINGS
+from midrun.testing.store_suite.fixtures import (
     OTHER,
     RUN,
     Setting,

@@ -1,6 +1,6 @@
 """The whole suite, in one class to inherit from."""
 
-from midrun.testing.store_suite.crowds import Crowds
+from midrun.testing.store_suite.concurrency import Crowds
 from midrun.testing.store_suite.journals import Journals
 from midrun.testing.store_suite.leases import Halts, Leases
 from midrun.testing.store_suite.limits import Limits

@@ -3,11 +3,11 @@
 from msgspec.structs import replace
 
 from midrun.codec.journal import line_of
-from midrun.core.head import Head
 from midrun.core.ids import RunId
+from midrun.core.run_head import Head
 from midrun.core.values import Message, Phase
 from midrun.ports.store import Query, Store
-from midrun.testing.store_suite.setting import (
+from midrun.testing.store_suite.fixtures import (
     OTHER,
     RUN,
     Reopen,

@@ -5,7 +5,7 @@ from datetime import timedelta
 import anyio
 
 from midrun.agents.tool import place_of, tool
-from midrun.driver.blocking.zygote import Zygote
+from midrun.driver.subprocess.zygote_client import Zygote
 from tests.driver.blocking.scene import errand, ignore
 
 

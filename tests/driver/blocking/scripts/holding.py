@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 
-from midrun.driver.blocking.zygote import Zygote
+from midrun.driver.subprocess.zygote_client import Zygote
 from tests.driver.blocking.scene import errand, ignore
 
 

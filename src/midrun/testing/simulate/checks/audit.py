@@ -3,7 +3,7 @@
 from typing import Final
 
 from midrun.core.entries import Record
-from midrun.core.machine import fold
+from midrun.core.evolve import fold
 from midrun.testing.simulate.checks.effects import check_counts, check_effects
 from midrun.testing.simulate.checks.habits import (
     check_caps,

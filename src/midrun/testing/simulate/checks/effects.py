@@ -21,12 +21,12 @@ from midrun.core.entries import (
     Record,
 )
 from midrun.core.ids import CallId
-from midrun.core.report import report
 from midrun.core.state import Call
 from midrun.core.values import Effect, Json, Phase
 from midrun.testing.simulate.programs import TOOLS
 from midrun.testing.simulate.scene import Scene
 from midrun.testing.simulate.violation import Violation
+from midrun.text.report import report
 
 
 def check_counts(scene: Scene, records: list[Record]) -> None:

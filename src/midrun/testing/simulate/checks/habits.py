@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-from midrun.core.attempts import DEATHS, DENIALS
 from midrun.core.entries import (
     AskOpened,
     CallAborted,
@@ -22,6 +21,7 @@ from midrun.core.entries import (
     TakenOver,
 )
 from midrun.core.ids import CallId
+from midrun.core.retries import DEATHS, DENIALS
 from midrun.testing.simulate.scene import Scene
 from midrun.testing.simulate.violation import Violation
 

@@ -1,6 +1,7 @@
 """Every reply ever given, against the journal: one request, one outcome, and no lies."""
 
 from midrun.core.controls import Cancel
+from midrun.core.decision import Accepted, Already, Verdict
 from midrun.core.entries import (
     FramePushed,
     MessageClosed,
@@ -15,7 +16,6 @@ from midrun.core.entries import (
     RunResumed,
 )
 from midrun.core.values import Phase
-from midrun.core.verdicts import Accepted, Already, Verdict
 from midrun.testing.simulate.scene import Scene, Told
 from midrun.testing.simulate.violation import Violation
 

@@ -24,8 +24,8 @@ from midrun.core.entries import (
     Record,
     RunWoken,
 )
-from midrun.core.machine import evolve
-from midrun.core.plan import KEEP
+from midrun.core.evolve import evolve
+from midrun.core.scheduler import KEEP
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
 from midrun.core.values import Phase

@@ -1,0 +1,118 @@
+"""Completion for shells: words from the parser, run ids from the store when Tab is pressed."""
+
+from argparse import ArgumentParser, Namespace
+
+from midrun.cli.command_specs import GROUPS
+from midrun.cli.output import Sayer
+from midrun.cli.parser import options, parser, subparsers
+from midrun.cli.targets import opened
+
+IDS = "midrun completion runs 2>/dev/null"
+
+
+async def completion(args: Namespace, say: Sayer) -> int:
+    """Print the script of a shell; or, for the script, the runs there are."""
+    if args.shell != "runs":
+        script = {"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell]()
+        say.say({"shell": args.shell, "script": script}, script.removesuffix("\n"))
+        return 0
+    async with opened(args) as midrun:
+        for run in await midrun.named(""):
+            say.say({"run_id": run}, run)
+    return 0
+
+
+def _commands() -> dict[str, ArgumentParser]:
+    return {name: made.filled() for name, made in subparsers(parser()).items()}
+
+
+def _flags(made: ArgumentParser) -> list[str]:
+    return [word for a in options(made) for word in a.option_strings if word.startswith("--")]
+
+
+def _takes(made: ArgumentParser, *names: str) -> bool:
+    """Tell whether the first thing that a command takes by position is one of `names`."""
+    first = next((a.dest for a in options(made) if not a.option_strings), "")
+    return first in names
+
+
+def _texts() -> dict[str, str]:
+    return {name: c.text for group in GROUPS.values() for name, c in group.items()}
+
+
+def _bash() -> str:
+    cases = "\n".join(f"    {name}) {_case(made)} ;;" for name, made in _commands().items())
+    return f"""\
+_midrun() {{
+  local word="${{COMP_WORDS[COMP_CWORD]}}" words="" flags="" first=""
+  COMPREPLY=()
+  case "${{COMP_WORDS[1]}}" in
+{cases}
+  esac
+  if [ "$COMP_CWORD" = 1 ]; then words="{" ".join(_commands())}"
+  elif [[ "$word" == -* ]]; then words="$flags"
+  elif [ "$COMP_CWORD$first" = 2runs ]; then words="$({IDS})"
+  elif [ "$COMP_CWORD$first" = 2files ]; then COMPREPLY=($(compgen -f -- "$word"))
+  fi
+  COMPREPLY+=($(compgen -W "$words" -- "$word"))
+}}
+complete -F _midrun midrun
+"""
+
+
+def _zsh() -> str:
+    cases = "\n".join(f"    {name}) {_case(made)} ;;" for name, made in _commands().items())
+    listed = " ".join(f"'{name}:{_quoted(text)}'" for name, text in _texts().items())
+    return f"""\
+_midrun() {{
+  local -a commands
+  local midrun_words="" flags="" first=""
+  commands=({listed})
+  if (( CURRENT == 2 )); then _describe command commands; return; fi
+  case $words[2] in
+{cases.replace("words=", "midrun_words=")}
+  esac
+  if [[ $PREFIX == -* ]]; then compadd -- ${{=flags}}
+  elif [[ $CURRENT$first == 3runs ]]; then compadd -- $({IDS})
+  elif [[ $CURRENT$first == 3files ]]; then _files
+  else compadd -- ${{=midrun_words}}
+  fi
+}}
+(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}
+compdef _midrun midrun
+"""
+
+
+def _case(made: ArgumentParser) -> str:
+    """Return what a command takes, as variables of a shell: options when a word begins so."""
+    case = f'flags="{" ".join(_flags(made))}"'
+    if _choices(made):
+        case += f'; words="{" ".join(_choices(made))}"'
+    if _takes(made, "run", "ask"):
+        case += "; first=runs"
+    return f"{case}; first=files" if _takes(made, "app") else case
+
+
+def _fish() -> str:
+    lines = ["complete -c midrun -f"]
+    for name, made in _commands().items():
+        text = _quoted(_texts()[name])
+        lines.append(f"complete -c midrun -n __fish_use_subcommand -a {name} -d '{text}'")
+        seen = f"complete -c midrun -n '__fish_seen_subcommand_from {name}'"
+        for action in options(made):
+            for flag in action.option_strings:
+                if flag.startswith("--"):
+                    says = _quoted(action.help or "")
+                    lines.append(f"{seen} -l {flag.removeprefix('--')} -d '{says}'")
+        lines += [f"{seen} -a '{' '.join(_choices(made))}'"] if _choices(made) else []
+        lines += [f"{seen} -a '({IDS})'"] if _takes(made, "run", "ask") else []
+        lines += [f"{seen} -F"] if _takes(made, "app") else []
+    return "\n".join(lines) + "\n"
+
+
+def _choices(made: ArgumentParser) -> list[str]:
+    return [str(c) for a in options(made) if not a.option_strings for c in a.choices or ()]
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "").replace(":", " -").replace("%%", "%")

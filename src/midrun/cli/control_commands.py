@@ -1,0 +1,235 @@
+"""Commands that ask something of a run."""
+
+from argparse import Namespace
+
+from midrun.cli.hints import say_who_drives, typed
+from midrun.cli.output import Sayer, receipt_line
+from midrun.cli.targets import agents_of, find, find_ask, opened
+from midrun.codec.strict_json import parse
+from midrun.core.stops import CAPS
+from midrun.core.values import Json, UndoSet, When
+from midrun.errors import Misconfigured
+from midrun.runs.protocols import AnyMidrun, AnyRun
+from midrun.runs.validation import Who
+from midrun.runs.values import Receipt
+from midrun.tui.phrases import value_of
+
+
+async def pause(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Pause a run."""
+    run = await find(midrun, args.run)
+    return await told(midrun, args, say, run, await run.pause(now=args.now, actor=args.actor))
+
+
+async def resume(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Resume a run."""
+    run = await find(midrun, args.run)
+    caps = dict(map(_cap, args.cap)) if args.cap else None
+    receipt = await run.resume(args.text, caps=caps, actor=args.actor)
+    return await told(midrun, args, say, run, receipt)
+
+
+async def redirect(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Redirect a run."""
+    run = await find(midrun, args.run)
+    when: When = "now" if args.now else "next_step"
+    receipt = await run.redirect(args.text, when=when, actor=args.actor)
+    return await told(midrun, args, say, run, receipt)
+
+
+async def say_to(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Speak to a run."""
+    run = await find(midrun, args.run)
+    receipt = await run.say(args.text, urgency=args.urgency, actor=args.actor)
+    return await told(midrun, args, say, run, receipt)
+
+
+async def cancel(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Cancel a run."""
+    run = await find(midrun, args.run)
+    undo: UndoSet = "all" if args.undo_all else "in_flight"
+    receipt = await run.cancel(undo=undo, reason=args.reason, actor=args.actor)
+    return await told(midrun, args, say, run, receipt)
+
+
+async def withdraw(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Take back what waits; without a seq, what was asked for last."""
+    run = await find(midrun, args.run)
+    seq = args.seq
+    if seq is None:
+        pending = (await run.view()).pending
+        if not pending:
+            problem = "nothing waits to be applied; `resume` takes back a pause that pends"
+            raise Misconfigured(run.id, problem)
+        seq = pending[-1].seq
+    return await told(midrun, args, say, run, await run.withdraw(seq, actor=args.actor))
+
+
+async def raise_cap(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Move bounds of a run."""
+    run = await find(midrun, args.run)
+    caps: dict[str, float] = dict(map(_cap, args.cap))
+    receipt = await run.raise_cap(actor=args.actor, **caps)  # type: ignore[arg-type]  # caps, by name
+    return await told(midrun, args, say, run, receipt)
+
+
+async def force_pause(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Stop waiting for calls that do not respond."""
+    run = await find(midrun, args.run)
+    return await told(midrun, args, say, run, await run.force_pause(actor=args.actor))
+
+
+async def resume_frame(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Go back to a held thought."""
+    run = await find(midrun, args.run)
+    frame = await _frame(run, args)
+    return await told(midrun, args, say, run, await run.resume_frame(frame, actor=args.actor))
+
+
+async def drop_frame(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Give up a held thought."""
+    run = await find(midrun, args.run)
+    frame = await _frame(run, args)
+    return await told(midrun, args, say, run, await run.drop_frame(frame, actor=args.actor))
+
+
+async def retry_undo(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Try again to undo."""
+    run = await find(midrun, args.run)
+    return await told(midrun, args, say, run, await run.retry_undo(actor=_operator(args)))
+
+
+async def accept_residue(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Take what is left as it is."""
+    run = await find(midrun, args.run)
+    return await told(midrun, args, say, run, await run.accept_residue(actor=_operator(args)))
+
+
+async def fork(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Continue from here in a new run."""
+    run = await find(midrun, args.run)
+    made = await run.fork(args.at, instruction=args.text, actor=args.actor)
+    view = await made.view()
+    shape = {"run_id": made.id, "control": "fork", "of": run.id, "phase": view.phase}
+    say.say(shape, f"{made.id}", f"it continues {run.id}, which stays as it is")
+    await say_who_drives(midrun, view, args, say)
+    return 0
+
+
+async def answer(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Answer a question."""
+    run, ask = await find_ask(midrun, args.ask)
+    receipt = await run.answer(value_of(args.value), ask=ask, actor=args.actor)
+    return await told(midrun, args, say, run, receipt)
+
+
+async def approve(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Approve a call."""
+    run, ask = await find_ask(midrun, args.ask)
+    edited = None if args.args is None else parse(args.args)
+    receipt = await run.approve(ask=ask, args=edited, actor=args.actor)
+    return await told(midrun, args, say, run, receipt)
+
+
+async def decline(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Decline a call."""
+    run, ask = await find_ask(midrun, args.ask)
+    return await told(
+        midrun, args, say, run, await run.decline(args.reason, ask=ask, actor=args.actor)
+    )
+
+
+async def halt(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Set a latch."""
+    await midrun.halt(args.reason, scope=args.scope, actor=_operator(args))
+    say.say(
+        {"halted": args.scope},
+        f"halted {args.scope}; lift it with: {typed(args, 'lift', '--scope', args.scope)}",
+    )
+    return 0
+
+
+async def lift(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Lift a latch."""
+    lifted = await midrun.lift(scope=args.scope, actor=_operator(args))
+    text = f"lifted {args.scope}" if lifted else f"no latch held {args.scope}"
+    say.say({"lifted": lifted}, text)
+    return 0 if lifted else 1
+
+
+def _operator(args: Namespace) -> Who:
+    """Return who is at the store: whoever can open it may do everything. A server decides."""
+    return f"operator:{args.actor}" if args.actor else None
+
+
+async def told(
+    midrun: AnyMidrun, args: Namespace, say: Sayer, run: AnyRun, receipt: Receipt
+) -> int:
+    """Say what became of a control."""
+    name = args.command
+    if say.as_json:
+        control = name.replace("-", "_")
+        say.json({"run_id": run.id, "control": control, **_fields(receipt)})
+        return 0
+    view = await run.view()
+    say.line(receipt_line(name, receipt, lost=view.sign.look == "lost"))
+    await say_who_drives(midrun, view, args, say)
+    return 0
+
+
+async def _frame(run: AnyRun, args: Namespace) -> str:
+    """Return the thought that is meant: the one on top, unless it is named."""
+    if args.frame:
+        return str(args.frame)
+    frames = (await run.view()).frames
+    if not frames:
+        raise Misconfigured(run.id, "no thought is held; `show` lists those that are")
+    return frames[-1].id
+
+
+def _fields(receipt: Receipt) -> dict[str, Json]:
+    """Return every field, also those with nothing in them: programs look for them by name."""
+    return {name: getattr(receipt, name) for name in receipt.__struct_fields__}
+
+
+def _cap(given: str) -> tuple[str, float]:
+    name, equals, amount = given.partition("=")
+    if equals and name not in CAPS:
+        raise Misconfigured(given, f"there is no such cap; there are: {', '.join(CAPS)}")
+    try:
+        return name, float(amount)
+    except ValueError:
+        what = "an amount" if equals else "NAME=AMOUNT"
+        raise Misconfigured(given, f"say {what}, as in steps=20") from None
+
+
+# Commands of a person who takes an agent's place for a while.
+
+
+async def take_over(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Become the assistant."""
+    run = await find(midrun, args.run)
+    return await told(midrun, args, say, run, await run.take_over(actor=args.actor))
+
+
+async def write(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Say something as the assistant."""
+    run = await find(midrun, args.run)
+    return await told(midrun, args, say, run, await run.write(args.text, actor=args.actor))
+
+
+async def use_tool(args: Namespace, say: Sayer) -> int:
+    """Make a call as the assistant; only who knows the agent can say what its tools take."""
+    if args.app and args.url:
+        raise Misconfigured("--app", "a server knows its agents; leave --app out")
+    agents = agents_of(args.app) if args.app else ()
+    async with opened(args, agents, drive=False) as midrun:
+        run = await find(midrun, args.run)
+        receipt = await run.use_tool(args.tool, parse(args.args), actor=args.actor)
+        return await told(midrun, args, say, run, receipt)
+
+
+async def hand_back(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
+    """Return the run to its agent."""
+    run = await find(midrun, args.run)
+    return await told(midrun, args, say, run, await run.hand_back(args.text, actor=args.actor))

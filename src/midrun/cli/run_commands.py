@@ -1,0 +1,270 @@
+"""Commands that drive: `run`, `attach`, `serve` and `worker`."""
+
+import logging
+import os
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Final, Literal
+
+import anyio
+
+from midrun.agents.agent import Agent
+from midrun.cli.follow import Watch, shown, spilling
+from midrun.cli.hints import typed
+from midrun.cli.output import Sayer
+from midrun.cli.targets import agents_of, check_file, find, opened
+from midrun.core.values import DRIVABLE
+from midrun.driver.user_tasks import list_unfinished
+from midrun.errors import Misconfigured
+from midrun.followers import Follower, following
+from midrun.ports.store import Query
+from midrun.runs import validation
+from midrun.runs.midrun import Midrun
+from midrun.runs.protocols import AnyRun
+from midrun.workers.concurrency_limits import Fleet
+from midrun.workers.placement import Placing
+
+# Staffing: the engine that a worker or a server drives with, and who is told of its runs.
+
+
+def staffed(args: Namespace, agents: tuple[Agent, ...]) -> Midrun:
+    """Return what drives the runs of `agents`; it is not open yet.
+
+    Raises:
+        Misconfigured: the engine's package is missing, or the folder of the store.
+    """
+    check_file(args.store, there=False)
+    fleet = Fleet(
+        limits=_limits("--limit", args.limit),
+        here=_limits("--here", args.here),
+        versions=args.versions,
+    )
+    return Midrun(args.store, agents=agents, engine=_engine(args), fleet=fleet, **args.keys)
+
+
+def _limits(option: str, words: Iterable[str] | None) -> dict[str, int]:
+    """Return limits by scope, as they are typed: `agent:clerk=10`.
+
+    Raises:
+        Misconfigured: one that is not written so.
+    """
+    limits: dict[str, int] = {}
+    for word in words or ():
+        scope, _, most = word.rpartition("=")
+        if not most.isdecimal():
+            problem = "write SCOPE=N: all=50, agent:clerk=10, label:gpu=2"
+            raise Misconfigured(f"{option} {word}", problem)
+        limits[scope] = int(most)
+    return limits
+
+
+def _engine(args: Namespace) -> Literal["local"] | Placing | None:
+    if args.engine == "none":
+        return None
+    if args.engine == "local":
+        return "local"
+    try:
+        from midrun.workers.temporal import Temporal  # noqa: PLC0415 - needs its extra
+    except ImportError as error:
+        problem = f"install midrun[temporal] ({error})"
+        raise Misconfigured("--engine temporal", problem) from error
+    return Temporal(args.temporal_address, namespace=args.temporal_namespace)
+
+
+@asynccontextmanager
+async def followed(args: Namespace, midrun: Midrun) -> AsyncIterator[None]:
+    """Open `midrun`, and tell whoever wants to know what happens to its runs.
+
+    Raises:
+        Misconfigured: an address or a secret that will not do, or a missing package.
+    """
+    followers = _followers(args, midrun)
+    async with midrun, following(midrun, *followers):
+        yield
+
+
+def _followers(args: Namespace, midrun: Midrun) -> list[Follower]:
+    made: list[Follower] = []
+    try:
+        if args.webhook:
+            from midrun.followers.webhooks import Webhook  # noqa: PLC0415 - needs its extra
+
+            made += [Webhook(url, secret=args.webhook_secret) for url in args.webhook]
+        if args.spans:
+            from midrun.followers.spans import Spans  # noqa: PLC0415 - needs its extra
+
+            made.append(Spans(midrun))
+    except ImportError as error:
+        problem = f"install midrun[client] for --webhook, midrun[otel] for --spans ({error})"
+        raise Misconfigured("midrun", problem) from error
+    return made
+
+
+LOOKED_AT: Final = 200
+"""How many runs are looked at for agents that an app does not have."""
+
+
+async def run(args: Namespace, say: Sayer) -> int:
+    """Start a run and show it until it rests, or somebody leaves."""
+    validation.task(args.task)  # before anything is opened, or made
+    agents: tuple[Agent, ...] = () if args.url else agents_of(args.app)
+    name = (args.agent or args.app) if args.url else _chosen(args, agents)
+    with spilling(args, say) as spill:
+        async with opened(args, agents) as midrun:
+            started = await midrun.start(
+                name, args.task, thread=args.thread, labels=args.label, actor=args.actor
+            )
+            pause = typed(args, "pause", started.id)
+            first = "" if say.as_json else f"{started.id}\npause it from anywhere: {pause}"
+            watch = Watch(driven_here=not args.url, spill=spill, first=first)
+            return await shown(started, args, say, watch)
+
+
+def _chosen(args: Namespace, agents: tuple[Agent, ...]) -> str:
+    names = [agent.name for agent in agents]
+    if args.agent and args.agent not in names:
+        raise Misconfigured(args.app, f"has no agent {args.agent}; it has: {', '.join(names)}")
+    if not args.agent and len(names) > 1:
+        problem = f"has several agents, choose with --agent: {', '.join(names)}"
+        raise Misconfigured(args.app, problem)
+    return args.agent or names[0]
+
+
+async def attach(args: Namespace, say: Sayer) -> int:
+    """Show a run that is under way, and drive it if an app is given."""
+    if args.app and args.url:
+        raise Misconfigured("--app", "a server drives its runs itself; leave --app out")
+    agents = agents_of(args.app) if args.app else ()
+    with spilling(args, say) as spill:
+        async with opened(args, agents) as midrun:
+            run = await find(midrun, args.run)
+            if agents and not say.as_json:
+                await _say_if_strange(run, agents, args, say)
+            return await shown(run, args, say, Watch(driven_here=bool(agents), spill=spill))
+
+
+async def _say_if_strange(
+    run: AnyRun, agents: tuple[Agent, ...], args: Namespace, say: Sayer
+) -> None:
+    """Say so if the app does not have the agent of the run: it is watched, and not driven."""
+    agent, names = (await run.view()).agent, [agent.name for agent in agents]
+    if agent not in names:
+        has = f"which {args.app} does not have (it has {', '.join(names)})"
+        say.line([("bad", f"{run.id} is of agent {agent}, {has}; it is not driven here")])
+
+
+async def _say_who_waits(
+    midrun: Midrun, agents: tuple[Agent, ...], args: Namespace, say: Sayer
+) -> None:
+    """Say how many runs, which nobody drives, wait for agents that this app does not have."""
+    names, alive = [agent.name for agent in agents], await midrun.store.holders()
+    waiting = Query(phases=tuple(sorted(DRIVABLE)), limit=LOOKED_AT)
+    rows = (await midrun.store.runs(waiting)).items
+    found = [row.head.agent for row in rows if row.holder not in alive]
+    strange = [agent for agent in found if agent not in names]
+    if strange and not say.as_json:
+        wait = "1 run waits" if len(strange) == 1 else f"{len(strange)} runs wait"
+        whom = ", ".join(sorted(set(strange)))
+        has = f"which {args.app} does not have (it has {', '.join(names)})"
+        say.line([("bad", f"{wait} for {whom}, {has}")])
+
+
+async def serve(args: Namespace, say: Sayer) -> int:
+    """Serve an app over HTTP until interrupted."""
+    try:
+        from midrun.server import Network  # noqa: PLC0415 - only those who serve need it
+        from midrun.server import serve as listen  # noqa: PLC0415 - as above
+    except ImportError as error:
+        raise Misconfigured("serve", f"install midrun[server] ({error})") from error
+    agents = agents_of(args.app)
+    midrun = staffed(args, agents)
+    _log_audit_to_stderr()
+    # The server raises again what made it stop; caught here, it does not keep us from standing
+    # down from our runs.
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM):
+        async with followed(args, midrun):
+            await _say_who_waits(midrun, agents, args, say)
+            await listen(
+                midrun,
+                host=args.host,
+                port=args.port,
+                token=args.token,
+                allow_hosts=args.allow_host or (),
+                allow_origins=args.allow_origin or (),
+                unsigned_checkpoints=args.unsigned_checkpoints,
+                public_url=args.public_url,
+                network=Network(
+                    tls_cert=args.tls_cert,
+                    tls_key=args.tls_key,
+                    forwarded_allow_ips=args.forwarded_allow_ips,
+                    root_path=args.root_path,
+                    drain_s=args.drain,
+                ),
+                say=lambda link: say.say({"url": link}, link),
+            )
+            _end_at_next_signal()
+    _end_if_code_is_left()
+    return 0
+
+
+def _log_audit_to_stderr() -> None:
+    """Let the server's audit record be read where its warnings are, unless the app logs it."""
+    audit = logging.getLogger("midrun.audit")
+    if audit.hasHandlers():
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    audit.addHandler(handler)
+    audit.setLevel(logging.INFO)
+
+
+async def worker(args: Namespace, say: Sayer) -> int:
+    """Drive the runs of an app until interrupted; then stand down from all of them."""
+    agents = agents_of(args.app)
+    midrun = staffed(args, agents)
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with followed(args, midrun):
+            names = ", ".join(agent.name for agent in agents)
+            where = f"driving the runs of {names} in {args.store}; Ctrl-C to leave"
+            say.say({"driving": names, "store": args.store}, where)
+            await _say_who_waits(midrun, agents, args, say)
+            async for _ in signals:
+                break
+            _end_at_next_signal()
+            say.say({"leaving": True}, "standing down: calls in flight get their grace")
+    say.say({"left": True}, "stood down: the runs go on wherever a driver takes them next")
+    _end_if_code_is_left()
+    return 0
+
+
+def _end_at_next_signal() -> None:
+    """End the process at the next SIGINT or SIGTERM, without waiting for calls."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end_at_once)
+
+
+def _end_at_once(number: int, _: object) -> None:
+    # A signal handler runs between any two steps of the program, perhaps in the middle of a
+    # print. So it writes past all buffers.
+    name = signal.Signals(number).name
+    text = (
+        f"midrun: ended by another {name} before all calls had stopped. The outcome of calls "
+        "in flight is unknown; the runs go on wherever a driver takes them next.\n"
+    )
+    os.write(2, text.encode())
+    os._exit(128 + number)
+
+
+def _end_if_code_is_left() -> None:
+    """End the process now if tool code still runs: Python would wait for that code."""
+    left = list_unfinished()
+    if not left:
+        return
+    sys.stdout.flush()
+    sys.stderr.write(f"midrun: ended although code did not stop: {', '.join(left)}\n")
+    sys.stderr.flush()
+    logging.shutdown()
+    os._exit(0)

@@ -1,0 +1,255 @@
+"""Pause, resume, redirect, cancel, halt: what they mean now."""
+
+from midrun.core import journaled_text
+from midrun.core.controls import (
+    AcceptResidue,
+    Cancel,
+    ForcePause,
+    Halt,
+    Lift,
+    Pause,
+    RaiseCap,
+    Redirect,
+    Resume,
+    RetryUndo,
+    Withdraw,
+)
+from midrun.core.decide.lifecycle import cancelled
+from midrun.core.decide.shared import asked, by, parking, waking
+from midrun.core.decision import Already, Refused, Rulings, Verdict, accept
+from midrun.core.driver_inputs import TakeBack
+from midrun.core.entries import (
+    CallUnknown,
+    CancelRequested,
+    CapRaised,
+    Entry,
+    FrameAbandoned,
+    MessageClosed,
+    PauseRequested,
+    PauseWithdrawn,
+    RedirectClosed,
+    RedirectRequested,
+    ResidueAccepted,
+    RunHalted,
+    RunLifted,
+    RunPaused,
+    RunResumed,
+    RunWoken,
+    UndoRetried,
+    UndoUnknown,
+)
+from midrun.core.evolve import apply
+from midrun.core.ids import Micros, call_id
+from midrun.core.state import Hold, Pending, State
+from midrun.core.step_boundary import close_asks
+from midrun.core.stops import caps
+from midrun.core.undo import remaining
+from midrun.core.values import PauseReason, Phase
+
+
+def pause(state: State, control: Pause, _: Micros) -> Verdict:
+    """Ask for a boundary; where nobody drives the run, it is one already."""
+    hold = state.hold or Hold()
+    why: PauseReason = "taken_over" if state.wheel else "user"
+    request = PauseRequested(now=control.now, until=control.until, why=why, **asked(control))
+    if state.phase is Phase.RUNNING:
+        return accept(request)
+    if state.phase in {Phase.QUEUED, Phase.WAITING}:
+        return accept(request, RunPaused(why=why))
+    # A pause on top of a pause only counts if it asks for more: sharper, or for good.
+    for_good = hold.until is not None and control.until is None
+    sharper = control.now and not hold.now and state.phase is Phase.PAUSING
+    if not (for_good or sharper):
+        return Already(name=f"already_{state.phase}", seq=state.since, by=state.since_by)
+    # Only a pause of the user's own lets go by itself; a cap, or a person, stays.
+    until = control.until if hold.why == "user" and hold.until is not None else None
+    request = PauseRequested(now=control.now, until=until, why=hold.why, **asked(control))
+    if state.phase is Phase.PAUSED:
+        return accept(request, RunPaused(why=hold.why))
+    return accept(request)
+
+
+def resume(state: State, control: Resume, _: Micros) -> Verdict:
+    """Let the run go on: take back a pause that pends, or end one that holds."""
+    raising: tuple[Entry, ...] = ()
+    if control.caps:
+        if (problem := cap_problem(state, control.caps)) is not None:
+            return problem
+        raising = (CapRaised(caps=control.caps, **by(control)),)
+    if (problem := _held_fast(apply(state, raising))) is not None:
+        return problem
+    if state.phase is Phase.PAUSING:
+        entries: tuple[Entry, ...] = (*raising, PauseWithdrawn(**asked(control)))
+        if control.instruction:
+            entries += (RedirectRequested(text=control.instruction, **by(control)),)
+        return accept(*entries)
+    return accept(*parking(state, (*raising, resumed(state, control.instruction, control))))
+
+
+def resumed(state: State, instruction: str, control: Resume) -> RunResumed:
+    """Record the resumption with its one-line difference."""
+    minus = journaled_text.upcoming(state, state.plan) if instruction else ""
+    plus = journaled_text.line(instruction)
+    return RunResumed(instruction=instruction, minus=minus, plus=plus, **asked(control))
+
+
+def _held_fast(state: State) -> Refused | None:
+    """Refuse to go on past a cap that was not raised, or over a person at the wheel."""
+    hold = state.hold or Hold()
+    if state.wheel:
+        return Refused(reason="taken_over", seq=hold.seq, by=state.wheel)
+    if hold.why == "cap" and hold.cap:
+        return Refused(reason="cap_reached", seq=hold.seq, by=hold.cap)
+    return None
+
+
+def redirect(state: State, control: Redirect, _: Micros) -> Verdict:
+    """Set a new course. What was asked or approved for the old one no longer counts."""
+    if not control.text.strip():
+        return Refused(reason="empty_text")
+    if state.wheel:
+        return Refused(reason="taken_over", by=state.wheel)
+    request = RedirectRequested(text=control.text, when=control.when, **asked(control))
+    entries: tuple[Entry, ...] = (request, *close_asks(state, "superseded", control.by.name))
+    if state.phase in {Phase.PAUSED, Phase.FAILED}:
+        if (problem := _held_fast(state)) is not None:
+            return problem
+        return accept(*entries, RunResumed(**by(control)))
+    if state.phase is Phase.WAITING:
+        return accept(*entries, RunWoken(why="redirected"))
+    return accept(*entries)
+
+
+def cancel(state: State, control: Cancel, _: Micros) -> Verdict:
+    """Stop everything. Where no driver is needed for that, it is done at once."""
+    if state.cancel is not None:  # halted, and cancelled before
+        at = state.cancelled_at
+        return Already(name="already_cancelling", seq=at, by=state.cancel.by)
+    entries: tuple[Entry, ...] = (
+        CancelRequested(undo=control.undo, **asked(control)),
+        *close_asks(state, "cancelled", control.by.name),
+        *(
+            FrameAbandoned(frame=frame.id, why="cancelled", words=journaled_text.dropped(frame))
+            for frame in reversed(state.frames)
+        ),
+        *returned(state.pending),
+    )
+    after = apply(state, entries)
+    driven = state.phase in {Phase.RUNNING, Phase.PAUSING, Phase.HALTED}
+    if not (driven or after.in_flight or remaining(after)):
+        entries += cancelled(after)
+    return accept(*entries)
+
+
+def take_back(state: State, evidence: TakeBack, _: Micros) -> Verdict:
+    """Undo everything that a run which is over has done: its parent is cancelled."""
+    origin = state.started.parent
+    if origin is None or origin.run != evidence.parent:
+        return Refused(reason="not_its_parent")
+    request = CancelRequested(
+        undo="all", by=f"run:{origin.run}", role="system", reason="its parent is cancelled"
+    )
+    if not remaining(apply(state, (request,))):
+        return Already(name="nothing_to_undo", seq=state.since, by=state.since_by)
+    return accept(request)
+
+
+def returned(pending: tuple[Pending, ...]) -> tuple[Entry, ...]:
+    """Give back the texts that were never applied, so that nobody's words are lost."""
+    return tuple(
+        RedirectClosed(redirect=p.seq, why="returned", text=p.text)
+        if p.kind == "redirect"
+        else MessageClosed(message=p.seq, why="returned", text=p.text)
+        for p in pending
+    )
+
+
+def halt(state: State, control: Halt, _: Micros) -> Verdict:
+    """Hold the run; lifting the latch puts it back where it was."""
+    then = Phase.QUEUED if state.phase is Phase.RUNNING else state.phase
+    return accept(RunHalted(then=then, scope=control.scope, **asked(control)))
+
+
+def lift(state: State, control: Lift, _: Micros) -> Verdict:
+    """Let go of the run; what it waited for may have come while the latch held it."""
+    lifted = RunLifted(**asked(control))
+    return accept(lifted, *waking(apply(state, (lifted,)), (), "lifted"))
+
+
+def raise_cap(state: State, control: RaiseCap, _: Micros) -> Verdict:
+    """Move bounds up."""
+    problem = cap_problem(state, control.caps)
+    return problem or accept(CapRaised(caps=control.caps, **asked(control)))
+
+
+def cap_problem(state: State, wanted: dict[str, int]) -> Refused | None:
+    """Return why these caps cannot be set, if so: unknown, or not above the old bound."""
+    bounds = {name: bound for name, (_, bound) in caps(state.stop, state.metered).items()}
+    if not wanted or not wanted.keys() <= bounds.keys():
+        return Refused(reason="no_such_cap")
+    if any(new <= bounds[name] for name, new in wanted.items()):
+        return Refused(reason="cap_not_raised")
+    return None
+
+
+def withdraw(state: State, control: Withdraw, _: Micros) -> Verdict:
+    """Take back what was asked for and has not happened."""
+    waiting = tuple(p for p in state.pending if p.seq == control.seq)
+    if waiting:
+        closed = waiting[0]
+        fields = asked(control)
+        if closed.kind == "redirect":
+            return accept(
+                RedirectClosed(redirect=closed.seq, why="withdrawn", text=closed.text, **fields)
+            )
+        return accept(
+            MessageClosed(message=closed.seq, why="withdrawn", text=closed.text, **fields)
+        )
+    hold = state.hold
+    pends = state.phase is Phase.PAUSING and hold is not None and hold.why == "user"
+    if pends and hold is not None and hold.seq == control.seq:
+        return accept(PauseWithdrawn(**asked(control)))
+    return Refused(reason="not_pending")
+
+
+def force_pause(state: State, control: ForcePause, _: Micros) -> Verdict:
+    """Stop waiting: whatever has not ended is unknown from here on."""
+    hold = state.hold or Hold()
+    entries: tuple[Entry, ...] = (
+        PauseRequested(now=True, why=hold.why, until=hold.until, **asked(control)),
+        *(CallUnknown(call=call_id(n), why="forced") for n in state.in_flight),
+    )
+    if state.cleaning is not None:
+        number, action = state.cleaning
+        entries += (UndoUnknown(call=call_id(number), action=action),)
+    return accept(*entries, RunPaused(why=hold.why))
+
+
+def retry_undo(state: State, control: RetryUndo, _: Micros) -> Verdict:
+    """Try the residue again."""
+    if not state.residue:
+        return Refused(reason="no_residue")
+    return accept(UndoRetried(**asked(control)))
+
+
+def accept_residue(state: State, control: AcceptResidue, _: Micros) -> Verdict:
+    """Record that somebody takes the residue as it is."""
+    if not state.residue or state.residue_accepted:
+        return Refused(reason="no_residue")
+    return accept(ResidueAccepted(**asked(control)))
+
+
+RULINGS: Rulings = {
+    Pause: pause,
+    Resume: resume,
+    Redirect: redirect,
+    Cancel: cancel,
+    TakeBack: take_back,
+    Halt: halt,
+    Lift: lift,
+    RaiseCap: raise_cap,
+    Withdraw: withdraw,
+    ForcePause: force_pause,
+    RetryUndo: retry_undo,
+    AcceptResidue: accept_residue,
+}

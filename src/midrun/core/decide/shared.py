@@ -1,0 +1,81 @@
+"""What rulings share: who asked, and whether a waiting run has something to do again."""
+
+from hashlib import sha256
+from typing import TypedDict
+
+import msgspec
+from msgspec.structs import replace
+
+from midrun.core.controls import Control
+from midrun.core.entries import Entry, RunWaiting, RunWoken
+from midrun.core.evolve import apply
+from midrun.core.scheduler import left_behind
+from midrun.core.state import State
+from midrun.core.values import Phase
+
+
+class By(TypedDict):
+    """The fields of an entry that only follows from a control."""
+
+    by: str
+    role: str
+
+
+class Asker(By):
+    """The fields of the entry that records a control itself."""
+
+    request: str
+    digest: str
+    reason: str
+
+
+def asked(control: Control) -> Asker:
+    """Return the fields of the entry that records `control` itself."""
+    return Asker(
+        **by(control),
+        request=control.request,
+        digest=digest(control) if control.request else "",
+        reason=control.reason,
+    )
+
+
+def by(control: Control) -> By:
+    """Return the fields of an entry that only follows from `control`."""
+    return By(by=control.by.name, role=control.by.role)
+
+
+def digest(control: Control) -> str:
+    """Return what tells one request from another under the same id."""
+    plain = replace(control, request="", seen=None)
+    return sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]
+
+
+def waking(state: State, entries: tuple[Entry, ...], why: str) -> tuple[Entry, ...]:
+    """Add the wake-up that `entries` mean for a run that waits, if they mean one."""
+    if state.phase is Phase.WAITING and can_go_on(apply(state, entries)):
+        return (*entries, RunWoken(why=why))
+    return entries
+
+
+def parking(state: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """Add that the run waits again, if `entries` made it drivable with nothing to drive."""
+    after = apply(state, entries)
+    if after.phase is Phase.QUEUED and not can_go_on(after):
+        return (*entries, RunWaiting())
+    return entries
+
+
+def can_go_on(state: State) -> bool:
+    """Tell whether a driver would find something to do in a run that has open asks."""
+    if state.redirects or not state.open_asks or left_behind(state) is not None:
+        return True
+    if any(not state.waits(state.calls[n - 1]) for n in state.open):
+        return True
+    room = len(state.frames) < state.started.frame_depth
+    at_hand = state.answer is not None and not state.open
+    takeable = (
+        p.kind == "message" and p.due is None and (at_hand or (p.urgency != "later" and room))
+        for p in state.pending
+    )
+    thinking = not state.open and (state.answer is None or bool(state.frames))
+    return thinking or any(takeable)

@@ -1,1 +1,0 @@
-"""The entries, by subject; `midrun.core.entries` has them all in one place."""

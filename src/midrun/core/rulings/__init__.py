@@ -1,1 +1,0 @@
-"""What each input means now, by subject. The table has spoken first."""

@@ -1,0 +1,198 @@
+"""The boundary: what is taken up between two steps, before anything else may start.
+
+`crossing` is one pure function behind two things: `plan` orders `Advance` when it is not
+empty, and `decide` answers `Advanced` with it. In this order: instructions, asks that must be
+opened, messages, the way back from a side question, and the stop condition.
+"""
+
+from collections.abc import Iterator
+
+from midrun.core import journaled_text
+from midrun.core.entries import (
+    AskClosed,
+    AskOpened,
+    CapReached,
+    EndReached,
+    Entry,
+    FramePushed,
+    FrameReconstructed,
+    FrameResumed,
+    MessageTaken,
+    RedirectApplied,
+    Unanswered,
+    UndoGaveUp,
+)
+from midrun.core.evolve.calls import args_hash
+from midrun.core.ids import AskId, FrameId, Micros, ask_id, later
+from midrun.core.journaled_text import seal
+from midrun.core.retries import failure
+from midrun.core.state import Call, Pending, Stage, State
+from midrun.core.stops import Stop, cap_of, completes, met
+from midrun.core.undo import hopeless, remaining
+from midrun.core.values import Phase
+
+
+def crossing(state: State, now: Micros) -> tuple[Entry, ...]:
+    """Return what the boundary brings; empty when the run is not at one, or nothing waits."""
+    if state.phase is Phase.CANCELLING:
+        return tuple(_given_up(state))
+    if state.phase is not Phase.RUNNING or failure(state) is not None:
+        return ()
+    if state.wheel:
+        return tuple(_asks(state, now))
+    if state.redirects:
+        return () if state.in_flight else tuple(_redirected(state))
+    if state.open and (asks := tuple(_asks(state, now))):
+        return asks
+    if state.in_flight or _startable(state):
+        return ()
+    if state.pending and (taken := _message(state, now)):
+        return (taken,)
+    if state.open:
+        return ()
+    if state.answer is not None and state.frames:
+        return (way_back(state, now),)
+    return _stopped(state)
+
+
+def _startable(state: State) -> bool:
+    return any(not state.waits(state.calls[n - 1]) for n in state.open)
+
+
+def _redirected(state: State) -> Iterator[Entry]:
+    """The new course: what had not started will not start, and nobody decides about it."""
+    yield from close_asks(state, "superseded")
+    parked = (n for frame in state.frames for n in frame.parked)
+    for number in (*state.open, *parked):
+        call = state.calls[number - 1]
+        if call.unclosed and call.stage is not Stage.ASKING:  # closing its ask sealed that one
+            yield seal(call, "the run was redirected")
+    minus = journaled_text.upcoming(state, state.plan)
+    for waiting in state.redirects:
+        plus = journaled_text.line(waiting.text)
+        yield RedirectApplied(redirect=waiting.seq, minus=minus, plus=plus)
+
+
+def close_asks(state: State, why: Unanswered, by: str = "") -> Iterator[AskClosed]:
+    """Close every open ask: nobody decides them any more."""
+    for number in state.open_asks:
+        yield AskClosed(ask=state.asks[number - 1].id, why=why, by=by)
+
+
+def _asks(state: State, now: Micros) -> Iterator[AskOpened]:
+    """Open the asks that calls need before they may go on: approvals, and unsure outcomes."""
+    count = len(state.asks)
+    asked = {state.asks[n - 1].call for n in state.open_asks}
+    for number in state.at_hand:
+        call = state.calls[number - 1]
+        if asked and call.id in asked:
+            continue
+        if needs_approval(state, call, now):
+            count += 1
+            yield approval(call, ask_id(count), now)
+        elif call.unsure and not call.error and not call.traits.check:
+            count += 1
+            yield AskOpened(
+                ask=ask_id(count),
+                ask_kind="unsure",
+                call=call.id,
+                question=f"Nobody knows whether {call.use.tool} took effect. Did it?",
+                data=call.use.args,
+                audience=call.traits.audience,
+                four_eyes=call.traits.four_eyes,
+            )
+
+
+def needs_approval(state: State, call: Call, now: Micros) -> bool:
+    """Tell whether a person must let the call be made first, or once more: a yes expires."""
+    if not call.traits.approve or not (call.again or call.stage is Stage.PROPOSED):
+        return False
+    given = state.ask(call.approval.ask) if call.approval is not None else None
+    return given is None or (given.expires is not None and given.expires <= now)
+
+
+def approval(call: Call, ask: AskId, now: Micros) -> AskOpened:
+    """Return the ask for a person's yes to `call`, bound to its arguments."""
+    return AskOpened(
+        ask=ask,
+        ask_kind="approval",
+        call=call.id,
+        question=f"Let the agent call {call.use.tool}?",
+        data=call.use.args,
+        blocking=call.traits.approve == "block",
+        audience=call.traits.audience,
+        four_eyes=call.traits.four_eyes,
+        args_hash=args_hash(call.use.args),
+        expires=later(now, call.traits.ask_ttl) if call.traits.ask_ttl else None,
+    )
+
+
+def _message(state: State, now: Micros) -> Entry | None:
+    """Take up the first message whose turn it is.
+
+    With an answer at hand nothing has to be suspended. Mid-chain, a frame is pushed, unless
+    the stack is full: then the message waits until a frame closes.
+    """
+    at_hand = state.answer is not None and not state.open
+    for waiting in state.pending:
+        if waiting.kind != "message" or waiting.due is not None:
+            continue
+        if at_hand and (waiting.urgency != "later" or not state.frames):
+            return MessageTaken(message=waiting.seq)
+        full = len(state.frames) >= state.started.frame_depth
+        if not at_hand and waiting.urgency != "later" and not full:
+            return _frame(state, waiting, now)
+    return None
+
+
+def _frame(state: State, waiting: Pending, now: Micros) -> FramePushed:
+    plan = journaled_text.own_plan(state)
+    done, total = journaled_text.progress(plan)
+    return FramePushed(
+        frame=FrameId(f"f{state.frames_pushed + 1}"),
+        message=waiting.seq,
+        goal=journaled_text.goal(state),
+        done=done if total else state.meter.steps,
+        total=total,
+        next=journaled_text.upcoming(state, plan),
+        expires=later(now, state.started.frame_ttl),
+    )
+
+
+def way_back(state: State, now: Micros) -> FrameResumed | FrameReconstructed:
+    """Return to the thought on top of the stack, honestly if it was held for too long."""
+    frame = state.frames[-1]
+    if now >= frame.expires:
+        return FrameReconstructed(frame=frame.id, words=journaled_text.reconstruction(frame))
+    return FrameResumed(frame=frame.id, words=journaled_text.back_to(frame))
+
+
+def _stopped(state: State) -> tuple[Entry, ...]:
+    """Pause at a cap, or end, when the stop condition is met before a new step."""
+    if state.answer is not None:
+        return tuple(_given_up(state))
+    if state.stop is None:
+        return ()
+    hit = met(state.stop, state.metered)
+    return () if hit is None else (stopped_by(hit),)
+
+
+def stopped_by(hit: Stop) -> CapReached | EndReached:
+    """Return what meeting `hit` means: a pause at a cap, or the end."""
+    if completes(hit):
+        return EndReached(stop=str(hit))
+    return CapReached(stop=str(hit), cap=cap_of(hit))
+
+
+def _given_up(state: State) -> Iterator[UndoGaveUp]:
+    """Before an end: list what will not be tried again, once it is its turn."""
+    if state.in_flight or state.cleaning:
+        return
+    for call, action in remaining(state):
+        cleanup = call.cleanup(action)
+        why = cleanup.error or "its last attempt was cut short"
+        if hopeless(call, action):
+            why = "it may not have happened, and its undo needs to know"
+        elif not cleanup.final and cleanup.attempts < state.started.undo_attempts:
+            return
+        yield UndoGaveUp(call=call.id, action=action, error=why)

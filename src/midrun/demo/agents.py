@@ -1,0 +1,164 @@
+"""The cast: the researcher and its fact checker, played, or on a real model."""
+
+import re
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from midrun.agents.agent import Agent
+from midrun.agents.human import ask_human
+from midrun.core.transcript import Transcript
+from midrun.demo.analysis import find_themes
+from midrun.demo.files import Papers
+from midrun.demo.interruptions import Researcher
+from midrun.demo.model import NAME, Pace, PlayedModel
+from midrun.demo.notes import best_sentences, library, read_note, search_library
+from midrun.demo.script import Course, Line, Play, Script, next_line
+from midrun.models.scripted import Use
+from midrun.ports.model import Model
+from midrun.stops import MaxSteps, MaxTokens
+
+# The fact checker: a child run that looks up claims, one by one, and finds the wrong one.
+
+_FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+class Checker:
+    """The play of the fact checker."""
+
+    def __init__(self) -> None:
+        self._remarks: list[str] = []
+
+    def begin(self, task: str) -> Script:
+        """Check the claims that stand in the task as a list."""
+        claims = re.findall(r"^- (.+)$", task, re.MULTILINE)
+        holding, said = 0, "I look each of them up."
+        for number, claim in enumerate(claims, 1):
+            words = f"{said} Claim {number} of {len(claims)}: {claim}."
+            made = yield Line(words, (Use("search_library", query=claim),))
+            hits = made[0].result
+            found = hits[0] if isinstance(hits, list) and hits else None
+            name = str(found["name"]) if isinstance(found, dict) else ""
+            holds, said = _judged(claim, name)
+            holding += holds
+            self._remarks.append(said)
+        wrong = [remark for remark in self._remarks if remark.startswith("Wrong")]
+        end = " ".join(wrong) or "There is nothing to correct."
+        yield Line(f"{said} {holding} of {len(claims)} claims hold. {end}")
+        return ""
+
+    def redirected(self, text: str) -> Course:
+        """Take note, and go on: a checker has one thing to do."""
+        return Course(words=f"Noted: {text.rstrip('.')}. I finish the check.")
+
+    def asked(self, text: str) -> Script:
+        """Say what was found so far."""
+        del text
+        yield Line(" ".join(self._remarks) or "I have not found anything yet.")
+        return ""
+
+
+def _judged(claim: str, name: str) -> tuple[bool, str]:
+    """Compare the figures of a claim with the sentence that is nearest to it."""
+    note = library().get(name)
+    if note is None:
+        return False, "Nothing in the library says so."
+    (sentence,) = best_sentences(note, claim, 1)
+    if set(_FIGURE.findall(claim)) <= set(_FIGURE.findall(sentence)):
+        return True, f"That holds, see “{note.title}”."
+    return False, f"Wrong: the note “{note.title}” says: {sentence}"
+
+
+SCRIPTED: Final = NAME
+
+AGENT: Final = "researcher"
+
+ROUNDS: Final = 150
+"""Of the analysis at natural speed: some seconds."""
+
+ROUNDS_MIN: Final = 8
+
+STOP: Final = MaxSteps(120) | MaxTokens(400_000)
+
+PROVIDERS: Final = {  # small ones: it is somebody's own money
+    "ANTHROPIC_API_KEY": ("anthropic", "anthropic:claude-haiku-5-5"),
+    "OPENAI_API_KEY": ("openai", "openai:gpt-5.4-mini"),
+}
+
+INSTRUCTIONS: Final = """\
+You write briefings for the council of Larkhaven, an invented town, from its library of notes.
+
+Work in this order, and keep a plan with the `plan` tool that shows it:
+lock the briefing; search the library and read the notes that matter, one at a time, with a
+sentence or two on each; let `find_themes` look at all of them; ask the person with `ask_human`
+what the briefing should put first (cost, shade or upkeep); write the briefing section by
+section with `write_section`, and say each section as you write it; have the figures checked
+with `check_facts`, and correct what was wrong; then mail it to clerk@larkhaven.example with
+`send_mail`.
+
+People interrupt you; that is what you are here to show. When you were cut off, go on from
+there without repeating yourself. When you are given a new instruction, say in one sentence what
+you change, and do it; told to sum up and stop, write a short summary section and end. Answer
+side questions from the library, briefly. Use only what the notes say."""
+
+CHECKING: Final = """\
+You check claims against the library of notes, one by one: search for each, read the note if you
+must, and say whether it holds. End with how many hold, and quote the note for each that does
+not."""
+
+
+NATURAL: Final = Pace()
+
+
+def cast(
+    folder: Path, *, model: str = SCRIPTED, pace: Pace = NATURAL, rounds: int | None = None
+) -> Agent:
+    """Return the researcher, whose files are in `folder`.
+
+    `model` is "provider:model", or "scripted", which plays at `pace` and needs no key. `rounds`
+    is how long the analysis of the played one is; otherwise it goes by the pace.
+    """
+    rounds = rounds or max(ROUNDS_MIN, round(ROUNDS / pace.speed))
+    checker = Agent(
+        "fact-checker",
+        model=_model(model, pace, Checker),
+        instructions=CHECKING,
+        tools=[search_library, read_note],
+    )
+    check = checker.as_tool("check_facts", "Have a colleague check claims against the library.")
+    return Agent(
+        AGENT,
+        model=_model(model, pace, lambda: Researcher(rounds=rounds)),
+        instructions=INSTRUCTIONS,
+        tools=[
+            search_library,
+            read_note,
+            find_themes,
+            ask_human,
+            *Papers(folder).tools(),
+            check,
+        ],
+        stop=STOP,
+    )
+
+
+def choose_model(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the model that the keys in the environment allow, and a word on that."""
+    for key, (package, name) in PROVIDERS.items():
+        if not environ.get(key):
+            continue
+        if find_spec("pydantic_ai") is None or find_spec(package) is None:
+            return SCRIPTED, f"played: {key} is set, but midrun[{package}] is not installed"
+        return name, f"{name}, because {key} is set; --model scripted spends nothing"
+    return SCRIPTED, "played, so it needs no key; it reacts to what you say"
+
+
+def _model(name: str, pace: Pace, play: Callable[[], Play]) -> str | Model:
+    if name != SCRIPTED:
+        return name
+
+    def find(transcript: Transcript) -> Line:
+        return next_line(play(), transcript)
+
+    return PlayedModel(find, pace)

@@ -1,0 +1,199 @@
+"""Papers: what the agent leaves in the world. Drafts, a lock, and an outbox, all of them files.
+
+Each tool declares what may be done about it. A draft has an undo, the lock is released at every
+end of a run, and a mail is for good, so a person has to agree to it first. All of them know a
+call that was made before by its key: a crash in the middle of one asks nobody.
+"""
+
+import os
+from collections.abc import Callable
+from email.message import EmailMessage
+from email.utils import formatdate
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, ParamSpec, TypeAlias, TypeVar
+
+import anyio.to_thread
+
+from midrun.agents.tool import NOT_DONE, Tool, tool
+from midrun.agents.tool_context import Call
+from midrun.core.ids import SECOND
+from midrun.core.values import Json
+from midrun.ports.environment import Clock, wall
+
+SENDER: Final = "assistant@larkhaven.example"
+
+Args: TypeAlias = dict[str, str]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Papers:
+    """The files of the demo in one folder.
+
+    Every run has a draft of its own, `drafts/RUN.md`; the lock is one for all of them.
+    """
+
+    def __init__(self, folder: Path, *, clock: Clock = wall) -> None:
+        self.folder = folder
+        self._clock = clock
+
+    def tools(self) -> list[Tool]:
+        """Return the tools that work on these papers."""
+        return [
+            tool(self._lock, name="lock_briefing", release=self._unlock, idempotent=True),
+            tool(self._write, name="write_section", undo=self._unwrite, idempotent=True),
+            tool(self._read, name="read_draft", read_only=True),
+            tool(self._send, name="send_mail", approve=True, check=self._was_sent),
+        ]
+
+    def draft(self, run: str) -> Path:
+        """Return where the draft of a run is."""
+        return self.folder / "drafts" / f"{run}.md"
+
+    # ── the lock ──────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _lock_file(self) -> Path:
+        return self.folder / "briefing.lock"
+
+    async def _lock(self, call: Call) -> str:
+        """Lock the briefing, so that nobody else works on it. Released when the run ends."""
+        return await _aside(self._locked, call)
+
+    def _locked(self, call: Call) -> str:
+        """Take the lock, whole or not at all: a file that is there has its holder in it."""
+        mine = _put(self._lock_file.with_suffix(f".{_short(call.key)}"), _holder(call))
+        try:
+            os.link(mine, self._lock_file)
+        except FileExistsError:
+            run, _, _ = self._lock_file.read_text("utf-8").partition("\n")
+            if run != call.run_id:
+                raise RuntimeError(f"the briefing is locked by {run}") from None
+        finally:
+            mine.unlink()
+        return "the briefing is locked"
+
+    async def _unlock(self, call: Call, args: Args, result: Json) -> None:
+        del args, result
+        await _aside(self._unlocked, call)
+
+    def _unlocked(self, call: Call) -> None:
+        held = self._lock_file
+        if held.exists() and held.read_text("utf-8").endswith(f"\n{call.original}"):
+            held.unlink()
+
+    # ── the draft ─────────────────────────────────────────────────────────────────────────
+
+    async def _write(self, call: Call, heading: str, text: str) -> dict[str, Json]:  # noqa: D417 - models do not see the call
+        """Write a section of the draft; one of the same heading is replaced.
+
+        Args:
+            heading: Of the section.
+            text: Its text, in Markdown.
+        """
+        return await _aside(self._written, call, heading, text)
+
+    def _written(self, call: Call, heading: str, text: str) -> dict[str, Json]:
+        """Keep what was there before, under the key of the call, and then write."""
+        draft, kept = self.draft(call.run_id), self._before(call.key)
+        if not kept.exists():
+            _put(kept, draft.read_text("utf-8") if draft.exists() else "")
+        heading = " ".join(heading.split())
+        sections = _sections(kept.read_text("utf-8")) | {heading: text.strip()}
+        whole = "\n\n".join(f"## {title}\n\n{body}" for title, body in sections.items())
+        _put(draft, f"{whole}\n")
+        return {
+            "file": str(draft.relative_to(self.folder)),
+            "sections": list[Json](sections),
+            "words": len(whole.split()),
+        }
+
+    async def _unwrite(self, call: Call, args: Args, result: Json) -> None:
+        del args, result
+        await _aside(self._restored, call)
+
+    def _restored(self, call: Call) -> None:
+        """Put back what was there before. Where the call left no trace, it did nothing."""
+        draft, kept = self.draft(call.run_id), self._before(call.original)
+        if not kept.exists():
+            return
+        if before := kept.read_text("utf-8"):
+            _put(draft, before)
+        else:
+            draft.unlink(missing_ok=True)
+        kept.unlink()
+
+    async def _read(self, call: Call) -> str:
+        """Read the draft as it is now."""
+        return await _aside(self._text, call)
+
+    def _text(self, call: Call) -> str:
+        draft = self.draft(call.run_id)
+        return draft.read_text("utf-8") if draft.exists() else ""
+
+    def _before(self, key: str) -> Path:
+        return self.folder / "drafts" / ".before" / f"{_short(key)}.md"
+
+    # ── the outbox ────────────────────────────────────────────────────────────────────────
+
+    async def _send(self, call: Call, to: str, subject: str, note: str) -> str:  # noqa: D417 - models do not see the call
+        """Mail the draft. This cannot be undone, and a person is asked first.
+
+        Args:
+            to: Whom to.
+            subject: Of the mail.
+            note: A few words before the draft.
+        """
+        return await _aside(self._sent, call, to, subject, note)
+
+    def _sent(self, call: Call, to: str, subject: str, note: str) -> str:
+        mail = EmailMessage()
+        mail["From"], mail["To"], mail["Subject"] = SENDER, to, subject
+        mail["Date"] = formatdate(self._clock() / SECOND)
+        mail["Message-ID"] = f"<{_short(call.key)}@larkhaven.example>"
+        mail.set_content(f"{note}\n\n{self._text(call)}")
+        return self._receipt(_put(self._mail(call.key), mail.as_string()))
+
+    async def _was_sent(self, call: Call, args: Args) -> Json:
+        del args
+        return await _aside(self._found, call)
+
+    def _found(self, call: Call) -> Json:
+        mail = self._mail(call.key)
+        return self._receipt(mail) if mail.exists() else NOT_DONE
+
+    def _mail(self, key: str) -> Path:
+        return self.folder / "outbox" / f"{_short(key)}.eml"
+
+    def _receipt(self, mail: Path) -> str:
+        return f"sent: {mail.relative_to(self.folder)}"
+
+
+async def _aside(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Do what waits for a disk in a thread. It is quick, and never left half done."""
+    return await anyio.to_thread.run_sync(partial(work, *args, **kwargs))
+
+
+def _put(path: Path, text: str) -> Path:
+    """Write a file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(text, "utf-8")
+    return beside.replace(path)
+
+
+def _sections(text: str) -> dict[str, str]:
+    """Return the sections of a draft by their headings."""
+    parts = (part.partition("\n") for part in f"\n{text}".split("\n## ")[1:])
+    return {heading.strip(): body.strip() for heading, _, body in parts}
+
+
+def _holder(call: Call) -> str:
+    return f"{call.run_id}\n{call.key}"
+
+
+def _short(key: str) -> str:
+    """Return a key as the name of a file."""
+    return sha256(key.encode()).hexdigest()[:12]

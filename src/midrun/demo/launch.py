@@ -1,0 +1,57 @@
+"""Opening the demo: its files, its agent, and a run that is under way."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from midrun.core.values import TERMINAL
+from midrun.demo.agents import AGENT, NATURAL, SCRIPTED, cast
+from midrun.demo.model import Pace
+from midrun.demo.texts import TASK
+from midrun.runs.midrun import Midrun
+from midrun.runs.run import Run
+from midrun.runs.values import RunView
+
+FOLDER: Final = "midrun-demo"
+STORE: Final = f"sqlite:///{FOLDER}/runs.db"
+
+Opened: TypeAlias = Callable[[str, str, RunView], None]
+"""Is told the link ("" in a terminal), the phase in which a run was found ("" for a new one),
+and how it stands."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """One way to show the demo.
+
+    Everything but the token of the page is beside the store's file: the drafts, the outbox.
+    Files of an earlier demo are used again.
+    """
+
+    store: str = STORE
+    model: str = SCRIPTED
+    pace: Pace = NATURAL
+    actor: str = "user"
+    new: bool = False  # start another run, whether or not one is under way
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are."""
+        parts = urlsplit(self.store)
+        path = parts.path[1:] if parts.scheme == "sqlite" else f"{FOLDER}/runs.db"
+        return Path(unquote(path)).parent
+
+    def midrun(self) -> Midrun:
+        """Return a `Midrun` with the demo's agent, to be opened."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        agent = cast(self.folder.absolute(), model=self.model, pace=self.pace)
+        return Midrun(self.store, agents=[agent])
+
+    async def run(self, mid: Midrun) -> tuple[Run, str]:
+        """Return the newest run that has not ended, and its phase; or a new one, and ""."""
+        for view in () if self.new else (await mid.runs(agent=AGENT)).items:
+            if view.phase not in TERMINAL:
+                return await mid.get(view.run_id), view.phase
+        return await mid.start(AGENT, TASK, labels=["demo"], actor=self.actor), ""

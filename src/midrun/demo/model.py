@@ -1,0 +1,145 @@
+"""The played model: it streams word by word with small pauses, and thinks now and then."""
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from random import Random
+from types import TracebackType
+from typing import Final, TypeAlias
+
+import anyio
+import msgspec
+from anyio.lowlevel import checkpoint
+
+from midrun.codec.strict_json import checked
+from midrun.core.transcript import Transcript
+from midrun.core.values import Reply, Spend
+from midrun.core.values import Use as Wanted
+from midrun.demo.script import Line
+from midrun.errors import ModelFailed
+from midrun.ports.model import Finished, Piece, Prompt, Unpriced
+
+NAME: Final = "scripted"
+WORDS: Final = re.compile(r"\S+\s*|\s+")
+
+FIRST_S: Final = 0.6  # before the first word: a model has to read all that was said
+WORD_S: Final = 0.07
+THOUGHT_S: Final = 0.04
+PAUSE_S: Final = 0.25  # at the end of a sentence
+VARIES: Final = 0.6  # how far up or down, as a part of the whole
+
+Find: TypeAlias = Callable[[Transcript], Line]
+"""Finds what comes next. The same messages must give the same line."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast it speaks: 1 is natural, 2 is twice as fast, infinity does not wait at all."""
+
+    speed: float = 1.0
+
+    def waits(self, pieces: list[Piece]) -> list[float]:
+        """Return the seconds before each piece: uneven, and the same for the same words."""
+        chance = Random("".join(piece.text for piece in pieces[:40]))  # noqa: S311 - for looks
+        waits, wait = [], FIRST_S
+        for piece in pieces:
+            varied = wait * (1 + VARIES * (2 * chance.random() - 1))
+            waits.append(varied / self.speed)
+            wait = THOUGHT_S if piece.kind == "thinking" else WORD_S
+            wait += PAUSE_S if piece.text.rstrip().endswith((".", "!", "?", ":")) else 0
+        return waits
+
+    async def before(self, piece: Piece | Finished, wait: float) -> None:
+        """Wait so many seconds before this piece."""
+        del piece
+        await anyio.sleep(wait)
+
+
+class PlayedModel(Unpriced):
+    """A model that says what `find` finds in the transcript, at a pace.
+
+    A token is a word, and an argument list is one. Asked for a summary by the runtime, it gives
+    one without playing on.
+    """
+
+    name = NAME
+
+    def __init__(self, find: Find, pace: Pace) -> None:
+        self._find = find
+        self._pace = pace
+
+    def stream(
+        self, prompt: Prompt
+    ) -> AbstractAsyncContextManager[AsyncIterator[Piece | Finished]]:
+        """Play what comes next."""
+        return _Speaking(self._pace, lambda: self._line(prompt))
+
+    def _line(self, prompt: Prompt) -> Line:
+        if prompt.asked:
+            return Line(f"In short: {len(prompt.transcript)} messages so far.")
+        try:
+            return self._find(prompt.transcript)
+        except Exception as error:
+            detail = f"{type(error).__name__}: {error}"
+            raise ModelFailed(NAME, "script_failed", detail) from error
+
+
+class _Speaking(
+    AbstractAsyncContextManager[AsyncIterator[Piece | Finished]],
+    AsyncIterator[Piece | Finished],
+):
+    """One line being said. By hand, not as a generator: there is nothing to close."""
+
+    def __init__(self, pace: Pace, find: Callable[[], Line]) -> None:
+        self._pace = pace
+        self._find = find
+        self._parts: list[tuple[float, Piece | Finished]] = []
+        self._place = 0
+
+    async def __aenter__(self) -> AsyncIterator[Piece | Finished]:
+        line = self._find()
+        pieces = _pieces(line)
+        said = _finished(line, len(pieces))
+        self._parts = [*zip(self._pace.waits(pieces), pieces, strict=True), (0.0, said)]
+        await checkpoint()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        self._parts = []
+
+    async def __anext__(self) -> Piece | Finished:
+        if self._place >= len(self._parts):
+            raise StopAsyncIteration
+        wait, piece = self._parts[self._place]
+        self._place += 1
+        await self._pace.before(piece, wait)
+        return piece
+
+
+def _pieces(line: Line) -> list[Piece]:
+    """Return a line as the pieces it is streamed in."""
+    return [
+        *(Piece(kind="thinking", text=word) for word in WORDS.findall(line.thinking)),
+        *(Piece(kind="text", text=word) for word in WORDS.findall(line.text)),
+        *(
+            Piece(kind="args", text=_json(use.args), tool=use.tool, call=number)
+            for number, use in enumerate(line.uses)
+        ),
+    ]
+
+
+def _finished(line: Line, tokens: int) -> Finished:
+    uses = tuple(Wanted(tool=use.tool, args=checked(use.args)) for use in line.uses)
+    reply = Reply(text=line.text, thinking=line.thinking, uses=uses)
+    return Finished(reply=reply, spent=Spend(tokens=tokens))
+
+
+def _json(args: object) -> str:
+    return msgspec.json.encode(args).decode()

@@ -1,0 +1,368 @@
+"""Children: a call that is a run of its own, with its own journal, controlled with its parent.
+
+The parent's call is in flight while its child works. What the child asks is asked on the parent
+as well, and may be answered on either; so is what to do about one that rests for a reason of
+its own: at a cap, paused by a person, under a latch. A pause of the parent is passed on and
+waited for; so is a cancel, so that a child has undone its work before its parent begins to.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+import anyio
+
+from midrun.agents.agent import Agent
+from midrun.agents.tool import Delegate
+from midrun.core import controls as c
+from midrun.core.child_runs import find_child_ask, read_child_caps
+from midrun.core.driver_inputs import AskMoot, AskPerson, Close, TakeBack
+from midrun.core.entries import CallAborted, CallDone, CallFailed, RunStarted
+from midrun.core.evolve import apply
+from midrun.core.ids import AskId, RunId, child_id
+from midrun.core.placeholders import check_hidden
+from midrun.core.run_head import head_of
+from midrun.core.state import Ask, Call, Hold, State
+from midrun.core.values import RESTS, TERMINAL, Actor, Decision, Json, Origin, Phase, UndoSet
+from midrun.driver.context import Means
+from midrun.driver.in_flight_call import Flight
+from midrun.driver.journal_writer import Given, bring, load
+from midrun.errors import (
+    RunExists,
+    RunNotFound,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+)
+from midrun.ports.store import Halt
+
+AGAIN_S: Final = 0.25
+"""How long to wait before a store that cannot write is tried again."""
+
+HELD: Final = frozenset({Phase.PAUSING, Phase.PAUSED, Phase.HALTED})
+
+TROUBLE: Final = (StoreBusy, StoreFull, StoreUnreachable)
+"""What a store is in for a while. Nothing is known of a child then, least of all its end."""
+
+
+async def attend(means: Means, agent: Agent, flight: Flight, state: State) -> Close | AskPerson:
+    """Have the child of a call work, and wait for what becomes of it."""
+    call, epoch = flight.call, state.epoch
+    tool = agent.tools.get(call.use.tool)
+    if tool is None or tool.agent is None:
+        problem = f"agent {agent.name} has no agent {call.use.tool} any more"
+        return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
+    child = child_id(state.run, call.id)
+    if flight.stop:
+        return Close(epoch=epoch, outcome=CallAborted(call=call.id))
+    with flight.scope:
+        while True:
+            try:
+                return await _attended(means, tool.agent, flight, state, child)
+            except TROUBLE:
+                await anyio.sleep(AGAIN_S)
+    # This process is being left: whoever drives the run next attends to the same child.
+    return Close(epoch=epoch, outcome=CallAborted(call=call.id))
+
+
+async def _attended(
+    means: Means, agent: Delegate, flight: Flight, state: State, child: RunId
+) -> Close | AskPerson:
+    await _begin(means, agent, flight, state, child)
+    await pass_on(means, state.run, flight)  # what was asked before the child was there
+    await _pass_decisions(means, state, flight.call.id, child)
+    await _resume(means, state.run, child)
+    with means.news.of(child) as bell:
+        while True:
+            row = await means.store.row(child)
+            if row.head.phase is Phase.PAUSED and not flight.stop:
+                await _resume(means, state.run, child)  # it was held a moment too long
+            if row.head.phase in RESTS:
+                found = await load(means.store, child)
+                end_ = _end(flight, state, found)
+                if end_ is None and await _rests_alone(means, state, found):
+                    end_ = _stands(found, flight, state)
+                if end_ is not None:
+                    return end_
+            await bell.wait()
+
+
+def _end(flight: Flight, state: State, child: State) -> Close | AskPerson | None:
+    """Return what a child that rests means for its call; None: it is waited for."""
+    call, epoch = flight.call.id, state.epoch
+    match child.phase:
+        case Phase.COMPLETED:
+            led = tuple(name for name in child.steered_by if name not in state.steered_by)
+            done = CallDone(call=call, result=child.output, steered_by=led)
+            return Close(epoch=epoch, outcome=done)
+        case Phase.FAILED if not flight.stop:
+            error = child.error.error if child.error else "it failed"
+            return Close(epoch=epoch, outcome=CallFailed(call=call, error=error))
+        case Phase.CANCELLED if not flight.stop:
+            error = f"run {child.run} was cancelled"
+            return Close(epoch=epoch, outcome=CallFailed(call=call, error=error))
+        case Phase.WAITING if not flight.stop and child.open_asks:
+            return _asked(child, flight, state)
+        case _ if flight.stop:
+            return Close(epoch=epoch, outcome=CallAborted(call=call))
+        case _:
+            return None
+
+
+async def _rests_alone(means: Means, parent: State, child: State) -> bool:
+    """Tell whether the child rests for a reason of its own, which a person must see to."""
+    if child.phase is Phase.PAUSED:
+        return child.hold is None or child.hold.by != _parent(parent.run).name
+    if child.phase is not Phase.HALTED:
+        return False
+    halts = await means.store.halts()
+    return _covered(child, halts) and not _covered(parent, halts)
+
+
+def _covered(state: State, halts: Iterable[Halt]) -> bool:
+    spec = state.started
+    return any(halt.covers(state.run, spec.agent, spec.labels) for halt in halts)
+
+
+def _stands(child: State, flight: Flight, state: State) -> AskPerson:
+    """Show on the parent that its child does not go on by itself, and what would help."""
+    hold = child.hold or Hold()
+    why, help_ = f"is paused by {hold.by or 'somebody'}", "answer anything to let it go on"
+    if child.phase is Phase.HALTED:
+        why, help_ = "is halted", "it goes on when the latch is lifted"
+    elif child.wheel:
+        why, help_ = f"was taken over by {child.wheel}", "it goes on when it is handed back"
+    elif hold.why == "cap" and hold.cap:
+        why = f"is paused at its {hold.cap.removesuffix('s').replace('_', ' ')} cap"
+        help_ = f'raise it there, or answer with the new bound: {{"{hold.cap}": …}}'
+    data: Json = {
+        "run": child.run,
+        "ask": "",
+        "kind": "question",
+        "tool": "",
+        "why": "",
+        "data": {"phase": child.phase, "reason": hold.why, "cap": hold.cap},
+    }
+    return AskPerson(
+        epoch=state.epoch,
+        call=flight.call.id,
+        question=f"Child {child.run} {why}: {help_}.",
+        data=data,
+        child=True,
+        of="question",
+        audience="operator" if hold.cap else "",  # as for every cap that is raised over HTTP
+    )
+
+
+def _asked(child: State, flight: Flight, state: State) -> AskPerson:
+    """Show the first thing that the child asks on its parent."""
+    ask = child.asks[child.open_asks[0] - 1]
+    about = child.call(ask.call)
+    data: Json = {
+        "run": child.run,
+        "ask": ask.id,
+        "kind": ask.kind,
+        "tool": about.use.tool if about else "",
+        "why": about.use.why if about else "",
+        "data": ask.data,
+        **_hidden(ask, about),
+    }
+    return AskPerson(
+        epoch=state.epoch,
+        call=flight.call.id,
+        question=ask.question,
+        data=data,
+        child=True,
+        of=ask.kind,
+        audience=ask.audience,
+        four_eyes=ask.four_eyes,
+        excluded=ask.excluded,
+        expires=ask.expires,
+        continuation=None if ask.continuation is None else {},  # so that it can be declined
+    )
+
+
+def _hidden(ask: Ask, about: Call | None) -> dict[str, Json]:
+    """Return the data about hidden arguments in a child's ask, for the parent's ask."""
+    if about is None:
+        return {}
+    words, approvable = check_hidden(ask, about.use)
+    inner = ask.data if ask.ask_kind == "child" and isinstance(ask.data, dict) else {}
+    secret = inner.get("secret") or list(about.use.traits.secret)
+    told = {"hidden": words, "unapprovable": not approvable, "secret": secret}
+    return {name: value for name, value in told.items() if value}
+
+
+async def _begin(
+    means: Means, agent: Delegate, flight: Flight, state: State, child: RunId
+) -> None:
+    """Start the child, unless an earlier attempt has; its id follows from the call's."""
+    args = flight.call.use.args
+    task = args.get("task", "") if isinstance(args, dict) else ""
+    started = RunStarted(
+        task=str(task),
+        **agent.spec(),
+        labels=state.started.labels,
+        parent=Origin(run=state.run, call=flight.call.id),
+        steered_by=tuple(name for name in flight.call.steered_by if name != state.started.by),
+        by=state.started.by,
+        role=state.started.role,
+    )
+    empty = State(run=child)
+    head = head_of(apply(empty, [started], means.clock()))
+    try:
+        appended = await means.store.create(child, [started], head=head)
+    except RunExists:
+        return
+    means.hear(child, apply(empty, [started], appended.at))
+
+
+async def _pass_decisions(means: Means, state: State, call: str, child: RunId) -> None:
+    """Pass on to the child what somebody decided on its parent."""
+    for ask in state.asks:
+        if ask.call != call or ask.closed != "answered" or ask.decision is None:
+            continue
+        if not (meant := find_child_ask(ask)):
+            await _bring(means, child, _let_go(state.run, ask, ask.decision.value))
+            continue
+        found = await load(means.store, child)
+        open_now = found.ask(meant)
+        if open_now is not None and not open_now.closed:
+            ruled = await bring(means.store, found, _decided(ask, open_now.id), means.clock)
+            means.hear(child, ruled.after)
+
+
+def _let_go(parent: RunId, ask: Ask, answer: Json) -> c.Resume:
+    """Return what an answer about a child that rests means: go on, with these bounds if given.
+
+    Under a request id of its own, so that it is applied once however often it is passed on.
+    """
+    # The ruling refuses bounds of a user; an older version may have recorded such an answer.
+    caps = read_child_caps(ask, answer) if ask.role == "operator" else {}
+    by = Actor(name=ask.by, role=ask.role)
+    return c.Resume(caps=caps, by=by, request=f"{parent}/{ask.id}")
+
+
+def _decided(ask: Ask, meant: AskId) -> c.Control:
+    decision = ask.decision or Decision(choice="decline")
+    by = Actor(name=ask.by, role=ask.role)
+    match decision.choice:
+        case "answer":
+            return c.Answer(ask=meant, value=decision.value, by=by)
+        case "approve":
+            return c.Approve(ask=meant, args=decision.value, by=by)
+        case _:
+            return c.Decline(ask=meant, reason=decision.reason, by=by)
+
+
+async def _resume(means: Means, parent: RunId, child: RunId) -> None:
+    """Let a child go on that was paused with its parent, and only for that."""
+    found = await load(means.store, child)
+    hold = found.hold
+    if found.phase is Phase.PAUSED and hold is not None and hold.by == _parent(parent).name:
+        ruled = await bring(means.store, found, c.Resume(by=_parent(parent)), means.clock)
+        means.hear(child, ruled.after)
+
+
+async def _rested(means: Means, child: RunId, phases: Collection[Phase]) -> State:
+    """Wait until the child is in one of `phases`."""
+    with means.news.of(child) as bell:
+        while True:
+            row = await means.store.row(child)
+            if row.head.phase in phases:
+                return await load(means.store, child)
+            await bell.wait()
+
+
+async def pass_on(means: Means, parent: RunId, flight: Flight) -> None:
+    """Pass what was asked of the parent on to the child of a call in flight."""
+    order, by = flight.passed_on, _parent(parent)
+    if order is None:
+        return
+    control: c.Control = c.Halt(by=by)
+    if order.control == "pause":
+        control = c.Pause(now=order.now, by=by)
+    elif order.control == "cancel":
+        control = c.Cancel(undo=order.undo, by=by)
+    while not flight.over:
+        try:
+            await _bring(means, order.child, control)
+        except RunNotFound:
+            return  # it is told as soon as it is there
+        except StoreError:
+            await anyio.sleep(AGAIN_S)
+        else:
+            means.news.tell(order.child)  # it may rest already: then its call ends now
+            return
+
+
+async def end(means: Means, parent: State, child: RunId) -> str:
+    """End a child that its parent leaves behind or takes back, and wait until it has undone.
+
+    Returns what it could not undo, in words; nothing if it left nothing.
+    """
+    while True:
+        try:
+            left = len((await _ended(means, parent, child)).residue)
+        except RunNotFound:
+            return ""  # it was never begun
+        except TROUBLE:
+            await anyio.sleep(AGAIN_S)
+        else:
+            return f"run {child} could not undo or release {left} of its calls" if left else ""
+
+
+async def _ended(means: Means, parent: State, child: RunId) -> State:
+    undo: UndoSet = parent.cancel.undo if parent.cancel else "in_flight"
+    by = _parent(parent.run)
+    await _bring(means, child, c.Cancel(undo=undo, by=by))
+    ended = await _rested(means, child, TERMINAL)
+    if undo == "all":  # also what it had done when it ended, before anybody told it
+        await _bring(means, child, TakeBack(parent=parent.run))
+        ended = await _rested(means, child, TERMINAL)
+    if ended.residue and parent.retried:
+        # Once for each time that somebody wants the parent's undo retried, by whatever driver.
+        request = f"{parent.run}/undo/{parent.retried}"
+        await _bring(means, child, c.RetryUndo(by=by, request=request))
+        ended = await _rested(means, child, TERMINAL)
+    return ended
+
+
+async def _bring(means: Means, child: RunId, given: Given) -> None:
+    ruled = await bring(means.store, await load(means.store, child), given, means.clock)
+    if ruled.entries:
+        means.hear(child, ruled.after)
+
+
+async def tell_parent(means: Means, child: State) -> bool:
+    """Tell a parent that its child's ask was settled on the child; False: do not drive it.
+
+    A child is not driven while its parent is held: it is paused with it.
+    """
+    origin = child.started.parent
+    if origin is None:
+        return True
+    try:
+        parent = await load(means.store, origin.run)
+    except RunNotFound:
+        return True  # it was exported without its parent
+    for number in parent.open_asks:
+        ask = parent.asks[number - 1]
+        if ask.ask_kind == "child" and ask.call == origin.call and _moot(ask, child):
+            ruled = await bring(means.store, parent, AskMoot(ask=ask.id), means.clock)
+            means.hear(origin.run, ruled.after)
+    if parent.phase in HELD and child.phase in {Phase.QUEUED, Phase.RUNNING}:
+        await _bring(means, child.run, c.Pause(by=_parent(origin.run)))
+        return False
+    return True
+
+
+def _moot(ask: Ask, child: State) -> bool:
+    if not (meant := find_child_ask(ask)):
+        return child.phase not in {Phase.PAUSED, Phase.HALTED} and not child.wheel
+    found = child.ask(meant)
+    return found is None or bool(found.closed)
+
+
+def _parent(run: RunId) -> Actor:
+    return Actor(name=f"run:{run}", role="system")

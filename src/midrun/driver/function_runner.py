@@ -1,0 +1,220 @@
+"""Running user functions: in the loop, in a process that can be killed, or in a thread.
+
+- **async** runs in the event loop, in an asyncio task of its own, and is cancelled there
+  (`user_tasks.py`).
+- **blocking** and found by its name runs in a process of its own, which can really be killed.
+- **blocking** otherwise (a closure, a method, `in_process=True`) runs in a thread, which nobody
+  can stop: told to stop, it has its grace to end by itself, and then its outcome is unknown.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import cached_property, partial
+from typing import TypeAlias, cast
+
+import anyio
+import anyio.to_thread
+from anyio import from_thread
+
+from midrun.agents.agent import Agent
+from midrun.agents.signature import Function
+from midrun.agents.tool import NOT_DONE, Tool, is_async, place_of
+from midrun.agents.tool_context import Call
+from midrun.codec.safe_repr import safe_repr
+from midrun.codec.strict_json import checked, encode_in_steps
+from midrun.core.ids import call_key, undo_key
+from midrun.core.state import State
+from midrun.core.values import Json
+from midrun.driver.context import Means
+from midrun.driver.in_flight_call import Flight
+from midrun.driver.live import Delta
+from midrun.driver.slices import QUICK, run_in_slices
+from midrun.driver.subprocess.protocol import (
+    CallFacts,
+    Died,
+    Errand,
+    ErrandForm,
+    NotDone,
+    Outcome,
+    Raised,
+    Returned,
+    unrun,
+)
+from midrun.driver.user_code_errors import end_of, must_go_on
+from midrun.driver.user_tasks import THREADS
+from midrun.errors import NotJson, TooLarge
+
+End: TypeAlias = Outcome | None
+"""How a function ended; None if it was stopped before it could."""
+
+
+class Performance:
+    """One function of a tool, run for one flight."""
+
+    def __init__(
+        self, means: Means, agent: Agent, tool: Tool, flight: Flight, state: State
+    ) -> None:
+        self._means = means
+        self._grace = agent.grace
+        self._tool = tool
+        self._environment = agent.tool_environment | tool.environment
+        self._flight = flight
+        self._run = state.run
+        self._epoch = state.epoch
+
+    @cached_property
+    def _facts(self) -> CallFacts:
+        """What the call knows of itself, for a function that wants to know."""
+        run, flight = self._run, self._flight
+        original = call_key(run, flight.call.id)
+        cleans = flight.form in {"undo", "release"}
+        return CallFacts(
+            key=undo_key(run, flight.call.id, flight.action) if cleans else original,
+            original=original,
+            run_id=run,
+            epoch=self._epoch,
+            attempt=flight.attempt,
+            progress=flight.call.progress,
+        )
+
+    @property
+    def _label(self) -> str:
+        """The name of the function in the log."""
+        flight = self._flight
+        hook = "" if flight.form == "call" else f"{flight.form} of "
+        return f"{hook}tool {self._tool.name} (call {flight.call.id} of run {self._run})"
+
+    async def tool(self, arguments: dict[str, object]) -> End:
+        """Make the call with these arguments."""
+        tool = self._tool
+        given = (self._call(tool.fn),) if tool.takes_call else ()
+        work = partial(tool.fn, *given, **arguments)
+        return await self._carry_out(tool, work, "tool", self._flight.call.use.args)
+
+    async def hook(self, function: Function, *args: Json) -> End:
+        """Run an undo, a release or a check: with the call, and then `args`."""
+        work = partial(function, self._call(function), *args)
+        return await self._carry_out(function, work, "hook", list(args))
+
+    def blocks_thread(self, what: Function | Tool) -> bool:
+        """Tell whether it runs where nobody can stop it."""
+        function = what.fn if isinstance(what, Tool) else what
+        if is_async(function):
+            return False
+        return bool(self._tool.in_process) or place_of(what) is None
+
+    async def _carry_out(
+        self,
+        what: Function | Tool,
+        work: Callable[[], object],
+        form: ErrandForm,
+        args: Json,
+    ) -> End:
+        in_loop = what.is_async if isinstance(what, Tool) else is_async(what)
+        if in_loop:
+            return await self._in_loop(cast("Callable[[], Awaitable[object]]", work), form)
+        place = None if self._tool.in_process else place_of(what)
+        if place is None:
+            return await self._in_thread(work, form)
+        errand = Errand(target=place, form=form, args=args, call=self._facts)
+        return await self._in_process(errand)
+
+    async def _in_loop(self, work: Callable[[], Awaitable[object]], form: ErrandForm) -> End:
+        flight = self._flight
+        with flight.scope:
+            try:
+                value = await self._means.user_tasks.run(
+                    work, label=self._label, grace=self._grace, flight=flight
+                )
+            except BaseException as error:
+                if must_go_on(error):
+                    raise
+                return end_of(error)
+            return await _returned_in_slices(value, form)
+        return None
+
+    async def _in_process(self, errand: Errand) -> End:
+        running = None
+        with self._flight.scope:
+            async with self._means.zygote.running(
+                errand,
+                environment=self._environment,
+                save=self._flight.save,
+                note=self._note,
+                grace=self._grace,
+            ) as running:
+                await running.outcome()
+        # Only now: what finished within its grace has its outcome, cancelled or not.
+        ended = None if running is None else running.ended
+        if isinstance(ended, Died) and not (self._flight.stop or self._means.holder.alive()):
+            # The zygote has killed it because the lease lapsed. That says nothing about the
+            # call: the drive is dropped, and the next one finds it as it finds any orphan.
+            self._means.holder.on_fence()
+        return ended
+
+    async def _in_thread(self, work: Callable[[], object], form: ErrandForm) -> End:
+        """Nothing reaches a thread: it is waited for, unless the process itself is left."""
+        return await anyio.to_thread.run_sync(
+            partial(_end, work, form, self._label),
+            abandon_on_cancel=True,
+            limiter=self._means.threads,
+        )
+
+    def _call(self, function: Function) -> Call:
+        facts, save, note = self._facts, self._flight.save, self._note
+        # In a thread nothing can be awaited: there, the work is done when the call returns.
+        blocks = not is_async(function)
+        return Call(
+            key=facts.key,
+            original=facts.original,
+            run_id=facts.run_id,
+            epoch=facts.epoch,
+            attempt=facts.attempt,
+            progress=facts.progress,
+            answered=self._flight.call.answered,
+            saver=(lambda progress: from_thread.run(save, progress)) if blocks else save,
+            noter=(lambda text: from_thread.run(note, text)) if blocks else note,
+        )
+
+    async def _note(self, text: str) -> None:
+        call = self._flight.call
+        self._means.live.tell(
+            Delta(run=self._run, call=call.id, kind="note", text=text, tool=call.use.tool)
+        )
+
+
+def _end(work: Callable[[], object], form: ErrandForm, label: str) -> Outcome:
+    """Do `work` in a thread and return its outcome; Ctrl-C is never raised there."""
+    THREADS.add(label)
+    try:
+        return _returned(work(), form)
+    except BaseException as error:  # noqa: BLE001 - user code: all that it raises is its own
+        return end_of(error)
+    finally:
+        THREADS.discard(label)
+
+
+async def _returned_in_slices(value: object, form: ErrandForm) -> Returned | NotDone | Raised:
+    """Check a returned value, as `_returned` does; walk a large one in slices."""
+    try:
+        checked(value, "result", QUICK)
+    except NotJson:
+        return _returned(value, form)
+    except TooLarge:
+        try:
+            value, _ = await run_in_slices(encode_in_steps(value, "result"))
+        except (NotJson, TooLarge) as problem:
+            return Returned(problem=str(problem), shown=safe_repr(value))
+        return Returned(value=value)
+    return _returned(value, form)
+
+
+def _returned(value: object, form: ErrandForm) -> Returned | NotDone | Raised:
+    """Take what came back; that it is not JSON does not undo what has happened."""
+    if (unmade := unrun(value, form)) is not None:
+        return unmade
+    if value is NOT_DONE:
+        return NotDone()
+    try:
+        return Returned(value=checked(value, "result"))
+    except (NotJson, TooLarge) as problem:
+        return Returned(problem=str(problem), shown=safe_repr(value))

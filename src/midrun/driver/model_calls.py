@@ -1,0 +1,150 @@
+"""Speaking: one model call, from its prompt to what the journal says of it."""
+
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from midrun.agents.agent import Agent
+from midrun.core.entries import CallAborted, CallDone, CallFailed
+from midrun.core.retries import retry_at, worth_waiting
+from midrun.core.state import State
+from midrun.core.transcript import Transcript
+from midrun.core.values import Reply, Spend, Use
+from midrun.driver.context import Means
+from midrun.driver.in_flight_call import Flight
+from midrun.driver.live import Delta
+from midrun.driver.user_code_errors import must_go_on, words
+from midrun.errors import ModelFailed
+from midrun.ports.model import Finished, Model, Piece, Prompt
+
+CONDENSE = (
+    "Summarise this conversation so that the work can go on from the summary alone: the task, "
+    "what was done and found, decisions, open questions, what comes next. Do not call tools."
+)
+
+CALLS_MAX: Final = 128
+"""How many calls one reply may ask for.
+
+A provider that has lost count must not hold up all that is driven in this process: each call is
+planned, journaled and started before anything else.
+"""
+
+TOO_MANY: Final = f"one reply may ask for {CALLS_MAX} calls; ask again for what is still needed"
+
+
+def prompt_for(agent: Agent, state: State, *, condense: bool = False) -> Prompt:
+    """Return what the model is given in `state`."""
+    return Prompt(
+        instructions=agent.instructions,
+        transcript=Transcript(state),
+        tools=agent.specs,  # also for a summary: a history with calls needs them
+        asked=CONDENSE if condense else "",
+    )
+
+
+class _Said:
+    """What a model has said so far: kept whatever becomes of the rest."""
+
+    __slots__ = ("finished", "text", "thinking")
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.thinking: list[str] = []
+        self.finished: Finished | None = None
+
+
+async def speak(
+    means: Means, agent: Agent, flight: Flight, state: State
+) -> CallDone | CallFailed | CallAborted:
+    """Have the model reply; closed midway, what it had said is kept.
+
+    The calls of a reply that was not finished are never made: nobody knows what it was about to
+    ask for.
+    """
+    call = flight.call
+    said = _Said()
+    try:
+        with flight.scope:
+            model = means.model_of(agent)
+            prompt = prompt_for(agent, state, condense=call.purpose == "condense")
+            await means.user_tasks.run(
+                partial(_listen, means, flight, state, model, prompt, said),
+                label=f"model {model.name} (call {call.id} of run {state.run})",
+                grace=agent.grace,
+                flight=flight,
+            )
+    except ModelFailed as error:
+        return _failed(means, flight, error, said)
+    except BaseException as error:
+        if must_go_on(error):
+            raise
+        return _broken(flight, error, said)
+    if said.finished is None and not flight.scope.cancel_called:
+        ended = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
+        return _failed(means, flight, ended, said)
+    if said.finished is None:
+        return CallAborted(
+            call=call.id, text="".join(said.text), thinking="".join(said.thinking)
+        )
+    return CallDone(
+        call=call.id,
+        reply=_completed(agent, said.finished.reply),
+        spent=_believed(said.finished.spent),
+    )
+
+
+async def _listen(
+    means: Means, flight: Flight, state: State, model: Model, prompt: Prompt, said: _Said
+) -> None:
+    live, run, call = means.live, state.run, flight.call.id
+    if state.prefix:
+        live.tell(Delta(run=run, call=call, kind="text", text=f"{state.prefix}\n\n"))
+    async with model.stream(prompt) as stream:
+        async for piece in stream:
+            if isinstance(piece, Piece):
+                if piece.kind != "args":
+                    (said.text if piece.kind == "text" else said.thinking).append(piece.text)
+                text, tool = piece.text, piece.tool
+                live.tell(Delta(run=run, call=call, kind=piece.kind, text=text, tool=tool))
+            else:
+                said.finished = piece
+
+
+def _failed(means: Means, flight: Flight, error: ModelFailed, said: _Said) -> CallFailed:
+    transient = error.transient and worth_waiting(error.retry_after)
+    again = None
+    if transient:
+        again = retry_at(
+            means.clock(), flight.attempt, chance=means.chance(), asked=error.retry_after
+        )
+    return CallFailed(
+        call=flight.call.id,
+        error=str(error),
+        code=error.reason,
+        transient=transient,
+        retry_at=again,
+        text="".join(said.text),
+    )
+
+
+def _broken(flight: Flight, error: BaseException, said: _Said) -> CallFailed:
+    """A model is anybody's code: what it raises fails the run, resumably, and no other."""
+    text = "".join(said.text)
+    return CallFailed(call=flight.call.id, error=words(error), code="model_error", text=text)
+
+
+def _believed(spent: Spend | None) -> Spend | None:
+    """Return what a provider says was used, unless it cannot be: nobody gives money back."""
+    if spent is None or spent.tokens < 0 or spent.cost < 0:
+        return None
+    return spent
+
+
+def _completed(agent: Agent, reply: Reply) -> Reply:
+    """Complete what the model asks for by what the agent knows of its tools."""
+    uses = tuple(agent.offered(use) for use in reply.uses[:CALLS_MAX])
+    if left := reply.uses[CALLS_MAX:]:
+        problem = f"not made, nor were {len(left) - 1} more that followed: {TOO_MANY}"
+        uses = (*uses, Use(tool=left[0].tool, refused=problem))
+    return replace(reply, uses=uses) if uses else reply

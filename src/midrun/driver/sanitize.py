@@ -1,0 +1,97 @@
+"""Keeping: evidence as it can be journaled, whatever somebody's code returned or said.
+
+A call has happened by the time its outcome turns out to be too long, or no text that can be
+stored. Then what can be kept of it is kept, and the rest is said in words.
+"""
+
+from typing import TypeVar, cast
+
+from msgspec.structs import replace
+
+from midrun.codec.journal import encode_entry, prepare_entry
+from midrun.codec.safe_repr import safe_repr, safe_str
+from midrun.core.driver_inputs import AskPerson, Close, Evidence, Fail, SettleCall
+from midrun.core.entries import AskOpened, CallAborted, CallDone, CallFailed, CallSettled, Entry
+from midrun.core.ids import AskId
+from midrun.driver.slices import QUICK, run_in_slices
+from midrun.errors import NotJson, TooLarge
+
+E = TypeVar("E", bound=Entry)
+
+
+async def keep(given: Evidence) -> Evidence:
+    """Return `given`, or as much of it as can be journaled.
+
+    A large outcome is walked and encoded here, in slices; the store is then quick about it.
+    """
+    match given:
+        case Close(outcome=outcome):
+            kept, problem = await _prepared(outcome)
+            if problem:
+                return Close(epoch=given.epoch, outcome=_brief(outcome, problem))
+            return given if kept is outcome else Close(epoch=given.epoch, outcome=kept)
+        case AskPerson():
+            opened, problem = await _prepared(_asked(given))
+            if not problem:
+                return replace(given, data=opened.data)
+            error = f"its question cannot be kept: {problem}"
+            failed = CallFailed(call=given.call, error=error)
+            return Close(epoch=given.epoch, outcome=failed)
+        case SettleCall(call=call, happened=happened, result=result):
+            settled = CallSettled(call=call, happened=happened, result=result)
+            sound, problem = await _prepared(settled)
+            return replace(given, result=safe_repr(result) if problem else sound.result)
+        case Fail(error=error, code=code):
+            return Fail(epoch=given.epoch, error=safe_str(error), code=safe_str(code))
+        case _:
+            return given
+
+
+async def _prepared(entry: E) -> tuple[E, str]:
+    """Return `entry` as it can be stored, or why it cannot be."""
+    try:
+        return await prepare(entry), ""
+    except (NotJson, TooLarge) as error:
+        return entry, safe_str(error)
+
+
+async def prepare(entry: E) -> E:
+    """Return `entry` as it can be stored; if it is large, in slices.
+
+    Raises:
+        NotJson, TooLarge: it cannot be stored.
+    """
+    try:
+        encode_entry(entry, QUICK)
+    except TooLarge:
+        return cast("E", await run_in_slices(prepare_entry(entry)))
+    return entry
+
+
+def _asked(given: AskPerson) -> AskOpened:
+    return AskOpened(
+        ask=AskId("a1"),
+        ask_kind="question",
+        call=given.call,
+        question=given.question,
+        data=given.data,
+        continuation=given.continuation,
+    )
+
+
+def _brief(outcome: Entry, problem: str) -> CallDone | CallFailed | CallAborted:
+    """Return what can be said of an outcome that cannot be stored as it is."""
+    match outcome:
+        case CallDone(call=call, reply=None, result=result):
+            shown = safe_repr(result)
+            return CallDone(call=call, result=shown, encoding_error=problem)
+        case CallDone(call=call):
+            error = f"what the model said cannot be kept: {problem}"
+            return CallFailed(call=call, error=error, code="model_error")
+        case CallFailed(call=call, transient=transient, retry_at=retry_at):
+            error = safe_str(outcome.error)
+            return CallFailed(call=call, error=error, transient=transient, retry_at=retry_at)
+        case CallAborted(call=call, final=final):
+            return CallAborted(call=call, text=safe_str(outcome.text), final=final)
+        case _:
+            raise AssertionError(outcome)

@@ -1,0 +1,162 @@
+"""What a child of the zygote does: one errand, one answer, and out.
+
+A tool runs in the main thread, so it may handle signals: SIGTERM ends it on the spot unless it
+has a handler of its own, with which it can tidy up within its grace.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from typing import Final, Never, cast
+
+import msgspec
+
+from midrun.agents.human import PauseHere
+from midrun.agents.signature import Function
+from midrun.agents.tool import NOT_DONE, Tool
+from midrun.agents.tool_context import Call
+from midrun.agents.tool_environment import DECLARE, is_missing_variable
+from midrun.codec.safe_repr import safe_repr, safe_str
+from midrun.codec.strict_json import checked
+from midrun.core.values import Json
+from midrun.driver.subprocess.protocol import (
+    LENGTH,
+    RESULT_MAX,
+    Answer,
+    Asked,
+    Errand,
+    NotDone,
+    Note,
+    Raised,
+    Returned,
+    Said,
+    Save,
+    errand_of,
+    framed,
+    unrun,
+)
+from midrun.errors import NotJson, TooLarge
+
+NO_ANSWER: Final = 70
+"""The exit code of a child that had something to say and could not."""
+
+
+class Channel:
+    """The child's end of its call's socket."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_inheritable(fd, False)  # noqa: FBT003 - the name of the function says it
+        self._socket = socket.socket(fileno=fd)
+        self._identity = self._identify()
+        self._turn = threading.Lock()  # a tool may save from several threads
+
+    def receive(self) -> bytes:
+        """Return the body of the next frame."""
+        (size,) = LENGTH.unpack(self._exactly(LENGTH.size))
+        return self._exactly(size)
+
+    def send(self, message: Said) -> None:
+        """Say something.
+
+        Raises:
+            OSError: the runtime is not listening, or a tool that closes descriptors which are
+                not its own has closed this one.
+        """
+        if self._identify() != self._identity:
+            raise OSError("the descriptor has come to mean something else")
+        self._socket.sendall(framed(message))
+
+    def ask(self, message: Save | Note) -> None:
+        """Say something, and return once the runtime has done it."""
+        with self._turn:
+            self.send(message)
+            self.receive()
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            if not more:
+                raise EOFError
+            data += more
+        return bytes(data)
+
+    def _identify(self) -> tuple[int, int]:
+        found = os.fstat(self._socket.fileno())
+        return found.st_dev, found.st_ino
+
+
+def perform(channel: Channel, found: object) -> Never:
+    """Do the errand that comes over `channel` with the function `found`, answer, and exit."""
+    code = NO_ANSWER
+    try:
+        errand = errand_of(channel.receive())
+        channel.send(_answer(errand, found, channel))
+        code = 0
+    except (EOFError, OSError):
+        pass  # nobody listens any more
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+
+def _answer(errand: Errand, found: object, channel: Channel) -> Answer:
+    try:
+        value = _value(errand, found, _call(errand, channel))
+        # From here on it is done, and that should still be told within the grace.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    except PauseHere as pause:
+        return Asked(question=pause.question, data=pause.data, continuation=pause.continuation)
+    except BaseException as error:  # noqa: BLE001 - SystemExit, too, is an answer
+        advice = f". {DECLARE}" if is_missing_variable(error) else ""
+        return Raised(kind=type(error).__name__, message=f"{safe_str(error)}{advice}")
+    if value is NOT_DONE:
+        return NotDone()
+    if (problem := unrun(value, errand.form)) is not None:
+        return problem
+    try:
+        return Returned(value=_storable(value))
+    except (NotJson, TooLarge) as error:
+        return Returned(problem=str(error), shown=safe_repr(value))
+
+
+def _storable(value: object) -> Json:
+    plain = checked(value, "result")
+    size = len(msgspec.json.encode(plain))  # `checked` counts only what costs no time to count
+    if size > RESULT_MAX:
+        raise TooLarge("result", size, RESULT_MAX)
+    return plain
+
+
+def _call(errand: Errand, channel: Channel) -> Call:
+    facts = errand.call
+    return Call(
+        key=facts.key,
+        original=facts.original,
+        run_id=facts.run_id,
+        epoch=facts.epoch,
+        attempt=facts.attempt,
+        progress=facts.progress,
+        saver=lambda progress: channel.ask(Save(progress)),
+        noter=lambda text: channel.ask(Note(text)),
+    )
+
+
+def _value(errand: Errand, found: object, call: Call) -> object:
+    if errand.form == "tool":
+        tool = found if isinstance(found, Tool) else Tool.of(_function(found))
+        arguments = tool.parse(errand.args)
+        return tool.fn(call, **arguments) if tool.takes_call else tool.fn(**arguments)
+    hook = found.fn if isinstance(found, Tool) else _function(found)
+    return hook(call, *msgspec.convert(errand.args, list[Json]))
+
+
+def _function(found: object) -> Function:
+    if not callable(found):
+        raise TypeError(f"{safe_repr(found)} is not a function")
+    return cast("Function", found)

@@ -1,0 +1,245 @@
+"""Acting: one tool call, undo, release or check, and what the journal says of its end."""
+
+from collections.abc import Awaitable
+from typing import Final
+
+import anyio
+
+from midrun.agents.agent import Agent
+from midrun.agents.signature import BadArguments
+from midrun.agents.tool import Tool
+from midrun.core.driver_inputs import AskPerson, Close, CloseUndo, Fail, SettleCall
+from midrun.core.entries import (
+    CallAborted,
+    CallDone,
+    CallFailed,
+    CallUnknown,
+    UndoDone,
+    UndoFailed,
+    UndoUnknown,
+)
+from midrun.core.ids import child_id
+from midrun.core.retries import NOT_IMPORTABLE, retry_at
+from midrun.core.state import Call, Stage, State
+from midrun.core.values import Json
+from midrun.driver import child_runs
+from midrun.driver.context import Means
+from midrun.driver.function_runner import End, Performance
+from midrun.driver.in_flight_call import Flight
+from midrun.driver.subprocess.protocol import Asked, Died, NotDone, Raised, Returned
+from midrun.errors import OutcomeUnknown
+
+HOOK_S: Final = 60.0
+"""How long one attempt to undo, release or check may take where the tool does not say."""
+
+UNKNOWN: Final = OutcomeUnknown.__name__
+"""What a tool raises that cannot say whether it took effect; by name: it may come from afar."""
+
+REDACTED: Final = (
+    "not executed: some of its arguments, or of the answer that it asked for, were redacted, "
+    "and the process that knew them is gone; ask for it again, with all of its arguments"
+)
+
+CHECKS: Final = 3
+"""How often a check that raises is tried before the run fails, resumably."""
+
+
+async def act(means: Means, agent: Agent, flight: Flight, state: State) -> Close | AskPerson:
+    """Make the tool call of `flight`; its end, or its question to a person, is the evidence."""
+    epoch, call = state.epoch, flight.call
+    tool = agent.tools.get(call.use.tool)
+    if tool is None:
+        problem = f"agent {agent.name} has no tool {call.use.tool} any more"
+        return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
+    if call.approval is not None and call.traits.version != tool.traits.version:
+        problem = "not executed: the tool has changed since a person approved this call"
+        return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
+    if means.vault.is_lost(state.run, [call.use.args, call.answered]):
+        failed = CallFailed(call=call.id, error=REDACTED, code="redacted")
+        return Close(epoch=epoch, outcome=failed)
+    try:
+        arguments = tool.parse(call.use.args)
+    except BadArguments as error:  # a person edited them, or the tool changed
+        failed = CallFailed(call=call.id, error=str(error), code="bad_arguments")
+        return Close(epoch=epoch, outcome=failed)
+    if tool.timeout is not None:
+        flight.overdue = Close(epoch=epoch, outcome=_not_stopped(call, tool))
+    performance = Performance(means, agent, tool, flight, state)
+    end, limited = await _within(_seconds(tool), performance.tool(arguments))
+    if isinstance(end, Asked) and flight.stop in {"", "paused"}:
+        return AskPerson(
+            epoch=epoch,
+            call=call.id,
+            question=end.question,
+            data=end.data,
+            continuation=end.continuation,
+        )
+    outcome = _timed_out(call, tool) if limited else _outcome(call, flight, end)
+    return Close(epoch=epoch, outcome=outcome)
+
+
+def _outcome(
+    call: Call, flight: Flight, end: End
+) -> CallDone | CallFailed | CallAborted | CallUnknown:
+    match end:
+        case Returned(value=value, problem=problem, shown=shown):
+            result = shown if problem else value
+            return CallDone(call=call.id, result=result, encoding_error=problem)
+        case Raised(kind=kind) if kind == UNKNOWN:
+            return _perhaps(call, _words(end))
+        case Raised() if flight.stop and _may_be_of_a_stop(end):
+            return CallAborted(call=call.id)
+        case Raised(not_found=not_found):
+            code = NOT_IMPORTABLE if not_found else ""
+            return CallFailed(call=call.id, error=_words(end), code=code)
+        case Died(started=started) if not flight.stop:
+            if not started:
+                return CallFailed(call=call.id, error=_words(end))
+            return _perhaps(call, _words(end))  # it may have acted before it died
+        case _:
+            return CallAborted(call=call.id)
+
+
+def _may_be_of_a_stop(end: End) -> bool:
+    """Tell whether code that was told to stop may have raised because of that.
+
+    Libraries make errors of their own out of a cancellation: *connection closed*, say. The call
+    was stopped midway then, and has not failed by itself: it may have taken effect.
+    """
+    return isinstance(end, Raised) and end.kind != UNKNOWN and not end.not_found
+
+
+def _perhaps(call: Call, error: str) -> CallFailed | CallAborted | CallUnknown:
+    """Say that it may have happened, where that matters: if it is not safe to make again.
+
+    One that is safe is not made again by itself all the same, or it would do so for ever; what
+    it may have left behind is undone or released as if it was stopped.
+    """
+    if not call.harmless:
+        return CallUnknown(call=call.id)
+    if call.lasting:
+        return CallAborted(call=call.id, final=True)
+    return CallFailed(call=call.id, error=error)
+
+
+def _timed_out(call: Call, tool: Tool) -> CallFailed | CallAborted:
+    """A call that took too long is not made again by itself, or it would do so for ever."""
+    if call.harmless and not call.lasting:
+        return CallFailed(call=call.id, error=f"timed out after {_seconds(tool):g} s")
+    return CallAborted(call=call.id, final=True)
+
+
+def _not_stopped(call: Call, tool: Tool) -> CallFailed | CallAborted | CallUnknown:
+    """Return the end of a call that took too long and does not stop: it may still act."""
+    if call.harmless:
+        return _timed_out(call, tool)
+    return CallUnknown(call=call.id, why="not_responding")
+
+
+async def clean(
+    means: Means, agent: Agent, flight: Flight, state: State
+) -> UndoDone | UndoFailed | UndoUnknown:
+    """Take the effect of a call back, or release what it holds."""
+    call, action = flight.call, flight.action
+    if call.call_kind == "child":
+        with flight.scope:
+            left = await child_runs.end(means, state, child_id(state.run, call.id))
+            if left:  # it has tried and given up: nothing changes by waiting
+                return UndoFailed(call=call.id, action=action, error=left)
+            return UndoDone(call=call.id, action=action)
+        return UndoUnknown(call=call.id, action=action)
+    problem = f"it took too long and did not stop, so this {action} may still be at work"
+    failed = UndoFailed(call=call.id, action=action, error=problem, final=True)
+    flight.overdue = CloseUndo(epoch=state.epoch, outcome=failed)
+    end, limited = await _hook(means, agent, flight, state, action)
+    if isinstance(end, Returned | NotDone):
+        return UndoDone(call=call.id, action=action)
+    if end is None and not limited:
+        return UndoUnknown(call=call.id, action=action)  # cut short; made again, same key
+    again = retry_at(means.clock(), flight.attempt, chance=means.chance())
+    return UndoFailed(call=call.id, action=action, error=_words(end), retry_at=again)
+
+
+async def check(
+    means: Means, agent: Agent, flight: Flight, state: State
+) -> SettleCall | Fail | None:
+    """Ask the tool itself whether an unknown call took effect.
+
+    One that was made again and is unknown again gives the far end time first: to come back, or
+    to show what came late. Otherwise it would be made as often as it can fail.
+    """
+    epoch, call = state.epoch, flight.call
+    unsettled = f"cannot find out whether {call.use.tool} took effect"
+    problem = f"{unsettled}: its check took too long and did not stop"
+    flight.overdue = Fail(epoch=epoch, error=problem, code="check_failed")
+    end: End = None
+    if call.attempt > 1:
+        await _wait(means, flight, call.attempt - 1)
+        if flight.stop:
+            return None
+    for attempt in range(1, CHECKS + 1):
+        end, _ = await _hook(means, agent, flight, state, "check")
+        if isinstance(end, Returned | NotDone):
+            happened = isinstance(end, Returned)
+            result = end.value if isinstance(end, Returned) else None
+            return SettleCall(epoch=epoch, call=call.id, happened=happened, result=result)
+        if flight.stop:
+            return None
+        if attempt < CHECKS:
+            await _wait(means, flight, attempt)
+    return Fail(epoch=epoch, error=f"{unsettled}: {_words(end)}", code="check_failed")
+
+
+async def _wait(means: Means, flight: Flight, attempt: int) -> None:
+    """Wait as long as one waits after so many attempts; who stops the flight ends it."""
+    now = means.clock()
+    with flight.scope:
+        await anyio.sleep((retry_at(now, attempt, chance=means.chance()) - now) / 1e6)
+
+
+async def _hook(
+    means: Means, agent: Agent, flight: Flight, state: State, name: str
+) -> tuple[End, bool]:
+    """Run the hook of that name; return how it ended, and whether its time was up."""
+    call = flight.call
+    tool = agent.tools.get(call.use.tool)
+    function = getattr(tool, name, None)
+    if tool is None or function is None:
+        problem = f"agent {agent.name} has no {name} for {call.use.tool} any more"
+        return Raised(kind="LookupError", message=problem), False
+    performance = Performance(means, agent, tool, flight, state)
+    given = (call.use.args,) if name == "check" else (call.use.args, _result(call))
+    # A thread cannot be stopped: given up, it would still be at it when the next one begins.
+    seconds = None if performance.blocks_thread(function) else _seconds(tool) or HOOK_S
+    return await _within(seconds, performance.hook(function, *given))
+
+
+async def _within(seconds: float | None, work: Awaitable[End]) -> tuple[End, bool]:
+    """Await `work` for so long; return how it ended, and whether its time was up."""
+    if seconds is None:
+        return await work, False
+    with anyio.move_on_after(seconds) as limit:
+        end = await work
+        return end, limit.cancel_called and _may_be_of_a_stop(end)
+    return None, True
+
+
+def _result(call: Call) -> Json:
+    """Return what the call returned, as far as anybody knows."""
+    return call.result if call.stage is Stage.DONE else None
+
+
+def _seconds(tool: Tool) -> float | None:
+    return None if tool.timeout is None else tool.timeout.total_seconds()
+
+
+def _words(end: End) -> str:
+    match end:
+        case Raised(kind=kind, message=message):
+            return f"{kind}: {message}"
+        case Died(detail=detail):
+            return f"its process died: {detail}"
+        case Asked():
+            return "it asked a person, which an undo, a release or a check cannot"
+        case _:
+            return "it took too long"

@@ -1,9 +1,0 @@
-"""Runs placed on machines by Temporal; what happens in them is in the store alone.
-
-Temporal decides where a run is driven, the journal who may drive it. A run that rests has no
-workflow. An outage of Temporal delays new placements and disturbs nothing that is at work.
-"""
-
-from midrun.engines.temporal.engine import Temporal
-
-__all__ = ["Temporal"]

@@ -1,0 +1,148 @@
+"""Deliveries: what a webhook is sent, as CloudEvents 1.0 has it, and how it is signed.
+
+The signature is that of *Standard Webhooks*: an HMAC-SHA256 of the id, the time and the body.
+Who has the secret knows that it comes from here, that it is whole, and when it was sent.
+"""
+
+import base64
+import binascii
+import hmac
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from midrun.core.entries import (
+    Entry,
+    Record,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunPaused,
+    RunWaiting,
+)
+from midrun.core.ids import Micros, RunId, Seq, date_of
+from midrun.core.state import State
+from midrun.core.values import Json
+from midrun.errors import Misconfigured
+
+CONTENT_TYPE: Final = "application/cloudevents+json; charset=utf-8"
+SOURCE: Final = "/v1/runs"
+PREFIX: Final = "whsec_"
+SECRET_MIN: Final = 16
+"""Bytes that a secret has at least: what is shorter can be guessed."""
+
+SAID_MAX: Final = 4000
+"""Characters of what an agent said, or what went wrong: a message, not a document."""
+
+
+class Delivery(Struct, frozen=True, kw_only=True):
+    """One thing to be told. `id` is the same however often it is sent."""
+
+    id: str
+    seq: Seq
+    body: bytes
+
+
+def type_of(entry: Entry) -> str:
+    """Return the type under which an entry is told; "" if it is nothing to be told."""
+    match entry:
+        case RunWaiting():
+            word = "waiting"
+        case RunPaused(why="cap"):
+            word = "paused"
+        case RunFailed():
+            word = "failed"
+        case RunCompleted():
+            word = "completed"
+        case RunCancelled():
+            word = "cancelled"
+        case _:
+            return ""
+    return f"dev.midrun.run.{word}.v1"
+
+
+def delivery(run: RunId, record: Record, state: State) -> Delivery:
+    """Return what is told of an entry; `state` is what the journal meant right after it."""
+    id_ = f"{run}:{record.seq}"
+    at = date_of(record.at).isoformat(timespec="milliseconds")
+    told = {
+        "specversion": "1.0",
+        "id": id_,
+        "source": SOURCE,
+        "type": type_of(record.entry),
+        "subject": run,
+        "time": at.replace("+00:00", "Z"),
+        "datacontenttype": "application/json",
+        "data": _data(run, record, state),
+    }
+    return Delivery(id=id_, seq=record.seq, body=msgspec.json.encode(told))
+
+
+def _data(run: RunId, record: Record, state: State) -> dict[str, Json]:
+    spec = state.started
+    data: dict[str, Json] = {
+        "run_id": run,
+        "seq": record.seq,
+        "phase": state.phase,
+        "agent": spec.agent,
+        "task": spec.task[:SAID_MAX],
+        "labels": list(spec.labels),
+        "thread": spec.thread,
+    }
+    match record.entry:
+        case RunWaiting():
+            data["asks"] = [_ask(state, number) for number in state.open_asks]
+        case RunPaused():
+            data["cap"] = state.hold.cap if state.hold is not None else ""
+        case RunFailed(error=error, code=code):
+            data |= {"error": error[:SAID_MAX], "code": code}
+        case RunCompleted(output=output):
+            data["output"] = output[:SAID_MAX]
+        case RunCancelled(residue=residue):
+            data["not_undone"] = len(residue)
+        case _:
+            raise AssertionError(record.entry)
+    return data
+
+
+def _ask(state: State, number: int) -> dict[str, Json]:
+    ask = state.asks[number - 1]
+    call = state.call(ask.call)
+    return {
+        "id": ask.id,
+        "kind": ask.kind,
+        "question": ask.question[:SAID_MAX],
+        "tool": call.use.tool if call is not None else "",
+        "audience": ask.audience,
+    }
+
+
+def key_of(secret: str) -> bytes:
+    """Return the key that a secret is: text, or `whsec_` and base64.
+
+    Raises:
+        Misconfigured: it is too short, or not base64.
+    """
+    key = secret.encode()
+    if secret.startswith(PREFIX):
+        try:
+            key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+        except binascii.Error:
+            raise Misconfigured("webhook secret", "what follows whsec_ is base64") from None
+    if len(key) < SECRET_MIN:
+        raise Misconfigured("webhook secret", f"it has at least {SECRET_MIN} bytes")
+    return key
+
+
+def signed(sent: Delivery, key: bytes, now: Micros) -> dict[str, str]:
+    """Return the headers of a delivery that is sent now."""
+    seconds = now // 1_000_000
+    content = b"%b.%d.%b" % (sent.id.encode(), seconds, sent.body)
+    mac = base64.b64encode(hmac.digest(key, content, "sha256")).decode()
+    return {
+        "Content-Type": CONTENT_TYPE,
+        "webhook-id": sent.id,
+        "webhook-timestamp": str(seconds),
+        "webhook-signature": f"v1,{mac}",
+    }

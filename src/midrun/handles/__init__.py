@@ -1,1 +1,0 @@
-"""Handles: what a program holds of runs, here or over HTTP, and what it gets back."""

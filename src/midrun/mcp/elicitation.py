@@ -1,0 +1,227 @@
+"""Turns questions of an MCP server into asks, and their answers into protocol responses.
+
+Since the protocol of 2026-07-28 a server that needs input ends the call with an
+`InputRequiredResult`: its questions (`input_requests`), and an opaque `request_state`.
+Nothing is left open. The client makes the same call again, with the answers and the state.
+
+So a question may take days and outlive every process: the requests and the state are the
+continuation of a durable ask, which is stored in the journal (`agents.pausing.PauseHere`). A
+result with several requests becomes several asks, one after the other; only when all of them
+are answered is the server called again.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final, NoReturn, cast
+
+import msgspec
+from mcp_types import (
+    ElicitRequest,
+    ElicitRequestURLParams,
+    ElicitResult,
+    InputRequiredResult,
+    InputResponses,
+)
+from msgspec import Struct
+
+from midrun.agents.human import PauseHere
+from midrun.core.values import Json
+from midrun.mcp.results import ToolFailed
+
+YES_WORDS: Final = frozenset({"yes", "true"})
+NO_WORDS: Final = frozenset({"no", "false"})
+
+Schema = Mapping[str, Json]
+
+
+class Continuation(Struct, frozen=True, kw_only=True):
+    """The state of a call that waits for answers; the first of `requests` is being asked."""
+
+    request_state: str | None
+    requests: list[tuple[str, Json]]
+    responses: dict[str, Json]
+
+
+class QuestionDecision(Struct, frozen=True, kw_only=True):
+    """The decision of a person on a question, as it is in `Call.answered`."""
+
+    continuation: Continuation
+    choice: str
+    value: Json
+
+
+def ask_for_input(result: InputRequiredResult) -> NoReturn:
+    """Ask a person for the input that the server needs.
+
+    Raises:
+        PauseHere: in all other cases; this is how a tool asks.
+        ToolFailed: the server wants a model's reply (sampling) or folders (roots).
+    """
+    requests: list[tuple[str, Json]] = []
+    for key, request in (result.input_requests or {}).items():
+        if not isinstance(request, ElicitRequest):
+            raise ToolFailed(
+                f"Cannot complete the call: the server asks for {request.method}, which "
+                "midrun does not offer."
+            )
+        requests.append(
+            (key, request.model_dump(by_alias=True, mode="json", exclude_none=True))
+        )
+    _ask_first(
+        Continuation(request_state=result.request_state, requests=requests, responses={})
+    )
+
+
+def read_responses(answered: Json) -> tuple[InputResponses | None, str | None]:
+    """Return the responses and the server's state to send with the call after `answered`.
+
+    Both are None for a call that has asked nothing yet.
+
+    Raises:
+        PauseHere: the answer does not fit its form, or another request is still to be asked.
+    """
+    if answered is None:
+        return None, None
+    decision = msgspec.convert(answered, QuestionDecision)
+    kept = decision.continuation
+    (key, asked), *others = kept.requests
+    try:
+        response = _make_response(ElicitRequest.model_validate(asked), decision)
+    except ValueError as problem:
+        _ask_first(kept, f"Cannot use the last answer: {problem}. ")
+    responses = {**kept.responses, key: response}
+    if others:
+        _ask_first(msgspec.structs.replace(kept, requests=others, responses=responses))
+    made = {key: ElicitResult.model_validate(each) for key, each in responses.items()}
+    return cast("InputResponses", made), kept.request_state
+
+
+def _ask_first(kept: Continuation, problem: str = "") -> NoReturn:
+    _, asked = kept.requests[0]
+    params = ElicitRequest.model_validate(asked).params
+    data: dict[str, Json]
+    if isinstance(params, ElicitRequestURLParams):
+        data = {"url": params.url, "options": ["done"]}
+    else:
+        data = {**params.requested_schema, "options": _list_options(params.requested_schema)}
+    question = problem + (params.message or "The server needs some input.")
+    raise PauseHere(question, data, msgspec.to_builtins(kept))
+
+
+def _make_response(request: ElicitRequest, decision: QuestionDecision) -> Json:
+    if decision.choice == "decline":
+        return {"action": "decline"}
+    if isinstance(request.params, ElicitRequestURLParams):
+        return {"action": "accept"}
+    content = _read_form(request.params.requested_schema, decision.value)
+    return {"action": "accept", "content": content}
+
+
+# ── forms ────────────────────────────────────────────────────────────────────
+
+
+def _list_fields(schema: Schema) -> dict[str, Schema]:
+    fields = schema.get("properties")
+    return cast("dict[str, Schema]", fields) if isinstance(fields, dict) else {}
+
+
+def _list_options(schema: Schema) -> list[Json]:
+    """Return the answers to choose from, where the form has at most one field."""
+    match list(_list_fields(schema).values()):
+        case []:
+            return ["ok"]
+        case [{"type": "boolean"}]:
+            return ["yes", "no"]
+        case [field] if field.get("type") != "array":
+            return _list_choices(field)
+        case _:
+            return []
+
+
+def _list_choices(field: Schema) -> list[Json]:
+    """Return the values that a field may have, in any of the protocol's spellings."""
+    enum = field.get("enum")
+    if isinstance(enum, list):
+        return enum
+    titled = field.get("oneOf") or field.get("anyOf")
+    found = titled if isinstance(titled, list) else []
+    return [each["const"] for each in found if isinstance(each, dict) and "const" in each]
+
+
+def _read_form(schema: Schema, value: Json) -> dict[str, Json]:
+    """Return the values of a form, as its fields declare them.
+
+    A form with one field takes the bare value, and one without fields anything. Text is read
+    as the field wants it: on the page and in the terminal all answers are typed.
+
+    Raises:
+        ValueError: the answer does not fit; the text says why.
+    """
+    fields = _list_fields(schema)
+    if not fields:
+        return {}
+    if len(fields) > 1 and isinstance(value, str):
+        value = _parse_json(value)
+    given = value if isinstance(value, dict) and value.keys() <= fields.keys() else None
+    if given is None and len(fields) == 1:
+        given = {next(iter(fields)): value}
+    if given is None:
+        raise ValueError(f"expected an object with the fields {', '.join(fields)}")
+    required = schema.get("required")
+    for name in required if isinstance(required, list) else ():
+        if given.get(str(name)) is None:
+            raise ValueError(f"{name} is required")
+    return {name: _convert_field(name, fields[name], item) for name, item in given.items()}
+
+
+def _parse_json(text: str) -> Json:
+    try:
+        return cast("Json", json.loads(text))
+    except ValueError:
+        return text
+
+
+def _convert_field(name: str, field: Schema, value: Json) -> Json:
+    if field.get("type") == "array":
+        items = value.split(",") if isinstance(value, str) else value
+        within = field.get("items")
+        choices = _list_choices(within) if isinstance(within, dict) else []
+        if not isinstance(items, list):
+            raise ValueError(f"{name} must be a list, got {json.dumps(value)}")
+        return [_check_choice(name, choices, str(item).strip()) for item in items]
+    return _check_choice(name, _list_choices(field), _convert_scalar(name, field, value))
+
+
+def _convert_scalar(name: str, field: Schema, value: Json) -> Json:
+    kind = field.get("type")
+    word = value.strip().lower() if isinstance(value, str) else ""
+    match kind:
+        case "boolean" if isinstance(value, bool) or word in YES_WORDS | NO_WORDS:
+            return value if isinstance(value, bool) else word in YES_WORDS
+        case "integer" | "number" if isinstance(value, int | float | str):
+            number = _parse_number(value)
+            if number is not None and (kind == "number" or number == int(number)):
+                return int(number) if kind == "integer" else number
+        case "string" if isinstance(value, str):
+            return value
+        case "string" if isinstance(value, int | float):
+            return json.dumps(value)  # typed: 42 was read as a number on its way here
+    raise ValueError(f"{name} must be of type {kind}, got {json.dumps(value)}")
+
+
+def _parse_number(value: float | str) -> float | None:
+    """Return `value` as a finite number, or None; a bool is not a number."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number = value if isinstance(value, int) else float(value)
+    except ValueError:
+        return None
+    return number if abs(number) < float("inf") else None
+
+
+def _check_choice(name: str, choices: list[Json], value: Json) -> Json:
+    if choices and value not in choices:
+        allowed = ", ".join(json.dumps(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {allowed}, got {json.dumps(value)}")
+    return value

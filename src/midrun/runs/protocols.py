@@ -1,0 +1,155 @@
+"""The interface of the two handles, for code that does not mind where the runs are.
+
+`Midrun` and `Run` are these, and so is what `midrun.connect` gives. What each method promises
+is said once, on those two.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Protocol, Self, Unpack
+
+from midrun.agents.agent import Agent
+from midrun.agents.checkpoint import Checkpoint
+from midrun.agents.outcome import Outcome
+from midrun.core.ids import RunId
+from midrun.core.stops import Stop
+from midrun.core.values import Json, UndoSet, Urgency, When
+from midrun.ports.store import Page
+from midrun.runs.validation import Asking, Moment, Who
+from midrun.runs.values import FeedItem, OpenAsk, Receipt, RunView, Verdict
+from midrun.text.report import Report
+
+# ruff: noqa: D102 - documented once, on `midrun.runs.run.Run` and `midrun.runs.midrun.Midrun`
+
+
+class AnyRun(Protocol):
+    """One run, wherever it is."""
+
+    @property
+    def id(self) -> RunId: ...
+
+    async def pause(
+        self, *, now: bool = ..., hold: timedelta | None = ..., **asking: Unpack[Asking]
+    ) -> Receipt: ...
+    async def resume(
+        self,
+        instruction: str | None = ...,
+        *,
+        caps: dict[str, float] | None = ...,
+        **asking: Unpack[Asking],
+    ) -> Receipt: ...
+    async def redirect(
+        self, text: str, *, when: When = ..., **asking: Unpack[Asking]
+    ) -> Receipt: ...
+    async def say(
+        self,
+        text: str,
+        *,
+        urgency: Urgency = ...,
+        at: Moment | None = ...,
+        **asking: Unpack[Asking],
+    ) -> Receipt: ...
+    async def answer(
+        self, value: Json, *, ask: str | None = ..., **asking: Unpack[Asking]
+    ) -> Receipt: ...
+    async def approve(
+        self, *, ask: str | None = ..., args: Json = ..., **asking: Unpack[Asking]
+    ) -> Receipt: ...
+    async def decline(
+        self,
+        reason: str = ...,
+        *,
+        ask: str | None = ...,
+        actor: Who = ...,
+        request_id: str | None = ...,
+        seen: int | None = ...,
+    ) -> Receipt: ...
+    async def cancel(self, *, undo: UndoSet = ..., **asking: Unpack[Asking]) -> Receipt: ...
+    async def raise_cap(
+        self,
+        *,
+        actor: Who = ...,
+        reason: str | None = ...,
+        request_id: str | None = ...,
+        seen: int | None = ...,
+        **caps: float,
+    ) -> Receipt: ...
+    async def withdraw(self, seq: int, **asking: Unpack[Asking]) -> Receipt: ...
+    async def force_pause(self, **asking: Unpack[Asking]) -> Receipt: ...
+    async def retry_undo(self, **asking: Unpack[Asking]) -> Receipt: ...
+    async def accept_residue(self, **asking: Unpack[Asking]) -> Receipt: ...
+    async def resume_frame(self, frame: str, **asking: Unpack[Asking]) -> Receipt: ...
+    async def drop_frame(self, frame: str, **asking: Unpack[Asking]) -> Receipt: ...
+    async def take_over(self, **asking: Unpack[Asking]) -> Receipt: ...
+    async def write(self, text: str, **asking: Unpack[Asking]) -> Receipt: ...
+    async def use_tool(self, tool: str, args: Json, **asking: Unpack[Asking]) -> Receipt: ...
+    async def hand_back(
+        self, instruction: str | None = ..., **asking: Unpack[Asking]
+    ) -> Receipt: ...
+    async def fork(
+        self,
+        seq: int | None = ...,
+        *,
+        instruction: str | None = ...,
+        actor: Who = ...,
+        request_id: str | None = ...,
+    ) -> "AnyRun": ...
+
+    async def view(self) -> RunView: ...
+    async def until(self, *phases: str) -> RunView: ...
+    async def result(self) -> Outcome: ...
+    async def report(self) -> Report: ...
+    async def checkpoint(self, *, expires: timedelta | None = ...) -> Checkpoint: ...
+    async def export(self) -> tuple[bytes, ...]: ...
+    def feed(self, after: int = ...) -> AsyncGenerator[FeedItem, None]: ...
+
+
+class AnyMidrun(Protocol):
+    """The runs of one store, here or behind a server. An async context manager."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None: ...
+
+    async def start(
+        self,
+        agent: str | Agent,
+        task: str,
+        *,
+        thread: str | None = ...,
+        labels: Sequence[str] | None = ...,
+        stop: Stop | None = ...,
+        request_id: str | None = ...,
+        actor: Who = ...,
+    ) -> AnyRun: ...
+    async def get(self, run_id: str) -> AnyRun: ...
+    async def runs(
+        self,
+        *,
+        phase: str | None = ...,
+        agent: str | None = ...,
+        label: str | None = ...,
+        thread: str | None = ...,
+        limit: int = ...,
+        cursor: str | None = ...,
+    ) -> Page[RunView]: ...
+    async def named(self, beginning: str) -> tuple[RunId, ...]: ...
+    async def asks(self) -> tuple[OpenAsk, ...]: ...
+    async def resume(
+        self,
+        checkpoint: Checkpoint,
+        answer: Json = ...,
+        *,
+        instruction: str | None = ...,
+        caps: dict[str, float] | None = ...,
+        actor: Who = ...,
+        request_id: str | None = ...,
+    ) -> AnyRun: ...
+    async def verify(self, run_id: str) -> Verdict: ...
+    async def halt(self, reason: str, *, scope: str = ..., actor: Who) -> None: ...
+    async def lift(self, *, scope: str = ..., actor: Who) -> bool: ...

@@ -1,0 +1,92 @@
+"""Verification of a stored run: its chain, its invariants, its row, and its imports."""
+
+from collections.abc import Mapping, Sequence
+
+from anyio import to_thread
+
+from midrun.codec.hash_chain import PLAIN, Chain, chain_of
+from midrun.codec.journal import decode_lines
+from midrun.core.entries import LeaseTaken, Record, RunImported
+from midrun.core.ids import RunId, Seq
+from midrun.errors import JournalCorrupt, JournalTooNew
+from midrun.ports.store import Indexed, RunRow, Store
+from midrun.runs.values import Import, Verdict
+from midrun.verify.checks import Problem
+from midrun.verify.hash_chain import check_chain, check_imports
+from midrun.verify.journal import check_journal
+
+
+async def verdict_on(store: Store, run: RunId) -> Verdict:
+    """Check the chain over the stored bytes, the invariants, and the row of the run."""
+    if isinstance(store, Indexed):
+        row, index = await store.indexed_row(run)
+    else:
+        row, index = await store.row(run), {}
+    pairs = (await store.lines(run))[: row.seq]
+    # Aside: for a long journal the checks take longer than an event loop may be held up.
+    return await to_thread.run_sync(_check_all, row, index, pairs, chain_of(store))
+
+
+def _check_all(
+    row: RunRow, index: Mapping[str, object], pairs: Sequence[tuple[bytes, bytes]], chain: Chain
+) -> Verdict:
+    run, head = row.run, (row.seq, row.hash)
+    imported: Import | None = None
+    found = list(check_chain(pairs, chain=chain.next, first=chain.first(run), head=head))
+    if not found:
+        try:
+            records = decode_lines(run, (line for line, _ in pairs))
+        except (JournalCorrupt, JournalTooNew) as error:
+            found.append(Problem(invariant="I4", seq=error.seq, text=str(error)))
+        else:
+            found += check_journal(records, run=run, head=row.head)
+            found += check_row(row, index, records)
+            lines = (line for line, _ in pairs)
+            found += check_imports(lines, records, chain=PLAIN.next, first=PLAIN.first(run))
+            imported = find_last_import(records)
+    return Verdict(run_id=run, entries=len(pairs), problems=tuple(found), imported=imported)
+
+
+def check_row(
+    row: RunRow, index: Mapping[str, object], records: Sequence[Record]
+) -> list[Problem]:
+    """Compare the columns that lists, leases and wake-ups use with the journal.
+
+    `check_journal` has compared the head of the row with the fold. `index` has copies of its
+    fields, which queries select by.
+    """
+    taken = [r.entry.epoch for r in records if isinstance(r.entry, LeaseTaken)]
+    right: dict[str, object] = {
+        "epoch": max(taken, default=0),
+        "started_at": records[0].at,
+        "changed_at": records[-1].at,
+    }
+    kept: dict[str, object] = {name: getattr(row, name) for name in right}
+    for name, value in index.items():
+        right[name], kept[name] = getattr(row.head, name), value
+    if "labels" in right:  # each once, and in no order
+        right["labels"] = sorted(set(row.head.labels))
+    return [
+        Problem(
+            invariant="I2",
+            seq=row.seq,
+            text=f"The row has {name} {kept[name]!r}, but the journal gives {right[name]!r}.",
+        )
+        for name in right
+        if kept[name] != right[name]
+    ]
+
+
+def find_last_import(records: Sequence[Record]) -> Import | None:
+    """Return the last import of a journal: it covers every entry before it."""
+    for record in reversed(records):
+        if isinstance(entry := record.entry, RunImported):
+            return Import(
+                upto=Seq(record.seq - 1),
+                checkpoint=entry.checkpoint,
+                head=entry.head,
+                by=entry.by,
+                at=record.at,
+                kid=entry.kid,
+            )
+    return None

@@ -1,0 +1,191 @@
+"""The routes of AG-UI and of CopilotKit: a segment as a stream, a replay, and a stop."""
+
+from collections.abc import Iterable
+from contextlib import aclosing
+from typing import Final
+
+import anyio
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from midrun.core.values import TERMINAL, Json
+from midrun.errors import ControlRefused, StoreError
+from midrun.runs.run import Run
+from midrun.server.agui.inputs import ConnectInput, RunAgentInput, StopInput
+from midrun.server.agui.intents import Joined, joined, newest
+from midrun.server.agui.translate import (
+    RESTING,
+    Event,
+    Segment,
+    capabilities,
+    finished,
+    messages,
+)
+from midrun.server.mounting import root_of
+from midrun.server.request_context import Visit, answer
+from midrun.server.schemas import plain
+from midrun.server.sse import Stream, Writer
+
+VERSION: Final = "1.0"
+
+
+async def run_agent(visit: Visit) -> Response:
+    """Run one segment: start, resume or answer, and stream until the run rests."""
+    given = await visit.body(RunAgentInput)
+    return SegmentStream(visit, given, await joined(visit, visit.path["agent"], given))
+
+
+async def connect(visit: Visit) -> Response:
+    """Give what a thread has so far, and follow its run if it is at work."""
+    asked = await visit.body(ConnectInput)
+    given = RunAgentInput(
+        thread_id=asked.thread_id,
+        run_id=asked.run_id or asked.thread_id,
+        protocol_version=asked.protocol_version,
+        state=asked.state,
+    )
+    row = await newest(visit, visit.path["agent"], given.thread_id)
+    if row is None:
+        return Response(b"", media_type="text/event-stream")
+    run = await visit.lobby.mid.get(row.run)
+    state = await visit.lobby.views.state(run.id)
+    return SegmentStream(visit, given, Joined(run=run, state=state), replay=True)
+
+
+async def stop(visit: Visit) -> Response:
+    """Pause the thread's run, or cancel it, as the server was told to take a stop."""
+    await visit.body(StopInput)
+    row = await newest(visit, visit.path["agent"], visit.path["thread"])
+    stopped = row is not None and row.head.phase not in TERMINAL
+    if row is not None and stopped:
+        run = await visit.lobby.mid.get(row.run)
+        await _stop(run, visit, visit.lobby.bridges.stop, "stopped by the user")
+    interrupt = {"type": "RUN_ERROR", "message": "Run stopped by user", "code": "STOPPED"}
+    return answer({"stopped": stopped, "interrupt": interrupt})
+
+
+async def info(visit: Visit) -> Response:
+    """Say what CopilotKit asks of a runtime before it connects."""
+    agents = {
+        name: {
+            "name": name,
+            "description": agent.instructions.partition("\n")[0][:200],
+            "className": "MidrunAgent",
+            "capabilities": capabilities(agent),
+        }
+        for name, agent in visit.lobby.mid.agents.items()
+    }
+    ends = ("list", "inspect", "mutations", "realtimeMetadata")
+    return answer(
+        {
+            "version": "1.75.0",  # of the runtime whose routes these are
+            "agents": agents,
+            "mode": "sse",
+            "threadEndpoints": dict.fromkeys(ends, False),
+            "audioFileTranscriptionEnabled": False,
+            "suggestions": False,
+            "a2uiEnabled": False,
+            "openGenerativeUIEnabled": False,
+            "telemetryDisabled": True,
+        }
+    )
+
+
+class SegmentStream(Stream):
+    """The stream of one segment. Dropped before its end, it asks the run to stop, in time."""
+
+    def __init__(
+        self, visit: Visit, given: RunAgentInput, at: Joined, *, replay: bool = False
+    ) -> None:
+        super().__init__(visit, self._segment)
+        self._given = given
+        self._at = at
+        self._replay = replay
+        self._over = replay  # a replay is only looked at: leaving it means nothing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream; then see what a client that left meant by it."""
+        lobby, run = self._visit.lobby, self._at.run
+        with lobby.attending.of(run.id):
+            await super().__call__(scope, receive, send)
+        if self._over or self._visit.is_over or lobby.bridges.on_disconnect == "continue":
+            return
+        with anyio.move_on_after(lobby.bridges.grace_s):
+            await self._visit.over()
+            return
+        if lobby.attending.anybody(run.id) or lobby.channels.watched(run.id):
+            return
+        await _stop(run, self._visit, lobby.bridges.on_disconnect, "its window was closed")
+
+    async def _segment(self, writer: Writer) -> None:
+        given, run, state = self._given, self._at.run, self._at.state
+        segment = Segment(state, current=given.current)
+        own = {"threadId": given.thread_id, "runId": given.run_id}
+        await _write(writer, [{"type": "RUN_STARTED", **own, "protocolVersion": VERSION}])
+        if self._at.unused:
+            value = self._at.unused
+            await _write(writer, [{"type": "CUSTOM", "name": "midrun.unused", "value": value}])
+        if self._replay:
+            await _write(writer, await self._snapshots(segment))
+        # The request may have changed nothing, or left the run at rest, as an answer to one
+        # of two questions does. Then no entry is to come that ends the segment: it ends with
+        # the newest entry that there is now.
+        now = await self._visit.lobby.views.state(run.id)
+        if now.seq > state.seq or now.phase not in RESTING:
+            async with aclosing(run.feed(state.seq)) as feed:
+                async for item in feed:
+                    await _write(writer, segment.told(item))
+                    if item.seq is not None and item.seq >= now.seq and segment.rests:
+                        break
+        await _write(writer, segment.ended())
+        await _write(writer, await self._snapshots(segment))
+        await _write(writer, finished(segment, given, pause_as=self._pause_as))
+        self._over = True
+
+    @property
+    def _pause_as(self) -> str:
+        chosen = self._visit.lobby.bridges.pause_as
+        if chosen == "auto":
+            return "interrupt" if self._given.current else "success"
+        return chosen
+
+    async def _snapshots(self, segment: Segment) -> list[Event]:
+        """Return everything anew: what a client got in pieces, or not at all, it has then."""
+        shown = await self._visit.lobby.views.shown(self._at.run.id)
+        root = root_of(self._visit.request.scope)
+        view = {"run": plain(shown), "control_url": f"{root}/v1/runs/{shown.run_id}"}
+        ids = {said.text: said.id for said in self._given.messages if said.id}
+        return [
+            _show_view(self._given.state, view),
+            {"type": "MESSAGES_SNAPSHOT", "messages": messages(segment.state, ids)},
+        ]
+
+
+def _show_view(state: Json, view: Event) -> Event:
+    """Return the event that adds the run's view to the client's state, and changes no more.
+
+    A snapshot would replace the whole state, which is the client's own; it is for clients that
+    have none. A state that is not an object has no room for the view.
+    """
+    if state is None:
+        return {"type": "STATE_SNAPSHOT", "snapshot": {"midrun": view}}
+    if isinstance(state, dict):
+        delta = [{"op": "add", "path": "/midrun", "value": view}]
+        return {"type": "STATE_DELTA", "delta": delta}
+    return {"type": "CUSTOM", "name": "midrun.state", "value": view}
+
+
+async def _write(writer: Writer, events: Iterable[Event]) -> None:
+    lines = [b"data: %b\n\n" % msgspec.json.encode(event) for event in events]
+    await writer.write(b"".join(lines))
+
+
+async def _stop(run: Run, visit: Visit, how: str, reason: str) -> None:
+    try:
+        if how == "cancel":
+            await run.cancel(actor=visit.actor, reason=reason)
+        else:
+            await run.pause(now=True, actor=visit.actor, reason=reason)
+    except (ControlRefused, StoreError):
+        return  # it rests already, or has ended: that is all that was wanted

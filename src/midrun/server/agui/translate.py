@@ -1,0 +1,405 @@
+"""A segment: what happens to a run, as AG-UI has it, until the run rests.
+
+It is told every entry and delta, and keeps what is open: clients give up on a stream that ends
+with a message, a step, a call or a child run still open.
+"""
+
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+import msgspec
+
+from midrun.agents.agent import Agent
+from midrun.agents.outcome import AskView, ask_views
+from midrun.core import entries as e
+from midrun.core.evolve import fold
+from midrun.core.ids import CallId, RunId, child_id
+from midrun.core.journaled_text import fate, line
+from midrun.core.state import Call, Stage, State
+from midrun.core.stops import AnyOf, MaxSteps, MaxTime, Stop
+from midrun.core.transcript import Transcript, Turn
+from midrun.core.values import TERMINAL, Json, Phase
+from midrun.driver.live import Delta
+from midrun.runs.values import FeedItem, Happened
+from midrun.server.agui.inputs import CONTEXT_MARK, RunAgentInput
+from midrun.server.agui.intents import PAUSE
+from midrun.server.events import TYPES
+from midrun.server.schemas import plain
+from midrun.text.report import report
+
+Event: TypeAlias = dict[str, object]
+
+RESTING: Final = TERMINAL | {Phase.PAUSED, Phase.WAITING, Phase.FAILED, Phase.HALTED}
+"""Phases in which a segment ends."""
+
+_ENDS: Final = (e.CallDone, e.CallFailed, e.CallAborted, e.CallSealed)
+_TOLD: Final = (e.CallStarted, *_ENDS)
+
+
+class Segment:
+    """Translates one run, from `state` on. `state` is what it has been told so far.
+
+    `current` says whether the client knows the words of 1.0: one of before gives up on a word
+    that it does not know.
+    """
+
+    def __init__(self, state: State, *, current: bool) -> None:
+        self.state = state
+        self._current = current
+        self._used: list[tuple[int, int]] = []  # tokens of each model call, and of its prompt
+        self._children: dict[CallId, bool] = {}  # told of → whether it is still at work
+        self._speaking = ""  # the message whose text is open, ...
+        self._said = ""  # ... and what was streamed of it
+        self._thinking = ""  # likewise of what it thinks
+        self._thought = ""
+        self._step = ""
+
+    def told(self, item: FeedItem) -> Iterator[Event]:
+        """Yield what `item` is to an AG-UI client."""
+        if isinstance(item, Delta):
+            yield from self._delta(item)
+            return
+        record = e.Record(seq=item.seq, at=item.at, entry=item.entry, epoch=item.epoch)
+        before, self.state = self.state, fold(self.state.run, [record], self.state)
+        entry = item.entry
+        if isinstance(entry, e.CallStarted) and entry.call_kind == "model":
+            yield from self._begin_step(entry)
+        elif isinstance(entry, e.CallStarted) and entry.call_kind == "child":
+            yield from self._begin_child(entry.call)
+        elif isinstance(entry, _ENDS) and (call := self.state.call(entry.call)) is not None:
+            if call.call_kind == "model":
+                if isinstance(entry, e.CallDone) and entry.spent is not None:
+                    window = 0 if entry.reply is None else entry.reply.window
+                    self._used.append((entry.spent.tokens, window))
+                yield from self._spoken(before)
+            else:
+                yield from self._end_child(call)
+                yield _result(self.state, call)
+        if not isinstance(entry, _TOLD):
+            yield custom(item)
+
+    def closed(self) -> Iterator[Event]:
+        """Yield the ends of what is open."""
+        yield from self._end_text()
+        yield from self._end_thinking()
+        if self._step:
+            yield {"type": "STEP_FINISHED", "stepName": self._step}
+            self._step = ""
+
+    def ended(self) -> Iterator[Event]:
+        """Yield the ends of everything: the run rests, and so do its children."""
+        yield from self.closed()
+        for call, works in self._children.items():
+            if works:
+                yield _suspended(child_id(self.state.run, call))
+
+    @property
+    def rests(self) -> bool:
+        """Whether the run is in a phase that ends the segment, as far as it was told."""
+        return self.state.phase in RESTING
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """What its model calls have used, as far as their provider has said."""
+        total = sum(tokens for tokens, _ in self._used)
+        prompts = sum(prompt for _, prompt in self._used)
+        told = {"totalTokens": total} if total else {}
+        if total and all(0 < prompt <= tokens for tokens, prompt in self._used):
+            told |= {"inputTokens": prompts, "outputTokens": total - prompts}
+        return told
+
+    # ── parts ─────────────────────────────────────────────────────────────────────────────
+
+    def _begin_child(self, call: CallId) -> Iterator[Event]:
+        """Yield that a child is at work, once: another attempt goes on with the same."""
+        held = self.state.call(call)
+        if self._current and held is not None and call not in self._children:
+            self._children[call] = True
+            own, by = child_id(self.state.run, call), call_ref(self.state, call)
+            about = {"subagentRunId": own, "name": held.use.tool, "parentToolCallId": by}
+            yield {"type": "SUBAGENT_STARTED", **about}
+
+    def _end_child(self, call: Call) -> Iterator[Event]:
+        """Yield what became of a child, also of one that began in a segment before."""
+        if call.call_kind != "child" or call.stage is Stage.SEALED:
+            return
+        yield from self._begin_child(call.id)
+        if self._children.get(call.id):
+            self._children[call.id] = False
+            own, said = child_id(self.state.run, call.id), call.error or fate(call)
+            if call.stage is Stage.DONE:
+                yield {"type": "SUBAGENT_FINISHED", "subagentRunId": own, "result": call.result}
+            elif self.state.phase is Phase.PAUSING:  # it goes on with its parent
+                yield _suspended(own)
+            else:
+                yield {"type": "SUBAGENT_ERROR", "subagentRunId": own, "message": said}
+
+    def _begin_step(self, entry: e.CallStarted) -> Iterator[Event]:
+        yield from self.closed()
+        words = "summary of the history" if entry.purpose == "condense" else "step"
+        self._step = f"{words} {self.state.meter.steps}"
+        yield {"type": "STEP_STARTED", "stepName": self._step}
+
+    def _delta(self, delta: Delta) -> Iterator[Event]:
+        own = message_id(self.state, len(self.state.messages))  # where it will stand
+        if delta.kind == "text" and delta.opening:
+            yield from self._rest_of(own, delta.text)
+        elif delta.kind == "text":
+            yield from self._text(own, delta.text)
+        elif delta.kind == "thinking":
+            yield from self._muse(f"{own}-thinking", delta)
+        elif delta.kind != "args":
+            value = {"call": delta.call, "tool": delta.tool, "text": delta.text}
+            yield {"type": "CUSTOM", "name": f"midrun.call.{delta.kind}", "value": value}
+
+    def _text(self, own: str, text: str) -> Iterator[Event]:
+        yield from self._end_thinking()
+        if self._speaking != own:
+            yield from self._end_text()
+            self._speaking, self._said = own, ""
+            yield {"type": "TEXT_MESSAGE_START", "messageId": own, "role": "assistant"}
+        if text:
+            self._said += text
+            yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": own, "delta": text}
+
+    def _muse(self, own: str, delta: Delta) -> Iterator[Event]:
+        if self._thinking != own:
+            yield from self._end_thinking()
+            self._thinking, self._thought = own, ""
+            yield {"type": "REASONING_START", "messageId": own}
+            yield {"type": "REASONING_MESSAGE_START", "messageId": own, "role": "reasoning"}
+        text = delta.text
+        if delta.opening:  # all of it so far: what the client has is not said again
+            text = text[len(self._thought) :] if text.startswith(self._thought) else ""
+        if text:
+            self._thought += text
+            yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": own, "delta": text}
+
+    def _end_text(self) -> Iterator[Event]:
+        if self._speaking:
+            yield {"type": "TEXT_MESSAGE_END", "messageId": self._speaking}
+            self._speaking = ""
+
+    def _end_thinking(self) -> Iterator[Event]:
+        if self._thinking:
+            yield {"type": "REASONING_MESSAGE_END", "messageId": self._thinking}
+            yield {"type": "REASONING_END", "messageId": self._thinking}
+            self._thinking = ""
+
+    def _spoken(self, before: State) -> Iterator[Event]:
+        """Yield what is missing of a model's message, and the calls that it asks for."""
+        state, own = self.state, ""
+        for number in range(len(before.messages), len(state.messages)):
+            if state.messages[number].role == "assistant":
+                own = message_id(state, number)
+                yield from self._rest_of(own, state.messages[number].text)
+        yield from self._end_text()
+        yield from self._end_thinking()
+        for number in range(len(before.calls), len(state.calls)):
+            call = state.calls[number]
+            if call.call_kind != "model":
+                yield from _asked_for(state, call, own)
+
+    def _rest_of(self, own: str, text: str) -> Iterator[Event]:
+        """Yield what deltas did not bring: they may be lost, the journal's text is not."""
+        heard = self._said if self._speaking == own else ""
+        if text.startswith(heard) and text != heard:
+            yield from self._text(own, text[len(heard) :])
+
+
+def _suspended(child: RunId) -> Event:
+    outcome = {"type": "suspended"}
+    return {"type": "SUBAGENT_FINISHED", "subagentRunId": child, "outcome": outcome}
+
+
+def custom(item: Happened) -> Event:
+    """Return an entry for which AG-UI has no word of its own."""
+    value = {"seq": item.seq, "data": plain(item.entry)}
+    return {"type": "CUSTOM", "name": f"midrun.{TYPES[type(item.entry)]}", "value": value}
+
+
+def message_id(state: State, number: int) -> str:
+    """Return the id of the message that is, or will be, the `number`-th, from 0."""
+    return f"{state.run}-m{number}"
+
+
+def call_ref(state: State, call: CallId) -> str:
+    """Return the id of a tool call among those of all runs."""
+    return f"{state.run}-{call}"
+
+
+def messages(state: State, ids: dict[str, str]) -> list[Event]:
+    """Return the whole conversation; `ids` are those that the client gave to what it said."""
+    made: list[Event] = []
+    first = state.condensed - bool(state.summary)  # a summary stands for what is before
+    for number, turn in enumerate(Transcript(state), first):
+        made += _shown(state, turn, message_id(state, number), ids)
+    return made
+
+
+def _shown(state: State, turn: Turn, own: str, ids: dict[str, str]) -> Iterator[Event]:
+    if turn.role == "assistant":
+        calls = [
+            {
+                "id": call_ref(state, use.call),
+                "type": "function",
+                "function": {"name": use.tool, "arguments": _json(use.args)},
+            }
+            for use in turn.uses
+        ]
+        said: Event = {"id": own, "role": "assistant", "content": turn.text}
+        yield said | ({"toolCalls": calls} if calls else {})
+        for use in turn.uses:
+            yield {
+                "id": f"{call_ref(state, use.call)}-result",
+                "role": "tool",
+                "toolCallId": call_ref(state, use.call),
+                "content": use.problem or _json(use.result),
+            }
+    elif turn.role == "user":
+        words = turn.text.partition(CONTEXT_MARK)[0]
+        yield {"id": ids.get(words, own), "role": "user", "content": words}
+    else:
+        yield {"id": own, "role": "system", "content": turn.text}
+
+
+def _asked_for(state: State, call: Call, by: str) -> Iterator[Event]:
+    own = call_ref(state, call.id)
+    start: Event = {"toolCallId": own, "toolCallName": call.use.tool}
+    if by:
+        start["parentMessageId"] = by
+    yield {"type": "TOOL_CALL_START", **start}
+    yield {"type": "TOOL_CALL_ARGS", "toolCallId": own, "delta": _json(call.use.args)}
+    yield {"type": "TOOL_CALL_END", "toolCallId": own}
+
+
+def _result(state: State, call: Call) -> Event:
+    own = call_ref(state, call.id)
+    said = _json(call.result) if call.stage is Stage.DONE else call.error or fate(call)
+    return {
+        "type": "TOOL_CALL_RESULT",
+        "messageId": f"{own}-result",
+        "toolCallId": own,
+        "content": said,
+        "role": "tool",
+    }
+
+
+def _json(value: Json) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+# How a segment ends: what AG-UI is told when the run rests.
+
+_TEXT = {"type": "string"}
+
+
+def finished(segment: Segment, given: RunAgentInput, *, pause_as: str) -> Iterator[Event]:
+    """Yield the last events of a segment, for a run that rests as it was last told."""
+    state, own = segment.state, {"threadId": given.thread_id, "runId": given.run_id}
+    success: Event = {"type": "RUN_FINISHED", **own, "outcome": {"type": "success"}}
+    success |= {"usage": [segment.usage]} if segment.usage else {}
+    match state.phase:
+        case Phase.COMPLETED:
+            yield success | {"result": state.output}
+        case Phase.CANCELLED:
+            told = report(state)
+            yield {"type": "CUSTOM", "name": "midrun.report", "value": {"markdown": str(told)}}
+            yield (
+                success | {"outcome": {"type": "cancelled"}}
+                if given.current
+                else _error("STOPPED", "Run stopped by user")
+            )
+        case Phase.FAILED:
+            error = state.error
+            yield _error(*((error.code, error.error) if error is not None else ("", "failed")))
+        case Phase.HALTED:
+            yield _error("HALTED", "An operator has halted this run; it goes on once lifted.")
+        case Phase.PAUSED if pause_as == "success":
+            value = {"message": _paused(state)}
+            yield {"type": "CUSTOM", "name": "midrun.run.paused", "value": value}
+            yield success
+        case Phase.PAUSED:
+            yield success | _interrupts(_pause(state))
+        case _:
+            asks = (_asked(state, ask) for ask in ask_views(state))
+            yield success | _interrupts(*asks)
+
+
+def _error(code: str, message: str) -> Event:
+    return {"type": "RUN_ERROR", "code": code.upper() or "FAILED", "message": message}
+
+
+def _interrupts(*given: Event) -> Event:
+    return {"outcome": {"type": "interrupt", "interrupts": list(given)}}
+
+
+def _paused(state: State) -> str:
+    by = f" by {state.since_by}" if state.since_by else ""
+    return f"Paused{by} at step {state.meter.steps}. Resume keeps context."
+
+
+def _pause(state: State) -> Event:
+    schema = {"type": "object", "properties": {"instruction": _TEXT}}
+    return {
+        "id": f"{PAUSE}{state.since}",
+        "reason": "midrun:paused",
+        "message": _paused(state),
+        "responseSchema": schema,
+    }
+
+
+def _asked(state: State, ask: AskView) -> Event:
+    about: Event = {"id": f"{state.run}-{ask.id}"}
+    wanted: Event
+    if ask.kind == "approval":
+        wanted = {"approved": {"type": "boolean"}, "editedArgs": {}}
+        about |= {"reason": "tool_call", "toolCallId": call_ref(state, ask.call)}
+        message = ask.question or f"May {ask.tool} be called?"
+    elif ask.kind == "unsure":
+        wanted = {"answer": {"enum": ["yes", "no", "unknown"]}}
+        about |= {"reason": "midrun:unsure"}
+        message = f"Did {ask.tool} go through?"
+    else:
+        wanted = {"answer": {}}
+        about |= {"reason": "input_required"}
+        message = ask.question
+    schema = {"type": "object", "properties": wanted}
+    return about | {"message": line(message), "responseSchema": schema}
+
+
+# What an agent can do, as AG-UI has words for it.
+
+_HUMAN: Event = {
+    "supported": True,
+    "approvals": True,
+    "interventions": True,
+    "interrupts": True,
+    "approveWithEdits": True,
+}
+
+
+def capabilities(agent: Agent) -> Event:
+    """Return what clients may expect of the agent; its own caps say how long it may take."""
+    found: Event = {
+        "transport": {"streaming": True, "resumable": True},
+        "humanInTheLoop": _HUMAN,
+    }
+    execution = _execution(agent.stop)
+    return found | ({"execution": execution} if execution else {})
+
+
+def _execution(stop: Stop | None) -> dict[str, int]:
+    """Return the bounds that hold by themselves: whichever is met first stops the run."""
+    match stop:
+        case MaxSteps(n):
+            return {"maxIterations": n}
+        case MaxTime(seconds, minutes):
+            return {"maxExecutionTime": round((seconds + minutes * 60) * 1000)}  # milliseconds
+        case AnyOf(parts):
+            found: dict[str, int] = {}
+            for name, bound in (pair for part in parts for pair in _execution(part).items()):
+                found[name] = min(bound, found.get(name, bound))
+            return found
+        case _:
+            return {}

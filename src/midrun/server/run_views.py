@@ -1,0 +1,314 @@
+"""Views: runs as callers see them, and who may see which."""
+
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import structs
+from msgspec.structs import replace
+
+from midrun.core.decide.asks import may_decide
+from midrun.core.evolve import fold
+from midrun.core.ids import Epoch, Micros, RunId, Seq
+from midrun.core.journaled_text import line, own_plan, place
+from midrun.core.lru import LruDict
+from midrun.core.run_head import Head
+from midrun.core.state import Ask, State
+from midrun.core.values import DRIVABLE, Actor, Phase, Value
+from midrun.driver.journal_writer import load
+from midrun.errors import JournalCorrupt, JournalTooNew
+from midrun.ports.store import Halt, RunRow
+from midrun.runs.midrun import Midrun
+from midrun.runs.values import RunView
+from midrun.runs.views import heard, view_of
+from midrun.text.buttons import Offer, offers
+from midrun.text.status import Sign, halting, sign, unheard_of
+
+STATES_MAX: Final = 128
+STATES_MAX_BYTES: Final = 64 * 1024 * 1024
+"""The bound on the journals of all cached states; a state takes about as much memory."""
+
+HEADS_MAX: Final = 8192
+
+UNREADABLE: Final = (JournalCorrupt, JournalTooNew)
+"""What a journal can be that was tampered with, or is of a newer midrun: one of many."""
+
+
+class ShownRun(RunView, kw_only=True):
+    """A run as the wire has it; `head_hash` is the chain's at `seq`."""
+
+    head_hash: str
+    started_by: str
+
+
+class _Cached(NamedTuple):
+    state: State
+    size: int  # bytes of its journal, as JSON
+
+
+class Views:
+    """Looks at runs. States are cached, and read on from where they were."""
+
+    def __init__(self, mid: Midrun) -> None:
+        self._mid = mid
+        self._states: LruDict[RunId, _Cached] = LruDict(
+            max_items=STATES_MAX, max_weight=STATES_MAX_BYTES
+        )
+        self._heads: LruDict[RunId, Head] = LruDict(max_items=HEADS_MAX)
+
+    async def state(self, run: RunId) -> State:
+        """Return what the journal of `run` means now.
+
+        Raises:
+            RunNotFound: no such run.
+        """
+        cached = self._states.get(run)
+        if cached is None:
+            state = await load(self._mid.store, run)
+            size = count_bytes([*state.messages], [*state.calls])
+        else:
+            state = cached.state
+            records = await self._mid.store.read(run, after=state.seq)
+            state = fold(run, records, state)
+            size = cached.size + count_bytes(*(record.entry for record in records))
+        newest = self._states.get(run)
+        if newest is not None and newest.state.seq > state.seq:
+            return newest.state  # another request read further meanwhile
+        self._states.put(run, _Cached(state, size), weight=size)
+        return state
+
+    async def shown(self, run: RunId) -> ShownRun:
+        """Return the run as the wire has it."""
+        return await self.shown_in(await self.state(run))
+
+    async def shown_in(self, state: State) -> ShownRun:
+        """Return the run as the wire has it, as it was in `state`."""
+        run, store = state.run, self._mid.store
+        row = await store.row(run)
+        (_, head_hash), *_ = await store.lines(run, after=Seq(state.seq - 1), limit=1)
+        silent = self._mid.silent_calls(run)
+        view = view_of(state, started_at=row.started_at, silent=silent)
+        view = await heard(store, row, view)
+        return ShownRun(
+            **structs.asdict(view),
+            head_hash=head_hash.hex(),
+            started_by=state.started.by,
+        )
+
+    async def head(self, run: RunId) -> Head:
+        """Return the head of `run` as it was some time ago: its agent and owner never change.
+
+        Raises:
+            RunNotFound: no such run.
+        """
+        found = self._heads.get(run)
+        if found is None:
+            found = (await self._mid.store.row(run)).head
+            self._heads.put(run, found)
+        return found
+
+    async def sees(self, actor: Actor, run: RunId) -> bool:
+        """Tell whether `actor` may look at `run`: a user at their own runs, others at all.
+
+        A child run belongs to the owner of its parent.
+        """
+        return actor.role != "user" or (await self.head(run)).owner == actor.name
+
+
+def count_bytes(*values: object) -> int:
+    """Return the length of `values` as JSON, which is about their size in memory."""
+    return sum(len(msgspec.json.encode(value)) for value in values)
+
+
+# Whose turn it is: where a run stands, in words that are true for whoever looks, just now.
+
+
+def seen_as(sign: Sign, *, theirs: bool, lost: bool, workers: int, halt: Halt | None) -> Sign:
+    """Return the sign as it is at this moment, for whoever looks.
+
+    `theirs`: what it waits for is theirs to decide. `lost`: nobody hears from its driver.
+    `workers` is how many there are to take it, `halt` the latch that it is under.
+    """
+    if lost:
+        return unheard_of(sign)
+    if halt is not None and sign.look in {"running", "pausing", "cancelling"}:
+        return halting(sign, halt.by)
+    if halt is not None and sign.look == "queued":
+        return replace(sign, note="nothing of it starts until the halt is lifted")
+    if sign.look == "queued" and not workers:
+        return replace(sign, note="no worker is there to take it")
+    return _to_whom(sign, theirs=theirs)
+
+
+def _to_whom(sign: Sign, *, theirs: bool) -> Sign:
+    if sign.look != "waiting" or not sign.word.endswith("a person"):
+        return sign
+    word = "Waiting for you" if theirs else "Waiting for somebody else"
+    return replace(sign, word=word, said=f"{word}: {sign.note}")
+
+
+# Lines: runs as lists show them.
+#
+# Most of a line is the run's head, which the store keeps beside the journal. How long a run has
+# worked, what it cost and what may be asked of it only the journal says; a run that has not
+# grown since is not read again for it.
+
+WORKS_MAX: Final = 8192
+WORKS_MAX_BYTES: Final = 16 * 1024 * 1024
+"""Of the asks of the cached runs: they hold arguments, which may be long."""
+
+
+class Work(Value, kw_only=True):
+    """What lists say of a run, beyond its head, at the moment they are asked.
+
+    `elapsed` goes on while it is `working`. With `plan_held` the place is that of a held
+    thought: the run is at no step of it, but at a side question.
+    """
+
+    elapsed: float = 0.0  # seconds at work
+    working: bool = False
+    cost_usd: float = 0.0
+    place: str = ""  # "step 4 of 7", or "step 4"
+    plan_held: bool = False
+    yours: bool = False  # what makes it need a person is for whoever looks to settle
+    sign: Sign
+    quick: Offer  # the one button of a list: pause, keep running or resume
+
+
+class RunLine(Value, kw_only=True):
+    """A run as lists show it."""
+
+    run_id: RunId
+    phase: Phase
+    agent: str
+    task: str
+    thread: str
+    labels: tuple[str, ...]
+    parent: RunId
+    attention: str
+    asks: int
+    step: int
+    driven: bool
+    holder: str
+    epoch: Epoch
+    wake_at: Micros | None
+    seq: Seq
+    head_hash: str
+    started_at: Micros
+    changed_at: Micros
+    work: Work
+
+
+class _Known(NamedTuple):
+    """What was read of a run up to `seq`: the same for everybody; and what waits for whom."""
+
+    seq: Seq
+    work: Work
+    asks: tuple[Ask, ...]
+
+
+class Lines:
+    """Makes lines of rows."""
+
+    def __init__(self, mid: Midrun, views: Views) -> None:
+        self._mid = mid
+        self._views = views
+        self._known: LruDict[RunId, _Known] = LruDict(
+            max_items=WORKS_MAX, max_weight=WORKS_MAX_BYTES
+        )
+
+    async def of(self, rows: Sequence[RunRow], actor: Actor) -> tuple[RunLine, ...]:
+        """Return the lines of `rows`, in their order, as they are for `actor`."""
+        store, now = self._mid.store, self._mid.now()
+        holders, halts = await store.holders(), await store.halts()
+        made: list[RunLine] = []
+        for row in rows:
+            known = await self._read(row)
+            made.append(_line(row, _at_this_moment(row, known, actor, holders, halts, now)))
+        return tuple(made)
+
+    async def _read(self, row: RunRow) -> _Known:
+        known = self._known.get(row.run)
+        if known is None or known.seq < row.seq:
+            try:
+                state = await self._views.state(row.run)
+            except UNREADABLE as error:
+                return _Known(row.seq, _unread(str(error)), ())
+            asks = tuple(state.asks[number - 1] for number in state.open_asks)
+            known = _Known(state.seq, _work(state), asks)
+            self._known.put(row.run, known, weight=count_bytes(*asks))
+        return known
+
+
+def _unread(error: str) -> Work:
+    """Return what is said of a run that cannot be read: it must not hide the others."""
+    note = line(error)
+    nothing = Offer(enabled=False, command="", label="Pause", consequence=note)
+    return Work(sign=Sign(look="lost", word="Cannot be read", note=note), quick=nothing)
+
+
+def _work(state: State) -> Work:
+    return Work(
+        elapsed=state.worked / 1e6,
+        working=state.leased,
+        cost_usd=state.meter.spent.cost / 1e6,
+        place=place(state.plan, state.meter.steps),
+        plan_held=own_plan(state) != state.plan,
+        sign=sign(state),
+        quick=offers(state)["pause"],
+    )
+
+
+def _line(row: RunRow, work: Work) -> RunLine:
+    head = row.head
+    return RunLine(
+        run_id=row.run,
+        phase=head.phase,
+        agent=head.agent,
+        task=head.task,
+        thread=head.thread,
+        labels=head.labels,
+        parent=head.parent,
+        attention=head.attention,
+        asks=head.asks,
+        step=head.step,
+        driven=bool(row.holder),
+        holder=row.holder,
+        epoch=row.epoch,
+        wake_at=head.wake_at,
+        seq=row.seq,
+        head_hash=row.hash.hex(),
+        started_at=row.started_at,
+        changed_at=row.changed_at,
+        work=work,
+    )
+
+
+def _at_this_moment(
+    row: RunRow,
+    known: _Known,
+    actor: Actor,
+    holders: Collection[str],
+    halts: Sequence[Halt],
+    now: Micros,
+) -> Work:
+    """Return what is true now, for `actor`; a driver that is gone could tell nobody."""
+    work, head = known.work, row.head
+    theirs = any(may_decide(actor, ask) for ask in known.asks)
+    working = work.working and row.holder in holders
+    shown = seen_as(
+        work.sign,
+        theirs=theirs,
+        lost=work.working and not working and head.phase in DRIVABLE,
+        workers=len(holders),
+        halt=next((one for one in halts if one.covers(row.run, head.agent, head.labels)), None),
+    )
+    yours = theirs if head.attention == "ask" else actor.role != "viewer"
+    since = max(now - row.changed_at, 0) / 1e6 * working
+    return replace(
+        work,
+        elapsed=work.elapsed + since,
+        working=working,
+        sign=shown,
+        yours=yours and bool(head.attention),
+    )

@@ -1,0 +1,258 @@
+"""What is done inside a write transaction: each class is one request; calling carries it out.
+
+A request reads where things stand, refuses before it has changed anything, then writes what was
+checked and encoded before it was handed in. So one refused request cannot spoil the others of
+its group, and each can be carried out again alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Generic, TypeAlias, TypeVar
+
+from msgspec import UNSET, Struct, UnsetType
+
+from midrun.codec.hash_chain import Chain
+from midrun.core.ids import SECOND, Epoch, Micros, RunId, Seq
+from midrun.errors import RunExists
+from midrun.ports.environment import Clock
+from midrun.ports.store import Appended, Halt, Lease, Snapshot
+from midrun.stores import validation
+from midrun.stores.cross_thread import Waiter
+from midrun.stores.sqlite import queries
+from midrun.stores.sqlite.connection import DAMAGE
+from midrun.stores.sqlite.row_cache import Standings
+from midrun.stores.validation import Adopted, Stamped, StoredHead
+
+# Requests on their way to the writer.
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Torn(Exception):
+    """A request failed after its first write: its transaction must not be committed."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+class Request(Struct, Generic[T_co], eq=False):
+    """One write on its way: what to do, who waits for it, and what came of it."""
+
+    work: Callable[[Standings], T_co]
+    waiter: Waiter | None = None
+    failure: Exception | None = None
+    outcome: T_co | UnsetType = UNSET
+
+    def attempt(self, at: Standings) -> None:
+        """Carry it out in a transaction. A refusal is an outcome, an error of the file not."""
+        self.failure = None
+        before = at.db.total_changes()
+        try:
+            self.outcome = self.work(at)
+        except DAMAGE:
+            raise
+        except Exception as failure:
+            if at.db.total_changes() != before:
+                raise Torn(failure) from failure
+            self.failure = failure
+
+    def result(self) -> T_co:
+        """Return what came of it, or raise why nothing did."""
+        if self.failure is not None:
+            raise self.failure
+        assert self.outcome is not UNSET
+        return self.outcome
+
+
+Group: TypeAlias = list[Request[object]]
+"""What is committed together."""
+
+DAY: Final = 86_400 * SECOND
+
+
+class Create(Struct, frozen=True, kw_only=True):
+    """Begin a journal, with fresh entries or with another store's lines."""
+
+    run: RunId
+    top: StoredHead
+    bodies: Sequence[bytes] = ()
+    adopted: Adopted | None = None
+    chain: Chain
+    clock: Clock
+
+    def __call__(self, at: Standings) -> Appended:
+        """Raises: RunExists."""
+        head = self.top.head
+        if at.db.execute(queries.EXISTS, (self.run,)).get is not None:
+            raise RunExists(self.run)
+        stamped, epoch, started_at = self._first()
+        new = stamped.appended
+        number = at.db.execute(
+            queries.BEGIN_RUN,
+            (
+                self.run,
+                new.seq,
+                new.hash,
+                new.at,
+                started_at,
+                epoch,
+                self.top.body,
+                head.phase.value,
+                head.attention,
+                head.wake_at,
+                head.agent,
+                head.thread,
+                head.parent,
+                head.owner,
+            ),
+        ).get
+        for label in head.labels:
+            at.db.execute(queries.ADD_LABEL, (label, number))
+        at.add(self.run, number, stamped)
+        return new
+
+    def _first(self) -> tuple[Stamped, Epoch, Micros]:
+        now, brought = self.clock(), self.adopted
+        if brought is not None:
+            return brought.stamp(self.chain, now), brought.end.epoch, brought.started_at
+        nothing = validation.nothing_yet(self.run, self.chain)
+        stamped = validation.stamp(nothing, self.bodies, chain=self.chain, now=now, epoch=None)
+        return stamped, nothing.epoch, stamped.appended.at
+
+
+class Append(Struct, frozen=True, kw_only=True, gc=False):
+    """Add to a journal under the conditions that its writer named."""
+
+    run: RunId
+    bodies: Sequence[bytes]
+    after: Seq | None
+    lease: Lease | None
+    top: StoredHead | None
+    starts: bool
+    chain: Chain
+    now: Micros
+
+    def __call__(self, at: Standings) -> Appended:
+        """Raises: RunNotFound, StaleEpoch, SeqConflict, HaltInForce."""
+        found = at.find(self.run)
+        validation.check_append(found, self.after, self.lease)
+        if self.starts and (halts := at.halts()):
+            validation.check_halts(self.run, found.top.head, halts)
+        epoch = self.lease.epoch if self.lease else None
+        stamped = validation.stamp(
+            found, self.bodies, chain=self.chain, now=self.now, epoch=epoch
+        )
+        at.add(self.run, found.number, stamped)
+        top = found.top if self.top is None else self.top
+        holder = found.holder if self.top is None or top.head.leased else ""
+        at.move(found, stamped.appended, top, found.epoch, holder)
+        return stamped.appended
+
+
+class Take(Struct, frozen=True, kw_only=True):
+    """Take a lease, and append what its new holder has to say at once."""
+
+    run: RunId
+    bodies: Sequence[bytes]
+    after: Seq
+    holder: str
+    epoch: Epoch
+    top: StoredHead
+    starts: bool
+    limits: Mapping[str, int]
+    chain: Chain
+    clock: Clock
+
+    def __call__(self, at: Standings) -> Appended:
+        """Raises: RunNotFound, LeaseHeld, SeqConflict, HaltInForce, NoRoom."""
+        found, now = at.find(self.run), self.clock()
+        alive = at.db.execute(queries.FRESH, (found.holder, now)).get is not None
+        validation.check_take(
+            found, after=self.after, holder=self.holder, epoch=self.epoch, alive=alive
+        )
+        if self.starts and (halts := at.halts()):
+            validation.check_halts(self.run, found.top.head, halts)
+        validation.check_room(
+            found, self.holder, self.limits, lambda s: at.held(s, self.run, now)
+        )
+        stamped = validation.stamp(
+            found, self.bodies, chain=self.chain, now=now, epoch=self.epoch
+        )
+        at.add(self.run, found.number, stamped)
+        holder = self.holder if self.top.head.leased else ""
+        at.move(found, stamped.appended, self.top, self.epoch, holder)
+        return stamped.appended
+
+
+class SaveSnapshot(Struct, frozen=True, kw_only=True):
+    """Keep a snapshot unless a newer one is kept."""
+
+    run: RunId
+    snapshot: Snapshot
+
+    def __call__(self, at: Standings) -> None:
+        """Raises: RunNotFound."""
+        at.find(self.run)
+        kept = self.snapshot
+        at.db.execute(queries.SAVE_SNAPSHOT, (self.run, kept.seq, kept.hash, kept.body))
+
+
+class DropSnapshots(Struct, frozen=True, kw_only=True):
+    """Forget the snapshots of a run."""
+
+    run: RunId
+
+    def __call__(self, at: Standings) -> None:
+        """Raises: RunNotFound."""
+        at.find(self.run)
+        at.db.execute(queries.DROP_SNAPSHOTS, (self.run,))
+
+
+class Beat(Struct, frozen=True, kw_only=True):
+    """Keep a holder's leases alive; drop holders that nobody has heard of for a day.
+
+    So are those whose last beat is from the future, before the clock comes to it once more.
+    """
+
+    holder: str
+    ttl: int
+    lag: float
+    clock: Clock
+
+    def __call__(self, at: Standings) -> None:
+        now = self.clock()
+        at.db.execute(queries.BEAT, (self.holder, now, self.ttl, self.lag))
+        at.db.execute(queries.FORGET_HOLDERS, (now, DAY))
+
+
+class Rest(Struct, frozen=True, kw_only=True):
+    """Free whatever a holder still holds."""
+
+    holder: str
+
+    def __call__(self, at: Standings) -> None:
+        at.db.execute(queries.REST, (self.holder,))
+
+
+class SetHalt(Struct, frozen=True, kw_only=True):
+    """Set a latch, unless it is set."""
+
+    halt: Halt
+    clock: Clock
+
+    def __call__(self, at: Standings) -> None:
+        new = self.halt
+        at.db.execute(queries.HALT, (new.scope, new.by, new.reason, self.clock()))
+        at.turn_latch()
+
+
+class Lift(Struct, frozen=True, kw_only=True):
+    """Take a latch away."""
+
+    scope: str
+
+    def __call__(self, at: Standings) -> bool:
+        at.db.execute(queries.LIFT, (self.scope,))
+        lifted = at.db.changes() > 0
+        at.turn_latch()
+        return lifted

@@ -1,0 +1,130 @@
+"""Asking: refusals, request ids, and what was seen."""
+
+import anyio
+import pytest
+
+from midrun.core.values import TERMINAL
+from midrun.errors import ControlRefused, Misconfigured
+from midrun.models import Use
+from midrun.runs.values import Receipt
+from midrun.testing.controllable_tools import Stage
+from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting, kinds
+
+
+class Asking(Setting):
+    """What is promised to everybody who asks."""
+
+    @pytest.mark.parametrize(
+        ("control", "args"),
+        [
+            ("pause", ()),
+            ("resume", ()),
+            ("redirect", ("Left.",)),
+            ("say", ("Hello?",)),
+            ("cancel", ()),
+            ("force_pause", ()),
+            ("retry_undo", ()),
+            ("resume_frame", ("f1",)),
+            ("drop_frame", ("f1",)),
+            ("take_over", ()),
+            ("write", ("Hello.",)),
+            ("use_tool", ("quick", {"name": "x"})),
+            ("hand_back", ()),
+            ("withdraw", (1,)),
+        ],
+    )
+    async def test_a_run_that_is_over_refuses_by_name(
+        self, opened: Opened, stage: Stage, control: str, args: tuple[object, ...]
+    ) -> None:
+        """Which run, which control, why, and what could be asked instead."""
+        mid = await opened(stage.agent("Done."))
+        run = await mid.start("actor", "go")
+        await run.until("completed")
+        with pytest.raises(ControlRefused) as refused:
+            await getattr(run, control)(*args, actor=OLGA)
+        error = refused.value
+        assert (error.run, error.control, error.phase) == (run.id, control, "completed")
+        assert error.reason
+        assert isinstance(error.allowed, tuple)
+        assert (await run.view()).phase == "completed"
+
+    async def test_words_that_say_nothing_are_refused(
+        self, opened: Opened, stage: Stage
+    ) -> None:
+        """By the run, which knows that they are empty; by the handle, if they are no words."""
+        mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
+        run = await mid.start("actor", "go")
+        await stage.start("a").wait()
+        for control in (run.redirect, run.say):
+            with pytest.raises(ControlRefused) as refused:
+                await control("  ", actor=OLGA)
+            assert refused.value.reason == "empty_text"
+            with pytest.raises(Misconfigured):
+                await control(7, actor=OLGA)  # type: ignore[arg-type]  # that is the slip
+        with pytest.raises(Misconfigured):
+            await run.cancel(undo="some", actor=OLGA)  # type: ignore[arg-type]  # as above
+        with pytest.raises(TypeError):
+            await run.pause(why="lunch")  # type: ignore[call-arg]  # as above
+
+    async def test_a_request_is_applied_once(self, opened: Opened, stage: Stage) -> None:
+        """A repeat hears that it was; other words under the same id are refused."""
+        mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
+        run = await mid.start("actor", "go", request_id="s1")
+        assert (await mid.start("actor", "go", request_id="s1")).id == run.id
+        with pytest.raises(ControlRefused) as reused:
+            await mid.start("actor", "something else", request_id="s1")
+        assert reused.value.reason == "request_id_reused"
+        await stage.start("a").wait()
+        first = await run.say("Hello?", actor=OLGA, request_id="m 1 ünïcode")
+        again = await run.say("Hello?", actor=OLGA, request_id="m 1 ünïcode")
+        assert (again.already, again.seq) == ("duplicate_request", first.seq)
+        assert not again.applied
+        assert len((await run.view()).pending) == 1
+        with pytest.raises(ControlRefused) as refused:
+            await run.say("Else.", actor=OLGA, request_id="m 1 ünïcode")
+        assert refused.value.reason == "request_id_reused"
+
+    async def test_what_was_decided_on_old_news_is_refused_unless_it_stops_the_run(
+        self, opened: Opened, stage: Stage
+    ) -> None:
+        """Whoever looks again may ask again; steps of the run do not count."""
+        mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
+        run = await mid.start("actor", "go")
+        await stage.start("a").wait()
+        old = (await run.view()).control_rev
+        await run.say("Hello?", actor=OLGA)
+        with pytest.raises(ControlRefused) as refused:
+            await run.redirect("Left.", actor=OLGA, seen=old, request_id="r1")
+        assert refused.value.reason == "stale_revision"
+        new = (await run.view()).control_rev
+        await run.redirect("Left.", actor=OLGA, seen=new, request_id="r1")
+        await run.pause(actor=OLGA, seen=old)
+        await run.cancel(actor=OLGA, seen=old)
+        await run.until("cancelled")
+
+    async def test_a_crowd_that_cancels_has_one_winner(
+        self, opened: Opened, stage: Stage
+    ) -> None:
+        """Everybody learns of the same cancel, or that the run was done first."""
+        mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
+        run = await mid.start("actor", "go")
+        await stage.start("a").wait()
+        receipts: list[Receipt] = []
+        refusals: list[ControlRefused] = []
+
+        async def cancel() -> None:
+            try:
+                receipts.append(await run.cancel(actor=OLGA))
+            except ControlRefused as refused:
+                refusals.append(refused)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(10):
+                tasks.start_soon(cancel)
+            stage.gate("a").set()
+        view = await run.until("terminal")
+        assert view.phase in TERMINAL
+        winners = [receipt for receipt in receipts if receipt.already is None]
+        assert len(winners) == (view.phase == "cancelled")
+        assert len(receipts) + len(refusals) == 10
+        assert (await kinds(run)).count("CancelRequested") == len(winners)

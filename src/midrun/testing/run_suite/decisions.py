@@ -1,0 +1,151 @@
+"""Deciding: questions, approvals, and who comes too late."""
+
+import pytest
+
+from midrun.agents.agent import Agent
+from midrun.agents.human import ask_human
+from midrun.agents.outcome import Completed, Paused
+from midrun.agents.tool import Tool, tool
+from midrun.errors import CheckpointRefused, ControlRefused, NotJson
+from midrun.models import ScriptedModel, Use
+from midrun.runs.values import Happened
+from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting
+
+
+def _clerk(*tools: Tool, turns: object) -> Agent:
+    return Agent("clerk", model=ScriptedModel(turns), tools=list(tools))  # type: ignore[arg-type]  # checked there
+
+
+class Deciding(Setting):
+    """What a run waits for a person to say."""
+
+    async def test_an_answer_is_the_result_of_the_tool_that_asked(self, opened: Opened) -> None:
+        """The only open ask is meant, unless one is named."""
+        turns = [Use("ask_human", question="Which one?"), "Done."]
+        mid = await opened(_clerk(ask_human, turns=turns))
+        run = await mid.start("clerk", "go")
+        view = await run.until("waiting")
+        assert (view.asks[0].question, view.asks[0].kind) == ("Which one?", "question")
+        outcome = await run.result()
+        assert isinstance(outcome, Paused)
+        assert (outcome.reason, outcome.phase) == ("question", "waiting")
+        assert outcome.asks == view.asks
+        (listed,) = await mid.asks()
+        assert (listed.run_id, listed.id, listed.task) == (run.id, view.asks[0].id, "go")
+        await run.answer({"pick": ["left", 1, 2.5, None]}, actor=OLGA)
+        await run.until("completed")
+        results = [
+            item.entry
+            async for item in run.feed()
+            if isinstance(item, Happened) and item.kind == "AskAnswered"
+        ]
+        assert "left" in str(results)
+        assert await mid.asks() == ()
+
+    async def test_what_json_cannot_say_is_refused_before_it_is_sent(
+        self, opened: Opened
+    ) -> None:
+        """With the path to where it is."""
+        mid = await opened(_clerk(ask_human, turns=[Use("ask_human", question="?"), "Done."]))
+        run = await mid.start("clerk", "go")
+        await run.until("waiting")
+        with pytest.raises(NotJson) as refused:
+            await run.answer({"when": object()}, actor=OLGA)
+        assert refused.value.path == "$.when"
+
+    async def test_whoever_comes_second_is_told_who_was_first(self, opened: Opened) -> None:
+        """And what the run is at now."""
+        turns = [[Use("ask_human", question="A?"), Use("ask_human", question="B?")], "Done."]
+        mid = await opened(_clerk(ask_human, turns=turns))
+        run = await mid.start("clerk", "go")
+        first, second = (await run.until("waiting")).asks
+        with pytest.raises(ControlRefused) as several:
+            await run.answer("x", actor=OLGA)
+        assert several.value.reason == "several_asks_open"
+        await run.answer("x", ask=first.id, actor=OLGA)
+        with pytest.raises(ControlRefused) as late:
+            await run.answer("y", ask=first.id, actor=OLGA)
+        assert (late.value.reason, late.value.by) == ("already_answered", "olga")
+        assert (late.value.run, late.value.phase) == (run.id, "waiting")
+        with pytest.raises(ControlRefused) as unknown:
+            await run.answer("y", ask="a99", actor=OLGA)
+        assert unknown.value.reason == "no_such_ask"
+        await run.answer("y", ask=second.id, actor=OLGA)
+        await run.until("completed")
+        with pytest.raises(ControlRefused) as over:
+            await run.answer("z", actor=OLGA)
+        assert over.value.reason == "no_such_ask"
+
+    async def test_an_approval_is_for_these_arguments_and_no_others(
+        self, opened: Opened
+    ) -> None:
+        """Edited ones must fit, and are what is made."""
+        made: list[str] = []
+
+        @tool(approve=True)
+        async def send(to: str) -> str:
+            """Send a letter."""
+            made.append(to)
+            return "sent"
+
+        mid = await opened(_clerk(send, turns=[Use("send", to="a"), "Done."]))
+        run = await mid.start("clerk", "go")
+        (ask,) = (await run.until("waiting")).asks
+        assert (ask.kind, ask.tool, ask.args) == ("approval", "send", {"to": "a"})
+        with pytest.raises(ControlRefused) as bad:
+            await run.approve(args={"nobody": 1}, actor=OLGA)
+        assert (bad.value.reason, bool(bad.value.detail)) == ("bad_arguments", True)
+        await run.approve(args={"to": "b"}, actor=OLGA)
+        await run.until("completed")
+        assert made == ["b"]
+
+    async def test_what_was_declined_is_not_made_and_the_agent_is_told_why(
+        self, opened: Opened
+    ) -> None:
+        """A no with a reason is something that an agent can work with."""
+        told: list[str] = []
+
+        @tool(approve=True)
+        async def send(to: str) -> str:
+            """Send a letter."""
+            raise AssertionError(to)
+
+        def turn(messages: object) -> object:
+            told.append(str(messages[-1]))  # type: ignore[index]  # a transcript
+            return Use("send", to="a") if len(told) == 1 else "I see."
+
+        mid = await opened(_clerk(send, turns=turn))
+        run = await mid.start("clerk", "go")
+        await run.until("waiting")
+        await run.decline("not on a Sunday", actor=OLGA)
+        assert (await run.until("completed")).output == "I see."
+        assert "not on a Sunday" in told[-1]
+
+    async def test_a_checkpoint_goes_on_once(self, opened: Opened) -> None:
+        """The store that has the run refuses the second."""
+        mid = await opened(_clerk(ask_human, turns=[Use("ask_human", question="?"), "Done."]))
+        run = await mid.start("clerk", "go")
+        await run.until("waiting")
+        checkpoint = await run.checkpoint()
+        again = await mid.resume(checkpoint, "yes", actor=OLGA)
+        assert again.id == run.id
+        assert isinstance(await again.result(), Completed)
+        with pytest.raises(CheckpointRefused) as stale:
+            await mid.resume(checkpoint, "yes", actor=OLGA)
+        assert stale.value.reason == "stale_checkpoint"
+        with pytest.raises(CheckpointRefused) as over:
+            await run.checkpoint()
+        assert over.value.reason == "checkpoint_invalid"
+
+    async def test_a_repeated_resume_of_a_checkpoint_finds_the_run(
+        self, opened: Opened
+    ) -> None:
+        """Under one request id it is one request."""
+        mid = await opened(_clerk(ask_human, turns=[Use("ask_human", question="?"), "Done."]))
+        run = await mid.start("clerk", "go")
+        await run.until("waiting")
+        checkpoint = await run.checkpoint()
+        for _ in range(2):
+            again = await mid.resume(checkpoint, "yes", actor=OLGA, request_id="r1")
+            assert again.id == run.id
+        await run.until("completed")

@@ -1,0 +1,168 @@
+"""Looking: views, waiting, the feed, lists, checkpoints, journals."""
+
+import anyio
+import pytest
+
+from midrun.agents.agent import Agent
+from midrun.agents.checkpoint import Checkpoint
+from midrun.agents.outcome import Failed
+from midrun.driver.live import Delta
+from midrun.errors import CheckpointRefused, Misconfigured, RunNotFound, RunOver
+from midrun.models import ScriptedModel, Use
+from midrun.runs.values import Happened, RunView
+from midrun.testing.controllable_tools import Stage
+from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting
+
+
+class Looking(Setting):
+    """What can be known of a run without touching it."""
+
+    async def test_a_view_says_where_the_run_stands(self, opened: Opened, stage: Stage) -> None:
+        """In one piece, with the words of its buttons."""
+        mid = await opened(stage.agent(Use("draft", name="a"), Use("slow", name="b"), "Done."))
+        run = await mid.start("actor", "go", labels=["x", "y"], thread="t")
+        await stage.start("b").wait()
+        view = await run.view()
+        assert type(view) is RunView
+        assert (view.run_id, view.phase, view.task, view.agent) == (
+            run.id,
+            "running",
+            "go",
+            "actor",
+        )
+        assert (view.labels, view.thread) == (("x", "y"), "t")
+        assert 0 < view.started_at <= view.changed_at
+        assert [call.tool for call in view.in_flight] == ["slow"]
+        assert [effect.tool for effect in view.effects][:1] == ["draft"]
+        assert view.controls["pause"].enabled
+        stage.gate("b").set()
+        ended = await run.until("terminal")
+        assert (ended.output, ended.seq > view.seq) == ("Done.", True)
+        assert ended.control_rev > view.control_rev
+
+    async def test_waiting_ends_when_it_is_so_and_when_it_never_will_be(
+        self, opened: Opened, stage: Stage
+    ) -> None:
+        """Whoever waits for a pause is not kept for a run that has ended."""
+        mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
+        run = await mid.start("actor", "go")
+        await stage.start("a").wait()
+        found: list[RunView] = []
+
+        async def wait() -> None:
+            found.append(await run.until("paused", "terminal"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await run.pause(now=True, actor=OLGA)
+        assert found[0].phase == "paused"
+        await run.resume(actor=OLGA)
+        with pytest.raises(RunOver) as over:
+            await run.until("waiting", "failed")
+        assert (over.value.phase, over.value.wanted) == ("completed", ("failed", "waiting"))
+        with pytest.raises(Misconfigured):
+            await run.until()
+        with pytest.raises(Misconfigured):
+            await run.until("stopped")
+
+    async def test_a_failure_is_an_outcome_that_can_go_on(self, opened: Opened) -> None:
+        """With what went wrong, and from where to go on."""
+        broken = True
+
+        def turn(_: object) -> str:
+            if broken:
+                raise RuntimeError("no such moon")
+            return "Done."
+
+        mid = await opened(Agent("looks", model=ScriptedModel(turn)))
+        run = await mid.start("looks", "go")
+        outcome = await run.result()
+        assert isinstance(outcome, Failed)
+        assert "no such moon" in outcome.error
+        assert outcome.checkpoint.phase == "failed"
+        broken = False
+        await run.resume(actor=OLGA)
+        await run.until("completed")
+
+    async def test_the_feed_has_every_entry_once_and_words_as_they_come(
+        self, opened: Opened, stage: Stage
+    ) -> None:
+        """From any seq on, and the entries themselves are the journal's."""
+        turns = [Use("slow", name="a"), ["Let me see now.", Use("quick", name="b")], "Done."]
+        mid = await opened(stage.agent(*turns))
+        run = await mid.start("actor", "go", actor=OLGA)
+        items: list[Happened] = []
+        deltas: list[Delta] = []
+        async for item in run.feed():
+            if isinstance(item, Delta):
+                deltas.append(item)
+                continue
+            items.append(item)
+            if item.kind == "CallStarted":
+                stage.gate("a").set()
+        assert [item.seq for item in items] == list(range(1, len(items) + 1))
+        assert items[0].kind == "RunStarted"
+        assert getattr(items[0].entry, "by", "") == "olga"
+        assert all(delta.run == run.id and delta.seq is None for delta in deltas)
+        rest = [item async for item in run.feed(4) if isinstance(item, Happened)]
+        assert rest == items[4:]
+        assert [item async for item in run.feed(len(items))] == []
+
+    async def test_runs_are_listed_page_by_page(self, opened: Opened, stage: Stage) -> None:
+        """Newest first, by phase, agent, label and thread."""
+        mid = await opened(stage.agent("Done."), stage.agent("Done.", name="other"))
+        ids = []
+        for number in range(5):
+            agent, label = ("other", "odd") if number % 2 else ("actor", "even")
+            run = await mid.start(agent, f"task {number}", labels=[label], thread=f"t{number}")
+            await run.until("completed")
+            ids.append(run.id)
+        first = await mid.runs(limit=3)
+        assert [view.run_id for view in first.items] == ids[:1:-1]
+        rest = await mid.runs(limit=3, cursor=first.cursor)
+        assert [view.run_id for view in rest.items] == ids[1::-1]
+        assert rest.cursor == ""
+        assert await mid.named(ids[2][:12]) == (ids[2],)
+        assert await mid.named(ids[2].removeprefix("run_")) == (ids[2],)
+        odd = await mid.runs(label="odd")
+        assert [view.agent for view in odd.items] == ["other", "other"]
+        (alone,) = (await mid.runs(thread="t4")).items
+        assert alone.run_id == ids[4]
+        assert (await mid.runs(phase="paused")).items == ()
+        assert len((await mid.runs(agent="actor", phase="completed")).items) == 3
+        view = odd.items[0]
+        lines = await (await mid.get(view.run_id)).export()
+        assert (view.seq, view.task, view.phase) == (len(lines), "task 3", "completed")
+
+    async def test_what_is_not_there_is_not_found(self, opened: Opened, stage: Stage) -> None:
+        """By the name it was asked for; it is a LookupError, too."""
+        mid = await opened(stage.agent("Done."))
+        with pytest.raises(RunNotFound) as refused:
+            await mid.get("run_none")
+        assert refused.value.run == "run_none"
+        with pytest.raises(LookupError):
+            await mid.verify("run_none")
+        with pytest.raises(Misconfigured):
+            await mid.start("nobody", "go")
+        with pytest.raises(Misconfigured):
+            await mid.runs(phase="stopped")
+
+    async def test_a_journal_is_verified_exported_and_checkpointed(
+        self, opened: Opened, stage: Stage
+    ) -> None:
+        """A checkpoint that was taken away is what its text says."""
+        mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
+        run = await mid.start("actor", "go")
+        await stage.start("a").wait()
+        with pytest.raises(CheckpointRefused):
+            await run.checkpoint()
+        await run.pause(now=True, actor=OLGA)
+        view = await run.until("paused")
+        checkpoint = await run.checkpoint()
+        text = checkpoint.to_json()
+        assert Checkpoint.from_json(text, key=self.checkpoint_key) == checkpoint
+        assert (checkpoint.run, checkpoint.head_seq) == (run.id, view.seq)
+        assert checkpoint.journal == await run.export()
+        verdict = await mid.verify(run.id)
+        assert verdict
+        assert (verdict.run_id, verdict.entries) == (run.id, view.seq)

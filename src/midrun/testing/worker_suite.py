@@ -1,0 +1,147 @@
+"""The contract of an engine, as tests: runs are driven, by one, somewhere, and moved on.
+
+    class TestMyEngine(EngineSuite):
+        @pytest.fixture
+        async def opened(self) -> AsyncIterator[Opener]:
+            async with AsyncExitStack() as stack:
+                async def open_one(*agents: Agent) -> Midrun: ...
+                yield open_one
+
+`opened` opens one `Midrun` after the other on one store, each as a process of its own would be;
+without agents it only looks and controls. It gives each back as a context, so that a test can
+leave it.
+"""
+
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import anyio
+
+from midrun.agents.agent import Agent
+from midrun.agents.human import ask_human
+from midrun.agents.tool import Tool, tool
+from midrun.models.scripted import ScriptedModel, Use
+from midrun.runs.midrun import Midrun
+
+
+class Opener(Protocol):
+    """Opens a `Midrun` on the one store of a test."""
+
+    def __call__(self, *agents: Agent) -> AbstractAsyncContextManager[Midrun]: ...
+
+
+class Gate:
+    """A tool that waits until it is let through, and what came of its calls."""
+
+    def __init__(self) -> None:
+        self.entered: list[str] = []
+        self.came = anyio.Event()
+        self.open = anyio.Event()
+
+    def tool(self) -> Tool:
+        """Return the tool."""
+
+        async def wait(name: str) -> str:
+            """Wait."""
+            self.entered.append(name)
+            self.came.set()
+            await self.open.wait()
+            return name
+
+        return tool(wait, read_only=True)
+
+    def agent(self, *turns: str | Use, name: str = "waiter") -> Agent:
+        """Return an agent with this tool."""
+        model = ScriptedModel(list(turns))
+        return Agent(name, model=model, tools=[self.tool(), ask_human])
+
+
+class EngineSuite:
+    """Everything that is expected of an engine, whoever decides where runs are driven."""
+
+    async def test_a_run_is_driven_to_its_end(self, opened: Opener) -> None:
+        agent = Gate().agent("Done.")
+        async with opened(agent) as midrun:
+            run = await midrun.start("waiter", "Go.")
+            assert (await run.until("completed")).output == "Done."
+
+    async def test_what_one_process_resumes_another_drives(self, opened: Opener) -> None:
+        agent = Gate().agent(Use("ask_human", question="Which?"), "So be it.")
+        async with opened(agent) as works, opened() as looks:
+            run = await works.start("waiter", "Go.")
+            await run.until("waiting")
+            await (await looks.get(run.id)).answer("this")
+            assert (await run.until("completed")).output == "So be it."
+
+    async def test_a_run_that_rests_is_held_by_nobody(self, opened: Opener) -> None:
+        agent = Gate().agent(Use("ask_human", question="Which?"), "So be it.")
+        async with opened(agent) as midrun:
+            run = await midrun.start("waiter", "Go.")
+            await run.until("waiting")
+            assert not (await midrun.store.row(run.id)).holder
+
+    async def test_a_pause_from_elsewhere_reaches_the_call(self, opened: Opener) -> None:
+        gate = Gate()
+        async with (
+            opened(gate.agent(Use("wait", name="x"), "Done.")) as works,
+            opened() as looks,
+        ):
+            run = await works.start("waiter", "Go.")
+            await gate.came.wait()
+            there = await looks.get(run.id)
+            await there.pause(now=True)
+            await there.until("paused")
+            gate.open.set()
+            await there.resume()
+            assert (await there.until("completed")).output == "Done."
+
+    async def test_several_processes_drive_each_run_once(self, opened: Opener) -> None:
+        gates = [Gate(), Gate()]
+        for gate in gates:
+            gate.open.set()
+        first, second = (gate.agent(Use("wait", name="x"), "Done.") for gate in gates)
+        async with opened(first) as one, opened(second):
+            runs = [await one.start("waiter", f"Go {n}.") for n in range(8)]
+            for run in runs:
+                await run.until("completed")
+        assert len([*gates[0].entered, *gates[1].entered]) == len(runs)
+
+    async def test_a_process_that_leaves_hands_its_runs_to_another(
+        self, opened: Opener
+    ) -> None:
+        gate, other = Gate(), Gate()
+        other.open.set()
+        async with opened(gate.agent(Use("wait", name="x"), "Done.")) as leaves:
+            run = await leaves.start("waiter", "Go.")
+            await gate.came.wait()
+        async with opened(other.agent(Use("wait", name="x"), "Done.")) as stays:
+            there = await stays.get(run.id)
+            assert (await there.until("completed")).output == "Done."
+            kinds = [item.kind async for item in there.feed()]
+        assert "PauseRequested" not in kinds
+        assert "StoodDown" in kinds
+
+    async def test_a_run_of_an_agent_that_nobody_knows_waits(self, opened: Opener) -> None:
+        known, later = Gate().agent("Done."), Gate().agent("Late.", "Later.", name="later")
+        async with opened(known, later) as both:
+            run = await both.start("later", "Go.")
+            await run.until("completed")
+        async with opened(known) as one:
+            queued = await one.get(run.id)
+            forked = await queued.fork(instruction="Once more.")
+            assert (await forked.view()).phase == "queued"
+            async with opened(later) as knows:
+                assert (await (await knows.get(forked.id)).until("completed")).output
+
+    async def test_a_halt_holds_what_is_placed_and_lifted_it_goes_on(
+        self, opened: Opener
+    ) -> None:
+        gate = Gate()
+        async with opened(gate.agent(Use("wait", name="x"), "Done.")) as midrun:
+            run = await midrun.start("waiter", "Go.")
+            await gate.came.wait()
+            await midrun.halt("Stop.", actor="operator:olga")
+            await run.until("halted")
+            gate.open.set()
+            await midrun.lift(actor="operator:olga")
+            assert (await run.until("completed")).output == "Done."

@@ -1,0 +1,362 @@
+"""Offers: what a person may press now, what the button says, and what pressing it will do.
+
+Computed from the state in one place, so that page, terminal and everybody else say the same.
+"""
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from midrun.core.entries import CancelRequested
+from midrun.core.journaled_text import current, describe_unmade, goal, line, own_plan, place
+from midrun.core.state import Call, Stage, State
+from midrun.core.stops import caps
+from midrun.core.transitions import enabled
+from midrun.core.undo import hopeless, remaining, to_undo
+from midrun.core.values import Effect, Phase, Value
+
+
+class Offer(Value, kw_only=True):
+    """One button. `consequence` is true of the run as it is now."""
+
+    enabled: bool
+    command: str  # the control that pressing it means now
+    label: str
+    consequence: str
+    undo: tuple[str, ...] = ()  # what would be undone; of a long list the newest
+    never: tuple[str, ...] = ()  # what was done and cannot be undone
+    unsure: tuple[str, ...] = ()  # what may or may not have happened, and cannot be undone
+    release: tuple[str, ...] = ()  # what is held, and given up in any case
+    undoes: int = 0  # how many calls would be undone; child runs only if there is nothing else
+    caps: dict[str, float] = {}  # noqa: RUF012 - msgspec copies an empty default
+    """Bounds that pressing it raises, and to what; money in dollars, time in seconds."""
+
+
+SCALES: Final = {"cost": 1e6, "time": 1e6}
+"""Name of a cap → by what its counted bound is divided for people."""
+
+LISTED: Final = 50
+"""How many calls a button names."""
+
+_NAMED: Final = 2  # how many of those held are named in a sentence
+_AT_LEAST: Final = {"steps": 10, "tool_calls": 10, "repeats": 2, "tokens": 1000}
+_UNITS: Final = {"tool_calls": "tool calls", "time": "s of work", "repeats": "rounds"}
+_REST: Final = frozenset({Phase.PAUSED, Phase.FAILED})
+_OVER: Final = frozenset({Phase.CANCELLED, Phase.COMPLETED})
+
+
+def offers(state: State) -> dict[str, Offer]:
+    """Return the three buttons of the control bar for a run in `state`."""
+    return {"pause": _pause(state), "redirect": _redirect(state), "cancel": _cancel(state)}
+
+
+def unheard(made: dict[str, Offer]) -> dict[str, Offer]:
+    """Return offers as they are while nobody hears from the run's driver."""
+    then = "when the worker returns, or another takes the run"
+    later, on = f"Takes effect {then}.", f"Nothing new starts. Goes on {then}."
+    heard = {
+        name: replace(offer, consequence=later) if offer.enabled else offer
+        for name, offer in made.items()
+    }
+    cancel = heard["cancel"]
+    # One that is under way says what it is at; now nobody is at it.
+    return heard if cancel.enabled else heard | {"cancel": replace(cancel, consequence=on)}
+
+
+def raised_cap(name: str, cap: float) -> float:
+    """Return what a cap would be raised to in one press: half as much again, or a few more."""
+    more = max(cap / 2, _AT_LEAST.get(name, 0))
+    return cap + (round(more, 2) if name == "cost" else round(more))
+
+
+# ── pause, and what stands in its place ──────────────────────────────────────
+
+
+def _pause(state: State) -> Offer:
+    may = enabled(state.phase)
+    match state.phase:
+        case Phase.PAUSING:
+            text = f"Takes the pause back. {_waits_for(state)}"
+            return _resume("Keep running", text)
+        case Phase.PAUSED if state.wheel:
+            text = "The agent goes on from here, and is told what you did."
+            return Offer(enabled=True, command="hand_back", label="Hand back", consequence=text)
+        case Phase.PAUSED if state.hold is not None and state.hold.cap:
+            return _raise(state, state.hold.cap)
+        case Phase.PAUSED:
+            return _resume("Resume", _goes_on(state))
+        case Phase.FAILED:
+            text = "Tries again from the last boundary; finished work is not repeated."
+            return _resume(f"Retry {place(state.plan, state.meter.steps)}", text)
+        case Phase.CANCELLED if state.residue and not state.residue_accepted:
+            text = f"Tries again to {_left(state)}."
+            return Offer(
+                enabled=True, command="retry_undo", label="Retry undo", consequence=text
+            )
+    texts = {
+        Phase.QUEUED: "Does not start until you resume.",
+        Phase.RUNNING: f"{_stops_after(state)} Everything is kept; nothing is spent meanwhile.",
+        Phase.WAITING: "Holds here; the question stays open.",
+        Phase.CANCELLING: "A cancel is in progress.",
+        Phase.HALTED: "Nothing of this run starts until the halt is lifted.",
+    }
+    return Offer(
+        enabled="pause" in may,
+        command="pause",
+        label="Pause",
+        consequence=texts.get(state.phase, "The run is over."),
+    )
+
+
+def _left(state: State) -> str:
+    """Return what is to be tried again."""
+    counts = {"undo": 0, "release": 0}
+    for left in state.residue:
+        counts[left.action] += 1
+    said = (f"{action} {_count(number, 'call')}" for action, number in counts.items() if number)
+    return " and ".join(said)
+
+
+def _resume(label: str, consequence: str) -> Offer:
+    return Offer(enabled=True, command="resume", label=label, consequence=consequence)
+
+
+def _raise(state: State, name: str) -> Offer:
+    _, bound = caps(state.stop, state.metered)[name]
+    cap = bound / SCALES.get(name, 1)
+    new = raised_cap(name, cap)
+    more = f"${new - cap:g}" if name == "cost" else f"{new - cap:g} {_UNITS.get(name, name)}"
+    unmade = describe_unmade(state, _name)
+    waiting = f" {unmade}." if unmade else ""
+    return Offer(
+        enabled=True,
+        command="resume",
+        label="Raise cap, resume",
+        consequence=f"Adds {more}, then goes on; nothing is repeated.{waiting}",
+        caps={name: new},
+    )
+
+
+def _stops_after(state: State) -> str:
+    calls = [state.calls[n - 1] for n in state.in_flight]
+    tools = [call for call in calls if call.call_kind != "model"]
+    if finishing := [call for call in tools if not stoppable(call)]:
+        return f"Stops after {_names(finishing)}."
+    if tools:
+        return "Stops now; goes on from what it saved."
+    return "Stops now." if calls else "Stops before the next call."
+
+
+def stoppable(call: Call) -> bool:
+    """Tell whether a pause stops `call` where it is, and does not let it finish."""
+    return call.call_kind == "model" or (call.call_kind == "tool" and call.progress is not None)
+
+
+def _goes_on(state: State) -> str:
+    """Return what resuming means: calls that were stopped midway are not over."""
+    stopped = _stopped(state)
+    if not stopped and any(state.asks[number - 1].blocking for number in state.open_asks):
+        return "Waits for the answer again; the question stays open."
+    if not stopped:
+        return f"Goes on at {_next(state)}; nothing is repeated."
+    saved = [call for call in stopped if call.progress is not None]
+    anew = [call for call in stopped if call.progress is None]
+    said = f"Goes on with {_names(saved)} from what it saved." if saved else ""
+    if anew:
+        said += f" Makes {_names(anew)} again; finished work is not repeated."
+    return said.strip()
+
+
+def _stopped(state: State) -> list[Call]:
+    """Return the tool calls that were stopped midway, and would be made again."""
+    parked = (number for frame in state.frames for number in frame.parked)
+    calls = (state.calls[number - 1] for number in (*state.open, *parked))
+    return [call for call in calls if call.again]
+
+
+def _waits_for(state: State) -> str:
+    names = _names([state.calls[n - 1] for n in state.in_flight])
+    return f"It waits for {names}." if names else "Nothing is in flight."
+
+
+def _next(state: State) -> str:
+    item = current(own_plan(state))
+    if item is not None:
+        return f"“{line(item.text)}”"
+    return f"“{goal(state)}”" if state.frames else "the next step"
+
+
+def _name(call: Call) -> str:
+    return call.use.tool or "the model"
+
+
+def _names(calls: list[Call]) -> str:
+    return ", ".join(_name(call) for call in calls)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# ── redirect ─────────────────────────────────────────────────────────────────
+
+
+def _redirect(state: State) -> Offer:
+    hold = state.hold
+    if state.phase is Phase.PAUSED and state.wheel:
+        text = "A person has taken over; hand back, with an instruction if you like."
+        return Offer(enabled=False, command="redirect", label="Redirect", consequence=text)
+    if state.phase is Phase.PAUSED and hold is not None and hold.cap:
+        offer = _raise(state, hold.cap)
+        drops = (
+            ", drops the calls that are not made yet" if describe_unmade(state, _name) else ""
+        )
+        text = f"Raises the cap{drops}, and goes on with your instruction.{_gives_up(state)}"
+        return replace(offer, label="Redirect", consequence=text)
+    texts = {
+        Phase.QUEUED: "Starts with your instruction.",
+        Phase.RUNNING: "Changes course at the next step; finished work stays.",
+        Phase.PAUSING: "Pauses, then goes on with your instruction.",
+        Phase.WAITING: "Drops the question and changes course; finished work stays.",
+        Phase.CANCELLING: "Nothing new can start.",
+        Phase.HALTED: "Nothing of this run starts until the halt is lifted.",
+    }
+    text = texts.get(state.phase, "The run is over.")
+    if state.phase in _REST:
+        dropped = "Drops the question, and goes" if state.open_asks else "Goes"
+        text = f"{dropped} on with your instruction; finished work stays.{_gives_up(state)}"
+    return Offer(
+        enabled="redirect" in enabled(state.phase),
+        command="redirect",
+        label="Redirect",
+        consequence=text,
+    )
+
+
+def _gives_up(state: State) -> str:
+    """Return what a new course means for calls that were stopped midway, as a sentence."""
+    names = _names(_stopped(state))
+    return f" Drops {names}, unless the agent wants it again." if names else ""
+
+
+# ── cancel ───────────────────────────────────────────────────────────────────
+
+
+def _cancel(state: State) -> Offer:
+    reach = _reach(state)
+    live = "cancel" in enabled(state.phase) and state.cancel is None
+    return Offer(
+        enabled=live,
+        command="cancel",
+        label="Cancel",
+        consequence=_cancelling(state, reach),
+        undo=_listed(reach["undo"], child="what {} did"),
+        never=_listed(reach["never"]),
+        unsure=_listed(reach["unsure"]),
+        release=_listed(reach["release"]),
+        undoes=len(_own(reach["undo"])) or len(reach["undo"]),
+    )
+
+
+def _own(calls: list[Call]) -> list[Call]:
+    """Leave out child runs: what there is to undo of one, only its own journal knows."""
+    return [call for call in calls if call.call_kind != "child"]
+
+
+def _listed(calls: list[Call], child: str = "{}") -> tuple[str, ...]:
+    """Return calls as people read them; who wants all of a long list has the report."""
+    told = [
+        child.format(_told(call)) if call.call_kind == "child" else _told(call)
+        for call in calls[-LISTED:]
+    ]
+    more = len(calls) - len(told)
+    return (*told, f"… and {more} before") if more else tuple(told)
+
+
+Fate = Literal["undo", "never", "unsure", "release"]
+Reach: TypeAlias = dict[Fate, list[Call]]
+
+
+def _cancelling(state: State, reach: Reach) -> str:
+    if state.phase in _OVER:
+        return "The run is over."
+    if state.phase is Phase.HALTED:
+        asked = state.cancel is not None
+        return f"{'Asked for; t' if asked else 'T'}akes effect when the halt is lifted."
+    if state.phase is Phase.CANCELLING:
+        return f"Nothing new starts. {under_way(state)}".rstrip()
+    if state.phase is Phase.QUEUED and not state.calls:
+        return "Never starts. Nothing to undo."
+    said = ["Stops now"]
+    if undo := reach["undo"]:
+        said.append(f"can undo {_undoing(undo)}")
+    if release := reach["release"]:
+        held = _names(release) if len(release) <= _NAMED else _count(len(release), "call")
+        said.append(f"releases {held}")
+    if never := len(reach["never"]):
+        said.append(f"{_count(never, 'call')} can't be undone")
+    if unsure := len(reach["unsure"]):
+        said.append(f"{_count(unsure, 'call')} may or may not have happened")
+    return ", ".join(said) + ". Partial work is saved."
+
+
+def _undoing(calls: list[Call]) -> str:
+    """Return what can be undone: calls by their number, child runs as what they did."""
+    own = _own(calls)
+    children = [call for call in calls if call.call_kind == "child"]
+    many = len(children) > _NAMED
+    did = f"what {_count(len(children), 'child run') if many else _names(children)} did"
+    if not children:
+        return _count(len(own), "call")
+    return f"{_count(len(own), 'call')}, and {did}" if own else did
+
+
+def under_way(state: State) -> str:
+    """Return what a cancel is busy with, as a sentence."""
+    if state.cleaning is not None:
+        number, action = state.cleaning
+        verb = "Undoing" if action == "undo" else "Releasing"
+        return f"{verb} {_told(state.calls[number - 1])}."
+    if names := _names([state.calls[n - 1] for n in state.in_flight]):
+        return f"Stopping {names}."
+    left = remaining(state)
+    if left and left[0][0].cleanup(left[0][1]).stage == "failed":
+        return f"Could not {left[0][1]} {_told(left[0][0])}; it is tried again."
+    return ""
+
+
+def _reach(state: State) -> Reach:
+    """Return what an undo of everything would take back, what it could not, and the doubts."""
+    everything = replace(state, cancel=state.cancel or CancelRequested(undo="all"))
+    found: Reach = {"undo": [], "never": [], "unsure": [], "release": []}
+    for call in state.calls:
+        if acts(call) and call.undo.stage != "done":
+            found[_fate(everything, call)].append(call)
+    return found
+
+
+def _fate(everything: State, call: Call) -> Fate:
+    """Return what a cancel that undoes everything would mean for what `call` did."""
+    if (to_undo(everything, call) or undoable(call)) and not hopeless(call, "undo"):
+        return "undo"
+    if call.traits.release or call.call_kind == "child":
+        return "release"
+    return "unsure" if call.maybe or call.stage is Stage.UNKNOWN else "never"
+
+
+def undoable(call: Call) -> bool:
+    """Tell whether `call` is in flight now and could be undone once it has ended."""
+    return call.traits.undo and call.stage is Stage.STARTED and not call.undo.over
+
+
+def acts(call: Call) -> bool:
+    """Tell whether `call` changed the world, or may have."""
+    changed = call.touched or call.stage is Stage.STARTED
+    return call.call_kind != "model" and changed and call.traits.effect is not Effect.READ
+
+
+def _told(call: Call) -> str:
+    """Return a call as people recognise it: its tool, and what it was given."""
+    args = "" if call.use.args is None else msgspec.json.encode(call.use.args).decode()
+    return line(f"{_name(call)} {args}".strip())

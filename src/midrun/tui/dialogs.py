@@ -1,0 +1,123 @@
+"""Sheets: what opens in place of the buttons: a cancel to confirm, an ask to decide, help."""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from midrun.agents.outcome import AskView
+from midrun.text.buttons import Offer
+from midrun.tui.bar import asked
+from midrun.tui.escape import exact, flat
+from midrun.tui.style import Line
+from midrun.tui.wrap import folded
+
+ROWS: Final = 8
+"""How many rows of arguments are shown; `midrun show` has all of them."""
+
+AGAIN: Final = " ^C again leaves it paused"
+
+HELP: Final = (
+    ("p", "pause, keep running, or resume: what the line says now"),
+    ("r", "redirect: Enter at the next step, Alt+Enter now, Esc discards"),
+    ("s", "side question: it is answered, then the run goes on where it was"),
+    ("c", "cancel: shows what would be undone, and asks first"),
+    ("a", "answer what the run asks: approve, decline, edit, answer"),
+    ("w", "take back the redirect or message that waits"),
+    ("t", "take over, and write in the agent's place; p hands back, r with words"),
+    ("f", "fork: a new run goes on from here, this one stays as it is"),
+    ("d", "detach: the bar goes away, {leaving}"),
+    ("^C", "pause; again: cancel?; again: leave the run paused and quit"),
+    ("?", "close this"),
+)
+
+
+def confirming(offer: Offer, *, held: bool, width: int) -> list[Line]:
+    """Return the question whether to cancel, with everything that it would touch."""
+    lines: list[Line] = [[("bold", "Cancel? "), ("dim", _held(held=held))]]
+    for title, names, look in (
+        ("will undo", offer.undo, "good"),
+        ("cannot undo", offer.never, "bad"),
+        ("unsure", offer.unsure, "waiting"),
+        ("will release", offer.release, "dim"),
+    ):
+        if names:
+            text = f"  {title}: {'; '.join(flat(exact(name)) for name in names)}"
+            lines += [[(look, row)] for row in folded(text, width)]
+    if len(lines) == 1:
+        lines.append([("dim", "  It has changed nothing that a cancel could undo.")])
+    return [*lines, keys(confirm_keys(offer)), [("dim", AGAIN)]]
+
+
+def _held(*, held: bool) -> str:
+    return "Nothing new starts meanwhile; after a minute the run goes on." if held else ""
+
+
+def confirm_keys(offer: Offer) -> dict[str, str]:
+    """Return what can be pressed to confirm, and what it means."""
+    back = {"n": "back"}
+    if not offer.undo:
+        return {"y": "cancel", **back}
+    return {"y": f"cancel and undo {len(offer.undo)}", "k": "cancel, keep changes", **back}
+
+
+def deciding(ask: AskView, number: int, count: int, width: int) -> list[Line]:
+    """Return an ask in full: what is asked, of which call, and how to decide it."""
+    head = f"{ask.id}" + (f"  ({number} of {count}, Tab for the next)" if count > 1 else "")
+    lines: list[Line] = [
+        [("waiting", row)] for row in folded(f"? {flat(asked(ask))}  {head}", width)
+    ]
+    if ask.why:
+        lines += [[("dim", row)] for row in folded(f"  why: {flat(ask.why)}", width)]
+    if ask.kind != "question" and ask.args is not None:
+        lines += _arguments(ask, width)
+    if ask.hidden:
+        lines += [[("waiting", row)] for row in folded(f"  {flat(exact(ask.hidden))}", width)]
+    lines += [[("", f"  {n}  {flat(exact(str(o)))}")] for n, o in enumerate(options(ask), 1)]
+    return [*lines, keys(ask_keys(ask))]
+
+
+def _arguments(ask: AskView, width: int) -> list[Line]:
+    pretty = msgspec.json.format(msgspec.json.encode(ask.args), indent=2).decode()
+    rows = [row for line in exact(pretty).split("\n") for row in folded(f"  {line}", width)]
+    more: list[Line] = [[("dim", "  …")]] if len(rows) > ROWS else []
+    return [[("dim", row)] for row in rows[:ROWS]] + more
+
+
+def options(ask: AskView) -> list[str]:
+    """Return the answers that the question itself proposes."""
+    proposed = ask.data.get("options") if isinstance(ask.data, dict) else None
+    return [str(option) for option in proposed[:9]] if isinstance(proposed, list) else []
+
+
+def ask_keys(ask: AskView) -> dict[str, str]:
+    """Return what can be pressed to decide `ask`, and what it means."""
+    approval = {"y": "approve", "e": "edit the arguments", "n": "decline"}
+    answer = {"t": "type an answer"}
+    if options(ask):
+        answer = {f"1–{len(options(ask))}": "choose", **answer}  # noqa: RUF001 - a range
+    if ask.kind == "question" and ask.declinable:
+        answer["n"] = "decline"
+    unsure = {"y": "it did", "n": "it did not", "u": "nobody knows"}
+    made = {"approval": approval, "question": answer, "unsure": unsure}.get(ask.kind)
+    return {**(made or {"y": "approve", "n": "decline", **answer}), "Esc": "back"}
+
+
+def helping(width: int, leaving: str) -> list[Line]:
+    """Return the help on all keys; `leaving` tells how the run continues without the bar."""
+    return [
+        [("bold", f"  {key:>2}  "), ("dim", row)]
+        for key, text in HELP
+        for row in folded(text.format(leaving=leaving), width - 6)[:1]
+    ]
+
+
+def keys(meanings: dict[str, str]) -> Line:
+    """Return keys and their meanings as one line."""
+    return list(_keys(meanings))
+
+
+def _keys(meanings: dict[str, str]) -> Iterable[tuple[str, str]]:
+    for key, meaning in meanings.items():
+        yield ("key", f" {key} ")
+        yield ("", f" {meaning}   ")

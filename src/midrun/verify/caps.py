@@ -1,0 +1,159 @@
+"""Caps: what is spent and what is promised stay within them (I37).
+
+Only conditions that stop the run by themselves count: a cap inside `&` or `~` is no bound.
+"""
+
+from collections.abc import Iterator
+
+from midrun.core.entries import (
+    CallAborted,
+    CallDone,
+    CallFailed,
+    CallStarted,
+    CallUnknown,
+    CapRaised,
+    PauseWithdrawn,
+    Record,
+    RunResumed,
+    RunStarted,
+)
+from midrun.core.stops import (
+    TRAIL,
+    AnyOf,
+    MaxCost,
+    MaxSteps,
+    MaxTokens,
+    MaxToolCalls,
+    Repeats,
+    Stop,
+)
+from midrun.core.values import NOTHING, Spend
+from midrun.verify.asks import hash_of
+from midrun.verify.checks import Problem, Watch, arms
+from midrun.verify.ledger import Ledger
+
+
+def bounds(stop: Stop | None) -> Iterator[tuple[str, int]]:
+    """Yield the bounds that stop the run by themselves, by the names that raise them."""
+    match stop:
+        case AnyOf(parts):
+            for part in parts:
+                yield from bounds(part)
+        case MaxTokens(n):
+            yield "tokens", n
+        case MaxCost(usd):
+            yield "cost", round(usd * 1e6)
+        case MaxSteps(n):
+            yield "steps", n
+        case MaxToolCalls(n):
+            yield "tool_calls", n
+        case Repeats(n) if n <= TRAIL:
+            yield "repeats", n
+        case _:
+            return
+
+
+class Money(Watch):
+    """Watches what calls set aside and cost, and counts steps and tool calls."""
+
+    __slots__ = (
+        "_caps",
+        "_cost",
+        "_last",
+        "_reserved",
+        "_same",
+        "_steps",
+        "_tokens",
+        "_tools",
+    )
+
+    def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
+        super().__init__(ledger, found)
+        self._caps: dict[str, int] = {}
+        self._tokens = 0  # spent or promised
+        self._cost = 0
+        self._reserved: dict[str, Spend] = {}
+        self._steps = 0
+        self._tools = 0
+        self._last: tuple[str, str] | None = None  # the tool of the last call, its arguments
+        self._same = 0  # how often that call was made in a row
+
+    def run_started(self, _: Record, entry: RunStarted) -> None:
+        """The caps are set; of two on the same thing, the lower one counts."""
+        for name, bound in bounds(entry.stop):
+            self._caps[name] = min(bound, self._caps.get(name, bound))
+
+    def raised(self, _: Record, entry: CapRaised) -> None:
+        """A cap is moved."""
+        for name, bound in entry.caps.items():
+            if name in self._caps:
+                self._caps[name] = bound
+
+    def started(self, record: Record, entry: CallStarted) -> None:
+        """What the call may cost is set aside."""
+        if entry.attempt == 1:
+            self._counted(record, entry)
+        promised = entry.reserved
+        self._reserved[entry.call] = promised
+        self._tokens += promised.tokens
+        self._cost += promised.cost
+        if promised.tokens:
+            self._within(record, entry, "tokens", self._tokens)
+        if promised.cost:
+            self._within(record, entry, "cost", self._cost)
+
+    def _counted(self, record: Record, entry: CallStarted) -> None:
+        """Check the caps on steps and tool calls, which hold within a reply as well."""
+        if entry.call_kind != "model":
+            self._count_tool_call(record, entry)
+        elif entry.purpose == "step":
+            self._steps += 1
+            self._within(record, entry, "steps", self._steps)
+            self._within(record, entry, "tool_calls", self._tools + 1)
+
+    def _count_tool_call(self, record: Record, entry: CallStarted) -> None:
+        self._tools += 1
+        made = self.ledger.calls.get(entry.call)
+        if made is None:
+            return
+        this = (made.tool, hash_of(made.args))
+        self._same = self._same + 1 if this == self._last else 1
+        self._last = this
+        if not made.by_hand:  # a person at the wheel decides about each call
+            self._within(record, entry, "tool_calls", self._tools)
+            self._within(record, entry, "repeats", self._same)
+
+    def resumed(self, _: Record, __: RunResumed | PauseWithdrawn) -> None:
+        """Count repetitions anew: a person has let the run go on."""
+        self._last, self._same = None, 0
+
+    def _within(self, record: Record, entry: CallStarted, name: str, used: int) -> None:
+        cap = self._caps.get(name)
+        if cap is not None and used > cap:
+            text = f"{entry.call} was started, which takes {name} to {used} of {cap}."
+            self.report("I37", record.seq, text)
+
+    def ended(self, _: Record, entry: CallDone | CallFailed | CallAborted) -> None:
+        """What it cost replaces what was set aside; if nobody knows, that is what it cost."""
+        promised = self._reserved.pop(entry.call, NOTHING)
+        if entry.spent is not None:
+            self._tokens += entry.spent.tokens - promised.tokens
+            self._cost += entry.spent.cost - promised.cost
+
+    def unknown(self, _: Record, entry: CallUnknown) -> None:
+        """It may still be billed: what was set aside stays set aside for good."""
+        self._reserved.pop(entry.call, None)
+
+    ARMS = arms(
+        {
+            RunStarted: run_started,
+            CapRaised: raised,
+            RunResumed: resumed,
+            PauseWithdrawn: resumed,
+            CallStarted: started,
+            CallDone: ended,
+            CallFailed: ended,
+            CallAborted: ended,
+            CallUnknown: unknown,
+        }
+    )

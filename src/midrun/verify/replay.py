@@ -1,0 +1,116 @@
+"""The journal as a whole: numbered without gaps, and meaning what it says (I1, I2, I7)."""
+
+from midrun.core.entries import Entry, LateResult, Record
+from midrun.core.evolve import evolve
+from midrun.core.ids import RunId
+from midrun.core.run_head import Head, head_of
+from midrun.core.state import State
+from midrun.core.values import Phase
+from midrun.errors import JournalCorrupt
+from midrun.verify.checks import Problem, Watch
+from midrun.verify.ledger import Ledger
+
+BROKEN = (
+    JournalCorrupt,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
+"""What folding entries that contradict each other may end in."""
+
+
+class Numbers(Watch):
+    """Watches the numbers; sees every record."""
+
+    CONCERNS_ALL = True
+
+    __slots__ = ("_seq",)
+
+    def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
+        super().__init__(ledger, found)
+        self._seq = 0
+
+    def look(self, record: Record, _: Entry) -> None:
+        """Look at the next number."""
+        if record.seq != self._seq + 1:
+            text = f"Entry {record.seq} follows entry {self._seq}."
+            self.report("I1", record.seq, text)
+        self._seq = record.seq
+
+
+class Folding(Watch):
+    """Folds the journal, as long as it can be, and holds the state against the books."""
+
+    __slots__ = ("_lost", "_seen", "state")
+
+    def __init__(self, ledger: Ledger, found: list[Problem], run: RunId) -> None:
+        super().__init__(ledger, found)
+        self.state = State(run=run)
+        self._lost = False
+        self._seen = 0
+
+    def look(self, record: Record, entry: Entry) -> None:
+        """Fold the next record. The books know it already: this subject comes last."""
+        if self._lost:
+            return
+        self._seen = record.seq
+        try:
+            self.state = evolve(self.state, entry, record.at)
+        except BROKEN as problem:
+            self._lost = True
+            text = f"{type(entry).__name__} cannot stand here: {problem}"
+            self.report("I2", record.seq, text)
+            return
+        if isinstance(entry, LateResult):
+            self._late(record, entry)
+
+    def _late(self, record: Record, entry: LateResult) -> None:
+        """A late result settles its own attempt, if nobody knew, and changes nothing else."""
+        call, made = self.state.call(entry.call), self.ledger.calls.get(entry.call)
+        if call is None or made is None:
+            return
+        if call.stage == "done" and made.stage != "done":
+            text = f"A late result of attempt {entry.attempt} of {made} ended it."
+            self.report("I7", record.seq, text)
+
+    def end(self) -> None:
+        """Hold what the fold says against the books, which were kept without it."""
+        if self._lost or not self._seen:
+            return
+        state, books = self.state, self.ledger
+        if state.phase is Phase.WAITING and not books.open_asks:
+            # Nothing but an answer wakes a run that waits: this one would wait for ever.
+            self.report("I26", self._seen, "The run waits, but nobody is asked anything.")
+        folded: tuple[object, ...] = (
+            state.epoch,
+            state.leased,
+            {f"c{number}" for number in state.in_flight},
+            {f"a{number}" for number in state.open_asks},
+            len(state.calls),
+        )
+        kept = (
+            books.epoch,
+            books.leased,
+            set(books.flying),
+            set(books.open_asks),
+            len(books.calls),
+        )
+        names = ("the epoch", "the lease", "calls in flight", "open asks", "the calls")
+        for name, said, is_ in zip(names, folded, kept, strict=True):
+            if said != is_:
+                text = f"The fold has {said} for {name}, the entries say {is_}."
+                self.report("I2", self._seen, text)
+
+    def compare(self, head: Head | None, state: State | None) -> None:
+        """Hold what was stored beside the last entry against the fold."""
+        if self._lost or not self._seen:
+            return
+        if head is not None and head != head_of(self.state):
+            text = f"The stored head is {head}, but the journal means {head_of(self.state)}."
+            self.report("I2", self._seen, text)
+        if state is not None and state != self.state:
+            text = "The journal, read again, means something else than the state given with it."
+            self.report("I2", self._seen, text)
