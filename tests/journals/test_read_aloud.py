@@ -24,8 +24,8 @@ from midrun.core.values import Json, Phase, Use
 from midrun.testing.scenario import given
 from midrun.testing.simulate.setup import STRATEGIES, Strategy
 from midrun.testing.simulate.universe import Universe
-from midrun.text.entries import SENTENCES, Reader, Told
-from midrun.text.phrases import BUILT_IN
+from midrun.text.entries import SENTENCES, Reader
+from midrun.text.phrases import BUILT_IN, Told
 from tools.golden.aloud import read_aloud
 from tools.golden.facts import RUN
 from tools.golden.recorded import CONVERSATIONS

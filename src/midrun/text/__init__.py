@@ -1,1 +1,1 @@
-"""Sentences that people read: pure functions of entries and states, one layer above the core."""
+"""Turn entries and states into the sentences that people read. Pure; one layer above `core`."""

@@ -2,7 +2,8 @@
 
 from msgspec.structs import replace
 
-from midrun.core import machine, retries, step_boundary
+from midrun.core import decide as core_decide
+from midrun.core import retries, step_boundary
 from midrun.core.decide import calls as call_rulings
 from midrun.core.decision import Verdict, accept
 from midrun.core.driver_inputs import Fenced, Start, TakeLease
@@ -37,7 +38,7 @@ from midrun.testing.simulate import desk as sim_desk
 
 
 def _unfenced_decide() -> Planted:
-    original = machine.decide
+    original = core_decide.decide
 
     def decide(state: State, given: Input, now: Micros) -> Verdict:
         if isinstance(given, Fenced):
