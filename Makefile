@@ -34,7 +34,7 @@ PYTEST := $(BIN)/python -m pytest
 MANY := -n $(JOBS) --randomly-seed=$(SEED)
 
 # Held to 95 % of lines and branches by `make coverage`.
-COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors/*
+COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors.py
 
 .PHONY: help setup check test fix lint types imports web programs tests postgres others examples coverage \
         simulate mutants bench demo docs site package screenshots pins clean
@@ -76,20 +76,21 @@ programs: $(READY) ## what tests drive: Chromium, Postgres, pgbouncer, tmux, zsh
 
 # The browser lives in an event loop for as long as its tests do; others start loops of their own.
 tests: $(READY) programs ## all tests on Python 3.11, slow ones and gates included
-	$(PYTEST) $(MANY) --ignore=tests/web $(ARGS)
-	$(PYTEST) $(MANY) tests/web
+	$(PYTEST) $(MANY) --ignore=tests/browser $(ARGS)
+	$(PYTEST) $(MANY) tests/browser
 
 # Only those that keep runs somewhere; what is about the file itself is listed with its reason.
-DRIVER := $(addprefix tests/,driver runtime promises thought crashes)
+DRIVER := tests/crash $(addprefix tests/unit/,driver runs) $(addprefix tests/scenarios/,promises conversation)
 postgres: $(READY) programs ## the driver's tests once more, with their runs in Postgres
 	MIDRUN_TEST_STORE=postgres $(PYTEST) $(MANY) -rs $(DRIVER) $(ARGS)
 
 # What an interpreter can change: the library and its processes. Pages, protocols and servers are
 # tested once, and so is what is marked `once`; `slow` would take the time of all the rest again.
-LIBRARY := $(addprefix tests/,agents codec core driver hosts journals models promises runtime \
-                              stores thought verify)
+LIBRARY := tests/journals $(addprefix tests/unit/,agents codec core driver mcp models runs stores verify) \
+           $(addprefix tests/scenarios/,promises conversation)
 others: $(READY) ## the tests on each other Python that is installed
-	$(BIN)/python tools/other_pythons.py $(OTHER_VERSIONS) -- $(LIBRARY) $(MANY) -m "not once and not slow" $(ARGS)
+	$(BIN)/python tools/other_pythons.py $(OTHER_VERSIONS) -- $(LIBRARY) --ignore=tests/unit/stores/postgres \
+	    $(MANY) -m "not once and not slow" $(ARGS)
 
 # In page order, so without shuffling. Pages without a block to run would have nothing to
 # collect, and pytest calls that a failure; hence the look before.
@@ -102,10 +103,10 @@ coverage: $(READY) ## core, codec, ports and errors must be covered to 95 %
 	$(BIN)/coverage report --include='$(COVERED)' --fail-under=95
 
 simulate: $(READY) ## 100,000 random schedules with crashes, zombies and lost replies
-	$(BIN)/python -m midrun.testing.simulate --schedules 100000
+	$(BIN)/python -m tests.support.simulate --schedules 100000
 
 mutants: $(READY) ## plant every known fault and see that it is found
-	$(BIN)/python -m midrun.testing.mutants
+	$(BIN)/python -m tests.support.mutants
 
 bench: $(READY) ## what it costs, against the raw limit
 	$(BIN)/python -m bench

@@ -9,11 +9,11 @@ from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 
 # Without this the assertions inside our shipped suites fail without saying what they saw.
-pytest.register_assert_rewrite("midrun.testing")
+pytest.register_assert_rewrite("midrun.testing", "tests.support")
 from midrun.testing.postgres import Postgres, running  # noqa: E402 - only now, hence
-from tests.keeping import kept, pytest_collection_modifyitems  # noqa: E402 - for all tests
-from tests.pages.reader import closed, opened, typed  # noqa: E402 - as above
-from tests.verified import journals_are_sound  # noqa: E402 - as above
+from tests.docs.reader import closed, opened, typed  # noqa: E402 - as above
+from tests.support.store_choice import kept, pytest_collection_modifyitems  # noqa: E402 - for all tests
+from tests.support.verified_journals import journals_are_sound  # noqa: E402 - as above
 
 __all__ = ["journals_are_sound", "kept", "pytest_collection_modifyitems"]
 

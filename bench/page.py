@@ -14,8 +14,8 @@ from playwright.async_api import CDPSession, Page, async_playwright, expect
 
 from bench.figures import Figure
 from midrun.runs.run import Run
-from tests.web.bench import FLAGS, PATIENCE_S, Bench, Profiles
-from tests.web.stage import Stage, Use
+from tests.browser.bench import FLAGS, PATIENCE_S, Bench, Profiles
+from tests.browser.stage import Stage, Use
 from tools.programs import find
 
 EARLY: Final = 300  # as many as are drawn: more are fetched when somebody asks for them

@@ -19,9 +19,9 @@ from playwright.async_api import Page, async_playwright, expect
 from midrun.core.ids import Micros
 from midrun.ports.environment import Outside, wall
 from midrun.runs.run import Run
-from tests.web.bench import FLAGS, PATIENCE_S, Bench, Profiles, Site
-from tests.web.memo import TASK, memo
-from tests.web.stage import Hold, Stage, Turn, Use
+from tests.browser.bench import FLAGS, PATIENCE_S, Bench, Profiles, Site
+from tests.browser.memo import TASK, memo
+from tests.browser.stage import Hold, Stage, Turn, Use
 from tools.programs import find
 
 IMAGES: Final = Path(__file__).parents[1] / "docs" / "images"

@@ -22,10 +22,10 @@ from midrun.core.entries import KINDS, Asked, Record
 from midrun.core.ids import SECOND, CallId, Epoch, Micros, Seq
 from midrun.core.values import Json, Phase, Use
 from midrun.testing.scenario import given
-from midrun.testing.simulate.setup import STRATEGIES, Strategy
-from midrun.testing.simulate.universe import Universe
 from midrun.text.entries import SENTENCES, Reader
 from midrun.text.phrases import BUILT_IN, Told
+from tests.support.simulate.setup import STRATEGIES, Strategy
+from tests.support.simulate.universe import Universe
 from tools.golden.aloud import read_aloud
 from tools.golden.facts import RUN
 from tools.golden.recorded import CONVERSATIONS

@@ -7,8 +7,8 @@ In prose some of them belong to the text: a joiner inside an emoji or a Persian 
 variation selector after a symbol. `prose=True` keeps these where they follow the character
 that they belong to, and shows them anywhere else.
 
-`server/static/template.js` says the same for the page. `tests/web/test_hidden_characters.py`
-compares the two on every range below.
+`server/static/template.js` says the same for the page.
+`tests/browser/test_hidden_characters.py` compares the two on every range below.
 """
 
 import re

@@ -3,10 +3,10 @@
 Past tense, immutable, never removed. *Asked for* and *happened* are two entries:
 `PauseRequested` and `RunPaused`, `CancelRequested` and `RunCancelled`.
 
-A new entry needs five things: a class in `facts/`, its place in `Entry`, a row in
-`follows.FOLLOWS`, an arm in `evolve` and a sentence in `sentences/`. The type checker,
-`tests/core/test_table.py` and `tests/journals` stay red until all five exist. A changed entry
-needs an upcast and a stored journal.
+A new entry needs five things: a class below, its place in `Entry`, a row in
+`transitions.FOLLOWS`, an arm in `evolve` and a sentence in `text/`. The type checker,
+`tests/unit/core/test_table.py` and `tests/journals` fail until all five exist. A changed
+entry needs an upcast and a stored journal.
 """
 
 from typing import Literal, dataclass_transform, get_args

@@ -1,0 +1,100 @@
+"""An agent that writes a memo: what the pictures show, and what every state is drawn with.
+
+Six steps, each held at a gate of its own name until somebody lets it go on.
+"""
+
+from typing import Final
+
+from midrun import Agent, Call, tool
+from midrun.stops import MaxCost, MaxSteps
+from tests.browser.stage import HeldModel, Hold, Stage, Turn, Use
+
+TASK: Final = "Q3 churn memo for the sales lead"
+
+PLAN: Final = [
+    "Fetch the customer list",
+    "Join it with the revenue table",
+    "Draft the memo",
+    "Score the churn risk",
+    "Ask #sales for context",
+    "Write the summary",
+]
+
+
+def memo(stage: Stage, *, name: str = "analyst", steps: int = 40) -> Agent:
+    """Return the agent. It spends money, keeps a plan, and can take some things back."""
+
+    async def crm_list(call: Call, segment: str) -> str:
+        """List the customers of a segment."""
+        await call.note("page 3 of 8")
+        await stage.held("crm_list")
+        return f"412 customers in {segment}"
+
+    async def sql_query(query: str) -> str:
+        """Ask the warehouse."""
+        await stage.held("sql_query")
+        return f"412 rows for {query}"
+
+    async def docs_create(title: str) -> str:
+        """Create a document."""
+        await stage.held("docs_create")
+        return f"doc_81: {title}"
+
+    async def slack_post(channel: str, text: str) -> str:
+        """Post a message."""
+        await stage.held("slack_post")
+        return f"posted to {channel}: {text}"
+
+    async def lock_table(table: str) -> str:
+        """Lock a table, so that the figures do not move."""
+        return f"{table} is locked"
+
+    async def take_back(_call: Call, _args: object, _result: object) -> None:
+        """Undo."""
+        await stage.held("undo")
+
+    return Agent(
+        name,
+        model=HeldModel(stage, _turns()),
+        tools=[
+            tool(crm_list, read_only=True),
+            tool(sql_query, read_only=True),
+            tool(docs_create, undo=take_back),
+            tool(lock_table, undo=take_back),
+            tool(slack_post, approve=True),
+        ],
+        stop=MaxSteps(steps) | MaxCost(2.0),
+    )
+
+
+def _turns() -> list[Turn]:
+    return [
+        Use("plan", items=PLAN, marks={"1": "running"}),
+        [
+            "I start with the customers of the last quarter. ",
+            Use("crm_list", segment="Q3", why="the memo is about these"),
+        ],
+        [
+            Use("plan", marks={"1": "done", "2": "running"}),
+            Use("lock_table", table="mrr_snapshot", why="the figures must not move"),
+        ],
+        Use("sql_query", query="SELECT … FROM mrr JOIN customers", why="revenue per customer"),
+        [
+            "412 customers, of whom 38 cut their seats by more than half. ",
+            Hold("figures"),
+            Use("plan", marks={"2": "done", "3": "running"}),
+            Use("docs_create", title="Churn memo", why="the memo needs a place"),
+        ],
+        [
+            "The risk is highest where the champion left: in nine of the ten accounts ",
+            Hold("sentence"),
+            "that churned, the seat of the person who had signed was empty by August.",
+            Use("plan", marks={"3": "done", "4": "done", "5": "running"}),
+        ],
+        Use("slack_post", channel="#sales", text="Who knows why Acme left?", why="context"),
+        [
+            "The memo is written, and is in doc_81.",
+            Use("plan", marks={"5": "done", "6": "done"}),
+        ],
+        "The memo is written, and is in doc_81.",
+    ]

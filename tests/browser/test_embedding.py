@@ -1,0 +1,174 @@
+"""One script and one tag in somebody else's page, whose style is as bad as can be."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from playwright.async_api import Page, expect
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Mount, Route
+
+from midrun import Midrun
+from midrun.server import app
+from tests.browser.bench import Bench, comes_true, flaws, listening
+from tests.browser.stage import Stage, Use
+from tests.unit.server.conftest import token_of
+
+HOSTILE: Final = """
+  * { letter-spacing: .3em; text-transform: uppercase; font: italic 30px "Comic Sans MS";
+      color: hotpink; line-height: 3; text-shadow: 2px 2px red; word-spacing: 1em;
+      text-align: right; text-indent: 2em; cursor: wait; visibility: visible; }
+  button, input, textarea, a, h1, h2, table, td, svg {
+      all: unset !important; background: hotpink !important; border-radius: 0 !important;
+      width: 999px !important; display: inline !important; }
+  body { font-size: 40px !important; direction: ltr; }
+  .badge, .row, .panel, .icon, .mono { display: none !important; }
+  [aria-disabled], [disabled], [hidden] { display: block !important; }
+"""
+
+PLAIN: Final = "body { margin: 8px; }"
+
+LOOKS: Final = """element => {
+  const style = getComputedStyle(element);
+  const box = element.getBoundingClientRect();
+  const names = ["color", "font-size", "font-style", "font-family", "letter-spacing",
+    "text-transform", "line-height", "text-shadow", "word-spacing", "text-align", "text-indent",
+    "background-color", "border-top-left-radius", "display", "cursor"];
+  return [...names.map((name) => `${name}: ${style.getPropertyValue(name)}`),
+    `${Math.round(box.width)} by ${Math.round(box.height)}`];
+}"""
+
+
+def hosting(body: str, style: str) -> HTMLResponse:
+    """Return a page of the host application."""
+    return HTMLResponse(
+        f"<!doctype html><html lang=en><title>Acme CRM</title><style>{style}</style>"
+        f'<script type="module" src="/agents/static/midrun.js"></script><main>{body}</main>'
+    )
+
+
+class Host:
+    """An application with midrun mounted in it, and pages of its own around it."""
+
+    def __init__(self, mid: Midrun, port: int) -> None:
+        self.mid = mid
+        self.url = f"http://127.0.0.1:{port}"
+        self.body = ""
+        self.style = PLAIN
+
+    async def page(self, bench: Bench, body: str, style: str, *, bare: bool = False) -> Page:
+        """Open a page of the application with `body` in it."""
+        self.body, self.style = body, style
+        page = await (await bench.profile(bare=bare)).new_page()
+        await page.goto(self.url)
+        return page
+
+
+@asynccontextmanager
+async def hosted(stage: Stage) -> AsyncIterator[Host]:
+    """Serve an application that has midrun as a part."""
+    mid = Midrun("memory://", agents=[stage.play(Use("slow", name="held"), "Done.")])
+    part = app(mid, token=token_of("me"))
+
+    async def home(_: Request) -> HTMLResponse:
+        return hosting(made.body, made.style)
+
+    whole = Starlette(routes=[Route("/", home), Mount("/agents", part)])
+    async with mid, listening(part, whole=whole) as port:
+        made = Host(mid, port)
+        yield made
+
+
+async def drawn(page: Page) -> list[list[str]]:
+    """Return how the parts of the bar are drawn."""
+    button = page.get_by_role("button", name="Pause")
+    await expect(button).to_be_visible()
+    badge = page.locator("midrun-controls .badge")
+    return [await part.evaluate(LOOKS) for part in (button, badge, badge.locator("svg"))]
+
+
+async def test_the_bar_keeps_its_look_and_works_in_a_hostile_page(
+    bench: Bench, stage: Stage
+) -> None:
+    """Drawn the same to the pixel under both styles; pressed, it does what it says."""
+    async with hosted(stage) as host:
+        run = await host.mid.start("actor", "Embedded", actor="me")
+        await stage.start("held").wait()
+        tag = f'<midrun-controls run="{run.id}" token="{token_of("me")}"></midrun-controls>'
+        plain = await host.page(bench, tag, PLAIN)
+        hostile = await host.page(bench, tag, HOSTILE)
+
+        async def are_alike() -> bool:
+            return await drawn(plain) == await drawn(hostile)
+
+        await comes_true(are_alike)
+        await hostile.get_by_role("button", name="Pause").click()
+        badge = hostile.locator("midrun-controls .badge")
+        await expect(badge).to_contain_text("Pausing")
+        stage.gate("held").set()
+        await run.until("paused")
+        await expect(badge).to_contain_text("Paused")
+
+
+async def test_the_list_and_the_run_are_embedded_by_the_same_script(
+    bench: Bench, stage: Stage
+) -> None:
+    """With the cookie of a session that was opened where midrun is mounted."""
+    async with hosted(stage) as host:
+        run = await host.mid.start("actor", "Embedded", actor="me")
+        await stage.start("held").wait()
+        tags = f'<midrun-runs></midrun-runs><midrun-run run="{run.id}"></midrun-run>'
+        page = await host.page(bench, tags, HOSTILE)
+        await page.goto(f"{host.url}/agents/#token={token_of('me')}")
+        await expect(page.get_by_role("link", name="Embedded")).to_be_visible()
+        await page.goto(host.url)
+        await expect(page.get_by_role("link", name="Embedded")).to_be_visible()
+        await expect(
+            page.locator("midrun-run").get_by_role("button", name="Pause")
+        ).to_be_visible()
+        await expect(page).to_have_title("Acme CRM")  # the host's title is the host's
+
+
+async def test_a_theme_is_a_few_custom_properties(bench: Bench, stage: Stage) -> None:
+    """They go through; nothing else does."""
+    async with hosted(stage) as host:
+        run = await host.mid.start("actor", "Embedded", actor="me")
+        await stage.start("held").wait()
+        tag = f'<midrun-controls run="{run.id}" token="{token_of("me")}"></midrun-controls>'
+        style = "midrun-controls { --midrun-run: rgb(1, 2, 3); --midrun-scheme: dark; }"
+        page = await host.page(bench, tag, style)
+        badge = page.locator("midrun-controls .badge")
+        await expect(badge).to_contain_text("Running")
+        await expect(badge).to_have_css("color", "rgb(1, 2, 3)")
+
+
+async def test_keys_belong_to_the_host_until_the_bar_has_the_focus(
+    bench: Bench, stage: Stage
+) -> None:
+    """Somebody types "cap" into the host's search box, and nothing is cancelled."""
+    async with hosted(stage) as host:
+        run = await host.mid.start("actor", "Embedded", actor="me")
+        await stage.start("held").wait()
+        tag = f'<midrun-controls run="{run.id}" token="{token_of("me")}"></midrun-controls>'
+        page = await host.page(bench, f"<input aria-label=Search>{tag}", PLAIN)
+        await expect(page.get_by_role("button", name="Pause")).to_be_visible()
+        before = (await run.view()).seq
+        await page.get_by_label("Search").press_sequentially("pcr")
+        await page.locator("body").press("p")
+        assert (await run.view()).seq == before
+        await page.get_by_role("button", name="Redirect").focus()
+        await page.keyboard.press("p")
+        await run.until("pausing")
+
+
+async def test_an_embedded_bar_is_accessible(bench: Bench, stage: Stage) -> None:
+    """As it comes, in a page that is otherwise in order."""
+    async with hosted(stage) as host:
+        run = await host.mid.start("actor", "Embedded", actor="me")
+        await stage.start("held").wait()
+        tag = f'<midrun-controls run="{run.id}" token="{token_of("me")}"></midrun-controls>'
+        page = await host.page(bench, f"<h1>Acme</h1>{tag}", PLAIN, bare=True)
+        await expect(page.get_by_role("button", name="Pause")).to_be_visible()
+        assert await flaws(page) == []

@@ -1,5 +1,0 @@
-"""The runs of these tests are kept and verified as those of the runtime's own tests."""
-
-from tests.runtime.conftest import opened, path
-
-__all__ = ["opened", "path"]

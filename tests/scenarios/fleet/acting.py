@@ -1,0 +1,16 @@
+"""An agent that acts when a test says so."""
+
+from midrun import Agent
+from midrun.models import ScriptedModel
+from tests.unit.runs.stage import Stage, Use
+
+
+def slow(stage: Stage, name: str = "actor") -> Agent:
+    """Return an agent whose runs act when the test says so, each under its task's name."""
+    return Agent(
+        name,
+        model=ScriptedModel(
+            lambda m: Use("slow", name=next(iter(m)).text) if m.spoken == 0 else "Done."
+        ),
+        tools=stage.tools(),
+    )

@@ -1,0 +1,64 @@
+"""What tests of the protocols share: a server whose bridges a test can set."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+import pytest
+
+from midrun import Agent, Midrun, Run
+from midrun.ports.store import Query
+from midrun.server import App, Bridges, Tokens, app
+from tests.unit.runs.stage import Stage
+from tests.unit.server.conftest import PATIENCE, PEOPLE, listening, token_of
+
+
+class Bridged:
+    """A server that runs: where it is, and the runs behind it."""
+
+    def __init__(self, mid: Midrun, made: App, url: str) -> None:
+        self.mid = mid
+        self.made = made
+        self.url = url
+        self.close = made.close
+
+    async def only(self) -> Run:
+        """Return the one run there is."""
+        (row,) = (await self.mid.store.runs(Query(limit=2))).items
+        return await self.mid.get(row.run)
+
+
+class Serving(Protocol):
+    """Serves an agent on a store of the test's own."""
+
+    def __call__(
+        self, agent: Agent, bridges: Bridges | None = None
+    ) -> AbstractAsyncContextManager[Bridged]: ...
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """Give a stage of the test's own."""
+    return Stage()
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Serving:
+    """Give what serves an agent; afterwards every journal in its store is verified."""
+
+    @asynccontextmanager
+    async def serve(agent: Agent, bridges: Bridges | None = None) -> AsyncIterator[Bridged]:
+        address = f"sqlite:///{tmp_path / 'runs.db'}"
+        auth = Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
+        with anyio.fail_after(2 * PATIENCE):
+            async with Midrun(address, agents=[agent]) as mid:
+                made = app(mid, auth=auth, bridges=bridges)
+                async with listening(made) as port:
+                    yield Bridged(mid, made, f"http://127.0.0.1:{port}")
+                for row in (await mid.store.runs(Query(limit=50))).items:
+                    verdict = await mid.verify(row.run)
+                    assert verdict, str(verdict)
+
+    return serve

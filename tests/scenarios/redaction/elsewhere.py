@@ -1,0 +1,23 @@
+"""Another process: it drives, or approves, what this one has left."""
+
+import sys
+
+import anyio
+
+from midrun import Midrun
+from midrun.models import Use
+from tests.scenarios.redaction.office import PASSWORD, Office
+
+
+async def _main(path: str, run_id: str) -> None:
+    office = Office()
+    turns = (Use("gated_login", user="ann", password=PASSWORD), "Told of it.")
+    async with Midrun(f"sqlite:///{path}", agents=[office.agent(*turns)]) as midrun:
+        run = await midrun.get(run_id)
+        await run.approve(actor="bob")
+        await run.until("completed")
+    print(office.given)  # noqa: T201 - this is how it talks
+
+
+if __name__ == "__main__":
+    anyio.run(_main, sys.argv[1], sys.argv[2])

@@ -1,0 +1,96 @@
+"""What a request can and cannot do by being made: defences 1, 4, 6, 7, and the machine's."""
+
+import os
+import re
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+
+from midrun import Agent
+from midrun.models import ScriptedModel, Use
+from midrun.server.routes import ENDPOINTS
+from tests.scenarios.redaction.office import blocking_login
+from tests.unit.runs.stage import Stage
+from tests.unit.server.conftest import Serve, serve, stage, token_of
+from tests.unit.server.defences import entries_of
+
+__all__ = ["serve", "stage"]  # fixtures
+
+READING = [endpoint for endpoint in ENDPOINTS if endpoint.method == "GET"]
+
+
+def environment() -> str:
+    """Say what a tool's own process was started with."""
+    started = Path("/proc/self/cmdline").read_bytes() + Path("/proc/self/environ").read_bytes()
+    return started.decode(errors="replace") + str(dict(os.environ))
+
+
+def _filled(run: str, name: re.Match[str]) -> str:
+    return {"run": run, "agent": "actor", "ask": f"{run}-a1"}.get(name[1], "x")
+
+
+async def test_looking_changes_nothing(serve: Serve, stage: Stage) -> None:
+    """A page of another site can have a browser look at any address."""
+    served = await serve(stage.agent(Use("slow", name="a"), "Done."))
+    run = await served.mid.start("actor", "Go.", actor="olga")
+    await stage.start("a").wait()
+    client = await served.client()
+    before = await entries_of(served)
+    for endpoint in READING:
+        where = re.sub(r"{(\w+)[^}]*}", partial(_filled, run.id), endpoint.path)
+        async with client.stream("GET", where) as reply:  # some go on for ever
+            assert reply.status_code < 500, where
+        assert await entries_of(served) == before, where
+        assert not await served.mid.store.halts()
+    stage.gate("a").set()
+    await run.until("completed")
+
+
+@pytest.mark.parametrize("name", ["token", "access_token", "auth", "authorization", "key"])
+async def test_a_credential_in_an_address_is_none(
+    name: str, serve: Serve, stage: Stage
+) -> None:
+    """Addresses are logged, and sent on as the referrer."""
+    served = await serve(stage.agent("Done."))
+    client = await served.client(None)
+    for path in ("/v1/runs", "/v1/events", "/v1/openapi.json"):
+        reply = await client.get(f"{path}?{name}={token_of('olga')}")
+        assert reply.status_code == 401
+
+
+@pytest.mark.parametrize("size", [100_000, 2_000_000])
+async def test_headers_are_bounded(size: int, serve: Serve, stage: Stage) -> None:
+    """Whoever has no credential must not have memory of ours, either."""
+    served = await serve(stage.agent("Done."))
+    async with await anyio.connect_tcp("127.0.0.1", served.port) as raw:
+        head = f"GET /v1/runs HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nX-Long: "
+        answer = b""
+        try:
+            await raw.send(head.encode())
+            for _ in range(size // 10_000):
+                await raw.send(b"x" * 10_000)
+            answer = await raw.receive()
+        except (anyio.BrokenResourceError, anyio.EndOfStream):
+            pass  # it has hung up on us
+    assert b" 200 " not in answer
+    client = await served.client()
+    assert (await client.get("/v1/runs")).status_code == 200
+
+
+async def test_a_tools_process_is_started_with_no_credential_of_the_server(
+    serve: Serve, stage: Stage
+) -> None:
+    """Neither in its arguments nor in its environment, where other users could read them."""
+    del stage
+    used = Use("blocking_login", user="ann", password="s3cret-word")
+    model = ScriptedModel([Use("environment"), used, "Done."])
+    agent = Agent("actor", model=model, tools=[environment, blocking_login])
+    served = await serve(agent)
+    run = await served.mid.start("actor", "Go.", actor="olga")
+    await run.until("completed")
+    lines = b"".join(line for line, _ in await served.mid.store.lines(run.id))
+    assert b"PATH" in lines
+    assert b"token-of-" not in lines
+    assert b"s3cret-word" not in lines

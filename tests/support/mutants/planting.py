@@ -1,0 +1,92 @@
+"""How a fault is planted: by replacing what has a name, and putting it back."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Final
+from unittest.mock import patch
+
+from msgspec import Struct
+
+from midrun.core.decide import RULINGS
+from midrun.core.decision import Accepted, Already, Verdict
+from midrun.core.entries import Entry
+from midrun.core.evolve import ARMS
+from midrun.core.ids import START, Micros
+from midrun.core.state import State
+from midrun.core.transitions import ACCEPTS, FOLLOWS, Cell, Input
+from midrun.core.values import Phase
+from tests.support.simulate.setup import Strategy
+
+Planted = AbstractContextManager[object]
+Ruling = Callable[[State, Input, Micros], Verdict]
+
+LIMIT: Final = 5000
+
+
+class Mutant(Struct, frozen=True, kw_only=True):
+    """A fault: its name, what it does wrong in a sentence, and how to plant it."""
+
+    name: str
+    wrong: str
+    plant: Callable[[], Planted]
+    limit: int = LIMIT  # of schedules within which it must be found
+    strategy: Strategy = "targeted"  # the one that the gate hunts it with
+    rules: tuple[str, ...] = ()  # only these count: what else it breaks says less
+    documented: bool = False  # not a fault: a limit that the documentation names
+
+
+@contextmanager
+def together(*planted: Planted) -> Iterator[None]:
+    """Plant several at once."""
+    with ExitStack() as stack:
+        for one in planted:
+            stack.enter_context(one)
+        yield
+
+
+def in_place_of(where: object, name: str, new: object) -> Planted:
+    """Replace the attribute `name` of a module or class."""
+    return patch.object(where, name, new)
+
+
+def ruling(kind: type[Input], new: Callable[[Ruling], Ruling]) -> Planted:
+    """Replace the ruling about inputs of this kind by one made of it."""
+    old: Ruling = RULINGS[kind]
+    return patch.dict(RULINGS, {kind: new(old)})
+
+
+def filtered(kind: type[Input], *without: type[Entry]) -> Planted:
+    """Let a ruling forget entries of some kinds."""
+
+    def forgetful(old: Ruling) -> Ruling:
+        def rule(state: State, given: Input, now: Micros) -> Verdict:
+            verdict = old(state, given, now)
+            if not isinstance(verdict, Accepted):
+                return verdict
+            kept = tuple(e for e in verdict.entries if not isinstance(e, without))
+            return Accepted(entries=kept) if kept else Already(name="forgotten", seq=START)
+
+        return rule
+
+    return ruling(kind, forgetful)
+
+
+def arm(kind: type[Entry], new: Callable[[State, State, Entry], State]) -> Planted:
+    """Let the fold of an entry end differently: `new` gets the state before, after, and it."""
+    old = ARMS[kind]
+
+    def fold(state: State, entry: Entry) -> State:
+        return new(state, old(state, entry), entry)
+
+    return patch.dict(ARMS, {kind: fold})
+
+
+def follows(kind: type[Entry], also: Mapping[Phase, Phase]) -> Planted:
+    """Let an entry stand where it must not."""
+    return patch.dict(FOLLOWS, {kind: {**FOLLOWS[kind], **also}})
+
+
+def accepts(kind: type[Input], also: Mapping[Phase, tuple[Phase, ...]]) -> Planted:
+    """Let an input be accepted where it must not be."""
+    cells = {phase: Cell(to=to) for phase, to in also.items()}
+    return patch.dict(ACCEPTS, {kind: {**ACCEPTS[kind], **cells}})

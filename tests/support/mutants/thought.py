@@ -1,0 +1,296 @@
+"""Faults in thinking across interrupts: held thoughts, reviews, children, wheel, summaries."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from midrun.core import scheduler, step_boundary, transcript, undo
+from midrun.core.controls import HandBack
+from midrun.core.decide import calls as call_rulings
+from midrun.core.decide import conversation, shared
+from midrun.core.decision import Accepted, Verdict, accept
+from midrun.core.driver_inputs import AskMoot, AskPerson, Close, Settled
+from midrun.core.effects import Order
+from midrun.core.entries import (
+    AskAnswered,
+    AskClosed,
+    AskOpened,
+    CallAborted,
+    CallDone,
+    Entry,
+    HistoryCondensed,
+    RunWoken,
+)
+from midrun.core.evolve import asks as ask_folds
+from midrun.core.evolve import calls as call_folds
+from midrun.core.ids import Micros
+from midrun.core.state import Call, State
+from midrun.core.transitions import Input
+from midrun.core.values import TERMINAL
+from tests.support.mutants.planting import (
+    Mutant,
+    Planted,
+    Ruling,
+    arm,
+    filtered,
+    in_place_of,
+    ruling,
+    together,
+)
+
+# ── held thoughts ─────────────────────────────────────────────────────────────────────────
+
+
+def _unsaid(state: State, call: Call, text: str) -> tuple[str, str]:
+    del state, call
+    return text, ""
+
+
+def _said_by_whoever_is_next(state: State, call: Call, text: str) -> tuple[str, str]:
+    return _PREFIXED(replace(state, prefixed=call.seen), call, text)
+
+
+_PREFIXED = call_folds._prefixed
+
+
+def _impatient(state: State, now: Micros) -> Entry | None:
+    pending = tuple(replace(waiting, urgency="next") for waiting in state.pending)
+    return _MESSAGE(replace(state, pending=pending), now)
+
+
+_MESSAGE = step_boundary._message
+
+
+# ── reviews ───────────────────────────────────────────────────────────────────────────────
+
+
+def _untold(state: State, call: Call) -> State:
+    return _OUT_OF_THE_WAY(state, replace(call, shelved=False))
+
+
+_OUT_OF_THE_WAY = call_folds.out_of_the_way
+
+
+def _ends_with_reviews_open() -> Planted:
+    """Let a run complete although somebody still looks at what it proposed."""
+
+    def hasty(state: State) -> Order:
+        return _AT_BOUNDARY(_unreviewed(state))
+
+    def rule(old: Ruling) -> Ruling:
+        return lambda state, given, now: old(_unreviewed(state), given, now)
+
+    return together(in_place_of(scheduler, "_at_boundary", hasty), ruling(Settled, rule))
+
+
+def _unreviewed(state: State) -> State:
+    blocking = (n for n in state.open_asks if state.asks[n - 1].blocking)
+    return replace(state, open_asks=tuple(blocking))
+
+
+_AT_BOUNDARY = scheduler._at_boundary
+
+
+def _blocks(old: Ruling) -> Ruling:
+    def rule(state: State, given: Input, now: Micros) -> Verdict:
+        verdict = old(state, given, now)
+        entries = (
+            replace(e, blocking=False) if isinstance(e, AskOpened) else e
+            for e in verdict.entries
+        )
+        return replace(verdict, entries=tuple(entries))
+
+    return rule
+
+
+# ── children ──────────────────────────────────────────────────────────────────────────────
+
+
+def _at_once(state: State, call: Call) -> Iterator[Order]:
+    yield scheduler._start(state, call)
+
+
+def _tools_only(call: Call) -> bool:
+    return call.call_kind != "child" and _TO_RELEASE(call)
+
+
+_TO_RELEASE = undo.to_release
+
+
+def _kept_waiting(before: State, after: State, entry: Entry) -> State:
+    """Keep a child's call parked, whatever was answered."""
+    assert isinstance(entry, AskAnswered)
+    ask = before.ask(entry.ask)
+    call = before.call(ask.call) if ask is not None else None
+    if ask is None or call is None or ask.ask_kind != "child":
+        return after
+    return after.with_call(call)
+
+
+# ── the wheel ─────────────────────────────────────────────────────────────────────────────
+
+
+def _let_go_of_the_wheel(before: State, after: State, _: Entry) -> State:
+    return replace(after, wheel="", hold=None) if before.wheel else after
+
+
+def _by_anybody(old: Ruling) -> Ruling:
+    def rule(state: State, given: Input, now: Micros) -> Verdict:
+        assert isinstance(given, HandBack)
+        if not state.wheel:
+            return old(state, given, now)
+        by, wheel = given.by, state.wheel
+        verdict = old(state, replace(given, by=replace(by, name=wheel)), now)
+        named = (replace(e, by=by.name) if hasattr(e, "by") else e for e in verdict.entries)
+        return replace(verdict, entries=tuple(named))
+
+    return rule
+
+
+# ── summaries ─────────────────────────────────────────────────────────────────────────────
+
+
+def _summed_up(old: Ruling, *, empty: bool = False, cut_short: bool = False) -> Ruling:
+    """Take for a summary what is none: nothing at all, or half of one."""
+
+    def rule(state: State, given: Input, now: Micros) -> Verdict:
+        verdict = old(state, given, now)
+        assert isinstance(given, Close)
+        outcome = given.outcome
+        call = state.call(outcome.call)
+        if not isinstance(verdict, Accepted) or call is None or call.purpose != "condense":
+            return verdict
+        upto = max(state.condensed, len(state.messages) - scheduler.KEEP)
+        condensed = HistoryCondensed(call=call.id, upto=upto, summary="")
+        if empty and isinstance(outcome, CallDone):
+            return accept(outcome, condensed)
+        if cut_short and isinstance(outcome, CallAborted) and state.phase not in TERMINAL:
+            return accept(outcome, replace(condensed, summary=outcome.text or "so"))
+        return verdict
+
+    return rule
+
+
+def _never_sums_up(state: State) -> Order:
+    return _NEXT_CALL(replace(state, window=0))
+
+
+_NEXT_CALL = scheduler.next_call
+
+THOUGHT = (
+    Mutant(
+        name="way_back_not_said",
+        wrong="a thought goes on, and the reply does not say so",
+        plant=lambda: in_place_of(call_folds, "_prefixed", _unsaid),
+    ),
+    Mutant(
+        name="way_back_said_by_the_wrong_reply",
+        wrong="a reply that was begun before a thought went on says that it goes on",
+        plant=lambda: in_place_of(call_folds, "_prefixed", _said_by_whoever_is_next),
+    ),
+    Mutant(
+        name="later_is_now",
+        wrong="a message that could wait suspends a thought",
+        plant=lambda: in_place_of(step_boundary, "_message", _impatient),
+    ),
+    Mutant(
+        name="side_question_does_not_wake",
+        wrong="a run that waits is asked something, and goes on waiting",
+        plant=lambda: in_place_of(conversation, "waking", lambda _, entries, __: entries),
+    ),
+    Mutant(
+        name="review_never_told",
+        wrong="the agent never hears what became of a call that somebody looked at",
+        plant=lambda: together(
+            in_place_of(call_folds, "out_of_the_way", _untold),
+            in_place_of(ask_folds, "out_of_the_way", _untold),
+        ),
+    ),
+    Mutant(
+        name="ends_with_reviews_open",
+        wrong="a run completes while somebody still looks at a call of it",
+        plant=_ends_with_reviews_open,
+    ),
+    Mutant(
+        name="child_ask_does_not_block",
+        wrong="the agent thinks on while its child waits for an answer",
+        plant=lambda: ruling(AskPerson, _blocks),
+    ),
+    Mutant(
+        name="child_left_behind",
+        wrong="a child works on for a call that its parent has given up",
+        plant=lambda: in_place_of(scheduler, "left_behind", lambda _: None),
+        limit=20000,
+    ),
+    Mutant(
+        name="child_left_behind_by_a_retry",
+        wrong="the model is asked once more while a child works on that was given up meanwhile",
+        plant=lambda: in_place_of(scheduler, "_thinks_again", _at_once),
+        limit=20000,
+    ),
+    Mutant(
+        name="child_left_behind_by_a_run_that_waits",
+        wrong="a child whose thought was dropped works on while its parent waits for somebody",
+        plant=lambda: in_place_of(shared, "left_behind", lambda _: None),
+        limit=20000,
+    ),
+    Mutant(
+        name="child_outlives_its_parent",
+        wrong="a parent ends before its children do",
+        plant=lambda: together(
+            in_place_of(undo, "to_release", _tools_only),
+            in_place_of(scheduler, "to_release", _tools_only),
+        ),
+    ),
+    Mutant(
+        name="completed_child_not_taken_back",
+        wrong="a cancel of everything keeps what a child did that had ended",
+        plant=lambda: in_place_of(undo, "_outlived", lambda _: False),
+    ),
+    Mutant(
+        name="settled_on_the_child_only",
+        wrong="a child has its answer, and its parent waits for it for ever",
+        plant=lambda: filtered(AskMoot, AskClosed),
+    ),
+    Mutant(
+        name="child_never_hears_the_answer",
+        wrong="what was answered on a parent does not reach its child",
+        plant=lambda: arm(AskAnswered, _kept_waiting),
+    ),
+    Mutant(
+        name="wheel_lost_with_the_first_tool",
+        wrong="the agent goes on by itself once a person at the wheel has used a tool",
+        plant=lambda: arm(RunWoken, _let_go_of_the_wheel),
+    ),
+    Mutant(
+        name="handed_back_by_anybody",
+        wrong="somebody takes the wheel out of another person's hands",
+        plant=lambda: ruling(HandBack, _by_anybody),
+        limit=12000,
+    ),
+    Mutant(
+        name="history_never_condensed",
+        wrong="the model is given more than its window holds",
+        plant=lambda: in_place_of(scheduler, "next_call", _never_sums_up),
+    ),
+    Mutant(
+        name="newest_words_condensed",
+        wrong="a summary swallows what was said last",
+        plant=lambda: in_place_of(call_rulings, "KEEP", 0),
+    ),
+    Mutant(
+        name="summary_loses_the_task",
+        wrong="what people asked for depends on how well a model sums up",
+        plant=lambda: in_place_of(transcript, "summary", lambda state: state.summary),
+    ),
+    Mutant(
+        name="summary_of_nothing",
+        wrong="a model that says nothing erases the history",
+        plant=lambda: ruling(Close, lambda old: _summed_up(old, empty=True)),
+    ),
+    Mutant(
+        name="half_a_summary",
+        wrong="a summary that was interrupted stands for the history",
+        plant=lambda: ruling(Close, lambda old: _summed_up(old, cut_short=True)),
+    ),
+)

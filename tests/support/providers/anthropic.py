@@ -1,0 +1,90 @@
+"""The Anthropic messages protocol: blocks that open, grow and close; thinking is signed."""
+
+from collections.abc import Iterator
+
+from tests.support.providers.frames import Fields, Frame, Numbers, Protocol, encoded
+from tests.support.providers.script import Answer, Call, Denied, Part, Text, Thinking
+
+FINISHES = {"stop": "end_turn", "length": "max_tokens", "filtered": "refusal"}
+
+
+def frames(answer: Answer, model: str, numbers: Numbers) -> Iterator[Frame]:
+    """Yield the answer as the messages of a streamed message."""
+    yield _frame("message_start", message=_message(answer, model, numbers))
+    yield _frame("ping")
+    for index, part in enumerate(answer.parts):
+        block = _block(part, numbers)
+        yield _frame("content_block_start", index=index, content_block=block)
+        for piece in part.pieces:
+            yield _grown(index, _change(part, piece), delta=True)
+        if isinstance(part, Thinking):
+            yield _grown(index, {"type": "signature_delta", "signature": part.signature})
+        yield _frame("content_block_stop", index=index)
+    stopped_for_calls = answer.calls and answer.finish == "stop"
+    reason = "tool_use" if stopped_for_calls else FINISHES[answer.finish]
+    given = answer.usage.given if answer.usage else 0
+    yield _frame(
+        "message_delta",
+        delta={"stop_reason": reason, "stop_sequence": None},
+        usage={"output_tokens": given},
+    )
+    yield _frame("message_stop")
+
+
+def _frame(kind: str, **fields: object) -> Frame:
+    return Frame(encoded({"type": kind, **fields}), name=kind)
+
+
+def _grown(index: int, change: Fields, *, delta: bool = False) -> Frame:
+    kind = "content_block_delta"
+    data = encoded({"type": kind, "index": index, "delta": change})
+    return Frame(data, name=kind, delta=delta)
+
+
+def _message(answer: Answer, model: str, numbers: Numbers) -> Fields:
+    return {
+        "id": numbers.id("msg"),
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": answer.usage.taken if answer.usage else 0,
+            "output_tokens": 1 if answer.usage else 0,
+        },
+    }
+
+
+def _block(part: Part, numbers: Numbers) -> Fields:
+    match part:
+        case Text():
+            return {"type": "text", "text": ""}
+        case Thinking():
+            return {"type": "thinking", "thinking": "", "signature": ""}
+        case Call(tool=tool, id=id_):
+            return {
+                "type": "tool_use",
+                "id": id_ or numbers.id("toolu"),
+                "name": tool,
+                "input": {},
+            }
+
+
+def _change(part: Part, piece: str) -> Fields:
+    match part:
+        case Text():
+            return {"type": "text_delta", "text": piece}
+        case Thinking():
+            return {"type": "thinking_delta", "thinking": piece}
+        case Call():
+            return {"type": "input_json_delta", "partial_json": piece}
+
+
+def refusal(denied: Denied) -> Fields:
+    """Return the error body of the Anthropic API."""
+    return {"type": "error", "error": {"type": denied.kind, "message": denied.message}}
+
+
+MESSAGES = Protocol("/messages", frames, refusal)

@@ -1,0 +1,214 @@
+"""The fake provider itself: a small HTTP server in the test's own event loop.
+
+One request per connection: a connection that the client closes is then a request that it gave
+up, and nothing else.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import anyio
+import msgspec
+from anyio.abc import AnyByteReceiveStream, ByteStream, SocketAttribute
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from tests.support.providers.anthropic import MESSAGES
+from tests.support.providers.chat import CHAT
+from tests.support.providers.frames import Frame, Numbers, Protocol
+from tests.support.providers.responses import RESPONSES
+from tests.support.providers.script import Answer, Cut, Denied, Ended, Endless, Garbled, Gate
+
+T = TypeVar("T")
+
+PROTOCOLS: Final[Sequence[Protocol]] = (CHAT, RESPONSES, MESSAGES)
+HEAD_MAX: Final = 65_536
+STREAMED: Final = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
+GONE: Final = (
+    anyio.EndOfStream,
+    anyio.IncompleteRead,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+)
+
+
+class Exchange:
+    """A request as the provider saw it, and how its answer went."""
+
+    def __init__(self, path: str, headers: dict[str, str], body: dict[str, object]) -> None:
+        self.path = path
+        self.headers = headers
+        self.body = body
+        self.sent = 0
+        """How many deltas have been sent."""
+        self.ended = False
+        self.closed_midway = False
+        """The client closed the connection before the answer was whole."""
+
+
+class Provider:
+    """Answers the n-th request with the n-th of `answers`, as long as the context is open.
+
+    `url` is for Anthropic clients; those of OpenAI want `/v1` after it.
+    """
+
+    def __init__(self, *answers: Answer | Denied) -> None:
+        self.url = ""
+        self.exchanges: list[Exchange] = []
+        self._answers = answers
+        self._numbers = Numbers()
+        self._stack = AsyncExitStack()
+        self._news = anyio.Event()
+
+    async def __aenter__(self) -> Self:
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
+        port = listener.extra(SocketAttribute.local_port)  # noqa: S610 - of anyio, not Django
+        self.url = f"http://127.0.0.1:{port}"
+        await self._stack.enter_async_context(listener)
+        tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        self._stack.callback(tasks.cancel_scope.cancel)
+        tasks.start_soon(listener.serve, self._serve)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        await self._stack.aclose()  # what went wrong in the test is not the server's to wrap
+
+    async def request(self, n: int = 0) -> Exchange:
+        """Wait for the n-th request, and return it."""
+        return await self._fact(lambda: next(iter(self.exchanges[n : n + 1]), None))
+
+    async def ended(self, n: int = 0) -> Exchange:
+        """Wait until the answer to the n-th request has ended, in whichever way."""
+        exchange = await self.request(n)
+        return await self._fact(lambda: exchange if exchange.ended else None)
+
+    async def closed_midway(self, n: int = 0) -> int:
+        """Wait until the client gave up the n-th request; return how many deltas were sent."""
+        exchange = await self.request(n)
+        return await self._fact(lambda: exchange.sent if exchange.closed_midway else None)
+
+    async def _fact(self, look: Callable[[], T | None]) -> T:
+        while (found := look()) is None:
+            await self._news.wait()
+        return found
+
+    def _tell(self) -> None:
+        news, self._news = self._news, anyio.Event()
+        news.set()
+
+    async def _serve(self, stream: ByteStream) -> None:
+        async with stream:
+            try:
+                exchange = await _received(stream)
+            except GONE:
+                return
+            self.exchanges.append(exchange)
+            self._tell()
+            try:
+                await self._answer(stream, exchange, len(self.exchanges) - 1)
+            except GONE:
+                exchange.closed_midway = True
+            finally:
+                exchange.ended = True
+                self._tell()
+
+    async def _answer(self, stream: ByteStream, exchange: Exchange, n: int) -> None:
+        protocol = next((p for p in PROTOCOLS if exchange.path.endswith(p.path)), CHAT)
+        answer = self._answers[n] if n < len(self._answers) else _script_ended(n)
+        if isinstance(answer, Denied):
+            body = msgspec.json.encode(protocol.refusal(answer))
+            length = {"content-type": "application/json", "content-length": str(len(body))}
+            await stream.send(_head(answer.code, {**length, **answer.headers}) + body)
+            return
+        frames = protocol.frames(answer, str(exchange.body.get("model")), self._numbers)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_noticing_the_end, stream, exchange, tasks.cancel_scope)
+            try:
+                await _stream_out(stream, exchange, answer, frames)
+            except GONE:
+                exchange.closed_midway = True
+            tasks.cancel_scope.cancel()
+
+
+async def _received(stream: AnyByteReceiveStream) -> Exchange:
+    reader = BufferedByteReceiveStream(stream)
+    head = (await reader.receive_until(b"\r\n\r\n", HEAD_MAX)).decode()
+    first, *lines = head.split("\r\n")
+    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+    body = await reader.receive_exactly(int(headers.get("content-length", "0")))
+    path = first.split(" ")[1].partition("?")[0]
+    return Exchange(path, headers, msgspec.json.decode(body, type=dict[str, object]))
+
+
+async def _noticing_the_end(
+    stream: ByteStream, exchange: Exchange, answering: anyio.CancelScope
+) -> None:
+    """Notice that the client has gone, also while there is nothing to send."""
+    try:
+        await stream.receive()
+    except GONE:
+        exchange.closed_midway = True
+        answering.cancel()
+
+
+async def _stream_out(
+    stream: ByteStream, exchange: Exchange, answer: Answer, frames: Iterator[Frame]
+) -> None:
+    fault = answer.fault
+    if isinstance(fault, Gate) and fault.after is None:
+        await fault.pass_through()
+    await stream.send(_head(200, STREAMED))
+    for frame in frames:
+        if isinstance(fault, Cut | Ended | Garbled | Gate) and fault.after == exchange.sent:
+            if await _goes_wrong(stream, fault, frame):
+                return
+            fault = None
+        await _send(stream, exchange, frame)
+        while isinstance(fault, Endless) and frame.delta:
+            await _send(stream, exchange, frame)
+    await stream.send(b"0\r\n\r\n")
+
+
+async def _goes_wrong(
+    stream: ByteStream, fault: Cut | Ended | Garbled | Gate, frame: Frame
+) -> bool:
+    """Let the fault happen before `frame`, and tell whether the answer is over with it."""
+    match fault:
+        case Cut():
+            return True
+        case Ended():
+            await stream.send(b"0\r\n\r\n")
+            return True
+        case Garbled():
+            await stream.send(_chunk(Frame(frame.data[: len(frame.data) // 2], frame.name)))
+            return False
+        case Gate():
+            await fault.pass_through()
+            return False
+
+
+async def _send(stream: ByteStream, exchange: Exchange, frame: Frame) -> None:
+    await stream.send(_chunk(frame))
+    exchange.sent += frame.delta
+
+
+def _chunk(frame: Frame) -> bytes:
+    data = frame.encoded()
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def _head(code: int, headers: dict[str, str]) -> bytes:
+    lines = [f"HTTP/1.1 {code} As Scripted", "connection: close"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def _script_ended(n: int) -> Denied:
+    return Denied(400, kind="script_ended", message=f"no answer is scripted for request {n}")

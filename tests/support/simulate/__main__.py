@@ -1,0 +1,96 @@
+"""`python -m tests.support.simulate`: run schedules until somebody has seen enough."""
+
+import argparse
+import os
+import secrets
+import sys
+from time import perf_counter
+
+from tests.support.simulate.failure import told
+from tests.support.simulate.setup import STRATEGIES
+from tests.support.simulate.sweep import Sweep, played, sweeps
+from tests.support.simulate.universe import Universe
+
+SHOWN = 3
+EVERY_S = 5.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what was asked for; 1 if anything failed."""
+    asked = _parser().parse_args(arguments)
+    seed = secrets.randbelow(2**32) if asked.seed is None else asked.seed
+    if asked.schedules == 1 and asked.verbose:
+        return _show(seed, asked.strategy)
+    end = seed + asked.schedules
+    print(f"seeds {seed} to {end - 1}, strategy {asked.strategy}, {asked.processes} processes")
+    total, began = Sweep(), perf_counter()
+    last = began
+    for sweep in sweeps(range(seed, end), asked.strategy, asked.processes):
+        total.add(sweep)
+        _tell_failures(total, sweep, len(total.failures) if asked.verbose else SHOWN)
+        now = perf_counter()
+        if now - last >= EVERY_S:
+            last = now
+            _tell_progress(total, asked.schedules, now - began)
+    _tell_summary(total, perf_counter() - began)
+    return 1 if total.failures else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.support.simulate")
+    parser.add_argument("--schedules", type=int, default=1000, help="how many to run")
+    parser.add_argument("--seed", type=int, help="the first seed; a fresh one if left out")
+    parser.add_argument("--strategy", choices=STRATEGIES, default="mixed")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="print every failure in full, and one schedule alone even if it passes",
+    )
+    return parser
+
+
+def _show(seed: int, strategy: str) -> int:
+    """Run one schedule and print its journal, failed or not."""
+    universe = Universe(seed, strategy)  # type: ignore[arg-type]  # one of the choices
+    failure = played(universe)
+    if failure is not None:
+        print(failure.text)
+        return 1
+    print(told(universe.scene, "").replace("FAILED", "passed", 1))
+    return 0
+
+
+def _tell_failures(total: Sweep, sweep: Sweep, shown: int) -> None:
+    """Print a failure in full while there are few; later ones as a line."""
+    before = len(total.failures) - len(sweep.failures)
+    for number, failure in enumerate(sweep.failures, before + 1):
+        if number <= shown:
+            print(failure.text, end="\n\n", flush=True)
+        else:
+            print(failure.text.partition("\n")[0], flush=True)
+
+
+def _tell_progress(total: Sweep, wanted: int, seconds: float) -> None:
+    rate = total.schedules / seconds
+    print(
+        f"{total.schedules:,} of {wanted:,} schedules, {rate:.0f}/s, "
+        f"{len(total.failures)} failed",
+        flush=True,
+    )
+
+
+def _tell_summary(total: Sweep, seconds: float) -> None:
+    count = max(1, total.schedules)
+    print(
+        f"{total.schedules:,} schedules in {seconds:.1f} s ({count / seconds:.0f}/s), "
+        f"{total.entries / count:.0f} entries and {total.steps / count:.0f} steps on average"
+    )
+    for name, number in sorted(total.outcomes.items(), key=lambda item: -item[1]):
+        print(f"  {number:8,} {name}")
+    rules = sorted({failure.rule for failure in total.failures})
+    print(f"FAILED: {', '.join(rules)}" if rules else "no rule was broken")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

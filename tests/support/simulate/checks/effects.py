@@ -1,0 +1,237 @@
+"""The world after a schedule, against the journal: nothing twice, nothing behind anyone's back.
+
+I14, I18, I28, I31, I33 and W1 to W4. The undo set is worked out here from the entries, not
+asked from the core: a fault there must not hide itself.
+"""
+
+from collections.abc import Iterator
+
+from midrun.core.entries import (
+    AskAnswered,
+    AskOpened,
+    CallAborted,
+    CallDone,
+    CallFailed,
+    CallSettled,
+    CallStarted,
+    CallUnknown,
+    CancelRequested,
+    Entry,
+    LateResult,
+    Record,
+)
+from midrun.core.ids import CallId
+from midrun.core.state import Call
+from midrun.core.values import Effect, Json, Phase
+from midrun.text.report import report
+from tests.support.simulate.programs import TOOLS
+from tests.support.simulate.scene import Scene
+from tests.support.simulate.violation import Violation
+
+
+def check_counts(scene: Scene, records: list[Record]) -> None:
+    """Count effects and undos: true at any moment.
+
+    Raises:
+        Violation: something happened too often, or before it was journaled.
+    """
+    _committed_first(scene, records)
+    _as_approved(scene, records)
+    for key, count in scene.world.acts.items():
+        if count > 1:
+            raise Violation("W1", f"{_named(scene, key)} took effect {count} times")
+    for counts in (scene.world.undone, scene.world.released):
+        for key, count in counts.items():
+            if count > 1:
+                raise Violation("W2", f"{_named(scene, key)} was undone {count} times")
+
+
+def check_effects(scene: Scene, records: list[Record]) -> None:
+    """Compare what happened with what the journal of a run that is over says.
+
+    Raises:
+        Violation: they do not agree.
+    """
+    for call in scene.desk.state.calls:
+        if call.unclosed:
+            raise Violation("W4", f"{call.id} ({call.use.tool}) is left open at the end")
+    for call in _lasting(scene):
+        _truth(scene, call)
+    _undone(scene, records)
+    _released(scene)
+    _taken_back(scene)
+    _reported(scene)
+
+
+def _committed_first(scene: Scene, records: list[Record]) -> None:
+    """Every effect has its start in the journal before it."""
+    starts = {
+        (r.entry.call, r.entry.attempt): r.seq
+        for r in records
+        if isinstance(r.entry, CallStarted)
+    }
+    for acted in scene.acted:
+        if starts.get((acted.call, acted.attempt), acted.seq + 1) > acted.seq:
+            text = f"{acted.call} attempt {acted.attempt} acted before it was journaled"
+            raise Violation("I14", text)
+
+
+def _as_approved(scene: Scene, records: list[Record]) -> None:
+    """What a person approved is what was done, with these arguments and no others."""
+    about: dict[str, CallId] = {}
+    args: dict[CallId, Json] = {}
+    for record in records:
+        match record.entry:
+            case AskOpened(ask=ask, ask_kind="approval", call=call, data=data):
+                about[ask] = call
+                args[call] = data
+            case AskAnswered(ask=ask, decision=decision) if ask in about:
+                args[about[ask]] = decision.value or args[about[ask]]
+            case _:
+                continue
+    for acted in scene.acted:
+        if acted.call in args and acted.args != args[acted.call]:
+            raise Violation("I25", f"{acted.call} acted with {acted.args}, nobody approved it")
+
+
+def _named(scene: Scene, key: str) -> str:
+    calls = {
+        scene.key(call.id): f"{call.id} ({call.use.tool})" for call in scene.desk.state.calls
+    }
+    return calls.get(key[:32], key)
+
+
+def _tools(scene: Scene) -> Iterator[Call]:
+    return (call for call in scene.desk.state.calls if call.call_kind == "tool")
+
+
+def _lasting(scene: Scene) -> Iterator[Call]:
+    """Yield the calls that change something when they are made."""
+    return (
+        call
+        for call in _tools(scene)
+        if call.traits.effect is not Effect.READ and TOOLS[call.use.tool].habit != "asks"
+    )
+
+
+def _truth(scene: Scene, call: Call) -> None:
+    """What is done happened, and what was never started did not."""
+    happened = scene.world.happened(scene.key(call.id))
+    if call.stage == "done" and not happened:
+        raise Violation("W4", f"{call.id} ({call.use.tool}) is done, but nothing happened")
+    never = not call.attempt or (call.stage in {"failed", "proposed"} and not call.maybe)
+    if never and happened:
+        raise Violation("I18", f"{call.id} ({call.use.tool}) happened, but is {call.stage}")
+
+
+def _remains(scene: Scene, call: Call) -> bool:
+    key = scene.key(call.id)
+    return scene.world.acts[key] > scene.world.undone[key]
+
+
+def _undone(scene: Scene, records: list[Record]) -> None:
+    """Whatever a cancel had to undo is undone, or listed as what could not be."""
+    state = scene.desk.state
+    if state.phase is not Phase.CANCELLED:
+        return
+    kept = _kept(records)
+    listed = {left.call for left in state.residue if left.action == "undo"}
+    for call in _tools(scene):
+        if call.traits.undo and _remains(scene, call) and call.id not in kept | listed:
+            text = f"cancelled, but the effect of {call.id} ({call.use.tool}) remains unsaid"
+            raise Violation("W3" if not state.residue else "I28", text)
+
+
+def _kept(records: list[Record]) -> set[CallId]:
+    """Return the calls that had finished before the cancel, if it leaves those alone."""
+    done: set[CallId] = set()
+    asked: dict[str, CallId] = {}
+    unknown: dict[CallId, int] = {}
+    attempts: dict[CallId, int] = {}
+    for record in records:
+        entry = record.entry
+        match entry:
+            case CancelRequested(undo=undo):
+                return done if undo == "in_flight" else set()
+            case CallStarted(call=call, attempt=attempt):
+                attempts[call] = attempt
+                done.discard(call)
+                unknown.pop(call, None)
+            case CallUnknown(call=call):
+                unknown[call] = attempts[call]
+            case LateResult(call=call, attempt=attempt) if unknown.get(call) == attempt:
+                done.add(call)
+                unknown.pop(call, None)
+            case CallDone(call=call) | CallSettled(call=call, happened=True):
+                done.add(call)
+                unknown.pop(call, None)
+            case _:
+                _answered(entry, asked, done)
+    return done
+
+
+def _answered(entry: Entry, asked: dict[str, CallId], done: set[CallId]) -> None:
+    """A question's answer is the result of the call that asked, unless it goes on with it."""
+    call = getattr(entry, "call", None)
+    if isinstance(entry, AskAnswered):
+        if (number := asked.get(entry.ask)) is not None:
+            done.add(number)
+    elif getattr(entry, "ask_kind", "") == "question" and call is not None:
+        if getattr(entry, "continuation", None) is None:
+            asked[getattr(entry, "ask", "")] = call
+    elif isinstance(entry, CallAborted | CallFailed):
+        done.discard(entry.call)
+
+
+def _released(scene: Scene) -> None:
+    """At every end, what was held is free, or listed as what could not be released."""
+    listed = {scene.key(r.call) for r in scene.desk.state.residue if r.action == "release"}
+    alive = {key for key, child in scene.world.children.items() if not child.ended}
+    if left := (scene.world.held | alive) - listed:
+        name = _named(scene, min(left))
+        raise Violation("W3", f"{scene.desk.state.phase}, but {name} still holds something")
+
+
+def _taken_back(scene: Scene) -> None:
+    """A cancel of everything leaves nothing that a child did, or lists the child."""
+    state = scene.desk.state
+    if state.phase is not Phase.CANCELLED or state.cancel is None or state.cancel.undo != "all":
+        return
+    listed = {scene.key(left.call) for left in state.residue}
+    for key, child in scene.world.children.items():
+        if child.did and key not in listed:
+            text = f"cancelled, but what the child of {_named(scene, key)} did remains unsaid"
+            raise Violation("W3", text)
+
+
+def _reported(scene: Scene) -> None:
+    """The report says what the world saw."""
+    said = report(scene.desk.state)
+    sets = {
+        name: {deed.call for deed in getattr(said, name)}
+        for name in (
+            "done",
+            "undone",
+            "not_undone",
+            "released",
+            "stopped",
+            "unsure",
+            "failed",
+        )
+    }
+    sets["never_started"] = {deed.call for deed in said.never_started}
+    maybe = sets["done"] | sets["not_undone"] | sets["stopped"] | sets["unsure"]
+    maybe |= sets["released"]
+    held = {scene.key(deed.call) for deed in said.still_held}
+    for call in _tools(scene):
+        if _remains(scene, call) and call.id not in maybe:
+            raise Violation("I33", f"the effect of {call.id} remains, the report hides it")
+        if call.id in sets["undone"] and _remains(scene, call):
+            raise Violation("I33", f"{call.id} is reported as undone, but its effect remains")
+        if sum(call.id in calls for calls in sets.values()) > 1:
+            raise Violation("I33", f"{call.id} is in two lists of the report")
+    for call in _lasting(scene):
+        if call.id in sets["done"] and not _remains(scene, call):
+            raise Violation("I33", f"{call.id} is reported as done, but nothing is there")
+    if scene.world.held - held:
+        raise Violation("I33", "something is still held, and the report hides it")

@@ -1,0 +1,254 @@
+"""The desk: the real store, stepped by hand, and what its journal means at every moment.
+
+Everybody in a schedule reads and appends here and nowhere else. What somebody appends was
+decided on a state they had read, which may be old by now; the store says so.
+"""
+
+from collections import Counter
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from midrun.codec.snapshot import freeze, thaw
+from midrun.core import transitions
+from midrun.core.decide import decide
+from midrun.core.decision import Accepted, Refused, Verdict
+from midrun.core.driver_inputs import Evidence, TakeLease
+from midrun.core.entries import Entry, Record
+from midrun.core.evolve import apply, evolve, fold
+from midrun.core.ids import Epoch, Micros, RunId, Seq
+from midrun.core.run_head import Head, head_of
+from midrun.core.state import State
+from midrun.core.transitions import ACCEPTS, STARTS, Input
+from midrun.errors import JournalCorrupt, LeaseHeld, SeqConflict
+from midrun.ports.environment import Clock
+from midrun.ports.store import Appended, Halt, Lease, Snapshot
+from midrun.stores.memory import MemoryStore
+from tests.support.simulate.violation import Violation
+
+T = TypeVar("T")
+
+AGES: Final = timedelta(days=36_500)
+"""Heartbeats count for as long as nobody makes them lapse: time alone must not decide."""
+
+
+class Still(MemoryStore):
+    """The store without its pauses: here the scheduler says who is next."""
+
+    async def _turn(self) -> None:
+        return
+
+
+def done(work: Coroutine[object, None, T]) -> T:
+    """Return what `work` returns, which never waits."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # what the coroutine returned
+    raise RuntimeError("the store waited for something")
+
+
+class Batch:
+    """What one append is to hold: every part is decided on what the parts before it led to."""
+
+    __slots__ = ("base", "entries", "now", "state")
+
+    def __init__(self, base: State, now: Micros) -> None:
+        self.base = base
+        self.state = base
+        self.now = now
+        self.entries: tuple[Entry, ...] = ()
+
+    def add(self, given: Input) -> Verdict:
+        """Decide `given`, and add what it means."""
+        try:
+            verdict = decide(self.state, given, self.now)
+            after = apply(self.state, verdict.entries, self.now)
+        except JournalCorrupt as error:
+            raise Violation("FOLD", f"{given} was decided, but {error}") from error
+        if not verdict.entries:
+            return verdict
+        cell = ACCEPTS[type(given)][self.state.phase]
+        if isinstance(verdict, Accepted) and after.phase not in cell.to:
+            raise Violation("TABLE", f"{given} led from {self.state.phase} to {after.phase}")
+        self.entries += verdict.entries
+        self.state = after
+        return verdict
+
+
+class Desk:
+    """The journal of one run, and the means to make it longer."""
+
+    def __init__(self, run: RunId, clock: Clock) -> None:
+        self.run = run
+        self.clock = clock
+        self.store = Still(clock=clock)
+        self.state = State(run=run)
+        self.tally: Counter[type[Entry]] = Counter()
+        self.written: list[tuple[Entry, Epoch | None]] = []
+        self.hash = b""
+        self.clashes = 0
+        self.refused: Counter[str] = Counter()
+        self.latches: tuple[str, ...] = ()  # scopes of the latches that cover the run
+        self.holder = ""
+        self._free: bool | None = None  # whether it can be taken; None: ask the store again
+        self.wake_at: Micros | None = None  # as the store's index has it
+
+    def batch(self, state: State | None = None) -> Batch:
+        """Return an empty batch on top of `state`, or of the newest one."""
+        return Batch(state or self.state, self.clock())
+
+    def create(self, batch: Batch, *entries: Entry) -> None:
+        """Begin the journal."""
+        batch.entries = entries
+        batch.state = apply(batch.base, entries, batch.now)
+        head = head_of(batch.state)
+        self._grew(batch, done(self.store.create(self.run, entries, head=head)), None)
+
+    def bring(self, batch: Batch, given: Evidence) -> Verdict:
+        """Add a driver's evidence to `batch`; refusals are counted, since they must be few."""
+        verdict = batch.add(given)
+        if isinstance(verdict, Refused):
+            self.refused[f"{type(given).__name__}: {verdict.reason}"] += 1
+        return verdict
+
+    def commit(self, batch: Batch, lease: Lease | None = None) -> bool:
+        """Append the batch after exactly what it was decided on; tell whether that was so.
+
+        Raises:
+            StaleEpoch: the lease is not in force any more.
+            HaltInForce: the batch starts something and a latch covers the run.
+        """
+        starts = any(isinstance(entry, STARTS) for entry in batch.entries)
+        append = self.store.append(
+            self.run,
+            batch.entries,
+            after=Seq(batch.base.seq),
+            lease=lease,
+            head=head_of(batch.state),
+            starts=starts,
+        )
+        try:
+            appended = done(append)
+        except SeqConflict:
+            self.clashes += 1
+            return False
+        self._grew(batch, appended, lease.epoch if lease else None)
+        if self.latches and any(
+            isinstance(entry, transitions.STARTS) for entry in batch.entries
+        ):
+            raise Violation("I12", f"started under the latch {self.latches[0]}")
+        return True
+
+    def commit_blindly(self, batch: Batch, lease: Lease) -> None:
+        """Append evidence that is true whatever happened since it was decided on.
+
+        Raises:
+            StaleEpoch: the lease is not in force any more.
+        """
+        append = self.store.append(
+            self.run, batch.entries, after=None, lease=lease, head=None, starts=False
+        )
+        self._grew(batch, done(append), lease.epoch)
+
+    def take(self, holder: str) -> Lease | None:
+        """Take the lease, if it can be had."""
+        batch = self.batch()
+        if not isinstance(batch.add(TakeLease(holder=holder)), Accepted):
+            return None
+        self._free = None
+        done(self.store.beat(holder, ttl=AGES))
+        try:
+            lease, appended = done(
+                self.store.take(
+                    self.run,
+                    batch.entries,
+                    after=Seq(batch.base.seq),
+                    holder=holder,
+                    head=head_of(batch.state),
+                )
+            )
+        except LeaseHeld:
+            return None
+        self._grew(batch, appended, lease.epoch)
+        return lease
+
+    def lapse(self, holder: str) -> None:
+        """Let the heartbeat of `holder` be too old, as far as the store can tell."""
+        self._free = None
+        done(self.store.rest(holder))
+
+    def drivable(self) -> bool:
+        """Tell whether the run needs a driver and has none that is alive."""
+        if self._free is None:
+            self._free = bool(done(self.store.drivable(limit=1)))
+        return self._free
+
+    def halt(self, scope: str, by: str) -> None:
+        """Set a latch."""
+        done(self.store.halt(Halt(scope=scope, by=by, reason="drill")))
+        self._look()
+
+    def lift(self, scope: str) -> None:
+        """Take a latch away."""
+        done(self.store.lift(scope))
+        self._look()
+
+    def _look(self) -> None:
+        spec = self.state.started
+        halts = done(self.store.halts())
+        covering = (h for h in halts if h.covers(self.run, spec.agent, spec.labels))
+        self.latches = tuple(h.scope for h in covering)
+
+    def records(self, after: int = 0, limit: int | None = None) -> list[Record]:
+        """Return what the store hands out to anybody who reads."""
+        return list(done(self.store.read(self.run, after=Seq(after), limit=limit)))
+
+    def head(self) -> Head:
+        """Return what the store keeps beside the journal, for lists and wake-ups."""
+        return done(self.store.row(self.run)).head
+
+    def alive(self, holder: str) -> bool:
+        """Tell whether the store has heard of `holder` lately."""
+        return holder in done(self.store.holders())
+
+    def snapshot(self) -> None:
+        """Store the state as it is now."""
+        snapshot = Snapshot(seq=Seq(self.state.seq), hash=self.hash, body=freeze(self.state))
+        done(self.store.save_snapshot(self.run, snapshot))
+
+    def recover(self) -> None:
+        """Do what a process does that knows nothing: snapshot, rest, fold; compare."""
+        found = done(self.store.load_snapshot(self.run))
+        state = thaw(found.body) if found else None
+        rest = self.records(after=state.seq if state else 0)
+        try:
+            same = fold(self.run, rest, state) == self.state
+        except (JournalCorrupt, StopIteration) as error:
+            raise Violation("I2", f"snapshot and the rest do not fit: {error!r}") from error
+        if not same:
+            raise Violation("I2", f"snapshot at {state and state.seq} and the rest differ")
+
+    def _grew(self, batch: Batch, appended: Appended, epoch: Epoch | None) -> None:
+        self._free = None
+        if batch.base is self.state and batch.state.at == appended.at:
+            self.state = batch.state
+        else:
+            self._follow(batch.entries, appended.at)
+        self.hash = appended.hash
+        if (self.state.seq, self.state.at) != (appended.seq, appended.at):
+            raise Violation("I1", f"the store is at {appended}, the fold at {self.state.seq}")
+        for entry in batch.entries:
+            self.tally[type(entry)] += 1
+            self.written.append((entry, epoch))
+        row = done(self.store.row(self.run))
+        head, self.holder, self.wake_at = row.head, row.holder, row.head.wake_at
+        if (head.phase, head.leased) != (self.state.phase, self.state.leased):
+            raise Violation("I2", f"the stored head says {head.phase}, not {self.state.phase}")
+
+    def _follow(self, entries: tuple[Entry, ...], at: Micros) -> None:
+        try:
+            for entry in entries:
+                self.state = evolve(self.state, entry, at)
+        except JournalCorrupt as error:
+            raise Violation("FOLD", f"accepted, but {error}") from error

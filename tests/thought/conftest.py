@@ -1,5 +1,0 @@
-"""What tests of thought share: the stores of the runtime's tests, verified afterwards."""
-
-from tests.runtime.conftest import opened, path
-
-__all__ = ["opened", "path"]

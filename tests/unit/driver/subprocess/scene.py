@@ -1,0 +1,139 @@
+"""What tests of blocking tools wait for: lines in a fifo, the end of a process, an outcome."""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import anyio
+
+from midrun.core.values import Json
+from midrun.driver.subprocess.protocol import CallFacts, Errand, Outcome
+from midrun.driver.subprocess.zygote_client import Running, Zygote
+
+DEEDS = "tests.unit.driver.subprocess.deeds"
+LONG = timedelta(minutes=1)
+NONE = timedelta(0)
+PATIENCE = 120.0  # seconds before a test that waits for a fact gives up
+
+
+def errand(
+    deed: str, args: Json = None, form: Literal["tool", "hook"] = "tool", progress: Json = None
+) -> Errand:
+    """Return the errand to run a deed; a name with a colon is a place of its own."""
+    call = CallFacts(key="k1", run_id="run_1", epoch=3, attempt=2, progress=progress)
+    target = deed if ":" in deed else f"{DEEDS}:{deed}"
+    return Errand(target=target, form=form, args=args, call=call)
+
+
+async def ignore(value: object) -> None:
+    """Save or note nothing."""
+    del value
+
+
+async def outcome_of(
+    zygote: Zygote,
+    it: Errand,
+    *,
+    save: Callable[[Json], Awaitable[None]] = ignore,
+    note: Callable[[str], Awaitable[None]] = ignore,
+) -> Outcome:
+    """Run an errand to its end."""
+    with anyio.fail_after(PATIENCE):
+        return await zygote.run(it, save=save, note=note, grace=NONE)
+
+
+class Fifo:
+    """A named pipe that one side waits at for the other."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = str(path)
+        self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+
+    async def hear(self) -> list[int]:
+        """Wait for a line of numbers."""
+        with anyio.fail_after(PATIENCE):
+            await anyio.wait_readable(self._fd)
+        return [int(word) for word in os.read(self._fd, 1000).split()]
+
+    def open(self) -> None:
+        """Let who waits at it pass, now or later."""
+        os.write(self._fd, b"\n")
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._fd)
+
+
+@asynccontextmanager
+async def in_the_middle(
+    zygote: Zygote, folder: Path, deed: str, grace: timedelta = LONG, **args: Json
+) -> AsyncIterator["Middle"]:
+    """Run a deed until it says that it is in the middle of it; cancel it at the end."""
+    middle = Middle(folder)
+
+    async def run() -> None:
+        it = errand(deed, {**middle.args, **args})
+        async with zygote.running(it, save=ignore, note=ignore, grace=grace) as running:
+            middle.running = running
+            await running.outcome()
+            middle.ended.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        middle.pids = await middle.fifo.hear()
+        with anyio.fail_after(PATIENCE):
+            yield middle
+            group.cancel_scope.cancel()
+
+
+class Middle:
+    """A deed that has begun and waits at a gate; behind the gate is its effect."""
+
+    running: Running
+
+    def __init__(self, folder: Path) -> None:
+        self.fifo = Fifo(folder / "begun")
+        self.gate = Fifo(folder / "gate")
+        self.effect = folder / "effect"
+        self.pids: list[int] = []
+        self.ended = anyio.Event()
+
+    async def outcome(self) -> Outcome | None:
+        """Wait until it has come to its end by itself."""
+        await self.ended.wait()
+        return self.running.ended
+
+    @property
+    def args(self) -> dict[str, Json]:
+        """The arguments that deeds of this kind take."""
+        return {
+            "begun": self.fifo.path,
+            "gate": self.gate.path,
+            "effect": str(self.effect),
+        }
+
+
+def is_there(pid: int) -> bool:
+    """Tell whether the process exists, if only as a zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class Watch:
+    """Sees a process end, whoever its parent is."""
+
+    def __init__(self, pid: int) -> None:
+        self._fd = os.pidfd_open(pid)
+
+    async def end(self) -> None:
+        """Wait for it."""
+        with anyio.fail_after(PATIENCE):
+            await anyio.wait_readable(self._fd)
+        os.close(self._fd)

@@ -1,0 +1,29 @@
+"""A program with its tools in one file, as it should be."""
+
+from datetime import timedelta
+
+import anyio
+
+from midrun.agents.tool import place_of, tool
+from midrun.driver.subprocess.zygote_client import Zygote
+from tests.unit.driver.subprocess.scene import errand, ignore
+
+
+@tool
+def greet() -> str:
+    """Say hello."""
+    return f"hello from {__name__}"
+
+
+async def main() -> None:
+    """Run the tool."""
+    print("imported as", __name__)  # noqa: T201 - the test reads it
+    place = place_of(greet)
+    assert place
+    async with Zygote() as zygote:
+        it = errand(place, {})
+        print(await zygote.run(it, save=ignore, note=ignore, grace=timedelta()))  # noqa: T201
+
+
+if __name__ == "__main__":
+    anyio.run(main)

@@ -1,0 +1,38 @@
+"""A runtime that is in the middle of a blocking tool, for a test to kill."""
+
+import os
+import signal
+import sys
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+from midrun.driver.subprocess.zygote_client import Zygote
+from tests.unit.driver.subprocess.scene import errand, ignore
+
+
+def tell(fifo: str, pids: list[int]) -> None:
+    """Say which processes there are."""
+    Path(fifo).write_text(" ".join(map(str, pids)))
+
+
+async def main(begun: str, gate: str, effect: str, others: str, copies: str) -> None:
+    """Hold the gate until killed."""
+    async with Zygote() as zygote:
+        await zygote.run(errand("add", {"a": 1}), save=ignore, note=ignore, grace=timedelta())
+        (link,) = zygote._links.values()
+        pids = [link._process.pid]
+        for _ in range(int(copies)):
+            pid = os.fork()
+            if not pid:
+                signal.pause()
+            pids.append(pid)
+        tell(others, pids)
+        it = errand("hold_with_family", {"begun": begun, "gate": gate, "effect": effect})
+        await zygote.run(it, save=ignore, note=ignore, grace=timedelta(seconds=5))
+
+
+if __name__ == "__main__":
+    anyio.run(partial(main, *sys.argv[1:]))

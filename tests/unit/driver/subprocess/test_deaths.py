@@ -1,0 +1,322 @@
+"""When the runtime dies, its tools die; when the zygote dies, there is another one."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+
+from midrun.driver.subprocess.function_lookup import importing
+from midrun.driver.subprocess.protocol import Died, Outcome, Raised, Returned
+from midrun.driver.subprocess.zygote_client import Zygote
+from midrun.errors import Misconfigured
+from midrun.ports.environment import boottime
+from tests.crash.facts import becomes
+from tests.support.processes import ROOT
+from tests.unit.driver.subprocess.scene import (
+    LONG,
+    PATIENCE,
+    Fifo,
+    Middle,
+    Watch,
+    errand,
+    ignore,
+    in_the_middle,
+    is_there,
+    outcome_of,
+)
+
+FOLDER = Path(__file__).parent / "scripts"
+LAPSED = Raised(kind="TimeoutError", message="not started: the lease has lapsed")
+
+
+@contextmanager
+def script(name: str, *arguments: object) -> Iterator["subprocess.Popen[str]"]:
+    """Run a script of the folder `scripts` as somebody's program, and end it."""
+    command = [sys.executable, str(FOLDER / name), *map(str, arguments)]
+    paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    with subprocess.Popen(  # noqa: S603 - our own script
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("copies", [0, 1], ids=["alone", "with a forked copy"])
+async def test_when_the_runtime_is_killed_its_tools_are_gone(
+    tmp_path: Path, copies: int
+) -> None:
+    """Even by SIGKILL, and even if a forked copy of it holds its sockets open."""
+    middle, others = Middle(tmp_path), Fifo(tmp_path / "others")
+    arguments = (middle.fifo.path, middle.gate.path, middle.effect, others.path, copies)
+    with script("holding.py", *arguments) as process:
+        pids = await middle.fifo.hear()
+        zygote, *copied = await others.hear()
+        watches = [Watch(pid) for pid in (*pids, zygote)]
+        process.send_signal(signal.SIGKILL)
+        try:
+            for watch in watches:
+                await watch.end()
+        finally:
+            for pid in copied:
+                os.kill(pid, signal.SIGKILL)
+        for _ in pids:
+            middle.gate.open()
+    assert len(pids) == 3
+    assert not middle.effect.exists()
+
+
+async def test_a_zygote_that_is_killed_takes_its_calls_along(tmp_path: Path) -> None:
+    """They have died; the next call has a new zygote."""
+    outcomes: list[Outcome] = []
+    middle = Middle(tmp_path)
+    async with Zygote() as zygote, anyio.create_task_group() as group:
+
+        async def run() -> None:
+            outcomes.append(await outcome_of(zygote, errand("hold_with_family", middle.args)))
+
+        group.start_soon(run)
+        pids = await middle.fifo.hear()
+        watches = [Watch(pid) for pid in pids]
+        (link,) = zygote._links.values()
+        os.kill(link._process.pid, signal.SIGKILL)
+        for watch in watches:
+            await watch.end()
+        for _ in pids:
+            middle.gate.open()
+        assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
+    (outcome,) = outcomes
+    assert outcome == Died(detail="the process of blocking tools has died")
+    assert not middle.effect.exists()
+
+
+async def test_a_tool_that_kills_the_zygote_does_not_outlive_it(tmp_path: Path) -> None:
+    """Not even for as long as the runtime needs to notice."""
+    middle = Middle(tmp_path)
+    async with Zygote() as zygote:
+        outcome = await outcome_of(zygote, errand("kill_the_zygote", middle.args))
+        assert isinstance(outcome, Died)
+        middle.gate.open()
+        assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
+    assert not middle.effect.exists()
+
+
+async def test_a_zygote_that_cannot_start_is_a_death_before_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing has happened, and the outcome says so."""
+    monkeypatch.setattr("midrun.driver.subprocess.zygote_client.BOOT", "raise SystemExit(1)")
+    async with Zygote() as zygote:
+        outcome = await outcome_of(zygote, errand("add", {"a": 1}))
+        assert outcome == Died(started=False, detail="the process of blocking tools has died")
+
+
+async def test_a_zygote_that_is_stuck_saves_no_call_from_being_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen by a debugger, or starved: the runtime does not depend on it to stop a tool."""
+    monkeypatch.setattr("midrun.driver.subprocess.zygote_client.KILL_S", 0.05)
+    async with Zygote() as zygote:
+        async with in_the_middle(zygote, tmp_path, "hold", timedelta()) as middle:
+            watch = Watch(middle.pids[0])
+            (link,) = zygote._links.values()
+            stuck = link._process.pid
+            os.kill(stuck, signal.SIGSTOP)
+        await watch.end()
+        os.kill(stuck, signal.SIGCONT)
+        assert isinstance(middle.running.ended, Died)
+        assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
+    assert not middle.effect.exists()
+
+
+async def test_calls_are_killed_when_the_deadline_has_passed(tmp_path: Path) -> None:
+    """By the zygote, with all that they have started: a frozen runtime could not do it."""
+    async with Zygote() as zygote:
+        async with in_the_middle(zygote, tmp_path, "hold_with_family") as middle:
+            watches = [Watch(pid) for pid in middle.pids]
+            zygote.set_deadline(boottime())
+            for watch in watches:
+                await watch.end()
+            assert await middle.outcome() == Died(signal=9, detail="killed by SIGKILL")
+        refused = await outcome_of(zygote, errand("add", {"a": 1}))
+        assert refused == Raised(
+            kind="TimeoutError", message="not started: the lease has lapsed"
+        )
+        zygote.set_deadline(boottime() + PATIENCE)
+        assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
+    assert len(watches) == 3
+    assert not middle.effect.exists()
+
+
+async def test_a_deadline_that_is_moved_in_time_ends_nothing(tmp_path: Path) -> None:
+    """The newest moment counts, also one that was set before there was a zygote."""
+    async with Zygote() as zygote:
+        zygote.set_deadline(boottime() + PATIENCE)
+        async with in_the_middle(zygote, tmp_path, "hold") as middle:
+            moved = boottime() + 0.05
+            zygote.set_deadline(moved)
+            zygote.set_deadline(moved + PATIENCE)
+            await becomes(lambda: boottime() > moved)
+            assert await outcome_of(zygote, errand("add", {"a": 1})) == Returned(value=2)
+            middle.gate.open()
+            assert await middle.outcome() == Returned(value="held")
+
+
+async def test_interrupts_and_requests_to_terminate_are_for_the_runtime(
+    tmp_path: Path,
+) -> None:
+    """Ctrl-C and service managers signal everybody; what follows is for the driver to say."""
+    async with Zygote() as zygote, in_the_middle(zygote, tmp_path, "hold") as middle:
+        (link,) = zygote._links.values()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(link._process.pid, number)
+        middle.gate.open()
+        assert await middle.outcome() == Returned(value="held")
+
+
+async def test_closing_the_zygote_ends_its_process() -> None:
+    """Nothing outlives its scope: neither when it is left, nor when it is cancelled."""
+    pids = []
+    for cancelled in (False, True):
+        with anyio.CancelScope() as scope:
+            async with Zygote() as zygote:
+                await outcome_of(zygote, errand("add", {"a": 1}))
+                (link,) = zygote._links.values()
+                pids.append(link._process.pid)
+                if cancelled:
+                    scope.cancel()
+                    await anyio.sleep_forever()
+    assert not [pid for pid in pids if is_there(pid)]
+    assert len(pids) == 2
+
+
+async def test_a_zygote_that_nobody_needed_was_never_started() -> None:
+    """Agents without blocking tools pay nothing."""
+    async with Zygote() as zygote:
+        assert not zygote._links
+
+
+def test_a_system_that_cannot_fork_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows, for one. There, blocking tools have to be declared as what they are."""
+    monkeypatch.delattr(os, "fork")
+    with pytest.raises(Misconfigured, match="in_process=True"):
+        Zygote()
+
+
+def test_no_runtime_starts_while_tools_are_imported() -> None:
+    """It would start a zygote, which would import the tools, which would start a runtime."""
+    with importing("shop"), pytest.raises(Misconfigured, match="if __name__ == '__main__'"):
+        Zygote()
+    Zygote()
+
+
+# ── programs ─────────────────────────────────────────────────────────────────
+
+
+def test_tools_of_a_script_are_found_in_it() -> None:
+    """Where most people begin: one file, tools and all; the part under the guard runs once."""
+    with script("guarded.py") as process:
+        printed, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert printed.splitlines() == [
+        "imported as __main__",
+        "Returned(value='hello from __midrun_main__', problem='', shown='')",
+    ]
+
+
+def test_tools_of_a_module_that_was_run_by_name_are_found_in_it() -> None:
+    """`python -m` gives a script a package, and relative imports."""
+    command = [sys.executable, "-m", "tests.unit.driver.subprocess.scripts.guarded"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)  # noqa: S603 - our own
+    assert "hello from __midrun_main__" in done.stdout
+
+
+def test_a_script_without_a_guard_is_told_to_have_one() -> None:
+    """Instead of running the agent again, in a zygote of the zygote of the zygote."""
+    with script("unguarded.py") as process:
+        printed, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    (line,) = printed.splitlines()
+    assert line.startswith("Raised(kind='ImportError'")
+    assert "put the part that runs the agent under if __name__ == '__main__':" in line
+
+
+def test_a_run_of_a_script_without_a_guard_fails_by_name() -> None:
+    """Only its author can mend that; told to the model alone, the run would complete."""
+    with script("unguarded_agent.py") as process:
+        printed, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    (line,) = printed.splitlines()
+    assert line.startswith("tool_not_importable: ImportError: ")
+    assert "it starts a runtime while its tools are being imported" in line
+    assert "put the part that runs the agent under if __name__ == '__main__':" in line
+
+
+# ── many ─────────────────────────────────────────────────────────────────────
+
+
+async def test_calls_leave_neither_descriptors_nor_zombies_behind(tmp_path: Path) -> None:
+    """A runtime makes them for months."""
+    async with Zygote() as zygote:
+        await outcome_of(zygote, errand("add", {"a": 1}))
+        (link,) = zygote._links.values()
+        server = link._process.pid
+        gc.collect()  # else what tests before this one have left may be closed in between
+        before = _descriptors(os.getpid()), _descriptors(server)
+        for n in range(200):
+            assert await outcome_of(zygote, errand("add", {"a": n})) == Returned(value=n + 1)
+            if n % 40 == 0:
+                await outcome_of(zygote, errand("crash"))
+                await outcome_of(zygote, errand("no.such.module:fn"))
+                folder = tmp_path / str(n)
+                folder.mkdir()
+                async with in_the_middle(zygote, folder, "hold", LONG) as middle:
+                    pass
+                middle.fifo.close()
+                middle.gate.close()
+        with anyio.fail_after(PATIENCE):
+            await becomes(lambda: (_descriptors(os.getpid()), _descriptors(server)) == before)
+            await becomes(lambda: not _children(server))
+        (link,) = zygote._links.values()
+        assert not link._parties
+        assert not link._pids
+
+
+def _descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+async def test_fifty_calls_run_side_by_side(tmp_path: Path) -> None:
+    """Each is behind its gate before the first gate opens."""
+    outcomes: list[Outcome] = []
+    folders = [tmp_path / str(n) for n in range(50)]
+    for folder in folders:
+        folder.mkdir()
+    middles = [Middle(folder) for folder in folders]
+    async with Zygote() as zygote, anyio.create_task_group() as group:
+
+        async def run(middle: Middle) -> None:
+            it = errand("hold", middle.args)
+            outcomes.append(await zygote.run(it, save=ignore, note=ignore, grace=LONG))
+
+        for middle in middles:
+            group.start_soon(run, middle)
+        for middle in middles:
+            await middle.fifo.hear()
+        for middle in middles:
+            middle.gate.open()
+    assert outcomes == [Returned(value="held")] * 50
+    assert all(middle.effect.exists() for middle in middles)

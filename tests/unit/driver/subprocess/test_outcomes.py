@@ -1,0 +1,234 @@
+"""What comes back from a child: results, errors, questions, and processes that just end."""
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from midrun.core.values import Json
+from midrun.driver.subprocess.protocol import Asked, Died, NotDone, Raised, Returned
+from midrun.driver.subprocess.zygote_client import Zygote
+from tests.unit.driver.subprocess.scene import NONE, errand, ignore, outcome_of
+
+
+async def test_a_tool_gets_its_arguments_and_returns_its_result(zygote: Zygote) -> None:
+    """The arguments are parsed there, so they have the types that the function wants."""
+    assert await outcome_of(zygote, errand("add", {"a": 2})) == Returned(value=3)
+    assert await outcome_of(zygote, errand("plain", {"day": "2024-02-29"})) == Returned(
+        value="Thursday"
+    )
+
+
+async def test_a_tool_knows_its_call(zygote: Zygote) -> None:
+    """The key and the epoch are what a far end can refuse a second attempt by."""
+    outcome = await outcome_of(zygote, errand("facts", progress={"page": 4}))
+    assert outcome == Returned(value=["k1", "run_1", 3, 2, {"page": 4}])
+
+
+async def test_a_hook_gets_the_call_and_what_it_is_about(zygote: Zygote) -> None:
+    """An undo gets the result as well, a check finds it out."""
+    undone = await outcome_of(zygote, errand("undo", [{"a": 2}, 3], "hook"))
+    assert undone == Returned(value=["k1", {"a": 2}, 3])
+    checked = await outcome_of(zygote, errand("check", [{"a": 2}], "hook"))
+    assert checked == Returned(value=["k1", {"a": 2}])
+    assert await outcome_of(zygote, errand("check", [None], "hook")) == NotDone()
+
+
+async def test_a_child_has_nothing_of_the_runtime_but_what_it_needs(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    """A database or a connection of the runtime in a tool's hands would be a disaster."""
+    with (tmp_path / "secret").open("w") as file:
+        os.set_inheritable(file.fileno(), True)  # noqa: FBT003 - the name says it
+        first, second = [
+            _fields(await outcome_of(zygote, errand("surroundings"))) for _ in range(2)
+        ]
+    assert first["pid"] == first["session"] == first["group"]
+    assert first["imported_in"] == first["zygote"] == second["zygote"]
+    assert first["pid"] != second["pid"]
+    assert first["threads"] == 1
+    assert first["cwd"] == str(Path.cwd())
+    assert first["chance"] != second["chance"]
+    assert (first["int"], first["term"], first["blocked"]) == (True, True, [])
+    files = first["open"]
+    assert isinstance(files, list)
+    assert files.count("/dev/null") >= 1  # its standard input
+    assert len([name for name in files if name.startswith("socket:")]) == 1
+    assert not [name for name in files if "secret" in name or "anon_inode" in name]
+
+
+def _fields(outcome: object) -> dict[str, Json]:
+    assert isinstance(outcome, Returned)
+    assert isinstance(outcome.value, dict)
+    return outcome.value
+
+
+async def test_what_is_saved_is_durable_before_the_tool_goes_on(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    """Otherwise it would go on from a place that nobody remembers."""
+    seen = tmp_path / "seen"
+    told: list[Json] = []
+
+    async def save(progress: Json) -> None:
+        told.append(progress)
+        seen.write_text(json.dumps(told))
+
+    async def note(text: str) -> None:
+        told.append(text)
+
+    outcome = await outcome_of(
+        zygote, errand("save_and_note", {"seen": str(seen)}), save=save, note=note
+    )
+    assert outcome == Returned(value='[{"page": 1}, "half of it", {"page": 2}]')
+
+
+async def test_threads_of_a_tool_save_one_after_the_other(zygote: Zygote) -> None:
+    """Their frames must not end up inside each other."""
+    saved: list[Json] = []
+
+    async def save(progress: Json) -> None:
+        saved.append(progress)
+
+    outcome = await outcome_of(zygote, errand("save_from_threads", {"count": 20}), save=save)
+    assert outcome == Returned()
+    assert sorted(map(str, saved)) == sorted(map(str, range(1, 21)))
+
+
+async def test_progress_that_is_not_json_is_refused_in_the_tool(zygote: Zygote) -> None:
+    """It is the tool's mistake, at the line where it is made; nothing is saved."""
+    outcome = await outcome_of(zygote, errand("save_badly"), save=_never)
+    assert isinstance(outcome, Raised)
+    assert outcome.kind == "NotJson"
+    assert "progress.when" in outcome.message
+
+
+async def _never(progress: Json) -> None:
+    pytest.fail(f"saved {progress}")
+
+
+async def test_an_error_of_save_ends_the_call_and_is_the_callers(zygote: Zygote) -> None:
+    """A driver that lost its lease must not let the tool go on."""
+
+    async def save(progress: Json) -> None:
+        raise LookupError(progress)
+
+    with pytest.raises(LookupError, match="page"):
+        await outcome_of(zygote, errand("save_and_note", {"seen": "/nowhere"}), save=save)
+
+
+async def test_a_tool_that_needs_a_person_ends_with_its_question(zygote: Zygote) -> None:
+    """Not even a tool that catches everything keeps the question to itself."""
+    outcome = await outcome_of(zygote, errand("ask", {"amount": 5}))
+    assert outcome == Asked(question="May I?", data={"amount": 5})
+
+
+async def test_a_result_that_is_not_json_is_no_failure(zygote: Zygote, tmp_path: Path) -> None:
+    """The effect has happened. Only the result is described instead of kept."""
+    effect = tmp_path / "effect"
+    outcome = await outcome_of(zygote, errand("not_json", {"effect": str(effect)}))
+    assert isinstance(outcome, Returned)
+    assert effect.exists()
+    assert outcome.value is None
+    assert "result.when[0]: datetime.date is not JSON" in outcome.problem
+    assert "2024" in outcome.shown
+
+
+@pytest.mark.parametrize(("size", "text"), [(9 << 20, "x"), (3 << 20, "\n\t\r")])
+async def test_a_huge_result_is_described_instead_of_kept(
+    zygote: Zygote, size: int, text: str
+) -> None:
+    """Also one that only its encoding makes huge."""
+    outcome = await outcome_of(zygote, errand("huge", {"size": size, "text": text}))
+    assert isinstance(outcome, Returned)
+    assert outcome.value is None
+    assert "the limit is 8388608" in outcome.problem
+    assert len(outcome.shown) <= 400
+
+
+async def test_a_large_result_and_large_arguments_come_through(zygote: Zygote) -> None:
+    """Both are many times what a socket holds at once."""
+    big = "x" * (3 << 20)
+    assert await outcome_of(zygote, errand("huge", {"size": 2, "text": big})) == Returned(
+        value=big * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("deed", "args", "kind", "words"),
+    [
+        ("fail", {"text": "no such page"}, "LookupError", "no such page"),
+        ("fail", {"text": "x" * 9999}, "LookupError", "xxx"),
+        ("leave", {"code": 3}, "SystemExit", "3"),
+        ("add", {"a": "two"}, "BadArguments", "a"),
+        ("NUMBER", {}, "TypeError", "7 is not a function"),
+        ("nothing", {}, "AttributeError", "tests.unit.driver.subprocess.deeds has no nothing"),
+        ("no.such.module:fn", {}, "ImportError", "cannot import no.such.module"),
+    ],
+)
+async def test_an_error_is_told_by_its_type_and_in_words(
+    zygote: Zygote, deed: str, args: Json, kind: str, words: str
+) -> None:
+    """What a model or a person can do something about; no traceback."""
+    outcome = await outcome_of(zygote, errand(deed, args))
+    assert isinstance(outcome, Raised)
+    assert outcome.kind == kind
+    assert words in outcome.message
+    assert len(outcome.message) < 500
+
+
+@pytest.mark.parametrize(
+    ("deed", "args", "death"),
+    [
+        ("exit_at_once", {"code": 0}, (0, 0)),
+        ("exit_at_once", {"code": 3}, (0, 3)),
+        ("crash", {}, (11, 0)),
+        ("close_everything", {}, (0, 70)),
+    ],
+)
+async def test_a_process_that_ends_without_an_answer_has_died(
+    zygote: Zygote, deed: str, args: Json, death: tuple[int, int]
+) -> None:
+    """Nobody knows how far it came, so nobody may say that it failed."""
+    outcome = await outcome_of(zygote, errand(deed, args))
+    assert isinstance(outcome, Died)
+    assert (outcome.signal, outcome.exit_code) == death
+    assert outcome.started
+    assert outcome.detail
+
+
+async def test_an_answer_is_not_sent_to_somebody_else(zygote: Zygote, tmp_path: Path) -> None:
+    """The number of a closed descriptor is given to the next connection that is made."""
+    address, count = str(tmp_path / "far end"), 20
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(count)
+        args = {"address": address, "count": count}
+        outcome = await outcome_of(zygote, errand("connect_in_its_place", args))
+        assert isinstance(outcome, Died)
+        assert [_received(listener) for _ in range(count)] == [b""] * count
+
+
+def _received(listener: socket.socket) -> bytes:
+    with listener.accept()[0] as connection:
+        return connection.recv(1000)
+
+
+async def test_a_tool_that_writes_to_our_socket_is_killed(zygote: Zygote) -> None:
+    """What it says afterwards could be anything, so it must not do anything either."""
+    outcome = await outcome_of(zygote, errand("write_to_everything"))
+    assert isinstance(outcome, Died)
+    assert outcome.signal == 9
+    assert "not its own" in outcome.detail
+
+
+async def test_an_outcome_can_be_asked_for_again(zygote: Zygote) -> None:
+    """A driver that was cancelled while it waited asks the handle, not the world."""
+    async with zygote.running(
+        errand("add", {"a": 2}), save=ignore, note=ignore, grace=NONE
+    ) as running:
+        assert running.ended is None
+        first = await running.outcome()
+        assert await running.outcome() == first == running.ended

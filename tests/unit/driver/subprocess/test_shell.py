@@ -1,0 +1,75 @@
+"""The ready-made shell: a command line is a blocking tool like any other."""
+
+from pathlib import Path
+
+import anyio
+
+from midrun.agents.shell_tool import OUTPUT_MAX, shell
+from midrun.agents.tool import place_of
+from midrun.core.values import Json
+from midrun.driver.subprocess.protocol import Died, Returned
+from midrun.driver.subprocess.zygote_client import Zygote
+from tests.unit.driver.subprocess.scene import (
+    LONG,
+    PATIENCE,
+    Fifo,
+    Watch,
+    errand,
+    ignore,
+    outcome_of,
+)
+
+
+async def _run(zygote: Zygote, command: str) -> dict[str, Json]:
+    outcome = await outcome_of(zygote, errand(_place(), {"command": command}))
+    assert isinstance(outcome, Returned)
+    assert isinstance(outcome.value, dict)
+    return outcome.value
+
+
+def _place() -> str:
+    place = place_of(shell("sh"))
+    assert place, "a shell that cannot be found cannot be killed"
+    return place
+
+
+async def test_a_command_tells_how_it_ended_and_what_it_printed(zygote: Zygote) -> None:
+    """A command that fails is a result: the model can read what was wrong."""
+    assert await _run(zygote, "echo one | tr a-z A-Z; echo two >&2; cat; exit 3") == {
+        "exit_code": 3,
+        "stdout": "ONE\n",
+        "stderr": "two\n",
+    }
+    assert (await _run(zygote, "kill -9 $$"))["exit_code"] == -9
+
+
+async def test_long_output_keeps_its_beginning_and_its_end(zygote: Zygote) -> None:
+    """It goes to a model, which pays for every word; bytes that are no text do not matter."""
+    printed = (await _run(zygote, "echo begin; head -c 1000000 /dev/zero; echo end"))["stdout"]
+    assert isinstance(printed, str)
+    assert printed.startswith("begin\n")
+    assert printed.endswith("end\n")
+    assert "bytes left out" in printed
+    assert len(printed) < OUTPUT_MAX + 100
+    assert (await _run(zygote, r"printf '\377x'"))["stdout"] == "\ufffdx"
+
+
+async def test_the_whole_pipeline_dies_with_the_call(zygote: Zygote, tmp_path: Path) -> None:
+    """To kill the shell alone would leave the rest of the line at work."""
+    begun, gate = Fifo(tmp_path / "begun"), Fifo(tmp_path / "gate")
+    effect = tmp_path / "effect"
+    command = f"""
+        (read line < {gate.path}; touch {effect}) & background=$!
+        echo $$ $background > {begun.path}; read line < {gate.path} | cat; touch {effect}
+    """
+    it = errand(_place(), {"command": command})
+    with anyio.fail_after(PATIENCE):
+        async with zygote.running(it, save=ignore, note=ignore, grace=LONG) as running:
+            watches = [Watch(pid) for pid in await begun.hear()]
+    for watch in watches:
+        await watch.end()
+    gate.open()
+    gate.open()
+    assert isinstance(running.ended, Died)
+    assert len(watches) == 2
+    assert not effect.exists()

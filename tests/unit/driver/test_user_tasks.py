@@ -1,0 +1,69 @@
+"""User coroutines in tasks of their own: cancelled a few times, and again for a new reason."""
+
+import asyncio
+from datetime import timedelta
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from midrun.driver.user_tasks import CANCELLATIONS_MAX, UserTask
+from tests.scenarios.promises.seen import PATIENCE, true
+
+
+async def test_a_new_reason_to_stop_cancels_again_after_the_last_cancellation() -> None:
+    """A person who pauses, waits for long, and then cancels has the tool told again."""
+    gate, swallowed = anyio.Event(), 0
+
+    async def deaf() -> None:
+        nonlocal swallowed
+        while not gate.is_set():
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                swallowed += 1
+
+    task = UserTask(deaf, "deaf", timedelta())
+    await checkpoint()
+    task.stop()
+    await true(lambda: swallowed == CANCELLATIONS_MAX)
+    task.stop()
+    await true(lambda: swallowed > CANCELLATIONS_MAX)
+    gate.set()
+    await task.wait()
+    assert task.has_outcome
+
+
+async def test_a_cancellation_waits_for_the_end_of_a_shield() -> None:
+    """The coroutine is not interrupted behind it, and is stopped right after it."""
+    began, gate, done = anyio.Event(), anyio.Event(), []
+
+    async def commit() -> None:
+        with anyio.CancelScope(shield=True):
+            began.set()
+            await gate.wait()
+            done.append("committed")
+        await anyio.sleep_forever()
+
+    with anyio.fail_after(PATIENCE):
+        task = UserTask(commit, "commit", timedelta(hours=1))
+        await began.wait()
+        task.stop()
+        for _ in range(10):
+            await checkpoint()
+        gate.set()
+        await task.wait()
+    assert done == ["committed"]
+    assert not task.has_outcome
+
+
+async def test_a_coroutine_that_is_stopped_before_its_first_step_never_begins() -> None:
+    """A stop may come in the same turn of the loop as the start."""
+    began = []
+
+    async def work() -> None:
+        began.append("work")
+
+    task = UserTask(work, "work", timedelta(hours=1))
+    task.stop()
+    await task.wait()
+    assert not began

@@ -1,0 +1,120 @@
+"""Models by name: found when asked for, and explained when not found."""
+
+import subprocess
+import sys
+
+import pytest
+from pydantic_ai.models.test import TestModel
+
+from midrun.errors import Misconfigured
+from midrun.models import ScriptedModel, model_named, model_of
+from midrun.models.provider import ProviderModel
+from tests.unit.models.protocols import heard, prompt
+
+HEAVY = ("anthropic", "genai_prices", "httpx2", "openai", "pydantic", "pydantic_ai")
+WITHOUT = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {package!r}:
+            raise ModuleNotFoundError("No module named " + name, name=name)
+sys.meta_path.insert(0, Missing())
+from midrun.errors import Misconfigured
+from midrun.models import model_named
+try:
+    model_named({name!r})
+except Misconfigured as refused:
+    print(refused)
+"""
+
+
+def _python(code: str) -> str:
+    done = subprocess.run(  # noqa: S603 - our own code
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("module", ["midrun", "midrun.models", "tests.support.providers"])
+def test_importing_it_imports_no_provider(module: str) -> None:
+    """`midrun pause` must not wait a second for packages that it does not use."""
+    code = f"import sys, {module}; print(*sorted(set({HEAVY!r}) & set(sys.modules)))"
+    assert _python(code).split() == []
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "install"),
+    [
+        ("pydantic_ai", "openai:gpt-5-mini", "install midrun[openai]"),
+        ("openai", "openai:gpt-5-mini", "install midrun[openai]"),
+        ("anthropic", "anthropic:claude-opus-4-6", "install midrun[anthropic]"),
+    ],
+)
+def test_a_missing_package_is_named_with_what_to_install(
+    package: str, name: str, install: str
+) -> None:
+    """The first thing that a new user meets should be a command, not a traceback."""
+    assert install in _python(WITHOUT.format(package=package, name=name))
+
+
+@pytest.mark.parametrize(
+    ("name", "provider"),
+    [
+        ("openai:gpt-5-mini", "openai"),
+        ("openai-chat:gpt-5-mini", "openai"),
+        ("anthropic:claude-opus-4-6", "anthropic"),
+    ],
+)
+def test_a_model_is_found_by_its_name(
+    name: str, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`provider:model`, as everywhere."""
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    model = model_named(name)
+    assert model.name == f"{provider}:{name.partition(':')[2]}"
+    assert model.priced
+
+
+def test_an_unknown_provider_is_answered_with_those_there_are() -> None:
+    """A typo is mended fastest with the list in sight."""
+    with pytest.raises(Misconfigured, match=r"'opnai'; there are .*anthropic.*openai"):
+        model_named("opnai:gpt-5-mini")
+
+
+@pytest.mark.parametrize("name", ["gpt-5-mini", "openai:", ":gpt", ""])
+def test_a_name_without_provider_or_model_is_refused(name: str) -> None:
+    """Guessing the provider is guessing who gets to see the data."""
+    with pytest.raises(Misconfigured, match="provider:model"):
+        model_named(name)
+
+
+def test_a_missing_key_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found when the agent is made, not in the middle of its first run."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(Misconfigured, match="OPENAI_API_KEY is not set") as missing:
+        model_named("openai:gpt-5-mini")
+    assert "the process that drives the run" in str(missing.value)
+    assert "Provider(" not in str(missing.value)  # another library's advice
+    assert "Pydantic" not in str(missing.value)
+
+
+async def test_a_model_of_pydantic_ai_is_a_model() -> None:
+    """Who has one already should not have to name it again."""
+    model = model_of(TestModel(custom_output_text="hello there"))
+    assert isinstance(model, ProviderModel)
+    assert not model.priced
+    _, finished = await heard(model, prompt(tools=()))
+    assert finished.reply.text == "hello there"
+
+
+def test_a_model_of_ours_is_itself() -> None:
+    """What is a model already is left alone."""
+    scripted = ScriptedModel([])
+    assert model_of(scripted) is scripted
+
+
+def test_what_is_no_model_is_refused() -> None:
+    """An agent without a model would fail at its first step."""
+    with pytest.raises(Misconfigured, match="not int"):
+        model_of(7)  # type: ignore[arg-type]
