@@ -18,7 +18,7 @@ from tests.support.processes import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 
-APP = ROOT / "tests" / "cli" / "app.py"
+APP = ROOT / "tests" / "unit" / "cli" / "app.py"
 TOKEN = "t" * 43
 
 
