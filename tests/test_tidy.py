@@ -1,7 +1,7 @@
-"""House rules that no linter knows. Each one failed us, or somebody we learnt from, once.
+"""Rules about the project's code and texts that no linter checks.
 
-A rule about code is a function from a syntax tree to the places that break it. The planted
-faults at the end show that each rule still bites.
+A rule about one module is a function from a syntax tree (or a text) to the places that break
+the rule. The planted violations at the end prove that each rule still finds one.
 """
 
 import ast
@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -42,12 +42,40 @@ FUNCTION_LINES_MAX: Final = 60
 PUBLIC_NAMES_MAX: Final = 35
 SENTENCE_WORDS_MIN: Final = 3
 
-# Refused words that belong to somebody else's protocol, by the folder that speaks it.
-FOREIGN: Final = {
+SINGLE_IMPORTER_LINES_MIN: Final = 80
+
+# Refused words that are terms of a protocol, by the folder that implements the protocol.
+PROTOCOL_WORDS: Final = {
     "client": {"event", "status"},  # SSE and HTTP
     "server": {"event", "status"},
-    "engines": {"workflow"},  # Temporal
+    "workers": {"workflow"},  # Temporal
 }
+
+# Texts name the component. A pronoun leaves open which process, thread or user is meant.
+INDEFINITE_PEOPLE: Final = re.compile(
+    r"\b(some|no|any|every)(body|one)\b|\bwho(so)?ever\b", re.IGNORECASE
+)
+HEADLESS_START: Final = re.compile(r"(What|Who|Whose|Whoever|How|That which)\b")
+
+# Irregular participles; regular ones end in -ed. A word that is also the plain form of a verb
+# (`read`, `set`, `put`, `run`, `let`, `cut`) is not listed.
+IRREGULAR_PARTICIPLES: Final = frozenset(
+    """
+    begun bound brought built caught come done drawn driven fallen fed felt found given gone
+    grown heard held kept known laid led left lost made meant met paid said seen sent shown
+    sold sought spent spoken stood struck taken thought thrown told torn won worn written
+    """.split()  # noqa: SIM905 - words are read more easily than a list of strings
+)
+NOUNS_IN_ED: Final = frozenset({"embed", "feed", "need", "seed", "speed"})
+
+# -ing words that are nouns of the field, not actions of the module.
+NOUNS_IN_ING: Final = frozenset({"mounting", "streaming", "testing"})
+
+# Public class names that are defined in two modules, with the reason.
+DEFINED_TWICE: Final[Mapping[str, str]] = {}
+
+# Modules under 80 lines with one importer, with the reason.
+SMALL_MODULES: Final[Mapping[str, str]] = {}
 
 # Written in halves, or this file would be the first to break its own rules.
 REGISTRIES: Final = (
@@ -125,6 +153,84 @@ def terse_tests(tree: ast.Module) -> list[str]:
         if node.name.startswith("test_")
         and len(node.name.removeprefix("test_").split("_")) < SENTENCE_WORDS_MIN
     ]
+
+
+def headless_docstrings(tree: ast.Module) -> list[str]:
+    """Return the docstrings that start with a clause without a subject (What, Who, How)."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [
+        f"{text.splitlines()[0]!r}"
+        for node in ast.walk(tree)
+        if isinstance(node, kinds)
+        and (text := ast.get_docstring(node))
+        and HEADLESS_START.match(text)
+    ]
+
+
+def participle_names(tree: ast.Module) -> list[str]:
+    """Return the functions that are named by a participle alone, such as `told`."""
+    return [
+        f"{node.name}, line {node.lineno}"
+        for node in _functions(tree)
+        if _is_participle(node.name.lstrip("_"))
+        and not any(isinstance(d, ast.Name) and d.id == "property" for d in node.decorator_list)
+    ]
+
+
+def _is_participle(name: str) -> bool:
+    regular = name.endswith("ed") and name not in NOUNS_IN_ED
+    return "_" not in name and (regular or name in IRREGULAR_PARTICIPLES)
+
+
+def people_in(text: str) -> list[str]:
+    """Return the lines of a text that name an indefinite person, such as `nobody`."""
+    return [
+        f"line {number}: {line.strip()}"
+        for number, line in enumerate(text.splitlines(), 1)
+        if INDEFINITE_PEOPLE.search(line)
+    ]
+
+
+def gerund_modules(names: Sequence[str]) -> list[str]:
+    """Return the modules that are named for an action instead of a thing."""
+    last = {name: name.rpartition(".")[2] for name in names}
+    return [
+        name for name, word in last.items() if word.endswith("ing") and word not in NOUNS_IN_ING
+    ]
+
+
+def repeated_classes(modules: Mapping[str, ast.Module]) -> dict[str, list[str]]:
+    """Return the public class names that more than one module defines."""
+    homes: dict[str, list[str]] = {}
+    for name, tree in modules.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(name)
+    return {name: places for name, places in homes.items() if len(places) > 1}
+
+
+def small_modules(modules: Mapping[str, ast.Module], lines: Mapping[str, int]) -> list[str]:
+    """Return the modules that are short and have one importer, in whose file they belong."""
+    importers: dict[str, set[str]] = {}
+    for name, tree in modules.items():
+        for node in ast.walk(tree):
+            for imported in _imported(node):
+                importers.setdefault(imported, set()).add(name)
+    return [
+        name
+        for name, length in lines.items()
+        if length < SINGLE_IMPORTER_LINES_MIN and len(importers.get(name, ())) == 1
+    ]
+
+
+def _imported(node: ast.AST) -> list[str]:
+    match node:
+        case ast.ImportFrom(module=str(module), names=names):
+            return [module, *(f"{module}.{each.name}" for each in names)]
+        case ast.Import(names=names):
+            return [each.name for each in names]
+        case _:
+            return []
 
 
 def _functions(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
@@ -226,7 +332,7 @@ def test_names_speak_the_glossary() -> None:
 
     def synonyms(path: Path) -> list[str]:
         folder = path.relative_to(SRC).parts[0]
-        return refused_names(_tree(path), refused - FOREIGN.get(folder, set()))
+        return refused_names(_tree(path), refused - PROTOCOL_WORDS.get(folder, set()))
 
     assert not _found(synonyms, SHIPPED)
 
@@ -250,6 +356,56 @@ def test_stored_data_never_becomes_code() -> None:
 def test_sql_is_never_put_together_from_values() -> None:
     """Values are parameters. Text that was safe when written gets a new caller one day."""
     assert not _found(lambda path: built_sql(_tree(path)), STORES)
+
+
+# ── plain English ────────────────────────────────────────────────────────────
+
+
+def _modules() -> dict[str, ast.Module]:
+    """Return the shipped modules by dotted name, packages' `__init__` excepted."""
+    return {
+        ".".join(path.relative_to(SRC.parent).with_suffix("").parts): _tree(path)
+        for path in SHIPPED
+        if path.stem not in {"__init__", "__main__"}
+    }
+
+
+def test_texts_name_the_component_and_no_indefinite_person() -> None:
+    """A reader must know which process, caller or user a sentence is about."""
+    scripts = [
+        p for p in (SRC / "server" / "static").glob("*.js") if not p.name.startswith("lit")
+    ]
+    assert not _found(lambda path: people_in(path.read_text()), [*SHIPPED, *scripts])
+
+
+def test_docstrings_start_with_a_verb_or_a_noun() -> None:
+    """A first line that starts with What, Who or How names no subject."""
+    assert not _found(lambda path: headless_docstrings(_tree(path)), SHIPPED)
+
+
+def test_functions_are_named_by_a_verb_and_its_object() -> None:
+    """`told` says neither who acts nor on what; `format_receipt` does."""
+    assert not _found(lambda path: participle_names(_tree(path)), SHIPPED)
+
+
+def test_modules_are_named_by_nouns() -> None:
+    """A module is named for the thing that it holds."""
+    assert not gerund_modules(list(_modules()))
+
+
+def test_a_public_class_name_is_defined_once() -> None:
+    """An import line, a traceback and a search must lead to one class."""
+    assert repeated_classes(_modules()).keys() == DEFINED_TWICE.keys()
+
+
+def test_a_small_module_has_more_than_one_importer() -> None:
+    """A short module with one importer makes the reader open a second file for nothing."""
+    lines = {
+        name: (tree.body[-1].end_lineno or 0) if tree.body else 0
+        for name, tree in _modules().items()
+        if not name.startswith("midrun.testing.")
+    }
+    assert set(small_modules(_modules(), lines)) == SMALL_MODULES.keys()
 
 
 def test_names_of_tests_are_sentences() -> None:
@@ -351,7 +507,7 @@ def test_the_pins_cover_what_the_package_needs() -> None:
     assert set(config["project"]["dependencies"]) <= set(pinned)
 
 
-# ── planted faults: each rule must find the first, and pass the second ───────
+# ── planted violations: each rule must find the first, and pass the second ───
 
 
 @pytest.mark.parametrize(
@@ -370,6 +526,11 @@ def test_the_pins_cover_what_the_package_needs() -> None:
         (built_sql, "db.executemany('… ' + x, rows)", "db.execute(SELECT + ' LIMIT 1')"),
         (built_sql, "q = f'SELECT {x}'", "q = f'selected {x}'"),
         (built_sql, "q = 'DELETE FROM ' + x", "q = 'DELETE FROM runs ' + WHERE"),
+        (headless_docstrings, "'What is so.'", "'Return the state.'"),
+        (headless_docstrings, "def f():\n 'Who waits.'", "def f():\n 'Whole lines.'"),
+        (participle_names, "def _told(): ...", "def tell_caller(): ..."),
+        (participle_names, "async def closed(): ...", "@property\ndef closed(self): ..."),
+        (participle_names, "class A:\n def kept(self): ...", "def feed(): ..."),
         (terse_tests, "def test_pause(): ...", "def test_pause_stops_the_run(): ..."),
         (terse_tests, "class T:\n async def test_two_words(self): ...", "def testing(): ..."),
     ],
@@ -378,6 +539,20 @@ def test_each_rule_finds_a_planted_fault(rule: Rule, bad: str, good: str) -> Non
     """A check that cannot fail is worse than none: it is trusted."""
     assert rule(ast.parse(bad))
     assert not rule(ast.parse(good))
+
+
+def test_the_rules_about_texts_and_modules_find_a_planted_violation() -> None:
+    """These rules take a text or several modules instead of one syntax tree."""
+    assert people_in("# Somebody appended first.")
+    assert people_in("Whoever comes late")
+    assert not people_in("Another writer appended first. No one of them waits.")
+    assert gerund_modules(["midrun.driver.speaking"]) == ["midrun.driver.speaking"]
+    assert not gerund_modules(["midrun.testing", "midrun.models.streaming", "midrun.core.ids"])
+    twice = {"a": ast.parse("class A: ...\nclass _B: ..."), "b": ast.parse("class A: ...")}
+    assert repeated_classes(twice) == {"A": ["a", "b"]}
+    one = {"a": ast.parse("from b import c"), "b": ast.parse(""), "c": ast.parse("import d")}
+    assert small_modules(one, {"b": 79, "d": 80}) == ["b"]
+    assert not small_modules(one | {"c": ast.parse("import b")}, {"b": 79, "d": 80})
 
 
 @pytest.mark.parametrize(
