@@ -36,13 +36,21 @@ MANY := -n $(JOBS) --randomly-seed=$(SEED)
 # Held to 95 % of lines and branches by `make coverage`.
 COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors.py
 
-.PHONY: help setup check test fix lint types imports web programs tests postgres others examples coverage \
+.PHONY: help setup quick check test fix hooks lint types imports web programs tests postgres others examples coverage \
         simulate mutants bench demo docs site package screenshots pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with the pinned packages (the other targets do it too)
+
+# Ruff looks at files that differ from main; without a branch main, at those that are not committed.
+CHANGED = $$(git diff --name-only --diff-filter=d $$(git merge-base HEAD main 2>/dev/null || echo HEAD) -- '*.py'; \
+            git ls-files --others --exclude-standard -- '*.py')
+quick: $(READY) ## seconds: lint of changed files, tests of core, codec and verify
+	@files=$(CHANGED); if [ -n "$$files" ]; then \
+	    $(BIN)/ruff check $$files && $(BIN)/ruff format --check $$files; fi
+	$(PYTEST) -n 2 -q -p no:randomly -m "not slow" $(addprefix tests/unit/,core codec verify) $(ARGS)
 
 check: lint types imports web ## the fast loop: lint, types, imports, tests that are not slow
 	$(PYTEST) $(MANY) -m "not slow" $(ARGS)
@@ -57,6 +65,9 @@ test: $(READY) ## everything CI runs, on every Python found here
 fix: $(READY) ## mend and format what a machine can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+hooks: $(READY) ## install the Git hooks: ruff, import contracts, commit subjects
+	$(BIN)/pre-commit install
 
 lint: $(READY) ## ruff: rules and format
 	$(BIN)/ruff check
@@ -103,10 +114,10 @@ coverage: $(READY) ## core, codec, ports and errors must be covered to 95 %
 	$(BIN)/coverage report --include='$(COVERED)' --fail-under=95
 
 simulate: $(READY) ## 100,000 random schedules with crashes, zombies and lost replies
-	$(BIN)/python -m tests.support.simulate --schedules 100000
+	$(BIN)/python -m tests.support.simulate --schedules 100000 --seed $(SEED)
 
 mutants: $(READY) ## plant every known fault and see that it is found
-	$(BIN)/python -m tests.support.mutants
+	$(BIN)/python -m tests.support.mutants --seed $(SEED)
 
 bench: $(READY) ## what it costs, against the raw limit
 	$(BIN)/python -m bench

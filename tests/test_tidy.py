@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 import pytest
 
 import midrun
+from tools.check_commit_subject import subject_fault
 
 Rule: TypeAlias = Callable[[ast.Module], list[str]]
 
@@ -566,3 +567,21 @@ def test_refused_words_are_found_inside_names(name: str) -> None:
     assert not refused_names(
         ast.parse("def checkpoint_task(): ...\nclass Eventual: ..."), words
     )
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        ("Retry an append on conflict\n\nThe body says why.\n", None),
+        ("# a comment of Git\nRetry an append\n", None),
+        ("x" * 72, None),
+        ("x" * 73, "73 characters"),
+        ("Retry an append.", "ends with a period"),
+        ("Retry an append\nat once", "the line after the subject"),
+        ("\n", "the subject is empty"),
+    ],
+)
+def test_the_commit_hook_refuses_a_long_subject(message: str, fault: str | None) -> None:
+    """A subject of 72 characters is shown whole in every list of commits."""
+    found = subject_fault(message)
+    assert (fault in found) if fault and found else fault is found
