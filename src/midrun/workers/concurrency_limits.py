@@ -145,7 +145,8 @@ class Room:
         """Hear that a limit of the fleet is reached; tell whether that may be over by now."""
         run, scope = RunId(refused.run), refused.scope
         self._full.add(scope)
-        over = self._rests[scope] > self._asked.get(run, self._rests)[scope]
+        before = self._asked.get(run, {}).get(scope, self._rests[scope])
+        over = self._rests[scope] > before
         self.leave(run)
         return over
 
