@@ -73,8 +73,9 @@ class Holder:
         self._ttl = ttl
         self._clock = clock
         self._period = ttl.total_seconds() / BEATS
-        # Both threads read and write these plain values. Each is replaced as a whole, and a
-        # reader that sees the older one only acts more carefully.
+        # The heartbeat thread reads these values without a lock, and both threads write
+        # `_valid_until`. Each is replaced as a whole; a reader that still sees the older moment
+        # stops earlier, which is safe.
         self._until = -1.0  # by our clock: may act until then; negative: no heartbeat sent yet
         self._ticked = 0.0  # the last tick of the main event loop
         self._leases = 0
