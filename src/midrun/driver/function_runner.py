@@ -1,10 +1,13 @@
-"""Running user functions: in the loop, in a process that can be killed, or in a thread.
+"""Runs the functions of tools: in the event loop, in a process, or in a thread.
 
-- **async** runs in the event loop, in an asyncio task of its own, and is cancelled there
-  (`user_tasks.py`).
-- **blocking** and found by its name runs in a process of its own, which can really be killed.
-- **blocking** otherwise (a closure, a method, `in_process=True`) runs in a thread, which nobody
-  can stop: told to stop, it has its grace to end by itself, and then its outcome is unknown.
+- **async**: in the event loop, in an asyncio task of its own. It is stopped by cancelling that
+  task (`user_tasks`).
+- **blocking, importable by name**: in a child process of the zygote (`subprocess`). It is
+  stopped by SIGTERM, and SIGKILL after the grace.
+- **blocking otherwise** (a closure, a method, `in_process=True`): in a thread. Nothing can stop
+  a thread. It has its grace to end by itself; after that its outcome is unknown.
+
+In all three the function ends as one `Outcome`, and an exception that it raises is one, too.
 """
 
 from collections.abc import Awaitable, Callable
@@ -44,11 +47,11 @@ from midrun.driver.user_tasks import THREADS
 from midrun.errors import NotJson, TooLarge
 
 End: TypeAlias = Outcome | None
-"""How a function ended; None if it was stopped before it could."""
+"""The end of a function; None if it was stopped before it returned or raised."""
 
 
 class Performance:
-    """One function of a tool, run for one flight."""
+    """Runs one function of a tool for one call in flight."""
 
     def __init__(
         self, means: Means, agent: Agent, tool: Tool, flight: Flight, state: State
@@ -63,7 +66,7 @@ class Performance:
 
     @cached_property
     def _facts(self) -> CallFacts:
-        """What the call knows of itself, for a function that wants to know."""
+        """The facts about the call that a function gets through its `Call` argument."""
         run, flight = self._run, self._flight
         original = call_key(run, flight.call.id)
         cleans = flight.form in {"undo", "release"}
@@ -84,19 +87,19 @@ class Performance:
         return f"{hook}tool {self._tool.name} (call {flight.call.id} of run {self._run})"
 
     async def tool(self, arguments: dict[str, object]) -> End:
-        """Make the call with these arguments."""
+        """Run the tool's own function with `arguments`."""
         tool = self._tool
         given = (self._call(tool.fn),) if tool.takes_call else ()
         work = partial(tool.fn, *given, **arguments)
         return await self._carry_out(tool, work, "tool", self._flight.call.use.args)
 
     async def hook(self, function: Function, *args: Json) -> End:
-        """Run an undo, a release or a check: with the call, and then `args`."""
+        """Run an undo, a release or a check with a `Call`, then `args`."""
         work = partial(function, self._call(function), *args)
         return await self._carry_out(function, work, "hook", list(args))
 
     def blocks_thread(self, what: Function | Tool) -> bool:
-        """Tell whether it runs where nobody can stop it."""
+        """Tell whether the function runs in a thread, which cannot be stopped."""
         function = what.fn if isinstance(what, Tool) else what
         if is_async(function):
             return False
@@ -130,7 +133,7 @@ class Performance:
                     raise
                 return end_of(error)
             return await _returned_in_slices(value, form)
-        return None
+        return None  # the scope was cancelled, and the function had no outcome of its own
 
     async def _in_process(self, errand: Errand) -> End:
         running = None
@@ -143,16 +146,19 @@ class Performance:
                 grace=self._grace,
             ) as running:
                 await running.outcome()
-        # Only now: what finished within its grace has its outcome, cancelled or not.
+        # Leaving the context of `run_process` has stopped the process and waited for its end.
+        # A function that finished within its grace has its outcome, cancelled or not.
         ended = None if running is None else running.ended
         if isinstance(ended, Died) and not (self._flight.stop or self._means.holder.alive()):
-            # The zygote has killed it because the lease lapsed. That says nothing about the
-            # call: the drive is dropped, and the next one finds it as it finds any orphan.
+            # The zygote has killed it because the lease lapsed (see `protocol.Deadline`). The
+            # call did not crash, so its death must not become its outcome: the run loop is
+            # dropped, and the next lease closes the call as unknown.
             self._means.holder.on_fence()
         return ended
 
     async def _in_thread(self, work: Callable[[], object], form: ErrandForm) -> End:
-        """Nothing reaches a thread: it is waited for, unless the process itself is left."""
+        # Outside of the scope of the call: cancelling the wait would not stop the thread. Only
+        # the shutdown of the worker ends the wait, and leaves the thread behind.
         return await anyio.to_thread.run_sync(
             partial(_end, work, form, self._label),
             abandon_on_cancel=True,
@@ -161,7 +167,8 @@ class Performance:
 
     def _call(self, function: Function) -> Call:
         facts, save, note = self._facts, self._flight.save, self._note
-        # In a thread nothing can be awaited: there, the work is done when the call returns.
+        # A blocking function cannot await: its `save` and `note` hop to the event loop and
+        # return when they are done.
         blocks = not is_async(function)
         return Call(
             key=facts.key,
@@ -183,7 +190,7 @@ class Performance:
 
 
 def _end(work: Callable[[], object], form: ErrandForm, label: str) -> Outcome:
-    """Do `work` in a thread and return its outcome; Ctrl-C is never raised there."""
+    """Run `work` in a thread and return its outcome; Ctrl-C is never raised there."""
     THREADS.add(label)
     try:
         return _returned(work(), form)
@@ -194,7 +201,10 @@ def _end(work: Callable[[], object], form: ErrandForm, label: str) -> Outcome:
 
 
 async def _returned_in_slices(value: object, form: ErrandForm) -> Returned | NotDone | Raised:
-    """Check a returned value, as `_returned` does; walk a large one in slices."""
+    """Check a returned value as `_returned` does, and a large one in slices.
+
+    A large value would block the event loop: first try with a small size limit.
+    """
     try:
         checked(value, "result", QUICK)
     except NotJson:
@@ -209,7 +219,11 @@ async def _returned_in_slices(value: object, form: ErrandForm) -> Returned | Not
 
 
 def _returned(value: object, form: ErrandForm) -> Returned | NotDone | Raised:
-    """Take what came back; that it is not JSON does not undo what has happened."""
+    """Return the outcome for a returned value.
+
+    A value that is not JSON does not make the call a failure: its effect has happened. The
+    outcome describes the value in words then.
+    """
     if (unmade := unrun(value, form)) is not None:
         return unmade
     if value is NOT_DONE:

@@ -20,7 +20,6 @@ from midrun.errors import Misconfigured
 from midrun.ports.store import Change, Store
 
 
-
 class Bell:
     """An auto-reset event: remembers that it was set until its one waiter has returned.
 

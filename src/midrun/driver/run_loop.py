@@ -149,9 +149,9 @@ class Drive:
         Raises:
             NoRoom: a concurrency limit is reached; the run stays queued.
         """
-        # Send a heartbeat first: a lease whose holder has no fresh heartbeat is free to be taken
-        # by other workers. And count the lease before it is taken, so that the heartbeat thread
-        # keeps it alive from its first moment on.
+        # Send a heartbeat first: without a fresh one, other workers may take the new lease at
+        # once. And count the lease before it is taken, so that the heartbeat thread keeps it
+        # alive from its first moment on.
         await self._means.holder.ready()
         self._means.holder.took()
         try:

@@ -1,7 +1,7 @@
-"""Keeping: evidence as it can be journaled, whatever somebody's code returned or said.
+"""Sanitizing: make evidence storable, whatever user code or a model returned.
 
-A call has happened by the time its outcome turns out to be too long, or no text that can be
-stored. Then what can be kept of it is kept, and the rest is said in words.
+When a result turns out to be too large, or not encodable, the call has already happened. So its
+outcome is not rejected: the storable part is kept, and the rest is replaced by a description.
 """
 
 from typing import TypeVar, cast
@@ -20,9 +20,10 @@ E = TypeVar("E", bound=Entry)
 
 
 async def keep(given: Evidence) -> Evidence:
-    """Return `given`, or as much of it as can be journaled.
+    """Return `given`, reduced to the part that can be journaled.
 
-    A large outcome is walked and encoded here, in slices; the store is then quick about it.
+    A large outcome is checked and encoded here, in slices, so that the event loop can run in
+    between. The codec remembers the encoded text, and the store need not encode it again.
     """
     match given:
         case Close(outcome=outcome):
@@ -48,7 +49,7 @@ async def keep(given: Evidence) -> Evidence:
 
 
 async def _prepared(entry: E) -> tuple[E, str]:
-    """Return `entry` as it can be stored, or why it cannot be."""
+    """Return `entry` in storable form and "", or `entry` itself and the problem."""
     try:
         return await prepare(entry), ""
     except (NotJson, TooLarge) as error:
@@ -56,10 +57,10 @@ async def _prepared(entry: E) -> tuple[E, str]:
 
 
 async def prepare(entry: E) -> E:
-    """Return `entry` as it can be stored; if it is large, in slices.
+    """Return `entry` in storable form; encode a large one in slices.
 
     Raises:
-        NotJson, TooLarge: it cannot be stored.
+        NotJson, TooLarge: the entry cannot be stored.
     """
     try:
         encode_entry(entry, QUICK)
@@ -80,7 +81,7 @@ def _asked(given: AskPerson) -> AskOpened:
 
 
 def _brief(outcome: Entry, problem: str) -> CallDone | CallFailed | CallAborted:
-    """Return what can be said of an outcome that cannot be stored as it is."""
+    """Return a storable outcome in place of one that is too large or not encodable."""
     match outcome:
         case CallDone(call=call, reply=None, result=result):
             shown = safe_repr(result)
