@@ -84,8 +84,7 @@ class Vault:
     """The secrets of all runs of this process.
 
     `redact` is the user's own search function, or True or False to switch redaction on or off.
-    `key` is shared by all processes of a store, so that they compute the same placeholder for
-    the same secret of a run.
+    Processes with the same `key` compute the same placeholder for the same secret of a run.
     """
 
     def __init__(self, redact: bool | Find, key: bytes) -> None:  # noqa: FBT001 - as the user said it
