@@ -10,18 +10,18 @@ abort must not hold up the run.
 the first byte on the wire, another worker may take the run and make the call as well; only the
 remote service can notice that, by the call's idempotency key.
 
-**End.** The outcome becomes a piece of evidence: a `Close`, a `CloseUndo`, a question. It is
-redacted, reduced to a size that can be stored, put into `brought`, and the loop is woken. The
-loop journals it and removes it from `brought`.
+**End.** The outcome becomes a driver input: `CloseCall`, `CloseUndo`, or a question. It is
+redacted, reduced to a size that can be stored, put into `pending_inputs`, and the loop is
+woken. The loop journals it and removes it from the list.
 
 **Stop and grace.** `apply` receives `AbortCall` from the run loop. It cancels the scope of the
 call at once and starts `_watch_grace` beside it:
 
 - After half of the agent's grace, a call that is still running is shown as *not responding*.
 - After all of it, a run that is being cancelled, or given back at shutdown, stops waiting
-  (`UNWAITED`). The dispatcher abandons the call: it brings `CallUnknown` in its place, and the
-  call may run on. A run that is being paused, redirected or halted keeps waiting: it must not
-  say *paused* while a call runs.
+  (`NO_WAIT_REASONS`). The dispatcher abandons the call: it submits `CallUnknown` in its place,
+  and the call may run on. A run that is being paused, redirected or halted keeps waiting: it
+  must not say *paused* while a call runs.
 
 **Late results.** An abandoned call may still return, and so may a call whose lease was lost.
 The journal has closed such a call without its result. If the call was done, the result is
@@ -107,8 +107,8 @@ UNWAITED: Final = frozenset({"cancelled", SHUTDOWN, OVERDUE_REASON})
 class Door:
     """Makes the calls of one run under one epoch.
 
-    `epoch` is set by the run loop when it has the lease. `brought` is the evidence that the run
-    loop has not journaled yet, oldest first; the run loop removes it.
+    `epoch` is set by the run loop when it has the lease. `pending_inputs` has the inputs that
+    the run loop has not journaled yet, oldest first; the run loop removes them.
     """
 
     def __init__(self, means: Means, agent: Agent, run: RunId, bell: Bell) -> None:
@@ -144,7 +144,7 @@ class Door:
         self._means.tasks.start_soon(self._fly, flight, state)
 
     async def _fly(self, flight: Flight, state: State) -> None:
-        """Make the call, and bring its outcome as evidence."""
+        """Make the call, and submit its outcome to the run loop."""
         # The last check before the call is made. Without a live lease it is not made: the next
         # worker finds it in flight in the journal and closes it as unknown.
         alive = self._means.holder.alive()
@@ -202,10 +202,10 @@ class Door:
         return CloseUndo(epoch=epoch, outcome=await clean(means, agent, flight, state))
 
     def _keep_plan(self, flight: Flight, state: State) -> Close:
-        """Bring the agent's new plan, and return the end of the call that set it."""
+        """Submit the agent's new plan, and return the end of the call that set it."""
         call, epoch = flight.call, self.epoch
         # Two calls of the plan tool in one reply start from the same `state`. The second must
-        # build on the plan of the first, which is brought but not journaled yet.
+        # build on the plan of the first, which is submitted but not journaled yet.
         since, newest = self._planned
         before = newest if state.seq <= since else state.plan
         try:
@@ -214,7 +214,7 @@ class Door:
             return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=str(error)))
         self._planned = (state.seq, items)
         # Redact without yielding to the event loop: the plan of another call must not be
-        # brought in between.
+        # submitted in between.
         self._bring(
             hide_at_once(self._means.vault, self._run, SetPlan(epoch=epoch, items=items))
         )
@@ -305,8 +305,8 @@ class Door:
             return
         if because not in UNWAITED or flight.given_up or self._dropped:
             return
-        # From here on the journal has this call as unknown. Its task runs on; the outcome that
-        # it may still bring is recorded as late.
+        # From here on the journal has this call as unknown. Its task runs on; an outcome that
+        # it may still return is recorded as late.
         flight.given_up = True
         del self._flights[call, flight.form]
         overdue = flight.overdue if because == OVERDUE_REASON else None
@@ -335,9 +335,9 @@ class Door:
         self._stop(flight, SHUTDOWN)
 
     def drop(self) -> None:
-        """Cancel all calls because the epoch is over; start and bring nothing more."""
+        """Cancel all calls because the epoch is over; start and submit nothing more."""
         self._dropped = True
-        # This evidence was not journaled in time, and the lease that it needs is gone.
+        # These inputs were not journaled in time, and the lease that they need is gone.
         for one in self.brought:
             self.too_late(one)
             if one.saved is not None:
@@ -417,7 +417,7 @@ class Saved:
 
 
 class Brought(NamedTuple):
-    """A piece of evidence on its way to the journal, and the call that it comes from."""
+    """A driver input on its way to the journal, and the call that it comes from."""
 
     given: Evidence
     flight: Flight | None = None

@@ -29,8 +29,8 @@ class Flight:
     that was passed on: "pause", "cancel" or "halt". For everything else it is "paused",
     "redirected", "cancelled", "halted", "shutdown" or "fenced". `finished` says that nothing of
     the call runs any more. `abandoned` says that the journal has closed the call without
-    waiting for it: it may still be running, and an outcome that it brings is late. `overdue` is
-    the evidence to journal if it is abandoned because its own time (`timeout=`) is up.
+    waiting for it: it may still be running, and an outcome that it has is late. `overdue_input`
+    is the driver input to journal if it is abandoned because its own time (`timeout=`) is up.
     """
 
     __slots__ = (

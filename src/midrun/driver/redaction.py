@@ -1,7 +1,7 @@
 """Redaction: keep secrets out of the journal, and give them back to tools.
 
-`codec.redaction` finds secrets in a value. This module applies it to evidence, controls and
-deltas, and remembers each secret in the memory of this process, and nowhere else:
+`codec.redaction` finds secrets in a value. This module applies it to driver inputs, controls
+and deltas, and remembers each secret in the memory of this process, and nowhere else:
 
 - **Before an entry is journaled**, each secret is replaced by a placeholder, `[redacted:…]`. It
   is a keyed hash of the secret, so that equal secrets of a run have equal placeholders. All
@@ -9,7 +9,7 @@ deltas, and remembers each secret in the memory of this process, and nowhere els
   history that a model is given.
 - **Before a call is made**, `SecretRegistry.restore_call` puts the secrets back into its
   arguments. After a restart the process does not know them; then the call is not made, and the
-  model is told to ask again (`tool_calls.REDACTED`).
+  model is told to ask again (`tool_calls.SECRETS_LOST`).
 - **A secret that was found once is searched for in all later text of the run.** A value that a
   model wrote under a secret's name is not: see `RunSecrets`.
 - **Live deltas** come in pieces, before a secret can be recognised: see `LiveRedactor`.
@@ -69,7 +69,7 @@ SPREAD_MAX_CHARS: Final = 16_384
 """A longer secret is replaced where it was found, but not searched elsewhere."""
 
 SEARCHED_ONE_BY_ONE_MAX: Final = 16
-"""Up to this number, each secret is searched by itself; beyond it, see `_candidates`."""
+"""Up to this number, each secret is searched by itself; beyond it, see `_find_candidates`."""
 
 PIECE_CHARS: Final = 131_072
 """Characters that one `str.find` or one hash update handles between two yields."""
@@ -131,9 +131,9 @@ class Secrets:
 
     `_values` maps placeholders to the secrets that a tool may be given back. `_known` has the
     secrets that are searched for in every text of the run, each with the number at which it was
-    found. A value that a model wrote under a secret's name is not among them (`spread=False`):
-    otherwise a model could hide any text from an approver, by writing it once as a password.
-    `found` counts the secrets in `_known` that were ever found.
+    found. A value that a model wrote under a secret's name is not among them
+    (`everywhere=False`): otherwise a model could hide any text from an approver, by writing it
+    once as a password. `found_count` counts the secrets in `_known` that were ever found.
     """
 
     def __init__(self, salt: bytes, find: Find | None) -> None:
@@ -152,7 +152,7 @@ class Secrets:
     def cover(self, secret: str, *, spread: bool = True) -> str:
         """Return the placeholder of `secret`, and remember the secret.
 
-        With `spread`, it is also replaced in all later text of the run.
+        With `everywhere`, it is also replaced in all later text of the run.
         """
         digest = hmac.digest(self._salt, secret.encode("utf-8", "surrogatepass"), "sha256")
         return self._remember_secret(secret, digest, spread=spread)
@@ -367,9 +367,9 @@ def _remember(kept: OrderedDict[K, V], key: K, value: V) -> None:
         kept.popitem(last=False)
 
 
-# Redaction of evidence, controls and entries, field by field.
+# Redaction of driver inputs, controls and entries, field by field.
 #
-# Fields are chosen by name, so that a new kind of evidence with an `error` field is redacted
+# Fields are chosen by name, so that a new kind of input with an `error` field is redacted
 # without a change here. Data of tools and text of people are searched for names and shapes of
 # secrets, text of models for shapes only. A secret that a model wrote is replaced where it
 # stands, and nowhere else.
@@ -399,12 +399,12 @@ SPEAKING: Final = 512
 
 
 async def hide(vault: Vault, run: RunId, given: S) -> S:
-    """Redact evidence, a control or an entry; search a large value in slices."""
+    """Redact a driver input, a control or an entry; search a large value in slices."""
     return await run_in_slices(_hide_struct(vault.of(run), given)) if vault.hides else given
 
 
 def hide_at_once(vault: Vault, run: RunId, given: S) -> S:
-    """Redact a small piece of evidence without yielding to the event loop."""
+    """Redact a small driver input without yielding to the event loop."""
     return drain(_hide_struct(vault.of(run), given)) if vault.hides else given
 
 

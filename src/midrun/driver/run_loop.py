@@ -3,10 +3,10 @@
 Each iteration (`RunLoop._run_once`) does the same five things:
 
 1. **Read.** If the journal has grown, fold the new entries into `state`.
-2. **Decide.** Build one `Batch` on top of `state`. First comes the evidence that finished calls
-   have brought (`CallDispatcher.brought`), then everything that follows from the journal alone:
-   step boundaries, starts of calls, the end of the run. `core.decide` decides all of it; the
-   loop has no rules of its own.
+2. **Decide.** Build one `Batch` on top of `state`. First come the driver inputs of calls that
+   have ended (`CallDispatcher.pending_inputs`), then everything that follows from the journal
+   alone: step boundaries, starts of calls, the end of the run. `core.decide` decides all of it;
+   the loop has no rules of its own.
 3. **Append.** Write the batch with one compare-and-append. The end of one call and the start of
    the next are one commit. If another writer appended first, nothing of the batch was applied:
    the loop reads on and decides again on the new state.
@@ -21,9 +21,9 @@ start conflict.
 **Cancel while a tool is in flight**: the control appends `CancelRequested` and calls
 `journal_grew`. The loop wakes up, reads the entry, and `plan` returns `AbortCall`, which needs
 no entry. `CallDispatcher.apply` cancels the tool's scope and starts its grace. The outcome of
-the tool comes back as evidence and is appended in a later iteration, together with the start of
-the first undo. When nothing is left to undo, `plan` returns `Settle`, and the batch ends with
-`RunCancelled`.
+the tool comes back as a driver input and is appended in a later iteration, together with the
+start of the first undo. When nothing is left to undo, `plan` returns `Settle`, and the batch
+ends with `RunCancelled`.
 """
 
 from collections.abc import Sequence
@@ -199,10 +199,10 @@ class Drive:
         if not self._holds():
             return
         batch = self._batch()
-        # Evidence stays in `brought` until it is journaled. More may arrive during the append;
-        # this iteration handles exactly the pieces that it has seen here.
+        # Inputs stay in `pending_inputs` until they are journaled. More may arrive during the
+        # append; this iteration handles exactly those that it has seen here.
         brought = tuple(self._door.brought)
-        # `decide` refuses evidence whose call the journal has closed by now. It still may tell
+        # `decide` refuses an input whose call the journal has closed by now. It may still tell
         # something about an effect, so it is reported as late below, and only after the append:
         # until then the decision rests on a state that may be outdated.
         late = [one for one in brought if not self._taken_in(batch, one.given)]
@@ -213,7 +213,7 @@ class Drive:
             orders: Sequence[Order] = plan(batch.state)
         else:
             orders = self._follow(batch)
-        # After a failed append nothing below may happen: no call starts, no evidence is
+        # After a failed append nothing below may happen: no call starts, no input is
         # removed. The next iteration reads on and decides everything again.
         if batch.entries and not await self._append(batch):
             return
@@ -251,7 +251,7 @@ class Drive:
         self._means.news.tell(self.state.run)
 
     def _taken_in(self, batch: Batch, given: Evidence) -> bool:
-        """Add evidence to `batch`; False if its call was closed without it."""
+        """Add an input to `batch`; False if its call was closed without it."""
         if not isinstance(batch.add(given), Refused):
             return True
         if isinstance(given, AskPerson):
@@ -377,7 +377,7 @@ class Drive:
             await self._halted(halt)
             return False
         except (StoreBusy, StoreFull, StoreUnreachable) as problem:
-            # No call starts meanwhile, and evidence is kept until it can be written. Of an
+            # No call starts meanwhile, and inputs are kept until they can be written. Of an
             # unreachable store it is unknown whether it has applied the append.
             await anyio.sleep(PATIENCE_S)
             return isinstance(problem, StoreUnreachable) and await self._found(batch)

@@ -1,4 +1,4 @@
-"""Sanitizing: make evidence storable, whatever user code or a model returned.
+"""Sanitizing: make driver inputs storable, whatever user code or a model returned.
 
 When a result turns out to be too large, or not encodable, the call has already happened. So its
 outcome is not rejected: the storable part is kept, and the rest is replaced by a description.

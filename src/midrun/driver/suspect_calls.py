@@ -1,14 +1,14 @@
 """Suspect calls: run calls that may crash the process one at a time.
 
 When a worker process dies, every call that it had in flight is charged with one death, although
-only one of them caused the crash. After `DEATHS` deaths the run of a call fails. Without more
-care, one call that crashes its process would fail all runs that happened to be driven beside
-it.
+only one of them caused the crash. After three deaths the run of the call fails (`retries`).
+Without more care, one call that crashes its process would fail all runs that happened to be
+driven beside it.
 
 A call with one death less than that is a *suspect*. A process makes suspects one at a time, and
 so it does with their checks: a further crash is then charged to one suspect only, the right
 one. The others get past their trial and are made as usual. A suspect that has not crashed the
-process after `TRIAL_S` seconds is assumed to be harmless, and the next one may start beside it.
+process after `SUSPECT_TRIAL_S` seconds does not hold up the next one, which starts beside it.
 
 `SuspectCallGate` is shared by all runs of the process: the run that holds it may make a suspect
 call. `SuspectCalls` is one run's view of the gate.

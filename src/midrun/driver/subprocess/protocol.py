@@ -246,8 +246,8 @@ class Deadline:
     many heartbeats came before it looked, and neither side can block the other. An aligned
     double is written and read as a whole, so no lock is needed.
 
-    The clock is `ports.environment.boottime`, which is the same in all processes of a machine
-    and also counts while the machine sleeps.
+    The clock is `ports.environment.read_boot_clock`. It is the same in all processes of a
+    machine and also counts while the machine sleeps.
     """
 
     _MOMENT: Final = struct.Struct("d")
@@ -257,7 +257,7 @@ class Deadline:
 
     @property
     def moment(self) -> float:
-        """The newest moment that was set, in seconds of `boottime`."""
+        """The newest moment that was set, in seconds of the boot clock."""
         (moment,) = self._MOMENT.unpack_from(self._page)
         return float(moment)
 

@@ -501,7 +501,7 @@ class Zygote:
         return await self._group.__aexit__(kind, error, trace)
 
     def set_deadline(self, moment: float) -> None:
-        """Let all calls be killed at `moment` of `boottime`, unless it is moved before.
+        """Let all calls be killed at `moment` of the boot clock, unless it is moved before.
 
         The zygotes do that, so it happens even if this process is frozen. May be called from
         any thread. Without a call there is no deadline.
