@@ -89,20 +89,20 @@ async def _attended(
     await _pass_decisions(means, state, flight.call.id, child)
     await _resume(means, state.run, child)
     # Subscribe before the first look: a change between the look and the wait sets the wakeup.
-    with means.news.of(child) as bell:
+    with means.news.of(child) as wakeup:
         while True:
             row = await means.store.row(child)
             if row.head.phase is Phase.PAUSED and not flight.stop:
                 # The parent's pause was withdrawn, but had reached the child before.
                 await _resume(means, state.run, child)
             if row.head.phase in RESTS:
-                found = await load(means.store, child)
-                end_ = _end(flight, state, found)
-                if end_ is None and await _rests_alone(means, state, found):
-                    end_ = _stands(found, flight, state)
-                if end_ is not None:
-                    return end_
-            await bell.wait()
+                child_state = await load(means.store, child)
+                ending = _end(flight, state, child_state)
+                if ending is None and await _rests_alone(means, state, child_state):
+                    ending = _stands(child_state, flight, state)
+                if ending is not None:
+                    return ending
+            await wakeup.wait()
 
 
 def _end(flight: Flight, state: State, child: State) -> Close | AskPerson | None:
@@ -138,21 +138,21 @@ async def _rests_alone(means: Means, parent: State, child: State) -> bool:
 
 
 def _covered(state: State, halts: Iterable[Halt]) -> bool:
-    spec = state.started
-    return any(halt.covers(state.run, spec.agent, spec.labels) for halt in halts)
+    started = state.started
+    return any(halt.covers(state.run, started.agent, started.labels) for halt in halts)
 
 
 def _stands(child: State, flight: Flight, state: State) -> AskPerson:
     """Return a question on the parent that says why its child does not go on."""
     hold = child.hold or Hold()
-    why, help_ = f"is paused by {hold.by or 'somebody'}", "answer anything to let it go on"
+    reason, remedy = f"is paused by {hold.by or 'somebody'}", "answer anything to let it go on"
     if child.phase is Phase.HALTED:
-        why, help_ = "is halted", "it goes on when the latch is lifted"
+        reason, remedy = "is halted", "it goes on when the latch is lifted"
     elif child.wheel:
-        why, help_ = f"was taken over by {child.wheel}", "it goes on when it is handed back"
+        reason, remedy = f"was taken over by {child.wheel}", "it goes on when it is handed back"
     elif hold.why == "cap" and hold.cap:
-        why = f"is paused at its {hold.cap.removesuffix('s').replace('_', ' ')} cap"
-        help_ = f'raise it there, or answer with the new bound: {{"{hold.cap}": …}}'
+        reason = f"is paused at its {hold.cap.removesuffix('s').replace('_', ' ')} cap"
+        remedy = f'raise it there, or answer with the new bound: {{"{hold.cap}": …}}'
     data: Json = {
         "run": child.run,
         "ask": "",
@@ -164,7 +164,7 @@ def _stands(child: State, flight: Flight, state: State) -> AskPerson:
     return AskPerson(
         epoch=state.epoch,
         call=flight.call.id,
-        question=f"Child {child.run} {why}: {help_}.",
+        question=f"Child {child.run} {reason}: {remedy}.",
         data=data,
         child=True,
         of="question",
@@ -175,15 +175,15 @@ def _stands(child: State, flight: Flight, state: State) -> AskPerson:
 def _asked(child: State, flight: Flight, state: State) -> AskPerson:
     """Return the first open ask of the child as an ask of its parent."""
     ask = child.asks[child.open_asks[0] - 1]
-    about = child.call(ask.call)
+    call = child.call(ask.call)
     data: Json = {
         "run": child.run,
         "ask": ask.id,
         "kind": ask.kind,
-        "tool": about.use.tool if about else "",
-        "why": about.use.why if about else "",
+        "tool": call.use.tool if call else "",
+        "why": call.use.why if call else "",
         "data": ask.data,
-        **_hidden(ask, about),
+        **_hidden(ask, call),
     }
     return AskPerson(
         epoch=state.epoch,
@@ -240,14 +240,16 @@ async def _pass_decisions(means: Means, state: State, call: str, child: RunId) -
     for ask in state.asks:
         if ask.call != call or ask.closed != "answered" or ask.decision is None:
             continue
-        if not (meant := find_child_ask(ask)):
+        if not (child_ask_id := find_child_ask(ask)):
             await _bring(means, child, _let_go(state.run, ask, ask.decision.value))
             continue
-        found = await load(means.store, child)
-        open_now = found.ask(meant)
-        if open_now is not None and not open_now.closed:
-            ruled = await bring(means.store, found, _decided(ask, open_now.id), means.clock)
-            means.hear(child, ruled.after)
+        child_state = await load(means.store, child)
+        child_ask = child_state.ask(child_ask_id)
+        if child_ask is not None and not child_ask.closed:
+            result = await bring(
+                means.store, child_state, _decided(ask, child_ask.id), means.clock
+            )
+            means.hear(child, result.after)
 
 
 def _let_go(parent: RunId, ask: Ask, answer: Json) -> c.Resume:
@@ -276,36 +278,42 @@ def _decided(ask: Ask, meant: AskId) -> c.Control:
 
 async def _resume(means: Means, parent: RunId, child: RunId) -> None:
     """Resume a child that its parent has paused; leave every other pause alone."""
-    found = await load(means.store, child)
-    hold = found.hold
-    if found.phase is Phase.PAUSED and hold is not None and hold.by == _parent(parent).name:
-        ruled = await bring(means.store, found, c.Resume(by=_parent(parent)), means.clock)
-        means.hear(child, ruled.after)
+    child_state = await load(means.store, child)
+    hold = child_state.hold
+    if (
+        child_state.phase is Phase.PAUSED
+        and hold is not None
+        and hold.by == _parent(parent).name
+    ):
+        result = await bring(
+            means.store, child_state, c.Resume(by=_parent(parent)), means.clock
+        )
+        means.hear(child, result.after)
 
 
 async def _rested(means: Means, child: RunId, phases: Collection[Phase]) -> State:
     """Wait until the child is in one of `phases`."""
-    with means.news.of(child) as bell:
+    with means.news.of(child) as wakeup:
         while True:
             row = await means.store.row(child)
             if row.head.phase in phases:
                 return await load(means.store, child)
-            await bell.wait()
+            await wakeup.wait()
 
 
 async def pass_on(means: Means, parent: RunId, flight: Flight) -> None:
     """Send the child of a call in flight the control that its parent got; retry on errors."""
-    order, by = flight.passed_on, _parent(parent)
-    if order is None:
+    effect, by = flight.passed_on, _parent(parent)
+    if effect is None:
         return
     control: c.Control = c.Halt(by=by)
-    if order.control == "pause":
-        control = c.Pause(now=order.now, by=by)
-    elif order.control == "cancel":
-        control = c.Cancel(undo=order.undo, by=by)
+    if effect.control == "pause":
+        control = c.Pause(now=effect.now, by=by)
+    elif effect.control == "cancel":
+        control = c.Cancel(undo=effect.undo, by=by)
     while not flight.over:
         try:
-            await _bring(means, order.child, control)
+            await _bring(means, effect.child, control)
         except RunNotFound:
             return  # `_wait_for_child` sends it when it has created the child
         except StoreError:
@@ -313,7 +321,7 @@ async def pass_on(means: Means, parent: RunId, flight: Flight) -> None:
         else:
             # The child may rest already, so that the control changes nothing and no change is
             # announced. Wake the waiter: with `stop` set, it ends the call now.
-            means.news.tell(order.child)
+            means.news.tell(effect.child)
             return
 
 
@@ -324,37 +332,39 @@ async def end(means: Means, parent: State, child: RunId) -> str:
     """
     while True:
         try:
-            left = len((await _ended(means, parent, child)).residue)
+            count = len((await _ended(means, parent, child)).residue)
         except RunNotFound:
             return ""  # it was never created
         except TROUBLE:
             await anyio.sleep(AGAIN_S)
         else:
-            return f"run {child} could not undo or release {left} of its calls" if left else ""
+            return (
+                f"run {child} could not undo or release {count} of its calls" if count else ""
+            )
 
 
 async def _ended(means: Means, parent: State, child: RunId) -> State:
     undo: UndoSet = parent.cancel.undo if parent.cancel else "in_flight"
     by = _parent(parent.run)
     await _bring(means, child, c.Cancel(undo=undo, by=by))
-    ended = await _rested(means, child, TERMINAL)
+    child_state = await _rested(means, child, TERMINAL)
     if undo == "all":
         # The child may have completed before the cancel came. Then it undoes all its work now.
         await _bring(means, child, TakeBack(parent=parent.run))
-        ended = await _rested(means, child, TERMINAL)
-    if ended.residue and parent.retried:
+        child_state = await _rested(means, child, TERMINAL)
+    if child_state.residue and parent.retried:
         # Once for each retry of the parent's undo: the request id makes a repetition by another
         # worker harmless.
         request = f"{parent.run}/undo/{parent.retried}"
         await _bring(means, child, c.RetryUndo(by=by, request=request))
-        ended = await _rested(means, child, TERMINAL)
-    return ended
+        child_state = await _rested(means, child, TERMINAL)
+    return child_state
 
 
 async def _bring(means: Means, child: RunId, given: Given) -> None:
-    ruled = await bring(means.store, await load(means.store, child), given, means.clock)
-    if ruled.entries:
-        means.hear(child, ruled.after)
+    result = await bring(means.store, await load(means.store, child), given, means.clock)
+    if result.entries:
+        means.hear(child, result.after)
 
 
 async def tell_parent(means: Means, child: State) -> bool:
@@ -372,8 +382,8 @@ async def tell_parent(means: Means, child: State) -> bool:
     for number in parent.open_asks:
         ask = parent.asks[number - 1]
         if ask.ask_kind == "child" and ask.call == origin.call and _moot(ask, child):
-            ruled = await bring(means.store, parent, AskMoot(ask=ask.id), means.clock)
-            means.hear(origin.run, ruled.after)
+            result = await bring(means.store, parent, AskMoot(ask=ask.id), means.clock)
+            means.hear(origin.run, result.after)
     if parent.phase in HELD and child.phase in {Phase.QUEUED, Phase.RUNNING}:
         await _bring(means, child.run, c.Pause(by=_parent(origin.run)))
         return False
@@ -381,10 +391,10 @@ async def tell_parent(means: Means, child: State) -> bool:
 
 
 def _moot(ask: Ask, child: State) -> bool:
-    if not (meant := find_child_ask(ask)):
+    if not (child_ask_id := find_child_ask(ask)):
         return child.phase not in {Phase.PAUSED, Phase.HALTED} and not child.wheel
-    found = child.ask(meant)
-    return found is None or bool(found.closed)
+    child_ask = child.ask(child_ask_id)
+    return child_ask is None or bool(child_ask.closed)
 
 
 def _parent(run: RunId) -> Actor:

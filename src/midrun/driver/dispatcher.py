@@ -138,10 +138,10 @@ class Door:
         assert call is not None, f"{call_} was journaled as started"
         call = self._means.vault.opened(self._run, call)
         save = partial(self._save, call_) if form == "call" else _save_nothing
-        flight = Flight(call, save, form, attempt)
-        flight.mind_overdue = partial(self._watch_overdue, flight)
-        self._flights[call_, form] = flight
-        self._means.tasks.start_soon(self._fly, flight, state)
+        in_flight = Flight(call, save, form, attempt)
+        in_flight.mind_overdue = partial(self._watch_overdue, in_flight)
+        self._flights[call_, form] = in_flight
+        self._means.tasks.start_soon(self._fly, in_flight, state)
 
     async def _fly(self, flight: Flight, state: State) -> None:
         """Make the call, and submit its outcome to the run loop."""
@@ -157,49 +157,49 @@ class Door:
             flight.end()
             return
         try:
-            again = flight.attempt > 1
-            with self._means.live.under_way(self._run, flight.call.id, again=again):
-                given = await self._perform(flight, state)
+            is_retry = flight.attempt > 1
+            with self._means.live.under_way(self._run, flight.call.id, again=is_retry):
+                driver_input = await self._perform(flight, state)
         except BaseException as error:
             if must_go_on(error):
                 raise
             # Errors of user code are outcomes by now, so this is a bug in Midrun. It must not
             # end the task group, and with it all runs of the worker: it ends this call only.
-            given = _failed(self.epoch, flight, words(error))
+            driver_input = _failed(self.epoch, flight, words(error))
         # User code may have left a `Task.cancel()` pending on this task; see the function.
         await shake_off()
-        if given is not None:
+        if driver_input is not None:
             # Redacting and encoding a large result takes many turns of the event loop. Until it
             # is done the call stays in `_in_flight`: for the run loop it is still running.
-            given = await keep(await hide(self._means.vault, self._run, given))
+            driver_input = await keep(await hide(self._means.vault, self._run, driver_input))
         flight.end()
         if self._flights.get((flight.call.id, flight.form)) is flight:
             del self._flights[flight.call.id, flight.form]
-        if given is None:
+        if driver_input is None:
             return
         # In both cases the journal has closed, or will close, the call without this outcome.
         if flight.given_up or self._dropped:
-            await self._bring_late(flight, given)
+            await self._bring_late(flight, driver_input)
         else:
-            self._bring(given, flight)
+            self._bring(driver_input, flight)
 
     def _bring(self, given: Evidence, flight: Flight | None = None) -> None:
         self.brought.append(Brought(given, flight))
         self._bell.ring()
 
     async def _perform(self, flight: Flight, state: State) -> Evidence | None:
-        means, agent, epoch = self._means, self._agent, self.epoch
+        context, agent, epoch = self._means, self._agent, self.epoch
         if flight.form == "call" and flight.call.call_kind == "model":
-            return Close(epoch=epoch, outcome=await speak(means, agent, flight, state))
+            return Close(epoch=epoch, outcome=await speak(context, agent, flight, state))
         if flight.form == "call" and flight.call.call_kind == "child":
-            return await attend(means, agent, flight, state)
+            return await attend(context, agent, flight, state)
         if flight.form == "call" and agent.tools.get(flight.call.use.tool) is PLAN:
             return self._keep_plan(flight, state)
         if flight.form == "call":
-            return await act(means, agent, flight, state)
+            return await act(context, agent, flight, state)
         if flight.form == "check":
-            return await check(means, agent, flight, state)
-        return CloseUndo(epoch=epoch, outcome=await clean(means, agent, flight, state))
+            return await check(context, agent, flight, state)
+        return CloseUndo(epoch=epoch, outcome=await clean(context, agent, flight, state))
 
     def _keep_plan(self, flight: Flight, state: State) -> Close:
         """Submit the agent's new plan, and return the end of the call that set it."""
@@ -227,13 +227,13 @@ class Door:
             NotJson, TooLarge: the progress cannot be stored.
             StaleEpoch: the journal has closed this call; nothing was saved.
         """
-        given = SaveProgress(epoch=self.epoch, call=call, progress=progress)
-        given = await hide(self._means.vault, self._run, given)
-        entry = await prepare(ProgressSaved(call=call, progress=given.progress))
-        given = replace(given, progress=entry.progress)
+        driver_input = SaveProgress(epoch=self.epoch, call=call, progress=progress)
+        driver_input = await hide(self._means.vault, self._run, driver_input)
+        entry = await prepare(ProgressSaved(call=call, progress=driver_input.progress))
+        driver_input = replace(driver_input, progress=entry.progress)
         saved = Saved()
         if not self._dropped:
-            self.brought.append(Brought(given, saved=saved))
+            self.brought.append(Brought(driver_input, saved=saved))
             self._bell.ring()
             await saved.over.wait()  # set by the run loop, or by `close`
         if not saved.durable:
@@ -249,22 +249,22 @@ class Door:
         """
         # A pause is passed on to child runs. If it is withdrawn, `plan` returns no more
         # `ControlChild` for the call, and the child has to be resumed.
-        controlled = {order.call for order in orders if isinstance(order, ControlChild)}
-        for in_flight in self._flights.values():
-            if in_flight.call.id not in controlled and in_flight.let_go():
+        controlled = {effect.call for effect in orders if isinstance(effect, ControlChild)}
+        for candidate in self._flights.values():
+            if candidate.call.id not in controlled and candidate.let_go():
                 # The task that waits for the child may have seen it paused, and waits for the
                 # next change: have it look again, so that it resumes the child.
-                self._means.news.tell(child_id(self._run, in_flight.call.id))
-        for order in orders:
-            match order:
+                self._means.news.tell(child_id(self._run, candidate.call.id))
+        for effect in orders:
+            match effect:
                 case AbortCall(call=call, because=because):
-                    if (flight := self._flights.get((call, "call"))) is not None:
-                        self._stop(flight, because)
+                    if (in_flight := self._flights.get((call, "call"))) is not None:
+                        self._stop(in_flight, because)
                 case ControlChild(call=call, control=control):
-                    flight = self._flights.get((call, "call"))
-                    if flight is not None and flight.passed_on != order:
-                        flight.stop, flight.passed_on = control, order
-                        self._means.tasks.start_soon(pass_on, self._means, self._run, flight)
+                    in_flight = self._flights.get((call, "call"))
+                    if in_flight is not None and in_flight.passed_on != effect:
+                        in_flight.stop, in_flight.passed_on = control, effect
+                        self._means.tasks.start_soon(pass_on, self._means, self._run, in_flight)
                 case CheckCall(call=call) if (call, "check") not in self._flights:
                     self._launch(state, call, "check")
                 case Judge(name=name) if name not in self._judging:
@@ -274,10 +274,12 @@ class Door:
                     continue
 
     async def _judge(self, name: str, state: State) -> None:
-        given = await judge(self._means, name, state, agent=self._agent, epoch=self.epoch)
+        driver_input = await judge(
+            self._means, name, state, agent=self._agent, epoch=self.epoch
+        )
         await shake_off()
         self._judging.discard(name)
-        self._bring(await hide(self._means.vault, self._run, given))
+        self._bring(await hide(self._means.vault, self._run, driver_input))
 
     # ── stopping calls ────────────────────────────────────────────────────────────────────
 
@@ -317,16 +319,16 @@ class Door:
 
         The run loop calls this in every iteration until nothing is in flight.
         """
-        for flight in tuple(self._flights.values()):
-            if flight.stop in UNWAITED:
+        for in_flight in tuple(self._flights.values()):
+            if in_flight.stop in UNWAITED:
                 continue
             # The next worker makes these again: a call that is safe to repeat, and every hook.
             # Another call would become unknown if it was cut off, so it may finish first.
-            if flight.call.harmless or flight.form != "call":
-                self._stop(flight, SHUTDOWN)
-            elif not flight.winding:
-                flight.winding = True
-                self._means.tasks.start_soon(self._let_finish, flight)
+            if in_flight.call.harmless or in_flight.form != "call":
+                self._stop(in_flight, SHUTDOWN)
+            elif not in_flight.winding:
+                in_flight.winding = True
+                self._means.tasks.start_soon(self._let_finish, in_flight)
 
     async def _let_finish(self, flight: Flight) -> None:
         with anyio.move_on_after(self._agent.grace.total_seconds()):
@@ -338,13 +340,13 @@ class Door:
         """Cancel all calls because the epoch is over; start and submit nothing more."""
         self._dropped = True
         # These inputs were not journaled in time, and the lease that they need is gone.
-        for one in self.brought:
-            self.too_late(one)
-            if one.saved is not None:
-                one.saved.over.set()
+        for pending in self.brought:
+            self.too_late(pending)
+            if pending.saved is not None:
+                pending.saved.over.set()
         self.brought.clear()
-        for flight in self._flights.values():
-            flight.abort(FENCED)
+        for in_flight in self._flights.values():
+            in_flight.abort(FENCED)
 
     # ── late results ──────────────────────────────────────────────────────────────────────
 
@@ -390,8 +392,8 @@ class Door:
         with suppress(StoreBusy, StoreFull, StoreUnreachable):
             state = await load(store, self._run)
             call = state.call(late.call)
-            in_flight = call is not None and call.stage is Stage.STARTED
-            if leaving or not in_flight or state.epoch != late.epoch:
+            is_in_flight = call is not None and call.stage is Stage.STARTED
+            if leaving or not is_in_flight or state.epoch != late.epoch:
                 await bring(store, state, Late(result=late), self._means.clock)
                 return True
         await anyio.sleep(LATE_S / 10)

@@ -67,30 +67,30 @@ class Performance:
     @cached_property
     def _facts(self) -> CallFacts:
         """The facts about the call that a function gets through its `Call` argument."""
-        run, flight = self._run, self._flight
-        original = call_key(run, flight.call.id)
-        cleans = flight.form in {"undo", "release"}
+        run, in_flight = self._run, self._flight
+        original = call_key(run, in_flight.call.id)
+        is_cleanup = in_flight.form in {"undo", "release"}
         return CallFacts(
-            key=undo_key(run, flight.call.id, flight.action) if cleans else original,
+            key=undo_key(run, in_flight.call.id, in_flight.action) if is_cleanup else original,
             original=original,
             run_id=run,
             epoch=self._epoch,
-            attempt=flight.attempt,
-            progress=flight.call.progress,
+            attempt=in_flight.attempt,
+            progress=in_flight.call.progress,
         )
 
     @property
     def _label(self) -> str:
         """The name of the function in the log."""
-        flight = self._flight
-        hook = "" if flight.form == "call" else f"{flight.form} of "
-        return f"{hook}tool {self._tool.name} (call {flight.call.id} of run {self._run})"
+        in_flight = self._flight
+        hook = "" if in_flight.form == "call" else f"{in_flight.form} of "
+        return f"{hook}tool {self._tool.name} (call {in_flight.call.id} of run {self._run})"
 
     async def tool(self, arguments: dict[str, object]) -> End:
         """Run the tool's own function with `arguments`."""
         tool = self._tool
-        given = (self._call(tool.fn),) if tool.takes_call else ()
-        work = partial(tool.fn, *given, **arguments)
+        call_args = (self._call(tool.fn),) if tool.takes_call else ()
+        work = partial(tool.fn, *call_args, **arguments)
         return await self._carry_out(tool, work, "tool", self._flight.call.use.args)
 
     async def hook(self, function: Function, *args: Json) -> End:
@@ -115,18 +115,18 @@ class Performance:
         in_loop = what.is_async if isinstance(what, Tool) else is_async(what)
         if in_loop:
             return await self._in_loop(cast("Callable[[], Awaitable[object]]", work), form)
-        place = None if self._tool.in_process else place_of(what)
-        if place is None:
+        target = None if self._tool.in_process else place_of(what)
+        if target is None:
             return await self._in_thread(work, form)
-        errand = Errand(target=place, form=form, args=args, call=self._facts)
-        return await self._in_process(errand)
+        task = Errand(target=target, form=form, args=args, call=self._facts)
+        return await self._in_process(task)
 
     async def _in_loop(self, work: Callable[[], Awaitable[object]], form: ErrandForm) -> End:
-        flight = self._flight
-        with flight.scope:
+        in_flight = self._flight
+        with in_flight.scope:
             try:
                 value = await self._means.user_tasks.run(
-                    work, label=self._label, grace=self._grace, flight=flight
+                    work, label=self._label, grace=self._grace, flight=in_flight
                 )
             except BaseException as error:
                 if must_go_on(error):
@@ -136,7 +136,7 @@ class Performance:
         return None  # the scope was cancelled, and the function had no outcome of its own
 
     async def _in_process(self, errand: Errand) -> End:
-        running = None
+        process_call = None
         with self._flight.scope:
             async with self._means.zygote.running(
                 errand,
@@ -144,17 +144,17 @@ class Performance:
                 save=self._flight.save,
                 note=self._note,
                 grace=self._grace,
-            ) as running:
-                await running.outcome()
+            ) as process_call:
+                await process_call.outcome()
         # Leaving the context of `run_process` has stopped the process and waited for its end.
         # A function that finished within its grace has its outcome, cancelled or not.
-        ended = None if running is None else running.ended
-        if isinstance(ended, Died) and not (self._flight.stop or self._means.holder.alive()):
+        outcome = None if process_call is None else process_call.ended
+        if isinstance(outcome, Died) and not (self._flight.stop or self._means.holder.alive()):
             # The zygote has killed it because the lease lapsed (see `protocol.Deadline`). The
             # call did not crash, so its death must not become its outcome: the run loop is
             # dropped, and the next lease closes the call as unknown.
             self._means.holder.on_fence()
-        return ended
+        return outcome
 
     async def _in_thread(self, work: Callable[[], object], form: ErrandForm) -> End:
         # Outside of the scope of the call: cancelling the wait would not stop the thread. Only
@@ -224,8 +224,8 @@ def _returned(value: object, form: ErrandForm) -> Returned | NotDone | Raised:
     A value that is not JSON does not make the call a failure: its effect has happened. The
     outcome describes the value in words then.
     """
-    if (unmade := unrun(value, form)) is not None:
-        return unmade
+    if (not_run := unrun(value, form)) is not None:
+        return not_run
     if value is NOT_DONE:
         return NotDone()
     try:

@@ -138,14 +138,14 @@ async def bring_all(
     """
     while True:
         batch = Batch(state, clock())
-        ruled = rule(batch, givens)
-        refused = isinstance(ruled[-1].verdict, Refused)
+        results = rule(batch, givens)
+        refused = isinstance(results[-1].verdict, Refused)
         if not batch.entries or (refused and len(givens) > 1):
             # Nothing to append, so no append can conflict and reveal that `state` is outdated.
             # Read on, and return the verdict only if the journal has not grown.
             newer = await read_on(store, state)
             if newer.seq == state.seq:
-                return ruled
+                return results
             state = newer
             continue
         try:
@@ -156,16 +156,16 @@ async def bring_all(
             state = await read_on(store, state)
             continue
         after = apply(state, batch.entries, appended.at)
-        return [replace(one, after=after) for one in ruled]
+        return [replace(result, after=after) for result in results]
 
 
 def rule(batch: Batch, givens: Sequence[Given]) -> list[Ruled]:
     """Decide `givens` in order, up to the first that is refused."""
-    ruled: list[Ruled] = []
-    for given in givens:
+    results: list[Ruled] = []
+    for new_input in givens:
         before = batch.state
-        verdict = batch.add(given)
-        ruled.append(Ruled(verdict=verdict, before=before, after=batch.state))
+        verdict = batch.add(new_input)
+        results.append(Ruled(verdict=verdict, before=before, after=batch.state))
         if isinstance(verdict, Refused):
             break
-    return ruled
+    return results

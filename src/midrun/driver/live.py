@@ -100,12 +100,12 @@ class Outbox:
     def _packed(self) -> bytes:
         """Remove as many deltas as one message can hold, and return the message."""
         lines: list[bytes] = []
-        room = self._limit
+        bytes_left = self._limit
         while self._waiting:
             line = self._waiting[0].line(self._limit)
-            if lines and len(line) >= room:
+            if lines and len(line) >= bytes_left:
                 break
-            room -= len(line) + 1
+            bytes_left -= len(line) + 1
             lines.append(line)
             self._let_go(self._waiting[0])
         message = b"\n".join(lines)
@@ -138,17 +138,17 @@ class _Joined:
 
     def goes_on_with(self, delta: Delta) -> bool:
         """Tell whether `delta` continues this one."""
-        mine = self.delta
+        own = self.delta
         return (
             delta.kind in SPOKEN
             and not delta.opening
-            and (delta.call, delta.kind, delta.tool) == (mine.call, mine.kind, mine.tool)
+            and (delta.call, delta.kind, delta.tool) == (own.call, own.kind, own.tool)
         )  # fmt: skip
 
     def line(self, limit: int) -> bytes:
         """Encode as much text as fits in `limit` bytes in any case; set `part` and `rest`."""
-        text, most = "".join(self.texts), limit // (BYTES_PER_CHAR + 1)
-        self.part, self.rest = text[:most], text[most:]
+        text, max_chars = "".join(self.texts), limit // (BYTES_PER_CHAR + 1)
+        self.part, self.rest = text[:max_chars], text[max_chars:]
         try:
             return msgspec.json.encode(replace(self.delta, text=self.part))
         except UnicodeEncodeError:  # half of a surrogate pair, which cannot be shown
@@ -308,9 +308,9 @@ class Live:
         self._heard.get(run, {}).pop(call, None)
 
     def _hand_on(self, delta: Delta) -> None:
-        for deltas, bell in self._watching.get(delta.run, ()):
+        for deltas, wakeup in self._watching.get(delta.run, ()):
             append(deltas, delta, self._openings(delta.run))
-            bell.ring()
+            wakeup.ring()
 
     # ── the relay ─────────────────────────────────────────────────────────────────────────
 

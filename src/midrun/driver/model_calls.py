@@ -69,36 +69,38 @@ async def speak(
     unfinished reply are never made: their arguments may be incomplete.
     """
     call = flight.call
-    said = _Said()
+    partial_reply = _Said()
     try:
         with flight.scope:
             model = means.model_of(agent)
             prompt = prompt_for(agent, state, condense=call.purpose == "condense")
             await means.user_tasks.run(
-                partial(_listen, means, flight, state, model, prompt, said),
+                partial(_listen, means, flight, state, model, prompt, partial_reply),
                 label=f"model {model.name} (call {call.id} of run {state.run})",
                 grace=agent.grace,
                 flight=flight,
             )
     except ModelFailed as error:
-        return _failed(means, flight, error, said)
+        return _failed(means, flight, error, partial_reply)
     except BaseException as error:
         if must_go_on(error):
             raise
-        return _broken(flight, error, said)
+        return _broken(flight, error, partial_reply)
     # A cancelled scope swallows its cancellation: execution continues here in any case. The
     # order matters: a reply that finished although it was cancelled counts as done.
-    if said.finished is None and not flight.scope.cancel_called:
-        ended = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
-        return _failed(means, flight, ended, said)
-    if said.finished is None:
+    if partial_reply.finished is None and not flight.scope.cancel_called:
+        failure = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
+        return _failed(means, flight, failure, partial_reply)
+    if partial_reply.finished is None:
         return CallAborted(
-            call=call.id, text="".join(said.text), thinking="".join(said.thinking)
+            call=call.id,
+            text="".join(partial_reply.text),
+            thinking="".join(partial_reply.thinking),
         )
     return CallDone(
         call=call.id,
-        reply=_completed(agent, said.finished.reply),
-        spent=_believed(said.finished.spent),
+        reply=_completed(agent, partial_reply.finished.reply),
+        spent=_believed(partial_reply.finished.spent),
     )
 
 
@@ -121,9 +123,9 @@ async def _listen(
 
 def _failed(means: Means, flight: Flight, error: ModelFailed, said: _Said) -> CallFailed:
     transient = error.transient and worth_waiting(error.retry_after)
-    again = None
+    retry_time = None
     if transient:
-        again = retry_at(
+        retry_time = retry_at(
             means.clock(), flight.attempt, chance=means.chance(), asked=error.retry_after
         )
     return CallFailed(
@@ -131,7 +133,7 @@ def _failed(means: Means, flight: Flight, error: ModelFailed, said: _Said) -> Ca
         error=str(error),
         code=error.reason,
         transient=transient,
-        retry_at=again,
+        retry_at=retry_time,
         text="".join(said.text),
     )
 
@@ -155,7 +157,7 @@ def _completed(agent: Agent, reply: Reply) -> Reply:
     The first call beyond the limit is kept as refused, so that the model is told about it.
     """
     uses = tuple(agent.offered(use) for use in reply.uses[:CALLS_MAX])
-    if left := reply.uses[CALLS_MAX:]:
-        problem = f"not made, nor were {len(left) - 1} more that followed: {TOO_MANY}"
-        uses = (*uses, Use(tool=left[0].tool, refused=problem))
+    if dropped := reply.uses[CALLS_MAX:]:
+        problem = f"not made, nor were {len(dropped) - 1} more that followed: {TOO_MANY}"
+        uses = (*uses, Use(tool=dropped[0].tool, refused=problem))
     return replace(reply, uses=uses) if uses else reply

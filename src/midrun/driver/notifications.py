@@ -104,9 +104,9 @@ class News:
 
     def tell(self, run: RunId) -> None:
         """Wake the subscribers of `run`, so that they look at it again."""
-        for bell, worth in self._bells.get(run, ()):
-            if self.over or worth():
-                bell.ring()
+        for wakeup, is_relevant in self._bells.get(run, ()):
+            if self.over or is_relevant():
+                wakeup.ring()
 
     async def watch(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Watch the store until cancelled, or until it is closed."""
@@ -115,8 +115,8 @@ class News:
             async with self._store.watch() as changes:
                 task_status.started()
                 async for change in changes:
-                    for hear in self._hears:
-                        hear(change)
+                    for callback in self._hears:
+                        callback(change)
                     self.tell(change.run)
         finally:
             self.over = True

@@ -169,8 +169,8 @@ class Drive:
 
     def _holds(self) -> bool:
         state, lease = self.state, self._lease
-        mine = lease is not None and state.leased and state.epoch == lease.epoch
-        return mine and not self._fenced
+        is_own_lease = lease is not None and state.leased and state.epoch == lease.epoch
+        return is_own_lease and not self._fenced
 
     async def _take(self) -> bool:
         """Append the lease and the first starts in one commit; False if it is not free.
@@ -180,8 +180,10 @@ class Drive:
         """
         await self._read()
         batch = self._batch()
-        wanted = TakeLease(holder=self._means.holder.name, agent_print=self._agent.fingerprint)
-        if not isinstance(batch.add(wanted), Accepted):
+        take_lease = TakeLease(
+            holder=self._means.holder.name, agent_print=self._agent.fingerprint
+        )
+        if not isinstance(batch.add(take_lease), Accepted):
             return False
         self._follow(batch)
         try:
@@ -201,37 +203,37 @@ class Drive:
         batch = self._batch()
         # Inputs stay in `pending_inputs` until they are journaled. More may arrive during the
         # append; this iteration handles exactly those that it has seen here.
-        brought = tuple(self._door.brought)
+        inputs = tuple(self._door.brought)
         # `decide` refuses an input whose call the journal has closed by now. It may still tell
         # something about an effect, so it is reported as late below, and only after the append:
         # until then the decision rests on a state that may be outdated.
-        late = [one for one in brought if not self._taken_in(batch, one.given)]
-        latch = self._met(batch)
+        late = [pending for pending in inputs if not self._taken_in(batch, pending.given)]
+        halt = self._met(batch)
         self._place.look_anew()
         if self._leaving:
             self._stand_down(batch)
-            orders: Sequence[Order] = plan(batch.state)
+            effects: Sequence[Order] = plan(batch.state)
         else:
-            orders = self._follow(batch)
+            effects = self._follow(batch)
         # After a failed append nothing below may happen: no call starts, no input is
         # removed. The next iteration reads on and decides everything again.
         if batch.entries and not await self._append(batch):
             return
-        del self._door.brought[: len(brought)]
+        del self._door.brought[: len(inputs)]
         # A tool waits in `call.save` until its progress is durable, or refused.
-        for one in brought:
-            if one.saved is not None:
-                one.saved.durable = one not in late
-                one.saved.over.set()
-        for one in late:
-            self._door.too_late(one)
+        for pending in inputs:
+            if pending.saved is not None:
+                pending.saved.durable = pending not in late
+                pending.saved.over.set()
+        for pending in late:
+            self._door.too_late(pending)
         # Keep a halt that was set during the append: this batch does not have it.
-        self._latch = self._latch if self._latch is not latch else None
+        self._latch = self._latch if self._latch is not halt else None
         # `_append` has started the calls of this batch. The effects that need no entry come
         # last: aborts, controls for child runs, checks, custom stop conditions.
-        self._door.pass_on(self._place.may_go(orders, self.state), self.state)
+        self._door.pass_on(self._place.may_go(effects, self.state), self.state)
         if self._holds():
-            await self._bell.wait(self._wait(orders))
+            await self._bell.wait(self._wait(effects))
 
     def _met(self, batch: Batch) -> c.Halt | None:
         """Add the halt that covers the run to `batch`, and return it; None if there is none."""
@@ -246,8 +248,8 @@ class Drive:
         scheduled messages, ends a pause with a time limit, and applies the time cap.
         """
         self._alarm = None
-        ruled = await bring(self._means.store, self.state, Wake(), self._means.clock)
-        self.state = ruled.after
+        result = await bring(self._means.store, self.state, Wake(), self._means.clock)
+        self.state = result.after
         self._means.news.tell(self.state.run)
 
     def _taken_in(self, batch: Batch, given: Evidence) -> bool:
@@ -284,15 +286,15 @@ class Drive:
         # Each accepted input changes the state, and with it the plan: ask again after each.
         # It ends because every accepted input moves the run forward.
         while True:
-            orders: Sequence[Order] = plan(batch.state)
-            for order in orders:
-                if self._not_yet(order, batch):
+            effects: Sequence[Order] = plan(batch.state)
+            for effect in effects:
+                if self._not_yet(effect, batch):
                     continue
-                given = self._evidence(order, batch)
-                if given is not None and isinstance(batch.add(given), Accepted):
+                driver_input = self._evidence(effect, batch)
+                if driver_input is not None and isinstance(batch.add(driver_input), Accepted):
                     break
             else:
-                return orders
+                return effects
 
     def _evidence(self, order: Order, batch: Batch) -> Evidence | None:
         """Return the input that records the start of `order`; None if it needs no entry."""
@@ -349,12 +351,14 @@ class Drive:
         # A suspect call waits for the gate, not for its retry time, which may have passed: that
         # time would make the wait zero and the loop spin.
         times = [
-            order.after
-            for order in orders
-            if isinstance(order, (CallModel, Undo, Release)) and order.after is not None
-            if not self._place.waits(order.call)
+            effect.after
+            for effect in orders
+            if isinstance(effect, (CallModel, Undo, Release)) and effect.after is not None
+            if not self._place.waits(effect.call)
         ]
-        self._alarm = min((o.at for o in orders if isinstance(o, WakeAt)), default=None)
+        self._alarm = min(
+            (effect.at for effect in orders if isinstance(effect, WakeAt)), default=None
+        )
         if self._alarm is not None:
             times.append(self._alarm)
         waits = [(min(times) - self._means.clock()) / 1e6] if times else []

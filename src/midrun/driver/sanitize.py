@@ -27,21 +27,23 @@ async def keep(given: Evidence) -> Evidence:
     """
     match given:
         case Close(outcome=outcome):
-            kept, problem = await _prepared(outcome)
+            prepared, problem = await _prepared(outcome)
             if problem:
                 return Close(epoch=given.epoch, outcome=_brief(outcome, problem))
-            return given if kept is outcome else Close(epoch=given.epoch, outcome=kept)
+            return given if prepared is outcome else Close(epoch=given.epoch, outcome=prepared)
         case AskPerson():
-            opened, problem = await _prepared(_asked(given))
+            prepared_ask, problem = await _prepared(_asked(given))
             if not problem:
-                return replace(given, data=opened.data)
+                return replace(given, data=prepared_ask.data)
             error = f"its question cannot be kept: {problem}"
             failed = CallFailed(call=given.call, error=error)
             return Close(epoch=given.epoch, outcome=failed)
         case SettleCall(call=call, happened=happened, result=result):
             settled = CallSettled(call=call, happened=happened, result=result)
-            sound, problem = await _prepared(settled)
-            return replace(given, result=safe_repr(result) if problem else sound.result)
+            prepared_settled, problem = await _prepared(settled)
+            return replace(
+                given, result=safe_repr(result) if problem else prepared_settled.result
+            )
         case Fail(error=error, code=code):
             return Fail(epoch=given.epoch, error=safe_str(error), code=safe_str(code))
         case _:

@@ -60,9 +60,9 @@ class Alone:
         """Release the gate if `run` holds it, and wake all waiters."""
         if self._run == run:
             self._run = None
-            waiting, self._waiting = self._waiting, {}
-            for bell in waiting:
-                bell.ring()
+            waiters, self._waiting = self._waiting, {}
+            for wakeup in waiters:
+                wakeup.ring()
 
 
 class Place:
@@ -102,13 +102,17 @@ class Place:
 
     def may_go(self, orders: Sequence[Order], state: State) -> Sequence[Order]:
         """Return `orders` without the checks that must wait; release the gate if unused."""
-        checks = (order for order in orders if isinstance(order, CheckCall))
-        held = [check for check in checks if self.must_wait(state, check.call)]
-        left = [order for order in orders if order not in held]
+        checks = (effect for effect in orders if isinstance(effect, CheckCall))
+        held_back = [check for check in checks if self.must_wait(state, check.call)]
+        left = [effect for effect in orders if effect not in held_back]
         # Keep the gate while a suspect, or the check of one, is running. It may also have been
         # acquired in this iteration for a call that was not started after all.
         running = [state.calls[n - 1] for n in state.in_flight]
-        running += [c for o in left if isinstance(o, CheckCall) and (c := state.call(o.call))]
+        running += [
+            call
+            for effect in left
+            if isinstance(effect, CheckCall) and (call := state.call(effect.call))
+        ]
         if not any(on_its_last_try(call) for call in running):
             self.leave()
         return left

@@ -85,8 +85,8 @@ async def act(means: Means, agent: Agent, flight: Flight, state: State) -> Close
     if tool.timeout is not None:
         # The outcome if the time is up and the function does not stop within its grace.
         flight.overdue = Close(epoch=epoch, outcome=_not_stopped(call, tool))
-    performance = Performance(means, agent, tool, flight, state)
-    end, limited = await _within(_seconds(tool), performance.tool(arguments))
+    execution = Performance(means, agent, tool, flight, state)
+    end, timed_out = await _within(_seconds(tool), execution.tool(arguments))
     # A pause does not withdraw a question: the run pauses with the question open. Under every
     # other stop the call is aborted instead.
     if isinstance(end, Asked) and flight.stop in {"", "paused"}:
@@ -97,7 +97,7 @@ async def act(means: Means, agent: Agent, flight: Flight, state: State) -> Close
             data=end.data,
             continuation=end.continuation,
         )
-    outcome = _timed_out(call, tool) if limited else _outcome(call, flight, end)
+    outcome = _timed_out(call, tool) if timed_out else _outcome(call, flight, end)
     return Close(epoch=epoch, outcome=outcome)
 
 
@@ -166,22 +166,22 @@ async def clean(
     call, action = flight.call, flight.action
     if call.call_kind == "child":
         with flight.scope:
-            left = await child_runs.end(means, state, child_id(state.run, call.id))
-            if left:  # the child has used up its own attempts: no retry here
-                return UndoFailed(call=call.id, action=action, error=left)
+            residue = await child_runs.end(means, state, child_id(state.run, call.id))
+            if residue:  # the child has used up its own attempts: no retry here
+                return UndoFailed(call=call.id, action=action, error=residue)
             return UndoDone(call=call.id, action=action)
         return UndoUnknown(call=call.id, action=action)
     problem = f"it took too long and did not stop, so this {action} may still be at work"
     failed = UndoFailed(call=call.id, action=action, error=problem, final=True)
     flight.overdue = CloseUndo(epoch=state.epoch, outcome=failed)
-    end, limited = await _hook(means, agent, flight, state, action)
+    end, timed_out = await _hook(means, agent, flight, state, action)
     if isinstance(end, Returned | NotDone):
         return UndoDone(call=call.id, action=action)
-    if end is None and not limited:
+    if end is None and not timed_out:
         # Stopped. The next worker makes it again, with the same idempotency key.
         return UndoUnknown(call=call.id, action=action)
-    again = retry_at(means.clock(), flight.attempt, chance=means.chance())
-    return UndoFailed(call=call.id, action=action, error=_words(end), retry_at=again)
+    retry_time = retry_at(means.clock(), flight.attempt, chance=means.chance())
+    return UndoFailed(call=call.id, action=action, error=_words(end), retry_at=retry_time)
 
 
 async def check(
@@ -232,11 +232,11 @@ async def _hook(
     if tool is None or function is None:
         problem = f"agent {agent.name} has no {name} for {call.use.tool} any more"
         return Raised(kind="LookupError", message=problem), False
-    performance = Performance(means, agent, tool, flight, state)
-    given = (call.use.args,) if name == "check" else (call.use.args, _result(call))
+    execution = Performance(means, agent, tool, flight, state)
+    hook_args = (call.use.args,) if name == "check" else (call.use.args, _result(call))
     # No time limit in a thread: it cannot be stopped, and the next attempt would run beside it.
-    seconds = None if performance.blocks_thread(function) else _seconds(tool) or HOOK_S
-    return await _within(seconds, performance.hook(function, *given))
+    seconds = None if execution.blocks_thread(function) else _seconds(tool) or HOOK_S
+    return await _within(seconds, execution.hook(function, *hook_args))
 
 
 async def _within(seconds: float | None, work: Awaitable[End]) -> tuple[End, bool]:

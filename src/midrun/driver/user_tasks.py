@@ -199,9 +199,9 @@ class UserTasks:
         worker; the dispatcher lets the run continue without the call.
         """
         task = UserTask(work, label, grace)
-        known = cast("UserTask[object]", task)
-        self._running.add(known)
-        task.asyncio_task.add_done_callback(lambda _: self._running.discard(known))
+        tracked = cast("UserTask[object]", task)
+        self._running.add(tracked)
+        task.asyncio_task.add_done_callback(lambda _: self._running.discard(tracked))
         try:
             await task.wait()
         except asyncio.CancelledError:

@@ -97,8 +97,8 @@ def perform(channel: Channel, found: object) -> Never:
     """Read the task from `channel`, run `found` for it, send the answer, and exit."""
     code = NO_ANSWER
     try:
-        errand = errand_of(channel.receive())
-        channel.send(_answer(errand, found, channel))
+        task = errand_of(channel.receive())
+        channel.send(_answer(task, found, channel))
         code = 0
     except (EOFError, OSError):
         pass  # the worker is gone, or the tool has closed the socket

@@ -213,8 +213,8 @@ class Link:
         self.lost = True
         for call in self._pids:
             self.kill_directly(call)
-        for party in list(self._parties.values()):
-            party.lose()
+        for observer in list(self._parties.values()):
+            observer.lose()
 
     async def _reap(self) -> None:
         notify_closing(self._control)
@@ -381,19 +381,19 @@ class Running:
 
     async def _hear_child(self) -> None:
         try:
-            said = await self._next()
+            message = await self._next()
         except Garbled as problem:
             # The tool has written to our socket. From here on every answer could be forged.
             self._garbled = f", as it wrote to a descriptor that is not its own ({problem})"
             self._open = False
             await self._link.kill(self._call, signal.SIGKILL)
             return
-        if said is None:
+        if message is None:
             self.ended = self._ending()
-        elif isinstance(said, Save | Note):
-            self._asked = said
+        elif isinstance(message, Save | Note):
+            self._asked = message
         else:
-            self._answer = said
+            self._answer = message
 
     def _ending(self) -> Outcome:
         assert self._death is not None
@@ -507,13 +507,13 @@ class Zygote:
         any thread. Without a call there is no deadline.
         """
         self._deadline = moment
-        for link in tuple(self._links.values()):
-            link.deadline.moment = moment
+        for process in tuple(self._links.values()):
+            process.deadline.moment = moment
 
     async def kill_calls(self) -> None:
         """Kill all calls at once, without their grace."""
-        for link in tuple(self._links.values()):
-            await link.kill_all()
+        for process in tuple(self._links.values()):
+            await process.kill_all()
 
     @asynccontextmanager
     async def running(
@@ -558,11 +558,11 @@ class Zygote:
 
     def _link_for(self, environment: ToolEnvironment) -> Link:
         assert self._group is not None, "enter the zygote's context first"
-        link = self._links.get(environment)
-        if link is None or link.lost:
-            link = self._links[environment] = Link(environment.variables(), self._deadline)
-            self._group.start_soon(link.listen, name="zygote")
-        return link
+        process = self._links.get(environment)
+        if process is None or process.lost:
+            process = self._links[environment] = Link(environment.variables(), self._deadline)
+            self._group.start_soon(process.listen, name="zygote")
+        return process
 
 
 def _check(target: str) -> None:

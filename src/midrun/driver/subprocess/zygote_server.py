@@ -163,8 +163,8 @@ class Server:
         with suppress(BlockingIOError):
             os.read(self._alarm, 4096)
         with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                pid, code = ended[0], os.waitstatus_to_exitcode(ended[1])
+            while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, code = reaped[0], os.waitstatus_to_exitcode(reaped[1])
                 if pid in self._calls:  # else a process that a module started on import
                     call = self._calls.pop(pid)
                     del self._pids[call]
@@ -192,14 +192,14 @@ class Server:
         """Start a waiting call and report it; if that fails, report the reason."""
         target, _ = self._waiting[call]
         try:
-            found = self._find(target)
-            news = self._started(call, found)
+            function = self._find(target)
+            report = self._started(call, function)
         except CannotFind as problem:
-            news = self._refused(call, problem.kind, problem.message, not_found=True)
+            report = self._refused(call, problem.kind, problem.message, not_found=True)
         except OSError as problem:  # no process or memory left
-            news = self._refused(call, type(problem).__name__, f"cannot fork: {problem}")
-        if news is not None:
-            self._tell(news)
+            report = self._refused(call, type(problem).__name__, f"cannot fork: {problem}")
+        if report is not None:
+            self._tell(report)
 
     def _find(self, target: str) -> object:
         if self._places.knows(target):
@@ -302,5 +302,5 @@ def main(control: int, page: int, runtime: int, main_name: str, main_path: str) 
         # Write each line at once, so that the output of a killed tool is not lost.
         sys.stdout.reconfigure(line_buffering=True)
     sys.argv = [main_path]
-    places = Places(main_name, main_path)
-    Server(socket.socket(fileno=control), deadline, runtime, places).serve()
+    lookup = Places(main_name, main_path)
+    Server(socket.socket(fileno=control), deadline, runtime, lookup).serve()
