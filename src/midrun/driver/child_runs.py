@@ -320,7 +320,7 @@ async def pass_on(means: Means, parent: RunId, flight: Flight) -> None:
             await anyio.sleep(AGAIN_S)
         else:
             # The child may rest already, so that the control changes nothing and no change is
-            # announced. Wake the waiter: with `stop` set, it ends the call now.
+            # announced. Wake the waiter: with `stop_reason` set, it ends the call now.
             means.news.tell(effect.child)
             return
 

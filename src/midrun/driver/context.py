@@ -27,8 +27,8 @@ class Means:
 
     `on_appended` is called with the new state of a run after this process appended to it, for
     example to a child run, so that the worker need not wait for the store's notification.
-    `limits_on` returns the concurrency limits that apply to a run. `chance` returns random
-    numbers between 0 and 1, which spread retries.
+    `get_limits` returns the concurrency limits that apply to a run. `random_unit` returns
+    random numbers between 0 and 1, which spread retries.
     """
 
     store: Store

@@ -36,7 +36,7 @@ class Delta(Struct, frozen=True, kw_only=True):
 class Saying:
     """The live output of one call so far, for watchers that begin in the middle of it.
 
-    `again` says that it is not the first attempt: watchers may still show the text of the
+    `is_retry` says that it is not the first attempt: watchers may still show the text of the
     attempt before. Until a kind has been shown once with `opening`, it is *stale*: its next
     delta must replace the old text.
     """

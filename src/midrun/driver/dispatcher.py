@@ -247,7 +247,7 @@ class Door:
         The run loop calls this in every iteration, with the same effects as long as the state
         is the same. Everything here happens once only, however often it is asked for.
         """
-        # A pause is passed on to child runs. If it is withdrawn, `plan` returns no more
+        # A pause is passed on to child runs. If it is withdrawn, `plan_effects` returns no more
         # `ControlChild` for the call, and the child has to be resumed.
         controlled = {effect.call for effect in orders if isinstance(effect, ControlChild)}
         for candidate in self._flights.values():
@@ -294,7 +294,8 @@ class Door:
         """Show a call that does not stop as not responding; abandon it after its grace.
 
         One such task runs for each reason to stop: a cancel that follows a pause starts a grace
-        of its own. `ended` waits for the end of the call, or of the user code that must stop.
+        of its own. `wait_ended` waits for the end of the call, or of the user code that must
+        stop.
         """
         half, call = self._agent.grace.total_seconds() / 2, flight.call.id
         ended = ended or flight.ended
@@ -409,7 +410,10 @@ async def _save_nothing(_: Json) -> None:
 
 
 class Saved:
-    """Lets a tool wait in `call.save`: `over` is set when it is known if it is `durable`."""
+    """Lets a tool wait in `call.save` for the append of its progress.
+
+    `done` is set after the append, or when there will be none; `is_durable` says which.
+    """
 
     __slots__ = ("durable", "over")
 

@@ -7,7 +7,8 @@
 - **blocking otherwise** (a closure, a method, `in_process=True`): in a thread. Nothing can stop
   a thread. It has its grace to end by itself; after that its outcome is unknown.
 
-In all three the function ends as one `Outcome`, and an exception that it raises is one, too.
+In all three the function ends as one `FunctionOutcome`, and an exception that it raises is one,
+too.
 """
 
 from collections.abc import Awaitable, Callable
@@ -201,7 +202,7 @@ def _end(work: Callable[[], object], form: ErrandForm, label: str) -> Outcome:
 
 
 async def _returned_in_slices(value: object, form: ErrandForm) -> Returned | NotDone | Raised:
-    """Check a returned value as `_returned` does, and a large one in slices.
+    """Check a returned value as `_make_return_outcome` does, and a large one in slices.
 
     A large value would block the event loop: first try with a small size limit.
     """

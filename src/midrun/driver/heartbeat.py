@@ -20,7 +20,7 @@ loops whole and takes the runs again, each under a new epoch.
 A lapsed lease must not be renewed silently. After a freeze the heartbeat thread may run before
 the main loop does. If it sent a heartbeat then, the run loops would continue on a state that
 another worker may have changed. So the thread renews only a lease that is still valid; after a
-lapse only `ready`, in the main loop, sends a heartbeat, once everything is dropped.
+lapse only `ensure_fresh`, in the main loop, sends a heartbeat, once everything is dropped.
 
 All times are read from a clock that also counts while the machine sleeps, never from the wall
 clock. Safety does not depend on any of this: the store compares the epoch in every append and

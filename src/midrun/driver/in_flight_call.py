@@ -23,10 +23,10 @@ class Flight:
     """One call, undo, release or check that has started, and its stop state.
 
     The dispatcher creates it, aborts it, and marks its end. The code that makes the call runs
-    inside `scope` and reads `stop` to tell a stop from a failure.
+    inside `scope` and reads `stop_reason` to tell a stop from a failure.
 
-    `stop` is the reason to stop, or "" while there is none. For a child run it is the control
-    that was passed on: "pause", "cancel" or "halt". For everything else it is "paused",
+    `stop_reason` is the reason to stop, or "" while there is none. For a child run it is the
+    control that was passed on: "pause", "cancel" or "halt". For everything else it is "paused",
     "redirected", "cancelled", "halted", "shutdown" or "fenced". `finished` says that nothing of
     the call runs any more. `abandoned` says that the journal has closed the call without
     waiting for it: it may still be running, and an outcome that it has is late. `overdue_input`
@@ -78,7 +78,7 @@ class Flight:
             await self._ended.wait()
 
     def abort(self, because: str) -> bool:
-        """Cancel the call for the reason `because`; False if that reason is known already.
+        """Cancel the call for `reason`; False if that reason is known already.
 
         A second reason, such as a cancel after a pause, replaces the first. The scope has been
         cancelled by then, which has no further effect on user code (see `user_tasks`), so the
@@ -93,10 +93,10 @@ class Flight:
         return True
 
     def watch_stop(self, remind: Callable[[], None], ended: Ended) -> None:
-        """Note that user code of this call is being stopped; `remind` cancels it again.
+        """Note that user code of this call is being stopped; `cancel_again` cancels it again.
 
-        Without a reason in `stop`, the code is cancelled because its own time is up. Then the
-        dispatcher starts a grace for it, as for every other reason.
+        Without a reason in `stop_reason`, the code is cancelled because its own time is up.
+        Then the dispatcher starts a grace for it, as for every other reason.
         """
         self._remind = remind
         if not self.stop and self.mind_overdue is not None:

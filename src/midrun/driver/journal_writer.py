@@ -1,7 +1,8 @@
 """Reading and writing journals: build a batch, load a state, append inputs without a lease.
 
 - A `Batch` collects the entries of one append. The run loop fills one in each iteration.
-- `load_state` and `read_on` fold a journal into its `State`, from a snapshot if there is one.
+- `load_run_state` and `refresh_state` fold a journal into its `State`, from a snapshot if there
+  is one.
 - `append_input` and `append_inputs` bring a control, or another input that needs no lease, into
   a journal: decide, append, and on a conflict read on and decide again.
 """
@@ -45,7 +46,7 @@ class Batch:
         self.entries: list[Entry] = []
 
     def add(self, given: Input) -> Verdict:
-        """Decide `given` on the state so far, and add the entries if it is accepted."""
+        """Decide `new_input` on the state so far, and add the entries if it is accepted."""
         verdict = decide(self.state, given, self.now)
         if verdict.entries:
             self.entries += verdict.entries
@@ -78,10 +79,10 @@ async def read_on(store: Store, state: State) -> State:
 async def snapshot_if_due(
     store: Store, state: State, appended: Appended, *, last: Seq = START
 ) -> Seq:
-    """Save a snapshot if the journal outgrew the one at `last`; return the newest one's seq.
+    """Save a snapshot if one is due, and return the seq of the newest snapshot.
 
-    `appended` is the append that led to `state`. A snapshot is a cache: leaving one out costs
-    time only.
+    The last one is at `last_snapshot_seq`. `appended` is the append that led to `state`. A
+    snapshot is a cache: leaving one out costs time only.
     """
     if appended.seq != state.seq or not codec.due(seq=state.seq, snapshot=last):
         return last
@@ -117,7 +118,7 @@ Given: TypeAlias = Control | Wake | Late | AskMoot | TakeBack
 
 
 async def bring(store: Store, state: State, given: Given, clock: Clock) -> Ruled:
-    """Decide `given` and append its entries without a lease; retry on conflict.
+    """Decide `new_input` and append its entries without a lease; retry on conflict.
 
     `state` may be outdated: it is where reading starts. The entries are durable when this
     returns. If several writers race, one append wins, and the others decide again on the
@@ -132,7 +133,7 @@ async def bring(store: Store, state: State, given: Given, clock: Clock) -> Ruled
 async def bring_all(
     store: Store, state: State, givens: Sequence[Given], clock: Clock
 ) -> list[Ruled]:
-    """Decide `givens` in order and append all their entries at once, or none.
+    """Decide `new_inputs` in order and append all their entries at once, or none.
 
     If one is refused, nothing is appended and its verdict is the last one returned.
     """
@@ -160,7 +161,7 @@ async def bring_all(
 
 
 def rule(batch: Batch, givens: Sequence[Given]) -> list[Ruled]:
-    """Decide `givens` in order, up to the first that is refused."""
+    """Decide `new_inputs` in order, up to the first that is refused."""
     results: list[Ruled] = []
     for new_input in givens:
         before = batch.state

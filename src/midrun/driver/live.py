@@ -47,7 +47,7 @@ _DECODER: Final = msgspec.json.Decoder(Delta)
 class Outbox:
     """The deltas that one listening process has not been sent yet, oldest first.
 
-    `limit` is the size of a message of the relay, in bytes.
+    `message_max_bytes` is the size of a message of the relay, in bytes.
     """
 
     def __init__(self, limit: int) -> None:
@@ -146,7 +146,10 @@ class _Joined:
         )  # fmt: skip
 
     def line(self, limit: int) -> bytes:
-        """Encode as much text as fits in `limit` bytes in any case; set `part` and `rest`."""
+        """Encode as much of the text as fits in one message, whatever its characters.
+
+        Sets `encoded_text` and `remaining_text`.
+        """
         text, max_chars = "".join(self.texts), limit // (BYTES_PER_CHAR + 1)
         self.part, self.rest = text[:max_chars], text[max_chars:]
         try:
@@ -202,7 +205,8 @@ class Live:
     def under_way(self, run: RunId, call: CallId, *, again: bool = False) -> Iterator[None]:
         """Keep a transcript of `call` while this context is open, for new watchers.
 
-        `again` says that it is not the first attempt: its text replaces that of the last one.
+        `is_retry` says that it is not the first attempt: its text replaces that of the last
+        one.
         """
         transcript, calls = Saying(again=again), self._said.setdefault(run, {})
         calls[call] = transcript
@@ -286,7 +290,7 @@ class Live:
     def watch(self, run: RunId, bell: Bell) -> Iterator[deque[Delta]]:
         """Give a deque with the transcripts of `run`, and add each new delta to it.
 
-        `bell` is set for each of them. The watcher removes deltas from the left.
+        `wakeup` is set for each of them. The watcher removes deltas from the left.
         """
         if self._relay is not None and run not in self._watching:
             self._relay.listen(run)
@@ -353,9 +357,9 @@ class Live:
 
 
 def append(deltas: deque[Delta], delta: Delta, openings: Iterable[Delta]) -> None:
-    """Append `delta` for a watcher; if its deque is full, replace all by `openings`.
+    """Append `delta` for a watcher; if its deque is full, replace all by `snapshot`.
 
-    `openings` is the whole transcript, `delta` included.
+    `snapshot` is the whole transcript, `delta` included.
     """
     if len(deltas) < BACKLOG:
         deltas.append(delta)

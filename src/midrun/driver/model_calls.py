@@ -152,7 +152,7 @@ def _believed(spent: Spend | None) -> Spend | None:
 
 
 def _completed(agent: Agent, reply: Reply) -> Reply:
-    """Return `reply` with the agent's traits on each call, and at most `CALLS_MAX` calls.
+    """Return `reply` with the agent's traits on each call, and at most `REPLY_MAX_CALLS` calls.
 
     The first call beyond the limit is kept as refused, so that the model is told about it.
     """

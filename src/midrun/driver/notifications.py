@@ -41,7 +41,7 @@ class Bell:
             self._waiter.set_result(None)
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Wait until it is set, or for `seconds`; then reset it."""
+        """Wait until it is set, or for `timeout_s`; then reset it."""
         if not self._rung:
             self._waiter = get_running_loop().create_future()
             try:
@@ -58,8 +58,8 @@ class Bell:
 class News:
     """Wakes the subscribers of a run when its journal has grown.
 
-    `closed` is True once the store is not watched any more. Then every notification wakes its
-    subscribers, so that they notice it and do not wait for ever.
+    `is_closed` is True once the store is not watched any more. Then every notification wakes
+    its subscribers, so that they notice it and do not wait for ever.
     """
 
     def __init__(self, store: Store) -> None:
@@ -70,15 +70,15 @@ class News:
         self.over = False
 
     def everything(self, hear: Callable[[Change], None]) -> None:
-        """Call `hear` for every change of every run."""
+        """Call `callback` for every change of every run."""
         self._hears.append(hear)
 
     @contextmanager
     def of(self, run: RunId, worth: Callable[[], bool] = lambda: True) -> Iterator[Bell]:
-        """Give a wakeup that is set whenever `run` has grown and `worth` returns True.
+        """Give a wakeup that is set whenever `run` has grown and `is_relevant` returns True.
 
-        `worth` is called with every change, before the subscriber is woken; it saves waking a
-        task that would only go back to wait.
+        `is_relevant` is called with every change, before the subscriber is woken; it saves
+        waking a task that would only go back to wait.
         """
         self.check_loop()  # a wakeup of another event loop would never be set
         subscription = (Bell(), worth)

@@ -129,11 +129,12 @@ class Vault:
 class Secrets:
     """The secrets of one run.
 
-    `_values` maps placeholders to the secrets that a tool may be given back. `_known` has the
-    secrets that are searched for in every text of the run, each with the number at which it was
-    found. A value that a model wrote under a secret's name is not among them
-    (`everywhere=False`): otherwise a model could hide any text from an approver, by writing it
-    once as a password. `found_count` counts the secrets in `_known` that were ever found.
+    `_secret_by_placeholder` maps placeholders to the secrets that a tool may be given back.
+    `_searched_secrets` has the secrets that are searched for in every text of the run, each
+    with the number at which it was found. A value that a model wrote under a secret's name is
+    not among them (`everywhere=False`): otherwise a model could hide any text from an approver,
+    by writing it once as a password. `found_count` counts the secrets in `_searched_secrets`
+    that were ever found.
     """
 
     def __init__(self, salt: bytes, find: Find | None) -> None:

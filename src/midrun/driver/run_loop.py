@@ -19,11 +19,11 @@ is overlooked: a control that was appended before the start of a call makes the 
 start conflict.
 
 **Cancel while a tool is in flight**: the control appends `CancelRequested` and calls
-`journal_grew`. The loop wakes up, reads the entry, and `plan` returns `AbortCall`, which needs
-no entry. `CallDispatcher.apply` cancels the tool's scope and starts its grace. The outcome of
-the tool comes back as a driver input and is appended in a later iteration, together with the
-start of the first undo. When nothing is left to undo, `plan` returns `Settle`, and the batch
-ends with `RunCancelled`.
+`journal_grew`. The loop wakes up, reads the entry, and `plan_effects` returns `AbortCall`,
+which needs no entry. `CallDispatcher.apply` cancels the tool's scope and starts its grace. The
+outcome of the tool comes back as a driver input and is appended in a later iteration, together
+with the start of the first undo. When nothing is left to undo, `plan_effects` returns `Settle`,
+and the batch ends with `RunCancelled`.
 """
 
 from collections.abc import Sequence
@@ -271,8 +271,8 @@ class Drive:
         if self.behind:
             known_before = self._newest
             self.state = await read_on(self._means.store, self.state)
-            # `_append` raises `_newest` to a seq that does not exist if its append fails. Take
-            # the true one, unless a notification came while the store was read.
+            # `_append` raises `_known_seq` to a seq that does not exist if its append fails.
+            # Take the true one, unless a notification came while the store was read.
             if self._newest == known_before:
                 self._newest = self.state.seq
             self._means.news.tell(self.state.run)
@@ -297,7 +297,7 @@ class Drive:
                 return effects
 
     def _evidence(self, order: Order, batch: Batch) -> Evidence | None:
-        """Return the input that records the start of `order`; None if it needs no entry."""
+        """Return the input that records the start of `effect`; None if it needs no entry."""
         state, epoch = batch.state, batch.state.epoch
         match order:
             case Advance():
@@ -323,7 +323,7 @@ class Drive:
                 return None
 
     def _not_yet(self, order: Order, batch: Batch) -> bool:
-        """Tell whether `order` is not due yet, or is a suspect call that must wait."""
+        """Tell whether `effect` is not due yet, or is a suspect call that must wait."""
         after = order.after if isinstance(order, CallModel | Undo | Release) else None
         if after is not None and after > batch.now:
             return True
@@ -370,8 +370,8 @@ class Drive:
     async def _append(self, batch: Batch) -> bool:
         """Append `batch` and start its calls; False: read on and decide again."""
         # The store announces every append, ours too, and the announcement may overtake the
-        # reply. Raise `_newest` first, so that it does not wake the loop for nothing. If the
-        # append fails, `_newest` is ahead of `state`, and the next iteration reads on.
+        # reply. Raise `_known_seq` first, so that it does not wake the loop for nothing. If the
+        # append fails, `_known_seq` is ahead of `state`, and the next iteration reads on.
         self._newest = Seq(max(self._newest, batch.state.seq))
         try:
             appended = await self._commit(batch)

@@ -20,7 +20,7 @@ E = TypeVar("E", bound=Entry)
 
 
 async def keep(given: Evidence) -> Evidence:
-    """Return `given`, reduced to the part that can be journaled.
+    """Return `driver_input`, reduced to the part that can be journaled.
 
     A large outcome is checked and encoded here, in slices, so that the event loop can run in
     between. The codec remembers the encoded text, and the store need not encode it again.

@@ -45,8 +45,8 @@ class Alone:
     def wait_s(self, run: RunId, bell: Bell) -> float:
         """Acquire the gate for `run`; return 0.0 if it has it, else the seconds to wait.
 
-        `bell` is set when the gate is released before that. All waiters are woken, in the order
-        in which they came, and ask again; the first to do so gets the gate.
+        `wakeup` is set when the gate is released before that. All waiters are woken, in the
+        order in which they came, and ask again; the first to do so gets the gate.
         """
         now = anyio.current_time()
         if self._run is None or self._until <= now:
@@ -101,7 +101,7 @@ class Place:
         return call in self._due
 
     def may_go(self, orders: Sequence[Order], state: State) -> Sequence[Order]:
-        """Return `orders` without the checks that must wait; release the gate if unused."""
+        """Return `effects` without the checks that must wait; release the gate if unused."""
         checks = (effect for effect in orders if isinstance(effect, CheckCall))
         held_back = [check for check in checks if self.must_wait(state, check.call)]
         left = [effect for effect in orders if effect not in held_back]

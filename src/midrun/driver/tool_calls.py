@@ -1,8 +1,8 @@
 """Tool calls and hooks: run the function, and turn its end into an outcome for the journal.
 
-`function_runner` runs the function and returns how it ended: `Returned`, `Raised`, `Asked`,
-`Died`, or None if it was stopped. This module decides which outcome the journal gets. The
-question is always the same: *may the call have taken effect?*
+`function_runner` runs the function and returns how it ended: `Returned`, `Raised`,
+`QuestionAsked`, `Died`, or None if it was stopped. This module decides which outcome the
+journal gets. The question is always the same: *may the call have taken effect?*
 
 | end of the function | safe to repeat | otherwise |
 |---|---|---|

@@ -94,7 +94,7 @@ class Channel:
 
 
 def perform(channel: Channel, found: object) -> Never:
-    """Read the task from `channel`, run `found` for it, send the answer, and exit."""
+    """Read the task from `channel`, run `function` for it, send the answer, and exit."""
     code = NO_ANSWER
     try:
         task = errand_of(channel.receive())
@@ -134,7 +134,7 @@ def _answer(errand: Errand, found: object, channel: Channel) -> Answer:
 
 def _storable(value: object) -> Json:
     plain = checked(value, "result")
-    size = len(msgspec.json.encode(plain))  # `checked` limits sizes only roughly
+    size = len(msgspec.json.encode(plain))  # `normalize_json` limits sizes only roughly
     if size > RESULT_MAX:
         raise TooLarge("result", size, RESULT_MAX)
     return plain

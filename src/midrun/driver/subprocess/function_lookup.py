@@ -78,14 +78,14 @@ class Places:
         self._modules: dict[str, ModuleType | CannotFind] = {}
 
     def knows(self, target: str) -> bool:
-        """Tell whether `find` need not import anything for `target`."""
+        """Tell whether `find_function` need not import anything for `target`."""
         return target.partition(":")[0] in self._modules
 
     def find(self, target: str) -> object:
         """Return the object that `target` names; import its module first if needed.
 
         Raises:
-            CannotFind: the module does not exist, cannot be imported, or lacks the name.
+            FunctionNotFound: the module does not exist, cannot be imported, or lacks the name.
         """
         name, _, path = target.partition(":")
         if name not in self._modules:

@@ -192,7 +192,7 @@ News: TypeAlias = Refused | Started | Gone
 Said: TypeAlias = Save | Note | Answer
 
 DONE: Final = LENGTH.pack(0)
-"""The empty frame: the child's `Save` or `Note` is done."""
+"""The empty frame: the child's `SaveRequest` or `NoteRequest` is done."""
 
 _REQUEST: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)
 _NEWS: Final[msgspec.json.Decoder[News]] = msgspec.json.Decoder(News)
@@ -222,7 +222,7 @@ def said_of(body: bytes) -> Said:
     A tool may write to any file descriptor, this socket included, so anything can arrive here.
 
     Raises:
-        Garbled: the bytes are no message.
+        GarbledFrame: the bytes are no message.
     """
     try:
         return _SAID.decode(body)
@@ -295,7 +295,7 @@ class Frames:
         """Return the body of the next frame, or None while it is incomplete.
 
         Raises:
-            Garbled: the header announces more than `FRAME_MAX` bytes.
+            GarbledFrame: the header announces more than `FRAME_MAX_BYTES` bytes.
         """
         if len(self._held) < LENGTH.size:
             return None

@@ -7,18 +7,18 @@
 - `ProcessCall` is one call in a child. It talks to the child over the call's own socket and
   keeps the outcome.
 
-**One call.** `Zygote.running` creates a socket pair, has a child forked that inherits one end,
-waits until the child's process id is known, and only then sends the task. This order makes the
-crash cases simple: a child that has done anything is known by its process id and can be killed,
-whatever becomes of the zygote; a child that was never reported has done nothing.
+**One call.** `Zygote.run_process` creates a socket pair, has a child forked that inherits one
+end, waits until the child's process id is known, and only then sends the task. This order makes
+the crash cases simple: a child that has done anything is known by its process id and can be
+killed, whatever becomes of the zygote; a child that was never reported has done nothing.
 
 **The end.** The outcome is the child's answer, if it sent one, and else the way it died. It is
 taken only when the zygote has reaped the child *and* the socket is read to its end: the report
 of the death may overtake the answer, which is on another socket.
 
-**Cancellation.** Leaving the context of `running` ends the call: SIGTERM, the grace, SIGKILL,
-and a wait until the process is reaped, all behind a shield. `ProcessCall.ended` has the outcome
-after that, also if the caller was cancelled.
+**Cancellation.** Leaving the context of `run_process` ends the call: SIGTERM, the grace,
+SIGKILL, and a wait until the process is reaped, all behind a shield.
+`ProcessCall.final_outcome` has the outcome after that, also if the caller was cancelled.
 """
 
 import math
@@ -128,7 +128,7 @@ class Link:
         self.lost = False
 
     async def start(self, target: str, end: socket.socket, party: Party) -> int:
-        """Ask for a child process that inherits `end`; return the number of the call.
+        """Ask for a child process that inherits `child_socket`; return the number of the call.
 
         If this is cancelled, no child is started.
         """
@@ -181,7 +181,8 @@ class Link:
         data = [framed(request)]
         fds = [] if end is None else [end.fileno()]
         async with self._sending:
-            # The zygote may be gone. That is no error here: `listen` informs all calls.
+            # The zygote may be gone. That is no error here: `deliver_reports` informs all
+            # calls.
             with suppress(OSError, ClosedResourceError):
                 while not self._sent(data, fds):
                     await wait_writable(self._control)
@@ -259,12 +260,12 @@ It takes longer only if the process is stuck in the kernel, or its zygote is stu
 
 
 class Running:
-    """One call in a child process. `ended` is its outcome; None while it runs.
+    """One call in a child process. `final_outcome` is its outcome; None while it runs.
 
-    The state has two sources. The zygote reports the start and the end of the process (`hear`,
-    called from another task). The child sends its messages over the call's socket, which this
-    class reads while it is awaited in `outcome`. A report cancels `_waiting`, the scope of the
-    current wait, so that the state is looked at again.
+    The state has two sources. The zygote reports the start and the end of the process
+    (`on_report`, called from another task). The child sends its messages over the call's
+    socket, which this class reads while it is awaited in `wait_for_outcome`. A report cancels
+    `_wait_scope`, the scope of the current wait, so that the state is looked at again.
     """
 
     def __init__(self, link: Link, end: socket.socket, save: Saver, note: Noter) -> None:
@@ -296,7 +297,7 @@ class Running:
     # ── start and stop, called by `Zygote` ───────────────────────────────────
 
     async def start(self, target: str, end: socket.socket) -> None:
-        """Ask the zygote for a child that inherits `end`; if cancelled, none is started."""
+        """Ask for a child that inherits `child_socket`; if cancelled, none is started."""
         self._call = await self._link.start(target, end, self)
 
     async def instruct(self, errand: Errand) -> None:
@@ -528,8 +529,8 @@ class Zygote:
         """Run a function; leaving the context ends it.
 
         If it still runs then, it gets SIGTERM, `grace` to end by itself, and SIGKILL. The
-        context is left when its process is reaped. Read `ProcessCall.ended` after that, also
-        after a cancellation: a function that finished within its grace has returned. If
+        context is left when its process is reaped. Read `ProcessCall.final_outcome` after that,
+        also after a cancellation: a function that finished within its grace has returned. If
         entering the context is cancelled, the function was not run.
 
         `save` and `note` are awaited, one at a time, when the function saves progress or notes

@@ -8,7 +8,7 @@ itself only if the zygote is gone or does not respond.
 **One thread at every fork.** A fork copies only the thread that calls it; a lock that another
 thread holds would stay locked in the child for ever. So the zygote has one thread. The import
 of a module may take seconds, though, and calls must stay killable meanwhile. For that time a
-second thread handles messages (`_listening_meanwhile`); it has ended before the next fork.
+second thread handles messages (`_handle_in_thread`); it has ended before the next fork.
 
 **The deadline.** A frozen worker cannot stop its calls, and at the end of its lease another
 worker takes over. The zygote watches the deadline that both share and kills all calls when it
@@ -66,7 +66,10 @@ _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Server:
-    """The main loop of a zygote. `control` is its socket to the worker, process `runtime`."""
+    """The main loop of a zygote.
+
+    `control` is its socket to the worker, `worker_pid` the process id of the worker.
+    """
 
     def __init__(
         self, control: socket.socket, deadline: Deadline, runtime: int, places: Places
@@ -291,9 +294,9 @@ def _signal(pid: int, number: int) -> None:
 
 
 def main(control: int, page: int, runtime: int, main_name: str, main_path: str) -> Never:
-    """Run the zygote of the process `runtime`.
+    """Run the zygote of the worker `worker_pid`.
 
-    `control` is the descriptor of the socket to it, `page` that of the deadline's page.
+    `control_fd` is its socket to the worker, `page_fd` the page of the deadline.
     """
     os.set_inheritable(control, False)  # noqa: FBT003 - the name of the function says it
     deadline = Deadline(page)
