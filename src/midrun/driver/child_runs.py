@@ -109,6 +109,7 @@ def _end(flight: Flight, state: State, child: State) -> Close | AskPerson | None
     """Return the end of the call for a child that rests; None: keep waiting."""
     call, epoch = flight.call.id, state.epoch
     match child.phase:
+        # A child that has completed counts, even if its parent is stopping: its work is done.
         case Phase.COMPLETED:
             steered = tuple(name for name in child.steered_by if name not in state.steered_by)
             done = CallDone(call=call, result=child.output, steered_by=steered)
@@ -121,6 +122,7 @@ def _end(flight: Flight, state: State, child: State) -> Close | AskPerson | None
             return Close(epoch=epoch, outcome=CallFailed(call=call, error=error))
         case Phase.WAITING if not flight.stop and child.open_asks:
             return _asked(child, flight, state)
+        # The parent is being stopped, and the child rests: the control has arrived.
         case _ if flight.stop:
             return Close(epoch=epoch, outcome=CallAborted(call=call))
         case _:
@@ -133,6 +135,7 @@ async def _rests_alone(means: Means, parent: State, child: State) -> bool:
         return child.hold is None or child.hold.by != _parent(parent.run).name
     if child.phase is not Phase.HALTED:
         return False
+    # A halt that covers both is the parent's reason as well: they continue together.
     halts = await means.store.halts()
     return _covered(child, halts) and not _covered(parent, halts)
 
@@ -231,12 +234,14 @@ async def _begin(
     try:
         appended = await means.store.create(child, [started], head=head)
     except RunExists:
-        return
+        return  # created by an earlier attempt, perhaps in another process
     means.hear(child, apply(empty, [started], appended.at))
 
 
 async def _pass_decisions(means: Means, state: State, call: str, child: RunId) -> None:
     """Send the child the answers that were given on its parent."""
+    # All answers ever given for this call, also those that were sent before: the child may have
+    # missed one in a crash. An ask that is closed on the child is skipped.
     for ask in state.asks:
         if ask.call != call or ask.closed != "answered" or ask.decision is None:
             continue
@@ -344,6 +349,7 @@ async def end(means: Means, parent: State, child: RunId) -> str:
 
 
 async def _ended(means: Means, parent: State, child: RunId) -> State:
+    # Without a cancel of the parent, the child was left behind, by a redirect for example.
     undo: UndoSet = parent.cancel.undo if parent.cancel else "in_flight"
     by = _parent(parent.run)
     await _bring(means, child, c.Cancel(undo=undo, by=by))

@@ -45,8 +45,8 @@ class Saying:
 
     def __init__(self, *, again: bool = False) -> None:
         self._stale = set(SPOKEN) if again else set()
-        self._begun: dict[str, Delta] = {}
-        self._texts: dict[str, list[str]] = {}
+        self._begun: dict[str, Delta] = {}  # by kind: the delta with which its text began
+        self._texts: dict[str, list[str]] = {}  # by kind: all pieces since then
 
     def __bool__(self) -> bool:
         return bool(self._begun)
@@ -58,6 +58,7 @@ class Saying:
 
     def add(self, delta: Delta) -> None:
         """Add the newest delta."""
+        # Arguments of another tool begin a new text: the model has gone on to its next call.
         begun = self._begun.get(delta.kind)
         goes_on = begun is not None and begun.tool == delta.tool and delta.kind in SPOKEN
         if goes_on and not delta.opening:

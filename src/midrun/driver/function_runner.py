@@ -70,6 +70,8 @@ class Performance:
         """The facts about the call that a function gets through its `Call` argument."""
         run, in_flight = self._run, self._flight
         original = call_key(run, in_flight.call.id)
+        # A cleanup has an idempotency key of its own, the same for all its attempts. It also
+        # gets the key of the call that it cleans up after, as `original`.
         is_cleanup = in_flight.form in {"undo", "release"}
         return CallFacts(
             key=undo_key(run, in_flight.call.id, in_flight.action) if is_cleanup else original,
@@ -101,6 +103,7 @@ class Performance:
 
     def blocks_thread(self, what: Function | Tool) -> bool:
         """Tell whether the function runs in a thread, which cannot be stopped."""
+        # The same decision as in `_run_function`, made before the function runs.
         function = what.fn if isinstance(what, Tool) else what
         if is_async(function):
             return False
@@ -116,6 +119,7 @@ class Performance:
         in_loop = what.is_async if isinstance(what, Tool) else is_async(what)
         if in_loop:
             return await self._in_loop(cast("Callable[[], Awaitable[object]]", work), form)
+        # A closure or a method has no importable name, so no other process can find it.
         target = None if self._tool.in_process else place_of(what)
         if target is None:
             return await self._in_thread(work, form)

@@ -104,6 +104,7 @@ class Flight:
 
     def let_go(self) -> bool:
         """Forget a pause that its child run was sent, as it is withdrawn; False if none was."""
+        # A cancel or a halt cannot be withdrawn, and a shutdown has replaced `stop_reason`.
         if self.passed_on is None or not self.stop == self.passed_on.control == "pause":
             return False
         self.stop, self.passed_on = "", None

@@ -65,6 +65,7 @@ async def load(store: Store, run: RunId) -> State:
         JournalCorrupt, JournalTooNew: the journal cannot be read by this process.
     """
     snapshot = await store.load_snapshot(run)
+    # The body is this version's own format: it may be unreadable, or of another run or seq.
     state = codec.thaw(snapshot.body) if snapshot is not None else None
     if state is None or state.run != run or snapshot is None or state.seq != snapshot.seq:
         state = State(run=run)
@@ -154,8 +155,10 @@ async def bring_all(
                 state.run, batch.entries, after=state.seq, lease=None, head=head_of(batch.state)
             )
         except SeqConflict:
+            # Another writer was first. Decide all of it again: the answer may be another one.
             state = await read_on(store, state)
             continue
+        # At the time that the store has stamped, which may differ from the time of the batch.
         after = apply(state, batch.entries, appended.at)
         return [replace(result, after=after) for result in results]
 

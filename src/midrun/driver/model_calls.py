@@ -113,6 +113,7 @@ async def _listen(
     async with model.stream(prompt) as stream:
         async for piece in stream:
             if isinstance(piece, Piece):
+                # Partial arguments are shown, but not kept: the finished reply has them.
                 if piece.kind != "args":
                     (said.text if piece.kind == "text" else said.thinking).append(piece.text)
                 text, tool = piece.text, piece.tool
@@ -122,6 +123,8 @@ async def _listen(
 
 
 def _failed(means: Means, flight: Flight, error: ModelFailed, said: _Said) -> CallFailed:
+    # A provider may ask for a long wait before the next attempt. If it is too long, the failure
+    # is not retried: the run fails and can be resumed.
     transient = error.transient and worth_waiting(error.retry_after)
     retry_time = None
     if transient:

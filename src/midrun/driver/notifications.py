@@ -36,6 +36,8 @@ class Bell:
 
     def ring(self) -> None:
         """Wake the waiter; without one, let the next `wait` return at once."""
+        # The flag is set even if there is a waiter: the waiter may be cancelled in the same
+        # turn of the event loop, and then the next `wait` must not miss this.
         self._rung = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -46,7 +48,7 @@ class Bell:
             self._waiter = get_running_loop().create_future()
             try:
                 if seconds is None:
-                    await self._waiter
+                    await self._waiter  # the usual case, without the cost of a cancel scope
                 else:
                     with anyio.move_on_after(max(seconds, 0.0)):
                         await self._waiter
@@ -105,6 +107,7 @@ class News:
     def tell(self, run: RunId) -> None:
         """Wake the subscribers of `run`, so that they look at it again."""
         for wakeup, is_relevant in self._bells.get(run, ()):
+            # Once the store is closed nothing changes any more: wake all, relevant or not.
             if self.over or is_relevant():
                 wakeup.ring()
 
@@ -115,6 +118,7 @@ class News:
             async with self._store.watch() as changes:
                 task_status.started()
                 async for change in changes:
+                    # The worker comes first: it tells its run loops, and takes up new runs.
                     for callback in self._hears:
                         callback(change)
                     self.tell(change.run)

@@ -87,7 +87,7 @@ class Vault:
     Processes with the same `key` compute the same placeholder for the same secret of a run.
     """
 
-    def __init__(self, redact: bool | Find, key: bytes) -> None:  # noqa: FBT001 - as the user said it
+    def __init__(self, redact: bool | Find, key: bytes) -> None:  # noqa: FBT001 - the public argument
         self.hides = redact is not False
         self.find = redact if callable(redact) else None
         self._key = key
@@ -109,6 +109,7 @@ class Vault:
 
         The call of a child run stays redacted: its task goes into the child's journal.
         """
+        # Not `get_run`, which would create an entry for a run without secrets.
         secrets = self._runs.get(run)
         if not secrets or call.use.kind == "child":
             return call
@@ -120,7 +121,7 @@ class Vault:
         return replace(call, use=use, progress=progress, result=result, answered=answered)
 
     def is_lost(self, run: RunId, args: Json) -> bool:
-        """Tell whether `args` has a placeholder whose secret this process does not know."""
+        """Tell whether `value` has a placeholder whose secret this process does not know."""
         if not (self.hides and has_placeholder(args)):
             return False
         return self.of(run).lacks(args)
@@ -239,6 +240,8 @@ class Secrets:
 
     def use(self, use: Use, *, by_model: bool) -> Steps[Use]:
         """Redact a requested call, and remember its original arguments."""
+        # An argument that a person edited is trusted to be a secret if its name says so; one
+        # that a model wrote is hidden in place only.
         scope = SearchScope(spread=not by_model, declared=use.traits.secret)
         words = MODEL_WORDS if by_model else PEOPLE_WORDS
         args = yield from self.redaction.value(use.args, scope)
@@ -279,11 +282,13 @@ class Secrets:
         that the tool declares secret. Otherwise a prompt injection could make the model send
         the secret away in a message or a URL.
         """
+        # The redacted arguments identify the call: equal secrets have equal placeholders. A
+        # copy is returned, as the tool may change it.
         written = self._written.get(_digest(use.tool, use.args), use.args)
         return self.filled(deepcopy(written), declared=use.traits.secret)
 
     def lacks(self, args: Json) -> bool:
-        """Tell whether `args` has a placeholder whose secret is not known."""
+        """Tell whether `value` has a placeholder whose secret is not known."""
         found = (m for text in _texts(args) for m in PLACEHOLDER.findall(text))
         return any(placeholder not in self._values for placeholder in found)
 
@@ -496,7 +501,7 @@ class Screen:
         if delta.opening:
             self._held.pop((delta.run, delta.call, delta.kind), None)
         secrets = self._vault.of(delta.run)
-        if delta.kind == "note":
+        if delta.kind == "note":  # comes whole
             shown = drain(secrets.redaction.value(delta.text))
         elif self._vault.find is not None:
             return None
@@ -523,6 +528,7 @@ class Screen:
         if not secrets:
             return delta.text
         key = (delta.run, delta.call, delta.kind)
+        # Prepend the text that was held back with the last delta, and hold back the new end.
         text = secrets.known((self._held.pop(key, None) or "") + delta.text)
         keep = secrets.beginning(text)
         if keep:

@@ -136,7 +136,7 @@ class Drive:
         self._bell.ring()
 
     def fence(self) -> None:
-        """Stop at once because the lease may be lost; append nothing more under it."""
+        """Stop at once because the lease may be lost; begin no other append under it."""
         self._fenced = True
         self._door.drop()
         self._bell.ring()
@@ -163,11 +163,15 @@ class Drive:
         except StaleEpoch:
             return  # another worker has taken the lease; the run is its business now
         finally:
+            # In the usual case nothing is in flight here. After an error, calls may be: they
+            # must not outlive the loop that journals their outcomes.
             self._door.drop()
             self._place.leave()
             self._means.holder.gave_back()
 
     def _holds(self) -> bool:
+        # The lease ends with an entry: when the run rests, or another worker takes it. So the
+        # journal, as far as it was read, says whether this loop still holds it.
         state, lease = self.state, self._lease
         is_own_lease = lease is not None and state.leased and state.epoch == lease.epoch
         return is_own_lease and not self._fenced
@@ -185,6 +189,7 @@ class Drive:
         )
         if not isinstance(batch.add(take_lease), Accepted):
             return False
+        # The calls that can start at once are in the same append, which saves one commit.
         self._follow(batch)
         try:
             return await self._append(batch) or self._lease is None
@@ -393,6 +398,8 @@ class Drive:
             # The store's announcement may have come before `state` was set here: waiters that
             # looked at this loop's state then saw the old phase.
             self._means.news.tell(self.state.run)
+        # If `fence` was called during the append, the dispatcher is closed and makes none of
+        # these calls; the next lease closes them as unknown.
         self._door.leave(batch.entries, self.state)
         if due(seq=self.state.seq, snapshot=self._snapshot):
             self._snapshot = await snapshot_if_due(
@@ -412,6 +419,7 @@ class Drive:
             records = await self._means.store.read(self.state.run, after=batch.base.seq)
         except StoreError:
             return False
+        # Other writers may have appended after the batch, but not in between: it is one append.
         ours = records[: len(batch.entries)]
         if [record.entry for record in ours] != batch.entries:
             return False

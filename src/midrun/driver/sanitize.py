@@ -32,6 +32,7 @@ async def keep(given: Evidence) -> Evidence:
                 return Close(epoch=given.epoch, outcome=_brief(outcome, problem))
             return given if prepared is outcome else Close(epoch=given.epoch, outcome=prepared)
         case AskPerson():
+            # A question that cannot be stored cannot be asked: the call fails with the reason.
             prepared_ask, problem = await _prepared(_asked(given))
             if not problem:
                 return replace(given, data=prepared_ask.data)
@@ -64,6 +65,8 @@ async def prepare(entry: E) -> E:
     Raises:
         NotJson, TooLarge: the entry cannot be stored.
     """
+    # Most entries are small and encoded in one go. The limit makes a large one fail early,
+    # before it has blocked the event loop.
     try:
         encode_entry(entry, QUICK)
     except TooLarge:
@@ -72,6 +75,7 @@ async def prepare(entry: E) -> E:
 
 
 def _asked(given: AskPerson) -> AskOpened:
+    # Only to find out whether the question can be stored; its id does not matter.
     return AskOpened(
         ask=AskId("a1"),
         ask_kind="question",
@@ -88,7 +92,7 @@ def _brief(outcome: Entry, problem: str) -> CallDone | CallFailed | CallAborted:
         case CallDone(call=call, reply=None, result=result):
             shown = safe_repr(result)
             return CallDone(call=call, result=shown, encoding_error=problem)
-        case CallDone(call=call):
+        case CallDone(call=call):  # of a model: a reply without its content is of no use
             error = f"what the model said cannot be kept: {problem}"
             return CallFailed(call=call, error=error, code="model_error")
         case CallFailed(call=call, transient=transient, retry_at=retry_at):

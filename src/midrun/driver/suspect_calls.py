@@ -49,6 +49,7 @@ class Alone:
         order in which they came, and ask again; the first to do so gets the gate.
         """
         now = anyio.current_time()
+        # A run whose trial is over loses the gate without notice; its call runs on.
         if self._run is None or self._until <= now:
             self._run, self._until = run, now + TRIAL_S
         if self._run == run:

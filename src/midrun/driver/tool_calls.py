@@ -71,6 +71,7 @@ async def act(means: Means, agent: Agent, flight: Flight, state: State) -> Close
     if tool is None:
         problem = f"agent {agent.name} has no tool {call.use.tool} any more"
         return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
+    # An approval is for the tool as the approver saw it.
     if call.approval is not None and call.traits.version != tool.traits.version:
         problem = "not executed: the tool has changed since a person approved this call"
         return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
@@ -208,6 +209,7 @@ async def check(
             happened = isinstance(end, Returned)
             result = end.value if isinstance(end, Returned) else None
             return SettleCall(epoch=epoch, call=call.id, happened=happened, result=result)
+        # Stopped: no verdict. The call stays unknown, and the next worker checks it again.
         if flight.stop:
             return None
         if attempt < CHECKS:

@@ -198,6 +198,7 @@ class UserTasks:
         finish within its grace. There is no limit on this wait except the shutdown of the
         worker; the dispatcher lets the run continue without the call.
         """
+        # The task has a copy of the caller's context variables, as every asyncio task has.
         task = UserTask(work, label, grace)
         tracked = cast("UserTask[object]", task)
         self._running.add(tracked)
@@ -205,11 +206,14 @@ class UserTasks:
         try:
             await task.wait()
         except asyncio.CancelledError:
+            # Our side was cancelled, by the scope of the call or by a timeout around it.
             task.stop()
             if flight is not None:
                 flight.watch_stop(task.stop, task.wait)
             with anyio.CancelScope(shield=True):
                 await task.wait(self._left)
+            # Without an outcome the cancellation continues to the scope that it belongs to. With
+            # one it is absorbed: the callers leave that scope before their next checkpoint.
             if not task.has_outcome:
                 raise
         return task.outcome()

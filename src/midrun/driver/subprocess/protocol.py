@@ -108,7 +108,7 @@ def unrun(value: object, form: ErrandForm) -> Raised | None:
     a generator.
     """
     if isinstance(value, Coroutine):
-        value.close()
+        value.close()  # or Python warns that it was never awaited
     if isawaitable(value):
         return Raised(kind="TypeError", message="it returned a coroutine; make it an async def")
     if form == "hook" and (isgenerator(value) or isasyncgen(value)):
@@ -268,6 +268,7 @@ class Deadline:
     @classmethod
     def open_page(cls) -> int:
         """Return a file descriptor of a new page, for a `Deadline` here and in the zygote."""
+        # An anonymous file: both processes map it, and it vanishes with the last of them.
         if sys.platform == "linux":
             fd = os.memfd_create("midrun-deadline")
         else:

@@ -115,6 +115,8 @@ class Link:
         self.deadline.moment = deadline
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)  # noqa: FBT003 - the name says it
+        # Close our copies of the zygote's descriptors: a copy of its socket end here would keep
+        # the socket open after its death.
         try:
             with theirs:
                 self._process = _spawn(theirs.fileno(), page, variables)
@@ -132,6 +134,7 @@ class Link:
 
         If this is cancelled, no child is started.
         """
+        # A number, not a process id: the call must be known by it before its process exists.
         self._last += 1
         call = self._last
         self._parties[call] = party
@@ -541,7 +544,7 @@ class Zygote:
         with mine:
             mine.setblocking(False)  # noqa: FBT003 - the name says it
             call = Running(self._link_for(environment), mine, save, note)
-            with theirs:
+            with theirs:  # the kernel keeps the descriptor alive while it is on its way
                 await call.start(errand.target, theirs)
             try:
                 await call.instruct(errand)

@@ -146,6 +146,7 @@ class Server:
 
     def _receive(self, size: int) -> tuple[bytes, int | None]:
         data, fd = b"", None
+        # A descriptor arrives with the first bytes of its message, which is the header.
         while len(data) < size:
             more, fds, _, _ = socket.recv_fds(self._control, size - len(data), 1)
             if not more:
@@ -212,7 +213,7 @@ class Server:
 
     def _started(self, call: int, found: object) -> News | None:
         if call not in self._waiting:
-            return None  # killed while its module was imported
+            return None  # killed, and reported as refused, while its module was imported
         if self._has_lapsed():
             return self._refused(call, "TimeoutError", "not started: the lease has lapsed")
         _, fd = self._waiting[call]
