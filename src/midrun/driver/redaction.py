@@ -240,8 +240,7 @@ class Secrets:
 
     def use(self, use: Use, *, by_model: bool) -> Steps[Use]:
         """Redact a requested call, and remember its original arguments."""
-        # An argument that a person edited is trusted to be a secret if its name says so; one
-        # that a model wrote is hidden in place only.
+        # A secret that a model wrote is replaced in place only; see the class.
         scope = SearchScope(spread=not by_model, declared=use.traits.secret)
         words = MODEL_WORDS if by_model else PEOPLE_WORDS
         args = yield from self.redaction.value(use.args, scope)

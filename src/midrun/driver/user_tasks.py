@@ -212,8 +212,9 @@ class UserTasks:
                 flight.watch_stop(task.stop, task.wait)
             with anyio.CancelScope(shield=True):
                 await task.wait(self._left)
-            # Without an outcome the cancellation continues to the scope that it belongs to. With
-            # one it is absorbed: the callers leave that scope before their next checkpoint.
+            # Without an outcome the cancellation continues to the scope that it belongs to.
+            # With one it is absorbed: the callers leave that scope before their next
+            # checkpoint.
             if not task.has_outcome:
                 raise
         return task.outcome()
