@@ -18,10 +18,11 @@ woken. The loop journals it and removes it from the list.
 call at once and starts `_watch_grace` beside it:
 
 - After half of the agent's grace, a call that is still running is shown as *not responding*.
-- After all of it, a run that is being cancelled, or given back at shutdown, stops waiting
-  (`NO_WAIT_REASONS`). The dispatcher abandons the call: it submits `CallUnknown` in its place,
-  and the call may run on. A run that is being paused, redirected or halted keeps waiting: it
-  must not say *paused* while a call runs.
+- After all of it, a run that is being cancelled, or given back at shutdown, stops waiting, and
+  so does a run whose call has exceeded its own `timeout` (`NO_WAIT_REASONS`). The dispatcher
+  abandons the call: it submits `CallUnknown` in its place, and the call may run on. A run that
+  is being paused, redirected or halted keeps waiting: it must not say *paused* while a call
+  runs.
 
 **Late results.** An abandoned call may still return, and so may a call whose lease was lost.
 The journal has closed such a call without its result. If the call was done, the result is
@@ -118,6 +119,8 @@ class Door:
         self._agent = agent
         self._run = run
         self._bell = bell
+        # Without abandoned calls. The key has the operation, as a call and its check or undo
+        # have the same call id.
         self._flights: dict[tuple[str, Form], Flight] = {}
         self._judging: set[str] = set()
         self._planned: tuple[int, tuple[Item, ...]] = (-1, ())  # see `_set_plan`
@@ -136,6 +139,7 @@ class Door:
     def _launch(self, state: State, call_: CallId, form: Form, attempt: int = 0) -> None:
         call = state.call(call_)
         assert call is not None, f"{call_} was journaled as started"
+        # The state has placeholders for secrets. Only the call itself gets the secrets.
         call = self._means.vault.opened(self._run, call)
         save = partial(self._save, call_) if form == "call" else _save_nothing
         in_flight = Flight(call, save, form, attempt)
@@ -284,7 +288,7 @@ class Door:
     # ── stopping calls ────────────────────────────────────────────────────────────────────
 
     def _stop(self, flight: Flight, because: str) -> None:
-        if flight.abort(because):
+        if flight.abort(because):  # False: stopped for the same reason in an earlier iteration
             self._means.tasks.start_soon(self._mind, flight, because)
 
     def _watch_overdue(self, flight: Flight, ended: Ended) -> None:
@@ -435,7 +439,7 @@ def _failed(epoch: Epoch, flight: Flight, error: str) -> Evidence:
     match flight.form:
         case "call" if flight.call.harmless:
             return Close(epoch=epoch, outcome=CallFailed(call=call, error=error))
-        case "call":
+        case "call":  # our own bug says nothing about the effect of the call
             return Close(epoch=epoch, outcome=CallUnknown(call=call))
         case "check":
             return Fail(epoch=epoch, error=error, code="check_failed")
