@@ -11,6 +11,7 @@ from midrun.core.state import Call
 from midrun.core.values import Action, Json
 
 Form: TypeAlias = Literal["call", "undo", "release", "check"]
+"""The call itself, or one of its tool's hooks."""
 
 Ended: TypeAlias = Callable[[], Awaitable[None]]
 """Waits for the end of a call, or of the user code that runs for it."""

@@ -18,12 +18,22 @@ Two invariants follow. No call starts that the journal does not have as started.
 is overlooked: a control that was appended before the start of a call makes the append of that
 start conflict.
 
-**Cancel while a tool is in flight**: the control appends `CancelRequested` and calls
-`journal_grew`. The loop wakes up, reads the entry, and `plan_effects` returns `AbortCall`,
-which needs no entry. `CallDispatcher.apply` cancels the tool's scope and starts its grace. The
-outcome of the tool comes back as a driver input and is appended in a later iteration, together
-with the start of the first undo. When nothing is left to undo, `plan_effects` returns `Settle`,
-and the batch ends with `RunCancelled`.
+**Example: Cancel is pressed while a tool is in flight.**
+
+1. `append_input` decides the control and appends `CancelRequested`, without a lease. From this
+   entry on, `decide` refuses to start calls. If this loop is about to append a start, its
+   append conflicts.
+2. The worker calls `journal_grew`: at once if the control came through this process, else when
+   the notification of the store arrives. The loop wakes up and reads the entry.
+3. `plan_effects` returns `AbortCall`, which needs no entry. `CallDispatcher.apply` cancels the
+   scope of the call and starts its grace. The code that waits in that scope stops the tool: it
+   cancels the task, or sends SIGTERM. A thread cannot be stopped.
+4. The tool ends within its grace, as *done* or *aborted*. Or the dispatcher abandons it after
+   the grace, as *unknown*. Either way a driver input wakes the loop, which appends the outcome
+   together with the start of the first undo.
+5. Undos run one at a time, each journaled before it starts. When none is left, `plan_effects`
+   returns `Settle`, and the batch ends with `RunCancelled`. That entry ends the lease as well,
+   and the loop returns.
 """
 
 from collections.abc import Sequence
