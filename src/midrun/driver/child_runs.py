@@ -1,9 +1,23 @@
-"""Children: a call that is a run of its own, with its own journal, controlled with its parent.
+"""Child runs: a call that is a run of its own, with its own journal.
 
-The parent's call is in flight while its child works. What the child asks is asked on the parent
-as well, and may be answered on either; so is what to do about one that rests for a reason of
-its own: at a cap, paused by a person, under a latch. A pause of the parent is passed on and
-waited for; so is a cancel, so that a child has undone its work before its parent begins to.
+A child run is driven like every other run, by any worker. The parent's call is in flight while
+the child works. All that happens here is to start the child, to send it controls, and to wait
+until it rests. The id of the child follows from the id of the call, so that every attempt, in
+every process, finds the same child.
+
+- **Questions.** An ask of the child is opened on the parent as well (`AskPerson(child=True)`),
+  and the parent's call waits for it. It can be answered on either run. An answer on the parent
+  starts the call again, which passes the answer on to the child. An answer on the child makes
+  the parent's ask moot (`update_parent`).
+- **A child that does not go on by itself** (paused at a cap or by a person, taken over, halted)
+  is shown on the parent as a question, too.
+- **Pause, cancel and halt** of the parent are passed on (`send_control`). The parent's call
+  ends when the child rests. So a parent is paused only when its children are, and a child has
+  undone its work before its parent begins to undo.
+- **Undo.** To undo or release a child call is to cancel the child (`end_child`).
+
+Every control that is passed on may be sent more than once: after a crash, or by two tasks. It
+is harmless, as `decide` answers *already so*, or because it has a request id.
 """
 
 from collections.abc import Collection, Iterable
@@ -37,16 +51,17 @@ from midrun.errors import (
 from midrun.ports.store import Halt
 
 AGAIN_S: Final = 0.25
-"""How long to wait before a store that cannot write is tried again."""
+"""Seconds between two attempts to reach a store that cannot write at present."""
 
 HELD: Final = frozenset({Phase.PAUSING, Phase.PAUSED, Phase.HALTED})
+"""Phases of a parent in which its children are not driven."""
 
 TROUBLE: Final = (StoreBusy, StoreFull, StoreUnreachable)
-"""What a store is in for a while. Nothing is known of a child then, least of all its end."""
+"""Temporary errors of a store. They say nothing about the child, so they are waited out."""
 
 
 async def attend(means: Means, agent: Agent, flight: Flight, state: State) -> Close | AskPerson:
-    """Have the child of a call work, and wait for what becomes of it."""
+    """Start the child run of a call, and wait for its end or its question."""
     call, epoch = flight.call, state.epoch
     tool = agent.tools.get(call.use.tool)
     if tool is None or tool.agent is None:
@@ -61,7 +76,8 @@ async def attend(means: Means, agent: Agent, flight: Flight, state: State) -> Cl
                 return await _attended(means, tool.agent, flight, state, child)
             except TROUBLE:
                 await anyio.sleep(AGAIN_S)
-    # This process is being left: whoever drives the run next attends to the same child.
+    # The scope was cancelled: this worker gives the run back. The child is not stopped; the
+    # next worker makes the call again and finds the same child.
     return Close(epoch=epoch, outcome=CallAborted(call=call.id))
 
 
@@ -69,31 +85,34 @@ async def _attended(
     means: Means, agent: Delegate, flight: Flight, state: State, child: RunId
 ) -> Close | AskPerson:
     await _begin(means, agent, flight, state, child)
-    await pass_on(means, state.run, flight)  # what was asked before the child was there
+    await pass_on(means, state.run, flight)  # a control that came before the child existed
     await _pass_decisions(means, state, flight.call.id, child)
     await _resume(means, state.run, child)
-    with means.news.of(child) as bell:
+    # Subscribe before the first look: a change between the look and the wait sets the wakeup.
+    with means.news.of(child) as wakeup:
         while True:
             row = await means.store.row(child)
             if row.head.phase is Phase.PAUSED and not flight.stop:
-                await _resume(means, state.run, child)  # it was held a moment too long
+                # The parent's pause was withdrawn, but had reached the child before.
+                await _resume(means, state.run, child)
             if row.head.phase in RESTS:
-                found = await load(means.store, child)
-                end_ = _end(flight, state, found)
-                if end_ is None and await _rests_alone(means, state, found):
-                    end_ = _stands(found, flight, state)
-                if end_ is not None:
-                    return end_
-            await bell.wait()
+                child_state = await load(means.store, child)
+                ending = _end(flight, state, child_state)
+                if ending is None and await _rests_alone(means, state, child_state):
+                    ending = _stands(child_state, flight, state)
+                if ending is not None:
+                    return ending
+            await wakeup.wait()
 
 
 def _end(flight: Flight, state: State, child: State) -> Close | AskPerson | None:
-    """Return what a child that rests means for its call; None: it is waited for."""
+    """Return the end of the call for a child that rests; None: keep waiting."""
     call, epoch = flight.call.id, state.epoch
     match child.phase:
+        # A child that has completed counts, even if its parent is stopping: its work is done.
         case Phase.COMPLETED:
-            led = tuple(name for name in child.steered_by if name not in state.steered_by)
-            done = CallDone(call=call, result=child.output, steered_by=led)
+            steered = tuple(name for name in child.steered_by if name not in state.steered_by)
+            done = CallDone(call=call, result=child.output, steered_by=steered)
             return Close(epoch=epoch, outcome=done)
         case Phase.FAILED if not flight.stop:
             error = child.error.error if child.error else "it failed"
@@ -103,6 +122,7 @@ def _end(flight: Flight, state: State, child: State) -> Close | AskPerson | None
             return Close(epoch=epoch, outcome=CallFailed(call=call, error=error))
         case Phase.WAITING if not flight.stop and child.open_asks:
             return _asked(child, flight, state)
+        # The parent is being stopped, and the child rests: the control has arrived.
         case _ if flight.stop:
             return Close(epoch=epoch, outcome=CallAborted(call=call))
         case _:
@@ -110,31 +130,32 @@ def _end(flight: Flight, state: State, child: State) -> Close | AskPerson | None
 
 
 async def _rests_alone(means: Means, parent: State, child: State) -> bool:
-    """Tell whether the child rests for a reason of its own, which a person must see to."""
+    """Tell whether the child rests for a reason of its own, and not with its parent."""
     if child.phase is Phase.PAUSED:
         return child.hold is None or child.hold.by != _parent(parent.run).name
     if child.phase is not Phase.HALTED:
         return False
+    # A halt that covers both is the parent's reason as well: they continue together.
     halts = await means.store.halts()
     return _covered(child, halts) and not _covered(parent, halts)
 
 
 def _covered(state: State, halts: Iterable[Halt]) -> bool:
-    spec = state.started
-    return any(halt.covers(state.run, spec.agent, spec.labels) for halt in halts)
+    started = state.started
+    return any(halt.covers(state.run, started.agent, started.labels) for halt in halts)
 
 
 def _stands(child: State, flight: Flight, state: State) -> AskPerson:
-    """Show on the parent that its child does not go on by itself, and what would help."""
+    """Return a question on the parent that says why its child does not go on."""
     hold = child.hold or Hold()
-    why, help_ = f"is paused by {hold.by or 'somebody'}", "answer anything to let it go on"
+    reason, remedy = f"is paused by {hold.by or 'somebody'}", "answer anything to let it go on"
     if child.phase is Phase.HALTED:
-        why, help_ = "is halted", "it goes on when the latch is lifted"
+        reason, remedy = "is halted", "it goes on when the latch is lifted"
     elif child.wheel:
-        why, help_ = f"was taken over by {child.wheel}", "it goes on when it is handed back"
+        reason, remedy = f"was taken over by {child.wheel}", "it goes on when it is handed back"
     elif hold.why == "cap" and hold.cap:
-        why = f"is paused at its {hold.cap.removesuffix('s').replace('_', ' ')} cap"
-        help_ = f'raise it there, or answer with the new bound: {{"{hold.cap}": …}}'
+        reason = f"is paused at its {hold.cap.removesuffix('s').replace('_', ' ')} cap"
+        remedy = f'raise it there, or answer with the new bound: {{"{hold.cap}": …}}'
     data: Json = {
         "run": child.run,
         "ask": "",
@@ -146,26 +167,26 @@ def _stands(child: State, flight: Flight, state: State) -> AskPerson:
     return AskPerson(
         epoch=state.epoch,
         call=flight.call.id,
-        question=f"Child {child.run} {why}: {help_}.",
+        question=f"Child {child.run} {reason}: {remedy}.",
         data=data,
         child=True,
         of="question",
-        audience="operator" if hold.cap else "",  # as for every cap that is raised over HTTP
+        audience="operator" if hold.cap else "",  # only operators may raise caps over HTTP
     )
 
 
 def _asked(child: State, flight: Flight, state: State) -> AskPerson:
-    """Show the first thing that the child asks on its parent."""
+    """Return the first open ask of the child as an ask of its parent."""
     ask = child.asks[child.open_asks[0] - 1]
-    about = child.call(ask.call)
+    call = child.call(ask.call)
     data: Json = {
         "run": child.run,
         "ask": ask.id,
         "kind": ask.kind,
-        "tool": about.use.tool if about else "",
-        "why": about.use.why if about else "",
+        "tool": call.use.tool if call else "",
+        "why": call.use.why if call else "",
         "data": ask.data,
-        **_hidden(ask, about),
+        **_hidden(ask, call),
     }
     return AskPerson(
         epoch=state.epoch,
@@ -178,7 +199,7 @@ def _asked(child: State, flight: Flight, state: State) -> AskPerson:
         four_eyes=ask.four_eyes,
         excluded=ask.excluded,
         expires=ask.expires,
-        continuation=None if ask.continuation is None else {},  # so that it can be declined
+        continuation=None if ask.continuation is None else {},  # with one it can be declined
     )
 
 
@@ -189,14 +210,14 @@ def _hidden(ask: Ask, about: Call | None) -> dict[str, Json]:
     words, approvable = check_hidden(ask, about.use)
     inner = ask.data if ask.ask_kind == "child" and isinstance(ask.data, dict) else {}
     secret = inner.get("secret") or list(about.use.traits.secret)
-    told = {"hidden": words, "unapprovable": not approvable, "secret": secret}
-    return {name: value for name, value in told.items() if value}
+    facts = {"hidden": words, "unapprovable": not approvable, "secret": secret}
+    return {name: value for name, value in facts.items() if value}
 
 
 async def _begin(
     means: Means, agent: Delegate, flight: Flight, state: State, child: RunId
 ) -> None:
-    """Start the child, unless an earlier attempt has; its id follows from the call's."""
+    """Create the child run, unless an earlier attempt has created it."""
     args = flight.call.use.args
     task = args.get("task", "") if isinstance(args, dict) else ""
     started = RunStarted(
@@ -213,31 +234,36 @@ async def _begin(
     try:
         appended = await means.store.create(child, [started], head=head)
     except RunExists:
-        return
+        return  # created by an earlier attempt, perhaps in another process
     means.hear(child, apply(empty, [started], appended.at))
 
 
 async def _pass_decisions(means: Means, state: State, call: str, child: RunId) -> None:
-    """Pass on to the child what somebody decided on its parent."""
+    """Send the child the answers that were given on its parent."""
+    # All answers ever given for this call, also those that were sent before: the child may have
+    # missed one in a crash. An ask that is closed on the child is skipped.
     for ask in state.asks:
         if ask.call != call or ask.closed != "answered" or ask.decision is None:
             continue
-        if not (meant := find_child_ask(ask)):
+        if not (child_ask_id := find_child_ask(ask)):
             await _bring(means, child, _let_go(state.run, ask, ask.decision.value))
             continue
-        found = await load(means.store, child)
-        open_now = found.ask(meant)
-        if open_now is not None and not open_now.closed:
-            ruled = await bring(means.store, found, _decided(ask, open_now.id), means.clock)
-            means.hear(child, ruled.after)
+        child_state = await load(means.store, child)
+        child_ask = child_state.ask(child_ask_id)
+        if child_ask is not None and not child_ask.closed:
+            result = await bring(
+                means.store, child_state, _decided(ask, child_ask.id), means.clock
+            )
+            means.hear(child, result.after)
 
 
 def _let_go(parent: RunId, ask: Ask, answer: Json) -> c.Resume:
-    """Return what an answer about a child that rests means: go on, with these bounds if given.
+    """Return the control for an answer about a child that rests: resume it.
 
-    Under a request id of its own, so that it is applied once however often it is passed on.
+    The answer may hold new caps. The control has a request id that follows from the ask, so
+    that it is applied once, however often it is sent.
     """
-    # The ruling refuses bounds of a user; an older version may have recorded such an answer.
+    # `decide` refuses caps from a user. An older version may have recorded such an answer.
     caps = read_child_caps(ask, answer) if ask.role == "operator" else {}
     by = Actor(name=ask.by, role=ask.role)
     return c.Resume(caps=caps, by=by, request=f"{parent}/{ask.id}")
@@ -256,88 +282,101 @@ def _decided(ask: Ask, meant: AskId) -> c.Control:
 
 
 async def _resume(means: Means, parent: RunId, child: RunId) -> None:
-    """Let a child go on that was paused with its parent, and only for that."""
-    found = await load(means.store, child)
-    hold = found.hold
-    if found.phase is Phase.PAUSED and hold is not None and hold.by == _parent(parent).name:
-        ruled = await bring(means.store, found, c.Resume(by=_parent(parent)), means.clock)
-        means.hear(child, ruled.after)
+    """Resume a child that its parent has paused; leave every other pause alone."""
+    child_state = await load(means.store, child)
+    hold = child_state.hold
+    if (
+        child_state.phase is Phase.PAUSED
+        and hold is not None
+        and hold.by == _parent(parent).name
+    ):
+        result = await bring(
+            means.store, child_state, c.Resume(by=_parent(parent)), means.clock
+        )
+        means.hear(child, result.after)
 
 
 async def _rested(means: Means, child: RunId, phases: Collection[Phase]) -> State:
     """Wait until the child is in one of `phases`."""
-    with means.news.of(child) as bell:
+    with means.news.of(child) as wakeup:
         while True:
             row = await means.store.row(child)
             if row.head.phase in phases:
                 return await load(means.store, child)
-            await bell.wait()
+            await wakeup.wait()
 
 
 async def pass_on(means: Means, parent: RunId, flight: Flight) -> None:
-    """Pass what was asked of the parent on to the child of a call in flight."""
-    order, by = flight.passed_on, _parent(parent)
-    if order is None:
+    """Send the child of a call in flight the control that its parent got; retry on errors."""
+    effect, by = flight.passed_on, _parent(parent)
+    if effect is None:
         return
     control: c.Control = c.Halt(by=by)
-    if order.control == "pause":
-        control = c.Pause(now=order.now, by=by)
-    elif order.control == "cancel":
-        control = c.Cancel(undo=order.undo, by=by)
+    if effect.control == "pause":
+        control = c.Pause(now=effect.now, by=by)
+    elif effect.control == "cancel":
+        control = c.Cancel(undo=effect.undo, by=by)
     while not flight.over:
         try:
-            await _bring(means, order.child, control)
+            await _bring(means, effect.child, control)
         except RunNotFound:
-            return  # it is told as soon as it is there
+            return  # `_wait_for_child` sends it when it has created the child
         except StoreError:
             await anyio.sleep(AGAIN_S)
         else:
-            means.news.tell(order.child)  # it may rest already: then its call ends now
+            # The child may rest already, so that the control changes nothing and no change is
+            # announced. Wake the waiter: with `stop_reason` set, it ends the call now.
+            means.news.tell(effect.child)
             return
 
 
 async def end(means: Means, parent: State, child: RunId) -> str:
-    """End a child that its parent leaves behind or takes back, and wait until it has undone.
+    """Cancel a child run and wait until it has undone its work; retry on store errors.
 
-    Returns what it could not undo, in words; nothing if it left nothing.
+    Returns a text that says how many calls it could not undo or release, "" if none.
     """
     while True:
         try:
-            left = len((await _ended(means, parent, child)).residue)
+            count = len((await _ended(means, parent, child)).residue)
         except RunNotFound:
-            return ""  # it was never begun
+            return ""  # it was never created
         except TROUBLE:
             await anyio.sleep(AGAIN_S)
         else:
-            return f"run {child} could not undo or release {left} of its calls" if left else ""
+            return (
+                f"run {child} could not undo or release {count} of its calls" if count else ""
+            )
 
 
 async def _ended(means: Means, parent: State, child: RunId) -> State:
+    # Without a cancel of the parent, the child was left behind, by a redirect for example.
     undo: UndoSet = parent.cancel.undo if parent.cancel else "in_flight"
     by = _parent(parent.run)
     await _bring(means, child, c.Cancel(undo=undo, by=by))
-    ended = await _rested(means, child, TERMINAL)
-    if undo == "all":  # also what it had done when it ended, before anybody told it
+    child_state = await _rested(means, child, TERMINAL)
+    if undo == "all":
+        # The child may have completed before the cancel came. Then it undoes all its work now.
         await _bring(means, child, TakeBack(parent=parent.run))
-        ended = await _rested(means, child, TERMINAL)
-    if ended.residue and parent.retried:
-        # Once for each time that somebody wants the parent's undo retried, by whatever driver.
+        child_state = await _rested(means, child, TERMINAL)
+    if child_state.residue and parent.retried:
+        # Once for each retry of the parent's undo: the request id makes a repetition by another
+        # worker harmless.
         request = f"{parent.run}/undo/{parent.retried}"
         await _bring(means, child, c.RetryUndo(by=by, request=request))
-        ended = await _rested(means, child, TERMINAL)
-    return ended
+        child_state = await _rested(means, child, TERMINAL)
+    return child_state
 
 
 async def _bring(means: Means, child: RunId, given: Given) -> None:
-    ruled = await bring(means.store, await load(means.store, child), given, means.clock)
-    if ruled.entries:
-        means.hear(child, ruled.after)
+    result = await bring(means.store, await load(means.store, child), given, means.clock)
+    if result.entries:
+        means.hear(child, result.after)
 
 
 async def tell_parent(means: Means, child: State) -> bool:
-    """Tell a parent that its child's ask was settled on the child; False: do not drive it.
+    """Close asks on the parent that were settled on `child`; False: do not drive the child.
 
-    A child is not driven while its parent is held: it is paused with it.
+    While its parent is paused or halted, a child is not driven: it is paused here instead.
     """
     origin = child.started.parent
     if origin is None:
@@ -349,8 +388,8 @@ async def tell_parent(means: Means, child: State) -> bool:
     for number in parent.open_asks:
         ask = parent.asks[number - 1]
         if ask.ask_kind == "child" and ask.call == origin.call and _moot(ask, child):
-            ruled = await bring(means.store, parent, AskMoot(ask=ask.id), means.clock)
-            means.hear(origin.run, ruled.after)
+            result = await bring(means.store, parent, AskMoot(ask=ask.id), means.clock)
+            means.hear(origin.run, result.after)
     if parent.phase in HELD and child.phase in {Phase.QUEUED, Phase.RUNNING}:
         await _bring(means, child.run, c.Pause(by=_parent(origin.run)))
         return False
@@ -358,10 +397,10 @@ async def tell_parent(means: Means, child: State) -> bool:
 
 
 def _moot(ask: Ask, child: State) -> bool:
-    if not (meant := find_child_ask(ask)):
+    if not (child_ask_id := find_child_ask(ask)):
         return child.phase not in {Phase.PAUSED, Phase.HALTED} and not child.wheel
-    found = child.ask(meant)
-    return found is None or bool(found.closed)
+    child_ask = child.ask(child_ask_id)
+    return child_ask is None or bool(child_ask.closed)
 
 
 def _parent(run: RunId) -> Actor:

@@ -1,4 +1,4 @@
-"""The means: what drivers of one process share. Everything from outside is handed in here."""
+"""The driver context: the objects that all run loops of one worker share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,13 @@ from midrun.ports.store import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Means:
-    """What a driver works with. `chance` returns numbers between 0 and 1."""
+    """The dependencies of run loops and dispatchers, built once by the worker.
+
+    `on_appended` is called with the new state of a run after this process appended to it, for
+    example to a child run, so that the worker need not wait for the store's notification.
+    `get_limits` returns the concurrency limits that apply to a run. `random_unit` returns
+    random numbers between 0 and 1, which spread retries.
+    """
 
     store: Store
     holder: Holder
@@ -31,13 +37,13 @@ class Means:
     model_of: Callable[[Agent], Model]
     zygote: Zygote
     user_tasks: UserTasks
-    threads: CapacityLimiter  # of tools that block one; nobody else's
+    threads: CapacityLimiter  # for tools in threads, so that they do not use up AnyIO's own
     live: Live
     news: News
-    vault: Vault  # of secrets, which the journal must not have
-    hear: Callable[[RunId, State], None]  # of what was just appended to a run, here
-    limits_on: Callable[[State], Mapping[str, int]]  # of the fleet, on taking a run up
+    vault: Vault
+    hear: Callable[[RunId, State], None]
+    limits_on: Callable[[State], Mapping[str, int]]
     clock: Clock
     chance: Callable[[], float]
-    alone: Alone = field(default_factory=Alone)  # who makes a call that may kill
-    tasks: TaskGroup  # where calls run: one that ignores its abort must not hold up its run
+    alone: Alone = field(default_factory=Alone)
+    tasks: TaskGroup  # the worker's: a call that ignores its abort must not hold up its run

@@ -1,4 +1,4 @@
-"""Deltas: what is said or shown between two entries, and what was said so far."""
+"""Deltas: the live output of a call, and a transcript of it for new watchers."""
 
 from collections.abc import Iterator
 from typing import Final, Literal
@@ -9,19 +9,19 @@ from msgspec.structs import replace
 from midrun.core.ids import CallId, RunId
 
 SPOKEN: Final = frozenset({"text", "thinking", "args"})
-"""Kinds that go on where the last one ended."""
+"""Kinds whose text continues the delta before it."""
 
 
 class Delta(Struct, frozen=True, kw_only=True):
-    """Something that was said or shown between two entries.
+    """A piece of live output between two journal entries.
 
-    `kind` is text, thinking or args for a model that speaks (args are those of the call that it
-    is about to ask for, and `tool` is its name), note for a tool's own line, and not_responding
-    for a call that should have stopped by now.
+    `kind` is text, thinking or args for the stream of a model (args are the arguments of the
+    call that the model is writing, and `tool` is the name of its tool), note for a line of a
+    tool, and not_responding for a call that should have stopped by now.
 
-    `text` goes on where the last delta of the same call and kind ended. With `opening` it is
-    everything so far instead: whoever begins to watch in the middle is given that first,
-    whoever could not be told everything is given it again, and another attempt begins with it.
+    `text` continues the last delta of the same call and kind. With `opening` it replaces it: it
+    is all of the text so far. A new watcher gets that first, a watcher that was too slow gets
+    it again, and the second attempt of a call begins with it.
     """
 
     run: RunId
@@ -30,21 +30,23 @@ class Delta(Struct, frozen=True, kw_only=True):
     text: str = ""
     tool: str = ""
     opening: bool = False
-    seq: None = None  # an entry has one; this is none
+    seq: None = None  # a delta is no entry; clients tell them apart by this
 
 
 class Saying:
-    """What one call has said and shown so far, for whoever comes in the middle of it.
+    """The live output of one call so far, for watchers that begin in the middle of it.
 
-    `again`: it is not its first attempt. Somebody may still have the words of the one before.
+    `is_retry` says that it is not the first attempt: watchers may still show the text of the
+    attempt before. Until a kind has been shown once with `opening`, it is *stale*: its next
+    delta must replace the old text.
     """
 
     __slots__ = ("_begun", "_stale", "_texts")
 
     def __init__(self, *, again: bool = False) -> None:
         self._stale = set(SPOKEN) if again else set()
-        self._begun: dict[str, Delta] = {}
-        self._texts: dict[str, list[str]] = {}
+        self._begun: dict[str, Delta] = {}  # by kind: the delta with which its text began
+        self._texts: dict[str, list[str]] = {}  # by kind: all pieces since then
 
     def __bool__(self) -> bool:
         return bool(self._begun)
@@ -55,7 +57,8 @@ class Saying:
         return "not_responding" in self._begun
 
     def add(self, delta: Delta) -> None:
-        """Add what was said or shown last."""
+        """Add the newest delta."""
+        # Arguments of another tool begin a new text: the model has gone on to its next call.
         begun = self._begun.get(delta.kind)
         goes_on = begun is not None and begun.tool == delta.tool and delta.kind in SPOKEN
         if goes_on and not delta.opening:
@@ -65,15 +68,15 @@ class Saying:
             self._texts[delta.kind] = [delta.text]
 
     def told(self, delta: Delta) -> Delta:
-        """Return the delta that was added last as it is told; in place of stale words, all."""
+        """Return the delta to send for `delta`, just added: all of the text if it is stale."""
         return self._opening(delta.kind) if delta.kind in self._stale else delta
 
     def shown(self, delta: Delta) -> None:
-        """Take note that `delta` was told: nobody has stale words of its kind any more."""
+        """Note that `delta` was sent, so that its kind is not stale any more."""
         self._stale.discard(delta.kind)
 
     def openings(self) -> Iterator[Delta]:
-        """Give all of it, one delta for each kind."""
+        """Yield the whole output so far, one delta for each kind."""
         for kind in self._begun:
             yield self._opening(kind)
 

@@ -1,10 +1,14 @@
-"""Running user functions: in the loop, in a process that can be killed, or in a thread.
+"""Runs the functions of tools: in the event loop, in a process, or in a thread.
 
-- **async** runs in the event loop, in an asyncio task of its own, and is cancelled there
-  (`user_tasks.py`).
-- **blocking** and found by its name runs in a process of its own, which can really be killed.
-- **blocking** otherwise (a closure, a method, `in_process=True`) runs in a thread, which nobody
-  can stop: told to stop, it has its grace to end by itself, and then its outcome is unknown.
+- **async**: in the event loop, in an asyncio task of its own. It is stopped by cancelling that
+  task (`user_tasks`).
+- **blocking, importable by name**: in a child process of the zygote (`subprocess`). It is
+  stopped by SIGTERM, and SIGKILL after the grace.
+- **blocking otherwise** (a closure, a method, `in_process=True`): in a thread. Nothing can stop
+  a thread. It has its grace to end by itself; after that its outcome is unknown.
+
+In all three the function ends as one `FunctionOutcome`, and an exception that it raises is one,
+too.
 """
 
 from collections.abc import Awaitable, Callable
@@ -44,11 +48,11 @@ from midrun.driver.user_tasks import THREADS
 from midrun.errors import NotJson, TooLarge
 
 End: TypeAlias = Outcome | None
-"""How a function ended; None if it was stopped before it could."""
+"""The end of a function; None if it was stopped before it returned or raised."""
 
 
 class Performance:
-    """One function of a tool, run for one flight."""
+    """Runs one function of a tool for one call in flight."""
 
     def __init__(
         self, means: Means, agent: Agent, tool: Tool, flight: Flight, state: State
@@ -63,40 +67,43 @@ class Performance:
 
     @cached_property
     def _facts(self) -> CallFacts:
-        """What the call knows of itself, for a function that wants to know."""
-        run, flight = self._run, self._flight
-        original = call_key(run, flight.call.id)
-        cleans = flight.form in {"undo", "release"}
+        """The facts about the call that a function gets through its `Call` argument."""
+        run, in_flight = self._run, self._flight
+        original = call_key(run, in_flight.call.id)
+        # A cleanup has an idempotency key of its own, the same for all its attempts. It also
+        # gets the key of the call that it cleans up after, as `original`.
+        is_cleanup = in_flight.form in {"undo", "release"}
         return CallFacts(
-            key=undo_key(run, flight.call.id, flight.action) if cleans else original,
+            key=undo_key(run, in_flight.call.id, in_flight.action) if is_cleanup else original,
             original=original,
             run_id=run,
             epoch=self._epoch,
-            attempt=flight.attempt,
-            progress=flight.call.progress,
+            attempt=in_flight.attempt,
+            progress=in_flight.call.progress,
         )
 
     @property
     def _label(self) -> str:
         """The name of the function in the log."""
-        flight = self._flight
-        hook = "" if flight.form == "call" else f"{flight.form} of "
-        return f"{hook}tool {self._tool.name} (call {flight.call.id} of run {self._run})"
+        in_flight = self._flight
+        hook = "" if in_flight.form == "call" else f"{in_flight.form} of "
+        return f"{hook}tool {self._tool.name} (call {in_flight.call.id} of run {self._run})"
 
     async def tool(self, arguments: dict[str, object]) -> End:
-        """Make the call with these arguments."""
+        """Run the tool's own function with `arguments`."""
         tool = self._tool
-        given = (self._call(tool.fn),) if tool.takes_call else ()
-        work = partial(tool.fn, *given, **arguments)
+        call_args = (self._call(tool.fn),) if tool.takes_call else ()
+        work = partial(tool.fn, *call_args, **arguments)
         return await self._carry_out(tool, work, "tool", self._flight.call.use.args)
 
     async def hook(self, function: Function, *args: Json) -> End:
-        """Run an undo, a release or a check: with the call, and then `args`."""
+        """Run an undo, a release or a check with a `Call`, then `args`."""
         work = partial(function, self._call(function), *args)
         return await self._carry_out(function, work, "hook", list(args))
 
     def blocks_thread(self, what: Function | Tool) -> bool:
-        """Tell whether it runs where nobody can stop it."""
+        """Tell whether the function runs in a thread, which cannot be stopped."""
+        # The same decision as in `_run_function`, made before the function runs.
         function = what.fn if isinstance(what, Tool) else what
         if is_async(function):
             return False
@@ -112,28 +119,29 @@ class Performance:
         in_loop = what.is_async if isinstance(what, Tool) else is_async(what)
         if in_loop:
             return await self._in_loop(cast("Callable[[], Awaitable[object]]", work), form)
-        place = None if self._tool.in_process else place_of(what)
-        if place is None:
+        # A closure or a method has no importable name, so no other process can find it.
+        target = None if self._tool.in_process else place_of(what)
+        if target is None:
             return await self._in_thread(work, form)
-        errand = Errand(target=place, form=form, args=args, call=self._facts)
-        return await self._in_process(errand)
+        task = Errand(target=target, form=form, args=args, call=self._facts)
+        return await self._in_process(task)
 
     async def _in_loop(self, work: Callable[[], Awaitable[object]], form: ErrandForm) -> End:
-        flight = self._flight
-        with flight.scope:
+        in_flight = self._flight
+        with in_flight.scope:
             try:
                 value = await self._means.user_tasks.run(
-                    work, label=self._label, grace=self._grace, flight=flight
+                    work, label=self._label, grace=self._grace, flight=in_flight
                 )
             except BaseException as error:
                 if must_go_on(error):
                     raise
                 return end_of(error)
             return await _returned_in_slices(value, form)
-        return None
+        return None  # the scope was cancelled, and the function had no outcome of its own
 
     async def _in_process(self, errand: Errand) -> End:
-        running = None
+        process_call = None
         with self._flight.scope:
             async with self._means.zygote.running(
                 errand,
@@ -141,18 +149,21 @@ class Performance:
                 save=self._flight.save,
                 note=self._note,
                 grace=self._grace,
-            ) as running:
-                await running.outcome()
-        # Only now: what finished within its grace has its outcome, cancelled or not.
-        ended = None if running is None else running.ended
-        if isinstance(ended, Died) and not (self._flight.stop or self._means.holder.alive()):
-            # The zygote has killed it because the lease lapsed. That says nothing about the
-            # call: the drive is dropped, and the next one finds it as it finds any orphan.
+            ) as process_call:
+                await process_call.outcome()
+        # Leaving the context of `run_process` has stopped the process and waited for its end.
+        # A function that finished within its grace has its outcome, cancelled or not.
+        outcome = None if process_call is None else process_call.ended
+        if isinstance(outcome, Died) and not (self._flight.stop or self._means.holder.alive()):
+            # The zygote has killed it because the lease lapsed (see `protocol.Deadline`). The
+            # call did not crash, so its death must not become its outcome: the run loop is
+            # dropped, and the next lease closes the call as unknown.
             self._means.holder.on_fence()
-        return ended
+        return outcome
 
     async def _in_thread(self, work: Callable[[], object], form: ErrandForm) -> End:
-        """Nothing reaches a thread: it is waited for, unless the process itself is left."""
+        # Outside of the scope of the call: cancelling the wait would not stop the thread. Only
+        # the shutdown of the worker ends the wait, and leaves the thread behind.
         return await anyio.to_thread.run_sync(
             partial(_end, work, form, self._label),
             abandon_on_cancel=True,
@@ -161,7 +172,8 @@ class Performance:
 
     def _call(self, function: Function) -> Call:
         facts, save, note = self._facts, self._flight.save, self._note
-        # In a thread nothing can be awaited: there, the work is done when the call returns.
+        # A blocking function cannot await: its `save` and `note` hop to the event loop and
+        # return when they are done.
         blocks = not is_async(function)
         return Call(
             key=facts.key,
@@ -183,7 +195,7 @@ class Performance:
 
 
 def _end(work: Callable[[], object], form: ErrandForm, label: str) -> Outcome:
-    """Do `work` in a thread and return its outcome; Ctrl-C is never raised there."""
+    """Run `work` in a thread and return its outcome; Ctrl-C is never raised there."""
     THREADS.add(label)
     try:
         return _returned(work(), form)
@@ -194,7 +206,10 @@ def _end(work: Callable[[], object], form: ErrandForm, label: str) -> Outcome:
 
 
 async def _returned_in_slices(value: object, form: ErrandForm) -> Returned | NotDone | Raised:
-    """Check a returned value, as `_returned` does; walk a large one in slices."""
+    """Check a returned value as `_make_return_outcome` does, and a large one in slices.
+
+    A large value would block the event loop: first try with a small size limit.
+    """
     try:
         checked(value, "result", QUICK)
     except NotJson:
@@ -209,9 +224,13 @@ async def _returned_in_slices(value: object, form: ErrandForm) -> Returned | Not
 
 
 def _returned(value: object, form: ErrandForm) -> Returned | NotDone | Raised:
-    """Take what came back; that it is not JSON does not undo what has happened."""
-    if (unmade := unrun(value, form)) is not None:
-        return unmade
+    """Return the outcome for a returned value.
+
+    A value that is not JSON does not make the call a failure: its effect has happened. The
+    outcome describes the value in words then.
+    """
+    if (not_run := unrun(value, form)) is not None:
+        return not_run
     if value is NOT_DONE:
         return NotDone()
     try:

@@ -1,13 +1,30 @@
-"""The holder: this process as the store knows it, alive for as long as its beats are fresh.
+"""The lease heartbeat: keeps the leases of this process alive, and notices when they lapse.
 
-Beats come from a thread of their own: a tool that blocks the event loop must not cost the
-process its leases. How far the loop is behind goes with each beat, for those who look.
+A worker has one row in the store, its *holder*, with the time of its last heartbeat. All leases
+of the worker are valid while that heartbeat is younger than the time to live (TTL). So one
+heartbeat keeps all of them alive, however many runs the worker drives.
 
-A process that was frozen, suspended, or cut off from its store cannot know what happened since.
-It fences itself: past the moment at which others may have taken its leases it acts no more, and
-everything that it drives is dropped whole and taken anew. That moment is judged by a clock that
-also counts the time in which a laptop sleeps, never by the wall clock. Safety does not rest on
-it: the store refuses an old epoch whatever any clock says.
+**Two loops.** Heartbeats are sent from a thread with an event loop of its own: a tool that
+blocks the main event loop must not cost the worker its leases. The main event loop only ticks
+(`_tick_loop`). Each heartbeat carries the lag of that tick, so that a blocked worker can be
+seen from outside.
+
+**Self-fencing.** A process that was frozen (a suspended laptop, SIGSTOP, a paused VM) or cut
+off from the store cannot know whether another worker has taken its runs meanwhile. So it stops
+by itself before that can happen. `_valid_until` is set to the moment *before* the heartbeat was
+sent plus 80 % of the TTL. The store counts the TTL from when it received the heartbeat, so by
+its clock the lease is still valid when `_valid_until` has passed here. From then on `is_alive`
+is False, no call starts, and the next tick calls `on_lease_lost`: the worker drops all its run
+loops whole and takes the runs again, each under a new epoch.
+
+A lapsed lease must not be renewed silently. After a freeze the heartbeat thread may run before
+the main loop does. If it sent a heartbeat then, the run loops would continue on a state that
+another worker may have changed. So the thread renews only a lease that is still valid; after a
+lapse only `ensure_fresh`, in the main loop, sends a heartbeat, once everything is dropped.
+
+All times are read from a clock that also counts while the machine sleeps, never from the wall
+clock. Safety does not depend on any of this: the store compares the epoch in every append and
+refuses an old one. Self-fencing only keeps a worker from making calls that it cannot record.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -24,18 +41,19 @@ from midrun.ports.environment import boottime
 from midrun.ports.store import Store
 
 BEATS: Final = 6
-"""Beats in one time to live."""
+"""Heartbeats in one time to live. A few may be lost before the lease lapses."""
 
 MARGIN: Final = 0.2
-"""The part of the time to live in which a process that has not beaten acts no more."""
+"""The last part of the time to live, in which this process does not act any more."""
 
 
 class Holder:
-    """Keeps the leases of one process alive, and says when it must not count on them.
+    """Sends heartbeats for the leases of one process, and reports when they have lapsed.
 
-    `on_fence` is called in the event loop once the process has lost the right to act.
-    `on_renewed` is called with the moment until which it may act, by `clock`, whenever the
-    store has accepted a beat: in the event loop, or in the thread that beats.
+    `on_lease_lost` is called in the main event loop when the leases may be lost; it may be
+    called more than once for the same lapse. `on_renewed` is called whenever the store has
+    accepted a heartbeat, with the moment by `clock` until which this process may act. It is
+    called in the main event loop or in the heartbeat thread.
     """
 
     def __init__(
@@ -55,24 +73,28 @@ class Holder:
         self._ttl = ttl
         self._clock = clock
         self._period = ttl.total_seconds() / BEATS
-        self._until = -1.0  # by our clock: the end of the last beat that the store took
-        self._ticked = 0.0
+        # The heartbeat thread reads these values without a lock, and both threads write
+        # `_valid_until`. Each is replaced as a whole; a reader that still sees the older moment
+        # stops earlier, which is safe.
+        self._until = -1.0  # by our clock: may act until then; negative: no heartbeat sent yet
+        self._ticked = 0.0  # the last tick of the main event loop
         self._leases = 0
 
     @property
     def lag(self) -> float:
-        """How many seconds the event loop is behind its own tick."""
+        """Seconds by which the main event loop is late with its tick."""
         return max(0.0, self._clock() - self._ticked - self._period)
 
     def alive(self) -> bool:
-        """Tell whether this process may still act on its leases: the last look."""
+        """Tell whether this process may still act on its leases."""
         return self._clock() < self._until
 
     async def ready(self) -> None:
-        """Be alive in the store's eyes before a lease is taken; what had lapsed is dropped.
+        """Send a heartbeat unless the last one is fresh; call this before taking a lease.
 
-        And for a while yet: without leases nobody has beaten, and the last beat may be about to
-        lapse before the next one comes.
+        Without leases the thread sends no heartbeats, so the last one may be old. Two periods
+        of it must be left: the next heartbeat of the thread is up to one period away, and takes
+        time itself. Leases that had lapsed are dropped first.
         """
         now = self._clock()
         if now < self._until - 2 * self._period:
@@ -82,16 +104,16 @@ class Holder:
         await self._beat(now)
 
     def took(self) -> None:
-        """Count a lease: while there is one, the holder beats."""
+        """Count one lease more; heartbeats are sent while there is one."""
         self._leases += 1
 
     def gave_back(self) -> None:
-        """Count a lease less."""
+        """Count one lease less."""
         self._leases -= 1
 
     @asynccontextmanager
     async def beating(self) -> AsyncIterator[None]:
-        """Beat for as long as the context is open; then let go of what is still held."""
+        """Send heartbeats while the context is open; then free the leases that are left."""
         self._ticked = self._clock()
         with start_blocking_portal(name="midrun-heartbeat") as portal:
             beats = portal.start_task_soon(self._beats, portal)
@@ -107,29 +129,35 @@ class Holder:
 
     async def _rest(self) -> None:
         if self._until < 0:
-            return  # nobody has ever heard of us
+            return  # the store has no heartbeat of this holder
         try:
             await self._store.rest(self.name)
         except StoreError:
-            return  # then it ends by itself
+            return  # the leases lapse by themselves
 
     async def _beats(self, _: BlockingPortal) -> None:
-        """Beat, in the thread: nothing that blocks the loop keeps this from running."""
+        """Send a heartbeat every period, in the thread."""
         while True:
             sent = self._clock()
-            # What has lapsed stays so until the loop has dropped it: no beat brings it back.
+            # A lapsed lease stays lapsed until the main loop has dropped it (see above).
             if self._leases and sent < self._until:
-                with suppress(StoreError):  # the next one may fare better; the time runs
+                with suppress(StoreError):  # try again in the next period, while there is time
                     await self._beat(sent)
             await anyio.sleep(self._period)
 
     async def _beat(self, sent: float) -> None:
         await self._store.beat(self.name, ttl=self._ttl, lag=self.lag)
+        # From when it was sent, not from now: the reply may have taken long, and the store
+        # counts from somewhere in between.
         self._until = sent + self._ttl.total_seconds() * (1 - MARGIN)
         self.on_renewed(self._until)
 
     async def _ticks(self) -> None:
-        """Tick, in the loop; notice first thing after a freeze that the time is over."""
+        """Tick every period, in the main event loop; report leases that have lapsed.
+
+        After a freeze this sleep is overdue, so the lapse is noticed in the first turn of the
+        event loop.
+        """
         while True:
             self._ticked = self._clock()
             if self._leases and not self.alive():

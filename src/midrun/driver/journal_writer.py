@@ -1,4 +1,11 @@
-"""Controls: how what a person asks of a run gets into its journal."""
+"""Reading and writing journals: build a batch, load a state, append inputs without a lease.
+
+- A `Batch` collects the entries of one append. The run loop fills one in each iteration.
+- `load_run_state` and `refresh_state` fold a journal into its `State`, from a snapshot if there
+  is one.
+- `append_input` and `append_inputs` bring a control, or another input that needs no lease, into
+  a journal: decide, append, and on a conflict read on and decide again.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,11 +29,13 @@ from midrun.errors import SeqConflict, StoreError
 from midrun.ports.environment import Clock
 from midrun.ports.store import Appended, Snapshot, Store
 
-# A batch: what one append will hold. Each part is decided on what the parts before led to.
-
 
 class Batch:
-    """Grows on top of `base`; must be appended after exactly that, all of it or nothing."""
+    """The entries of one append, decided on top of `base`.
+
+    Each input is decided on the state that the inputs before it led to. The batch is valid only
+    if it is appended directly after `base.seq`, as a whole.
+    """
 
     __slots__ = ("base", "entries", "now", "state")
 
@@ -37,7 +46,7 @@ class Batch:
         self.entries: list[Entry] = []
 
     def add(self, given: Input) -> Verdict:
-        """Decide `given` on what the batch has led to so far, and add what it means."""
+        """Decide `new_input` on the state so far, and add the entries if it is accepted."""
         verdict = decide(self.state, given, self.now)
         if verdict.entries:
             self.entries += verdict.entries
@@ -45,49 +54,50 @@ class Batch:
         return verdict
 
 
-# Reading a run's journal into its state, with the help of a snapshot where there is one.
-
-
 async def load(store: Store, run: RunId) -> State:
-    """Return what the journal of `run` means now.
+    """Return the current state of `run`.
 
-    A snapshot only makes it faster: one that is missing, damaged or written by other code is
-    passed over, and the result is the same.
+    A snapshot only makes it faster: one that is missing, damaged or written by another version
+    is ignored, and the result is the same.
 
     Raises:
         RunNotFound: no such run.
         JournalCorrupt, JournalTooNew: the journal cannot be read by this process.
     """
-    kept = await store.load_snapshot(run)
-    state = codec.thaw(kept.body) if kept is not None else None
-    if state is None or state.run != run or kept is None or state.seq != kept.seq:
+    snapshot = await store.load_snapshot(run)
+    # The body is this version's own format: it may be unreadable, or of another run or seq.
+    state = codec.thaw(snapshot.body) if snapshot is not None else None
+    if state is None or state.run != run or snapshot is None or state.seq != snapshot.seq:
         state = State(run=run)
     return await read_on(store, state)
 
 
 async def read_on(store: Store, state: State) -> State:
-    """Return what the journal means now to somebody who knew it at `state`."""
+    """Return the current state of a run that was last read at `state`."""
     return fold(state.run, await store.read(state.run, after=state.seq), state)
 
 
 async def snapshot_if_due(
     store: Store, state: State, appended: Appended, *, last: Seq = START
 ) -> Seq:
-    """Keep a snapshot if the journal outgrew the one at `last`; return the newest one's seq.
+    """Save a snapshot if one is due, and return the seq of the newest snapshot.
 
-    `appended` is what led to `state`. Nothing waits for this: it may be left out at any time.
+    The last one is at `last_snapshot_seq`. `appended` is the append that led to `state`. A
+    snapshot is a cache: leaving one out costs time only.
     """
     if appended.seq != state.seq or not codec.due(seq=state.seq, snapshot=last):
         return last
     body = codec.freeze(state)
-    kept = Snapshot(seq=state.seq, hash=appended.hash, body=body)
-    with suppress(StoreError):  # it is a cache: what cannot be kept now is not tried at once
-        await store.save_snapshot(state.run, kept)
+    snapshot = Snapshot(seq=state.seq, hash=appended.hash, body=body)
+    # After a failure, `state.seq` is returned all the same: the next attempt comes when the
+    # next snapshot is due, not with the next append.
+    with suppress(StoreError):
+        await store.save_snapshot(state.run, snapshot)
     return state.seq
 
 
 class Ruled(Struct, frozen=True, kw_only=True):
-    """What became of an input: the verdict, the run before and after it."""
+    """The verdict on an input, and the state before and after it."""
 
     verdict: Verdict
     before: State
@@ -95,23 +105,25 @@ class Ruled(Struct, frozen=True, kw_only=True):
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """What was appended."""
+        """The entries that were appended."""
         return self.verdict.entries
 
     @property
     def seq(self) -> Seq:
-        """The seq of the first entry that was appended, or where the journal ended."""
+        """The seq of the first entry that was appended; without one, the end of the journal."""
         return Seq(self.before.seq + bool(self.entries))
 
 
 Given: TypeAlias = Control | Wake | Late | AskMoot | TakeBack
+"""The inputs that are appended without a lease."""
 
 
 async def bring(store: Store, state: State, given: Given, clock: Clock) -> Ruled:
-    """Decide `given` on what the journal says, and append what it means, without a lease.
+    """Decide `new_input` and append its entries without a lease; retry on conflict.
 
-    `state` is where to start reading from. Durable when this returns; in a race there is one
-    winner, and whoever lost has been decided on what the winner left.
+    `state` may be outdated: it is where reading starts. The entries are durable when this
+    returns. If several writers race, one append wins, and the others decide again on the
+    journal that it left.
 
     Raises:
         StoreError: nothing was applied.
@@ -122,19 +134,20 @@ async def bring(store: Store, state: State, given: Given, clock: Clock) -> Ruled
 async def bring_all(
     store: Store, state: State, givens: Sequence[Given], clock: Clock
 ) -> list[Ruled]:
-    """Decide one after the other, and append all of it in one go, or nothing.
+    """Decide `new_inputs` in order and append all their entries at once, or none.
 
-    The last of what is returned is a refusal if there was one; then nothing was applied.
+    If one is refused, nothing is appended and its verdict is the last one returned.
     """
     while True:
         batch = Batch(state, clock())
-        ruled = rule(batch, givens)
-        refused = isinstance(ruled[-1].verdict, Refused)
+        results = rule(batch, givens)
+        refused = isinstance(results[-1].verdict, Refused)
         if not batch.entries or (refused and len(givens) > 1):
-            # A refusal, or a no-op, is only as good as what it was decided on.
+            # Nothing to append, so no append can conflict and reveal that `state` is outdated.
+            # Read on, and return the verdict only if the journal has not grown.
             newer = await read_on(store, state)
             if newer.seq == state.seq:
-                return ruled
+                return results
             state = newer
             continue
         try:
@@ -142,19 +155,21 @@ async def bring_all(
                 state.run, batch.entries, after=state.seq, lease=None, head=head_of(batch.state)
             )
         except SeqConflict:
+            # Another writer was first. Decide all of it again: the answer may be another one.
             state = await read_on(store, state)
             continue
+        # At the time that the store has stamped, which may differ from the time of the batch.
         after = apply(state, batch.entries, appended.at)
-        return [replace(one, after=after) for one in ruled]
+        return [replace(result, after=after) for result in results]
 
 
 def rule(batch: Batch, givens: Sequence[Given]) -> list[Ruled]:
-    """Decide `givens` one after the other, up to the first that is refused."""
-    ruled: list[Ruled] = []
-    for given in givens:
+    """Decide `new_inputs` in order, up to the first that is refused."""
+    results: list[Ruled] = []
+    for new_input in givens:
         before = batch.state
-        verdict = batch.add(given)
-        ruled.append(Ruled(verdict=verdict, before=before, after=batch.state))
+        verdict = batch.add(new_input)
+        results.append(Ruled(verdict=verdict, before=before, after=batch.state))
         if isinstance(verdict, Refused):
             break
-    return ruled
+    return results

@@ -1,9 +1,14 @@
-"""Live: what happens between two entries, for whoever watches. Nothing depends on it.
+"""Live output: send deltas to the watchers of a run, here and in other processes.
 
-Tokens, notes and signs of life are not stored: what counts of them is in the journal soon.
-Those who watch in this process are told at once; for those in others, on the same store, deltas
-are gathered and sent through its relay, if it has one. Whoever comes while a call is under way,
-or was too slow for what was said, is given all of it so far.
+Tokens, notes and *not responding* are never stored; the journal has the final text soon after.
+Nothing depends on them, so they may be dropped, and nothing waits for a slow watcher.
+
+    LiveOutput.send ──► watchers in this process: a deque and a wakeup each
+                   └──► one Outbox for each listening process ── relay ──► its LiveOutput
+
+A `LiveTranscript` for each running call holds its output so far. A watcher that begins in the
+middle, or that was too slow, gets the whole transcript as `opening` deltas and continues from
+there. Secrets are removed before a delta leaves (`LiveRedactor`).
 """
 
 from collections import deque
@@ -23,41 +28,45 @@ from midrun.driver.notifications import Bell
 from midrun.driver.redaction import Screen
 from midrun.ports.relay import Relay
 
-# Outboxes: deltas on their way to other processes, gathered for a moment and never for long.
-#
-# Each listener has one. What a model says in small pieces leaves in larger ones; a listener
-# that takes nothing loses what it was to be told, and nobody waits for it.
+# Outboxes: one for each process that listens. Deltas are gathered for a moment, so that the
+# small pieces of a model leave in larger messages. If the process does not read, its outbox is
+# emptied when it is full; the process gets the whole transcript later.
 
 CHARS_MAX: Final = 100_000
-"""How much text may wait for a listener that takes nothing, beyond what was said before."""
+"""Characters that may wait in an outbox, without those of `opening` deltas."""
 
 DELTAS_MAX: Final = 256
-"""How many deltas, of those that could not be joined to the one before."""
+"""Deltas that may wait in an outbox, after joining."""
 
 BYTES_PER_CHAR: Final = 6
-"""In JSON, at worst: a control character that is escaped."""
+"""The most bytes of one character in JSON: an escaped control character."""
 
 _DECODER: Final = msgspec.json.Decoder(Delta)
 
 
 class Outbox:
-    """What one listener has not been sent yet, oldest first."""
+    """The deltas that one listening process has not been sent yet, oldest first.
+
+    `message_max_bytes` is the size of a message of the relay, in bytes.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: deque[_Joined] = deque()
         self._newest: dict[RunId, _Joined] = {}
         self._chars = 0
-        self._opened = 0  # of these: in openings, which are as long as they are
+        # How many of these are in `opening` deltas. They do not count towards the limit: a
+        # transcript may be longer than that, and would be dropped and sent again for ever.
+        self._opened = 0
         self._message = b""
 
     def __bool__(self) -> bool:
         return bool(self._waiting or self._message)
 
     def add(self, delta: Delta) -> bool:
-        """Add a delta; one that goes on where the last of its run ended is joined to it.
+        """Add a delta, joined to the last one of its run if it continues it.
 
-        False if too much waits already: then all of it is lost, and this, too.
+        False if the outbox was full: then it is emptied, and `delta` is dropped as well.
         """
         if self._chars > CHARS_MAX + self._opened or len(self._waiting) >= DELTAS_MAX:
             self.clear()
@@ -73,41 +82,42 @@ class Outbox:
         return True
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         self._waiting.clear()
         self._newest.clear()
         self._chars, self._opened, self._message = 0, 0, b""
 
     def message(self) -> bytes:
-        """Return what is to be sent next: the same until it is `taken`."""
+        """Return the next message to send; the same one until it is marked as sent."""
         if not self._message:
             self._message = self._packed()
         return self._message
 
     def taken(self) -> None:
-        """Forget the message that was sent."""
+        """Mark the message as sent."""
         self._message = b""
 
     def _packed(self) -> bytes:
-        """Take as many deltas as one message holds."""
+        """Remove as many deltas as one message can hold, and return the message."""
         lines: list[bytes] = []
-        room = self._limit
+        bytes_left = self._limit
         while self._waiting:
             line = self._waiting[0].line(self._limit)
-            if lines and len(line) >= room:
+            if lines and len(line) >= bytes_left:
                 break
-            room -= len(line) + 1
+            bytes_left -= len(line) + 1
             lines.append(line)
             self._let_go(self._waiting[0])
         message = b"\n".join(lines)
-        return message if len(message) <= self._limit else b""  # of a tool with an endless name
+        # A single delta can be too large by the name of its tool: it is dropped.
+        return message if len(message) <= self._limit else b""
 
     def _let_go(self, joined: "_Joined") -> None:
-        """Forget the part of a delta that a line has."""
+        """Remove the part of a delta that was encoded; its rest stays first in line."""
         self._chars -= len(joined.part)
         if joined.rest:
             joined.texts[:] = [joined.rest]
-            joined.delta = replace(joined.delta, opening=False)  # the rest goes on from it
+            joined.delta = replace(joined.delta, opening=False)  # the rest continues the part
             return
         self._waiting.popleft()
         self._opened = self._opened if self._waiting else 0
@@ -116,7 +126,7 @@ class Outbox:
 
 
 class _Joined:
-    """Deltas that go on where the last one ended, as one."""
+    """Consecutive deltas of one call and kind, joined to one."""
 
     __slots__ = ("delta", "part", "rest", "texts")
 
@@ -127,26 +137,29 @@ class _Joined:
         self.rest = ""
 
     def goes_on_with(self, delta: Delta) -> bool:
-        """Tell whether `delta` says on what this one has begun to say."""
-        mine = self.delta
+        """Tell whether `delta` continues this one."""
+        own = self.delta
         return (
             delta.kind in SPOKEN
             and not delta.opening
-            and (delta.call, delta.kind, delta.tool) == (mine.call, mine.kind, mine.tool)
+            and (delta.call, delta.kind, delta.tool) == (own.call, own.kind, own.tool)
         )  # fmt: skip
 
     def line(self, limit: int) -> bytes:
-        """Return as much of it as surely fits; what is left is its `rest`."""
-        text, most = "".join(self.texts), limit // (BYTES_PER_CHAR + 1)
-        self.part, self.rest = text[:most], text[most:]
+        """Encode as much of the text as fits in one message, whatever its characters.
+
+        Sets `encoded_text` and `remaining_text`.
+        """
+        text, max_chars = "".join(self.texts), limit // (BYTES_PER_CHAR + 1)
+        self.part, self.rest = text[:max_chars], text[max_chars:]
         try:
             return msgspec.json.encode(replace(self.delta, text=self.part))
-        except UnicodeEncodeError:  # half a character: nobody could show it either
+        except UnicodeEncodeError:  # half of a surrogate pair, which cannot be shown
             return msgspec.json.encode(replace(self.delta, text=""))
 
 
 def unpacked(message: bytes) -> Iterator[Delta]:
-    """Give the deltas of a message; what is none of ours is passed over."""
+    """Yield the deltas of a message; skip lines that are none."""
     for line in message.split(b"\n"):
         try:
             yield _DECODER.decode(line)
@@ -157,86 +170,95 @@ def unpacked(message: bytes) -> Iterator[Delta]:
 __all__ = ["BACKLOG", "Delta", "Live", "append"]
 
 BACKLOG: Final = 1024
-"""How many deltas a watcher may be behind before it is told everything again, at once."""
+"""Deltas that may wait for a watcher; beyond it, they are replaced by the transcript."""
 
 GAP_S: Final = 0.02
-"""How long deltas are gathered before they are sent; the first of a burst leaves at once."""
+"""Seconds for which deltas are gathered before they are sent to other processes.
+
+The first delta after a silence is sent at once.
+"""
 
 LOOK_S: Final = 0.25
-"""How often somebody is looked for who has just begun to listen elsewhere, in a silence."""
+"""Seconds between two looks for new listeners in other processes while no delta comes."""
 
 
 class Live:
-    """Hands deltas to those who watch a run right now, here and in other processes."""
+    """Sends the deltas of runs to their watchers, here and in other processes."""
 
     def __init__(self, relay: Relay | None = None, screen: Screen | None = None) -> None:
         self._relay = relay
         self._screen = screen
         self._watching: dict[RunId, list[tuple[deque[Delta], Bell]]] = {}
-        self._said: dict[RunId, dict[CallId, Saying]] = {}  # by calls that are under way here
-        self._heard: dict[RunId, dict[CallId, Saying]] = {}  # from elsewhere, as it was shown
-        self._greeted: dict[RunId, dict[str, int]] = {}  # who listens elsewhere, since when
+        # Transcripts of calls that run here, with secrets; redacted whenever they are sent.
+        self._said: dict[RunId, dict[CallId, Saying]] = {}
+        # Transcripts of calls that run in other processes, as received: without secrets.
+        self._heard: dict[RunId, dict[CallId, Saying]] = {}
+        # The listening processes that have the transcript of a run, and since when each of them
+        # listens. One that listens since another time has begun anew and needs it again.
+        self._greeted: dict[RunId, dict[str, int]] = {}
         self._outboxes: dict[str, Outbox] = {}
         self._bell = Bell()
 
-    # ── telling ───────────────────────────────────────────────────────────────────────────
+    # ── sending ───────────────────────────────────────────────────────────────────────────
 
     @contextmanager
     def under_way(self, run: RunId, call: CallId, *, again: bool = False) -> Iterator[None]:
-        """Keep what is told of `call`, for those who begin to watch while this is open.
+        """Keep a transcript of `call` while this context is open, for new watchers.
 
-        `again` if it is another attempt: its words take the place of what the last one said.
+        `is_retry` says that it is not the first attempt: its text replaces that of the last
+        one.
         """
-        saying, calls = Saying(again=again), self._said.setdefault(run, {})
-        calls[call] = saying
+        transcript, calls = Saying(again=again), self._said.setdefault(run, {})
+        calls[call] = transcript
         try:
             yield
         finally:
-            if calls.get(call) is saying:  # not another attempt's, under a newer lease
+            # An abandoned call may end after its next attempt has begun, under a newer lease.
+            if calls.get(call) is transcript:
                 del calls[call]
             if not calls and self._said.get(run) is calls:
                 del self._said[run]
                 self._greeted.pop(run, None)
 
     def tell(self, delta: Delta) -> None:
-        """Tell everybody who watches, without secrets; nobody is waited for."""
+        """Send `delta` to all watchers, without secrets; wait for none of them."""
         run = delta.run
-        saying = self._said.get(run, {}).get(delta.call)
-        if saying is not None:
-            if self._relay is not None and not saying:
-                self._bell.ring()  # from now on somebody may come for it
-            saying.add(delta)
+        transcript = self._said.get(run, {}).get(delta.call)
+        if transcript is not None:
+            if self._relay is not None and not transcript:
+                self._bell.ring()  # `_send_to_relay` now has to look for new listeners
+            transcript.add(delta)
         if not self.watched(run):
             return
-        told = delta if saying is None else saying.told(delta)
-        shown = told if self._screen is None else self._screen.passed(told)
+        to_send = delta if transcript is None else transcript.told(delta)
+        shown = to_send if self._screen is None else self._screen.passed(to_send)
         if shown is not None:
-            if saying is not None:
-                saying.shown(shown)
+            if transcript is not None:
+                transcript.shown(shown)
             self._hand_on(shown)
         self._tell_elsewhere(run, shown)
 
     def watched(self, run: RunId) -> bool:
-        """Tell whether anybody watches `run`, so that it is worth telling."""
+        """Tell whether `run` has a watcher, here or in another process."""
         if run in self._watching:
             return True
         return self._relay is not None and bool(self._relay.listeners(run))
 
     def _tell_elsewhere(self, run: RunId, shown: Delta | None) -> None:
-        """Tell those who have heard the rest, and those who have not, everything so far."""
+        """Send `shown` to other processes that listen, and the transcript to new ones."""
         if self._relay is None:
             return
-        greeted, heard = self._greeted.get(run, {}), dict(self._relay.listeners(run))
-        for name, since in tuple(heard.items()):
-            begins = run in self._said and greeted.get(name) != since
-            told = self._openings(run) if begins else () if shown is None else (shown,)
-            if not self._put(self._relay, name, told):
-                del heard[name]
+        greeted, listeners = self._greeted.get(run, {}), dict(self._relay.listeners(run))
+        for name, since in tuple(listeners.items()):
+            is_new = run in self._said and greeted.get(name) != since
+            deltas = self._openings(run) if is_new else () if shown is None else (shown,)
+            if not self._put(self._relay, name, deltas):
+                del listeners[name]  # it lost deltas: it counts as new the next time
         if run in self._said:
-            self._greeted[run] = heard
+            self._greeted[run] = listeners
 
     def _put(self, relay: Relay, name: str, deltas: Iterable[Delta]) -> bool:
-        """Have `deltas` sent; False if whoever listens there is too slow, and needs it all."""
+        """Put `deltas` into the outbox of `name`; False if it was full and lost them."""
         for delta in deltas:
             outbox = self._outboxes.get(name)
             if outbox is None:
@@ -249,52 +271,55 @@ class Live:
         return True
 
     def _openings(self, run: RunId) -> Iterator[Delta]:
-        for saying in self._said.get(run, {}).values():
-            for delta in saying.openings():
+        for transcript in self._said.get(run, {}).values():
+            for delta in transcript.openings():
                 shown = delta if self._screen is None else self._screen.passed(delta)
                 if shown is not None:
                     yield shown
-        for saying in self._heard.get(run, {}).values():
-            yield from saying.openings()
+        for transcript in self._heard.get(run, {}).values():
+            yield from transcript.openings()
 
     def silent_calls(self, run: RunId) -> frozenset[CallId]:
-        """Return the calls of `run` that do not respond, as far as this process was told."""
+        """Return the calls of `run` that are known here as not responding."""
         every = (*self._said.get(run, {}).items(), *self._heard.get(run, {}).items())
-        return frozenset(call for call, saying in every if saying.is_silent)
+        return frozenset(call for call, transcript in every if transcript.is_silent)
 
     # ── watching ──────────────────────────────────────────────────────────────────────────
 
     @contextmanager
     def watch(self, run: RunId, bell: Bell) -> Iterator[deque[Delta]]:
-        """Give what was said so far and the deltas of `run` from now on; ring for each."""
+        """Give a deque with the transcripts of `run`, and add each new delta to it.
+
+        `wakeup` is set for each of them. The watcher removes deltas from the left.
+        """
         if self._relay is not None and run not in self._watching:
             self._relay.listen(run)
-        watching = (deque(self._openings(run), maxlen=BACKLOG), bell)
-        self._watching.setdefault(run, []).append(watching)
+        watcher = (deque(self._openings(run), maxlen=BACKLOG), bell)
+        self._watching.setdefault(run, []).append(watcher)
         try:
-            yield watching[0]
+            yield watcher[0]
         finally:
-            left = self._watching[run]
-            left.remove(watching)
-            if not left:
+            watchers = self._watching[run]
+            watchers.remove(watcher)
+            if not watchers:
                 del self._watching[run]
                 self._heard.pop(run, None)
                 if self._relay is not None:
                     self._relay.leave(run)
 
     def over(self, run: RunId, call: CallId) -> None:
-        """Forget what `call` said elsewhere: a watcher has found its end in the journal."""
+        """Drop the transcript of a call in another process whose end is in the journal."""
         self._heard.get(run, {}).pop(call, None)
 
     def _hand_on(self, delta: Delta) -> None:
-        for deltas, bell in self._watching.get(delta.run, ()):
+        for deltas, wakeup in self._watching.get(delta.run, ()):
             append(deltas, delta, self._openings(delta.run))
-            bell.ring()
+            wakeup.ring()
 
     # ── the relay ─────────────────────────────────────────────────────────────────────────
 
     async def carry(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Carry deltas to other processes, and from them, until cancelled."""
+        """Send deltas to other processes and receive theirs, until cancelled."""
         task_status.started()
         if self._relay is None:
             return
@@ -307,11 +332,12 @@ class Live:
 
     async def _send(self, relay: Relay) -> None:
         while True:
-            # Without a bell if somebody has no room: it is tried again after the gap; and if
-            # something is said, and somebody may have come for it.
-            heard = [run for run, calls in self._said.items() if any(calls.values())]
-            await self._bell.wait(GAP_S if self._outboxes else LOOK_S if heard else None)
-            for run in heard:
+            # Wait for the next delta. Two things come without one: an outbox that the relay did
+            # not take is tried again after the gap; and while a call has output, a process may
+            # begin to listen and needs the transcript.
+            runs = [run for run, calls in self._said.items() if any(calls.values())]
+            await self._bell.wait(GAP_S if self._outboxes else LOOK_S if runs else None)
+            for run in runs:
                 self._tell_elsewhere(run, None)
             for name, outbox in tuple(self._outboxes.items()):
                 while outbox and await relay.send(name, outbox.message()):
@@ -327,13 +353,13 @@ class Live:
                     calls = self._heard.setdefault(delta.run, {})
                     calls.setdefault(delta.call, Saying()).add(delta)
                     self._hand_on(delta)
-            await checkpoint()  # a flood of them is nobody else's problem
+            await checkpoint()  # let other tasks run, however many messages are waiting
 
 
 def append(deltas: deque[Delta], delta: Delta, openings: Iterable[Delta]) -> None:
-    """Append to what a watcher has not taken yet; if that is too much, begin again.
+    """Append `delta` for a watcher; if its deque is full, replace all by `snapshot`.
 
-    `openings` is everything so far, `delta` included.
+    `snapshot` is the whole transcript, `delta` included.
     """
     if len(deltas) < BACKLOG:
         deltas.append(delta)

@@ -1,4 +1,10 @@
-"""Speaking: one model call, from its prompt to what the journal says of it."""
+"""Model calls: build the prompt, stream the reply, and return the outcome for the journal.
+
+The reply is streamed in a user task (`user_tasks`): a model adapter is user code. Its pieces go
+to `live` at once and are collected in `_PartialReply`. If the call is stopped midway, the text
+and thinking so far are journaled with `CallAborted`, so that the model sees its own unfinished
+words when the run continues.
+"""
 
 from functools import partial
 from typing import Final
@@ -24,27 +30,27 @@ CONDENSE = (
 )
 
 CALLS_MAX: Final = 128
-"""How many calls one reply may ask for.
+"""The number of calls that one reply may ask for.
 
-A provider that has lost count must not hold up all that is driven in this process: each call is
-planned, journaled and started before anything else.
+All calls of a reply are planned, journaled and started in one go. A reply with thousands of
+them, from a provider that repeats itself, would block every other run of this process.
 """
 
 TOO_MANY: Final = f"one reply may ask for {CALLS_MAX} calls; ask again for what is still needed"
 
 
 def prompt_for(agent: Agent, state: State, *, condense: bool = False) -> Prompt:
-    """Return what the model is given in `state`."""
+    """Return the prompt for a model call in `state`; `condense` asks for a summary."""
     return Prompt(
         instructions=agent.instructions,
         transcript=Transcript(state),
-        tools=agent.specs,  # also for a summary: a history with calls needs them
+        tools=agent.specs,  # also for a summary: providers refuse calls of undeclared tools
         asked=CONDENSE if condense else "",
     )
 
 
 class _Said:
-    """What a model has said so far: kept whatever becomes of the rest."""
+    """The part of a reply that has arrived; journaled if the rest does not arrive."""
 
     __slots__ = ("finished", "text", "thinking")
 
@@ -57,40 +63,44 @@ class _Said:
 async def speak(
     means: Means, agent: Agent, flight: Flight, state: State
 ) -> CallDone | CallFailed | CallAborted:
-    """Have the model reply; closed midway, what it had said is kept.
+    """Make a model call and return its outcome.
 
-    The calls of a reply that was not finished are never made: nobody knows what it was about to
-    ask for.
+    If it is stopped midway, the outcome has the text and thinking so far. The tool calls of an
+    unfinished reply are never made: their arguments may be incomplete.
     """
     call = flight.call
-    said = _Said()
+    partial_reply = _Said()
     try:
         with flight.scope:
             model = means.model_of(agent)
             prompt = prompt_for(agent, state, condense=call.purpose == "condense")
             await means.user_tasks.run(
-                partial(_listen, means, flight, state, model, prompt, said),
+                partial(_listen, means, flight, state, model, prompt, partial_reply),
                 label=f"model {model.name} (call {call.id} of run {state.run})",
                 grace=agent.grace,
                 flight=flight,
             )
     except ModelFailed as error:
-        return _failed(means, flight, error, said)
+        return _failed(means, flight, error, partial_reply)
     except BaseException as error:
         if must_go_on(error):
             raise
-        return _broken(flight, error, said)
-    if said.finished is None and not flight.scope.cancel_called:
-        ended = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
-        return _failed(means, flight, ended, said)
-    if said.finished is None:
+        return _broken(flight, error, partial_reply)
+    # A cancelled scope swallows its cancellation: execution continues here in any case. The
+    # order matters: a reply that finished although it was cancelled counts as done.
+    if partial_reply.finished is None and not flight.scope.cancel_called:
+        failure = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
+        return _failed(means, flight, failure, partial_reply)
+    if partial_reply.finished is None:
         return CallAborted(
-            call=call.id, text="".join(said.text), thinking="".join(said.thinking)
+            call=call.id,
+            text="".join(partial_reply.text),
+            thinking="".join(partial_reply.thinking),
         )
     return CallDone(
         call=call.id,
-        reply=_completed(agent, said.finished.reply),
-        spent=_believed(said.finished.spent),
+        reply=_completed(agent, partial_reply.finished.reply),
+        spent=_believed(partial_reply.finished.spent),
     )
 
 
@@ -98,11 +108,12 @@ async def _listen(
     means: Means, flight: Flight, state: State, model: Model, prompt: Prompt, said: _Said
 ) -> None:
     live, run, call = means.live, state.run, flight.call.id
-    if state.prefix:
+    if state.prefix:  # text that the run puts before the reply: show it as part of it
         live.tell(Delta(run=run, call=call, kind="text", text=f"{state.prefix}\n\n"))
     async with model.stream(prompt) as stream:
         async for piece in stream:
             if isinstance(piece, Piece):
+                # Partial arguments are shown, but not kept: the finished reply has them.
                 if piece.kind != "args":
                     (said.text if piece.kind == "text" else said.thinking).append(piece.text)
                 text, tool = piece.text, piece.tool
@@ -112,10 +123,12 @@ async def _listen(
 
 
 def _failed(means: Means, flight: Flight, error: ModelFailed, said: _Said) -> CallFailed:
+    # A provider may ask for a long wait before the next attempt. If it is too long, the failure
+    # is not retried: the run fails and can be resumed.
     transient = error.transient and worth_waiting(error.retry_after)
-    again = None
+    retry_time = None
     if transient:
-        again = retry_at(
+        retry_time = retry_at(
             means.clock(), flight.attempt, chance=means.chance(), asked=error.retry_after
         )
     return CallFailed(
@@ -123,28 +136,31 @@ def _failed(means: Means, flight: Flight, error: ModelFailed, said: _Said) -> Ca
         error=str(error),
         code=error.reason,
         transient=transient,
-        retry_at=again,
+        retry_at=retry_time,
         text="".join(said.text),
     )
 
 
 def _broken(flight: Flight, error: BaseException, said: _Said) -> CallFailed:
-    """A model is anybody's code: what it raises fails the run, resumably, and no other."""
+    """Return the outcome of a model adapter that raised an unexpected error."""
     text = "".join(said.text)
     return CallFailed(call=flight.call.id, error=words(error), code="model_error", text=text)
 
 
 def _believed(spent: Spend | None) -> Spend | None:
-    """Return what a provider says was used, unless it cannot be: nobody gives money back."""
+    """Return the usage that a provider reports; None if it is negative."""
     if spent is None or spent.tokens < 0 or spent.cost < 0:
         return None
     return spent
 
 
 def _completed(agent: Agent, reply: Reply) -> Reply:
-    """Complete what the model asks for by what the agent knows of its tools."""
+    """Return `reply` with the agent's traits on each call, and at most `REPLY_MAX_CALLS` calls.
+
+    The first call beyond the limit is kept as refused, so that the model is told about it.
+    """
     uses = tuple(agent.offered(use) for use in reply.uses[:CALLS_MAX])
-    if left := reply.uses[CALLS_MAX:]:
-        problem = f"not made, nor were {len(left) - 1} more that followed: {TOO_MANY}"
-        uses = (*uses, Use(tool=left[0].tool, refused=problem))
+    if dropped := reply.uses[CALLS_MAX:]:
+        problem = f"not made, nor were {len(dropped) - 1} more that followed: {TOO_MANY}"
+        uses = (*uses, Use(tool=dropped[0].tool, refused=problem))
     return replace(reply, uses=uses) if uses else reply

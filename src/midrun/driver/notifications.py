@@ -1,4 +1,12 @@
-"""News: one watch on the store for the whole process, handed on to whoever waits for a run."""
+"""Notifications: wake the tasks that wait for a run, or for all runs, to change.
+
+A `Wakeup` is an auto-reset event with one waiter. A `ChangeNotifier` reads the one watch on the
+store that a process has and sets the wakeups of all subscribers of the run that changed.
+
+A notification carries no data. It says *look again*, and the subscriber reads the journal or
+the row. So notifications may be merged, repeated or come early without harm. One that is lost
+delays its subscriber; the worker's periodic sweep finds the run.
+"""
 
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections.abc import Callable, Iterator
@@ -11,13 +19,13 @@ from midrun.core.ids import RunId
 from midrun.errors import Misconfigured
 from midrun.ports.store import Change, Store
 
-# A bell: rung by whoever has news, waited for by the one who takes them.
-
 
 class Bell:
-    """Remembers that it was rung until somebody has waited for it.
+    """An auto-reset event: remembers that it was set until its one waiter has returned.
 
-    Every step of every run waits for one: a bare future costs a third of an event.
+    `set` before `wait` is not lost: `wait` then returns at once. Any number of `set` calls
+    between two waits count as one. Every step of every run waits for one of these, and a bare
+    future costs a third of an `anyio.Event`.
     """
 
     __slots__ = ("_rung", "_waiter")
@@ -27,18 +35,20 @@ class Bell:
         self._waiter: Future[None] | None = None
 
     def ring(self) -> None:
-        """Wake the one who waits, or whoever waits next."""
+        """Wake the waiter; without one, let the next `wait` return at once."""
+        # The flag is set even if there is a waiter: the waiter may be cancelled in the same
+        # turn of the event loop, and then the next `wait` must not miss this.
         self._rung = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Return when it was rung since the last time, or when so much time has passed."""
+        """Wait until it is set, or for `timeout_s`; then reset it."""
         if not self._rung:
             self._waiter = get_running_loop().create_future()
             try:
                 if seconds is None:
-                    await self._waiter
+                    await self._waiter  # the usual case, without the cost of a cancel scope
                 else:
                     with anyio.move_on_after(max(seconds, 0.0)):
                         await self._waiter
@@ -48,7 +58,11 @@ class Bell:
 
 
 class News:
-    """Rings the bells of those who wait for a run that has grown."""
+    """Wakes the subscribers of a run when its journal has grown.
+
+    `is_closed` is True once the store is not watched any more. Then every notification wakes
+    its subscribers, so that they notice it and do not wait for ever.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -58,38 +72,44 @@ class News:
         self.over = False
 
     def everything(self, hear: Callable[[Change], None]) -> None:
-        """Have `hear` called for every change."""
+        """Call `callback` for every change of every run."""
         self._hears.append(hear)
 
     @contextmanager
     def of(self, run: RunId, worth: Callable[[], bool] = lambda: True) -> Iterator[Bell]:
-        """Give a bell that rings whenever `run` has grown and `worth` says that it matters."""
-        self.check_loop()  # in another it would never ring
-        waiting = (Bell(), worth)
-        self._bells.setdefault(run, []).append(waiting)
+        """Give a wakeup that is set whenever `run` has grown and `is_relevant` returns True.
+
+        `is_relevant` is called with every change, before the subscriber is woken; it saves
+        waking a task that would only go back to wait.
+        """
+        self.check_loop()  # a wakeup of another event loop would never be set
+        subscription = (Bell(), worth)
+        self._bells.setdefault(run, []).append(subscription)
         try:
-            yield waiting[0]
+            yield subscription[0]
         finally:
-            left = self._bells[run]
-            left.remove(waiting)
-            if not left:
+            subscriptions = self._bells[run]
+            subscriptions.remove(subscription)
+            if not subscriptions:
                 del self._bells[run]
 
     def check_loop(self) -> None:
-        """See that this is asked in the event loop in which the store is watched.
+        """Check that the current event loop is the one in which the store is watched.
 
         Raises:
-            Misconfigured: it is not, and what would be started here would end with this loop.
+            Misconfigured: it is another one. A run that was started from it would end with it.
         """
         if self._loop is not None and self._loop is not get_running_loop():
-            problem = "it is open in another event loop; go there with anyio.from_thread.run"
-            raise Misconfigured("Midrun", f"{problem}, or open a second one on the same store")
+            problem = "cannot use it here: it is open in another event loop."
+            remedy = "Call anyio.from_thread.run, or open a second Midrun on the same store."
+            raise Misconfigured("Midrun", f"{problem} {remedy}")
 
     def tell(self, run: RunId) -> None:
-        """Have whoever waits for `run` look again."""
-        for bell, worth in self._bells.get(run, ()):
-            if self.over or worth():
-                bell.ring()
+        """Wake the subscribers of `run`, so that they look at it again."""
+        for wakeup, is_relevant in self._bells.get(run, ()):
+            # Once the store is closed nothing changes any more: wake all, relevant or not.
+            if self.over or is_relevant():
+                wakeup.ring()
 
     async def watch(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Watch the store until cancelled, or until it is closed."""
@@ -98,10 +118,11 @@ class News:
             async with self._store.watch() as changes:
                 task_status.started()
                 async for change in changes:
-                    for hear in self._hears:
-                        hear(change)
+                    # The worker comes first: it tells its run loops, and takes up new runs.
+                    for callback in self._hears:
+                        callback(change)
                     self.tell(change.run)
         finally:
-            self.over = True  # whoever waits must not wait for ever
+            self.over = True
             for run in tuple(self._bells):
                 self.tell(run)

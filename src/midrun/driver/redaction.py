@@ -1,8 +1,21 @@
-"""The vault: secrets of the runs that this process works on, in its memory and nowhere else.
+"""Redaction: keep secrets out of the journal, and give them back to tools.
 
-The journal has `[redacted:…]` where a secret was, and so has everything that is made from it:
-feeds, reports, checkpoints, and what a model is given of its own past. A tool is given the
-secret itself, as long as this process knows it.
+`codec.redaction` finds secrets in a value. This module applies it to driver inputs, controls
+and deltas, and remembers each secret in the memory of this process, and nowhere else:
+
+- **Before an entry is journaled**, each secret is replaced by a placeholder, `[redacted:…]`. It
+  is a keyed hash of the secret, so that equal secrets of a run have equal placeholders. All
+  that is made from the journal has the placeholder, too: feeds, reports, checkpoints, and the
+  history that a model is given.
+- **Before a call is made**, `SecretRegistry.restore_call` puts the secrets back into its
+  arguments. After a restart the process does not know them; then the call is not made, and the
+  model is told to ask again (`tool_calls.SECRETS_LOST`).
+- **A secret that was found once is searched for in all later text of the run.** A value that a
+  model wrote under a secret's name is not: see `RunSecrets`.
+- **Live deltas** come in pieces, before a secret can be recognised: see `LiveRedactor`.
+
+Searching a large value takes long, so the work is a generator (`Steps`) that `run_in_slices`
+runs with pauses for the event loop.
 """
 
 import hmac
@@ -44,21 +57,23 @@ from midrun.driver.delta import Delta
 from midrun.driver.slices import run_in_slices
 
 RUNS: Final = 1024
-"""Of how many runs the secrets are remembered."""
+"""Runs whose secrets are remembered; the least recently used is forgotten first."""
 
 EACH: Final = 256
-"""How many of each run."""
+"""Secrets that are remembered for each run."""
 
 SHORT: Final = 6
-"""What is shorter is hidden where it was found, but not looked for everywhere else."""
+"""Characters. A shorter secret is replaced where it was found, but not searched elsewhere."""
 
 SPREAD_MAX_CHARS: Final = 16_384
-"""A longer secret is hidden where it was found, but not looked for everywhere else."""
+"""A longer secret is replaced where it was found, but not searched elsewhere."""
 
 SEARCHED_ONE_BY_ONE_MAX: Final = 16
-"""Up to so many secrets are searched one by one; with more, a text is read once first."""
+"""Up to this number, each secret is searched by itself; beyond it, see `_find_candidates`."""
 
 PIECE_CHARS: Final = 131_072
+"""Characters that one `str.find` or one hash update handles between two yields."""
+
 WORD_BYTES: Final = array("I").itemsize
 
 K = TypeVar("K")
@@ -66,20 +81,20 @@ V = TypeVar("V")
 
 
 class Vault:
-    """Hides secrets before anything is journaled, and gives them back to tools.
+    """The secrets of all runs of this process.
 
-    `redact` is the user's own function, or whether anything is hidden at all. `key` makes what
-    stands for a secret the same in every process that has it.
+    `redact` is the user's own search function, or True or False to switch redaction on or off.
+    Processes with the same `key` compute the same placeholder for the same secret of a run.
     """
 
-    def __init__(self, redact: bool | Find, key: bytes) -> None:  # noqa: FBT001 - as the user said it
+    def __init__(self, redact: bool | Find, key: bytes) -> None:  # noqa: FBT001 - the public argument
         self.hides = redact is not False
         self.find = redact if callable(redact) else None
         self._key = key
         self._runs: OrderedDict[RunId, Secrets] = OrderedDict()
 
     def of(self, run: RunId) -> "Secrets":
-        """Return the secrets of a run."""
+        """Return the secrets of `run`; create an empty set for a new run."""
         found = self._runs.get(run)
         if found is None:
             salt = hmac.digest(self._key, run.encode(), "sha256")
@@ -90,10 +105,11 @@ class Vault:
         return found
 
     def opened(self, run: RunId, call: Call) -> Call:
-        """Return `call` with what it was given and gave before that was journaled.
+        """Return `call` with its secrets in arguments, progress, result and answer.
 
-        Not for a child: its task is journaled again, as it is.
+        The call of a child run stays redacted: its task goes into the child's journal.
         """
+        # Not `get_run`, which would create an entry for a run without secrets.
         secrets = self._runs.get(run)
         if not secrets or call.use.kind == "child":
             return call
@@ -105,7 +121,7 @@ class Vault:
         return replace(call, use=use, progress=progress, result=result, answered=answered)
 
     def is_lost(self, run: RunId, args: Json) -> bool:
-        """Tell whether a secret is missing that was hidden in another process."""
+        """Tell whether `value` has a placeholder whose secret this process does not know."""
         if not (self.hides and has_placeholder(args)):
             return False
         return self.of(run).lacks(args)
@@ -114,32 +130,37 @@ class Vault:
 class Secrets:
     """The secrets of one run.
 
-    `_values` has those that a tool may be given back. `_known` has those that are looked for in
-    every text of the run, with their number; a value that a model wrote under a secret's name
-    is not among them. Otherwise a model could hide any text from an approver by writing it
-    once as a password.
+    `_secret_by_placeholder` maps placeholders to the secrets that a tool may be given back.
+    `_searched_secrets` has the secrets that are searched for in every text of the run, each
+    with the number at which it was found. A value that a model wrote under a secret's name is
+    not among them (`everywhere=False`): otherwise a model could hide any text from an approver,
+    by writing it once as a password. `found_count` counts the secrets in `_searched_secrets`
+    that were ever found.
     """
 
     def __init__(self, salt: bytes, find: Find | None) -> None:
         self.redaction = Redaction(self, find)
         self.found = 0
         self._salt = salt
-        self._values: OrderedDict[str, str] = OrderedDict()
-        self._known: OrderedDict[str, tuple[int, str]] = OrderedDict()
-        self._written: OrderedDict[bytes, Json] = OrderedDict()
+        self._values: OrderedDict[str, str] = OrderedDict()  # placeholder: secret
+        self._known: OrderedDict[str, tuple[int, str]] = OrderedDict()  # secret: number, place
+        self._written: OrderedDict[bytes, Json] = OrderedDict()  # digest: original arguments
 
     def __bool__(self) -> bool:
         return bool(self._values)
 
-    # ── hiding ────────────────────────────────────────────────────────────────────────────
+    # ── replacing secrets ─────────────────────────────────────────────────────────────────
 
     def cover(self, secret: str, *, spread: bool = True) -> str:
-        """Return the placeholder of `secret`, and remember it."""
+        """Return the placeholder of `secret`, and remember the secret.
+
+        With `everywhere`, it is also replaced in all later text of the run.
+        """
         digest = hmac.digest(self._salt, secret.encode("utf-8", "surrogatepass"), "sha256")
         return self._remember_secret(secret, digest, spread=spread)
 
     def cover_text(self, secret: str, *, spread: bool = True) -> Steps[str]:
-        """Return the placeholder of a secret of any length, as `cover` does."""
+        """Return the placeholder of a secret of any length, in steps."""
         if len(secret) <= PIECE_CHARS:
             return self.cover(secret, spread=spread)
         mac = hmac.new(self._salt, digestmod="sha256")
@@ -159,7 +180,7 @@ class Secrets:
         return placeholder
 
     def may_be_in(self, text: str) -> bool:
-        """Tell whether a secret that is looked for everywhere may be in a short text."""
+        """Tell whether a known secret may be in a short text; False is certain."""
         if len(text) < SHORT or not self._known:
             return False
         return len(self._known) > SEARCHED_ONE_BY_ONE_MAX or any(
@@ -167,17 +188,18 @@ class Secrets:
         )
 
     def search(self, text: str, since: int = 0) -> Steps[str]:
-        """Return `text` without the secrets that were found after the first `since`."""
+        """Replace the known secrets in `text`, except the first `since` that were found."""
         known = [(s, p) for s, (number, p) in self._known.items() if number > since]
         if len(known) > SEARCHED_ONE_BY_ONE_MAX and len(text) > SLICE_CHARS:
             known = yield from _candidates(text, known)
         placeholders: dict[str, str] = {}
         spans: list[Span] = []
-        left = SLICE_CHARS * SEARCHED_ONE_BY_ONE_MAX
+        left = SLICE_CHARS * SEARCHED_ONE_BY_ONE_MAX  # characters until the next yield
         for secret, placeholder in known:
             at = text.find(secret) if len(text) <= SLICE_CHARS else 0
             while 0 <= at < len(text):
-                # A longer piece than a slice: `str.find` is several times faster than `re`.
+                # Pieces are longer than slices: `str.find` is several times faster than `re`.
+                # Each search reaches beyond its piece, for a secret that crosses the border.
                 piece = min(at + PIECE_CHARS, len(text))
                 left -= piece - at
                 found = text.find(secret, at, piece + len(secret) - 1)
@@ -191,19 +213,21 @@ class Secrets:
         if not spans:
             return text
         parts, end = [], 0
-        for start, stop in merge_spans(spans):  # a longer one may hold another
+        # Secrets may overlap, or one may hold another. Overlapping spans are merged, and the
+        # merged text is a secret of its own, which gets a placeholder here.
+        for start, stop in merge_spans(spans):
             secret = text[start:stop]
-            stands = placeholders.get(secret) or self.cover(secret, spread=False)
-            parts += [text[end:start], stands]
+            placeholder = placeholders.get(secret) or self.cover(secret, spread=False)
+            parts += [text[end:start], placeholder]
             end = stop
         return "".join([*parts, text[end:]])
 
     def known(self, text: str) -> str:
-        """Return `text` without any secret that was found before."""
+        """Replace all known secrets in `text`, in one go."""
         return drain(self.search(text))
 
     def beginning(self, text: str) -> int:
-        """Return how many of the last characters of `text` may be the beginning of a secret."""
+        """Return how many characters at the end of `text` may begin a known secret."""
         longest = 0
         for secret in self._known:
             at = text.find(secret[0], max(0, len(text) - len(secret) + 1))
@@ -215,7 +239,8 @@ class Secrets:
         return longest
 
     def use(self, use: Use, *, by_model: bool) -> Steps[Use]:
-        """Return a use as it can be journaled; its real arguments are remembered."""
+        """Redact a requested call, and remember its original arguments."""
+        # A secret that a model wrote is replaced in place only; see the class.
         scope = SearchScope(spread=not by_model, declared=use.traits.secret)
         words = MODEL_WORDS if by_model else PEOPLE_WORDS
         args = yield from self.redaction.value(use.args, scope)
@@ -228,9 +253,9 @@ class Secrets:
         return replace(use, args=args, why=why, refused=refused)
 
     def reply(self, reply: Reply) -> Steps[Reply]:
-        """Return a model's reply as it can be journaled."""
+        """Redact the reply of a model."""
         uses: list[Use] = []
-        for use in reply.uses:  # first: the rest may repeat it
+        for use in reply.uses:  # before the text, which may repeat a secret from an argument
             shown = yield from self.use(use, by_model=True)
             uses.append(shown)
         text = yield from self.redaction.value(reply.text, MODEL_WORDS)
@@ -246,27 +271,30 @@ class Secrets:
             return reply
         return replace(reply, uses=tuple(uses), text=text, thinking=thinking, opaque=opaque)
 
-    # ── giving back ───────────────────────────────────────────────────────────────────────
+    # ── restoring secrets ─────────────────────────────────────────────────────────────────
 
     def revealed(self, use: Use) -> Json:
-        """Return the arguments of a call as they were written.
+        """Return the original arguments of a call.
 
-        A placeholder that was copied from elsewhere is only taken for its secret where one
-        belongs, in a field with a secret's name or one that its tool declares secret: no text
-        can be made to carry it out.
+        A model may also copy a placeholder from its history into new arguments. That is
+        replaced by its secret only in a field for secrets: one with a secret's name, or one
+        that the tool declares secret. Otherwise a prompt injection could make the model send
+        the secret away in a message or a URL.
         """
+        # The redacted arguments identify the call: equal secrets have equal placeholders. A
+        # copy is returned, as the tool may change it.
         written = self._written.get(_digest(use.tool, use.args), use.args)
         return self.filled(deepcopy(written), declared=use.traits.secret)
 
     def lacks(self, args: Json) -> bool:
-        """Tell whether `args` has a placeholder whose secret is not known here."""
+        """Tell whether `value` has a placeholder whose secret is not known."""
         found = (m for text in _texts(args) for m in PLACEHOLDER.findall(text))
         return any(placeholder not in self._values for placeholder in found)
 
     def filled(
         self, value: Json, name: str = "", declared: tuple[str, ...] = (), path: str = ""
     ) -> Json:
-        """Return `value` with its secrets, in those fields that are meant for one."""
+        """Return `value` with placeholders replaced by secrets in fields for secrets."""
         match value:
             case str() if is_secret_name(name) or is_declared(path, declared):
                 return self._values.get(value, value)
@@ -287,9 +315,10 @@ class Secrets:
 def _candidates(text: str, known: list[tuple[str, str]]) -> Steps[list[tuple[str, str]]]:
     """Return those of many `known` secrets that may be in `text`.
 
-    To look for each of 256 secrets costs 50 ms per megabyte. This reads the text once, as
-    words of four bytes. Wherever a secret of seven bytes or more begins, one of its words at
-    the offsets 0 to 3 is such a word of the text.
+    To search for each of 256 secrets takes 50 ms per megabyte. This reads the text once, as
+    aligned words of four bytes. Wherever a secret of seven bytes or more begins, one of its
+    four words at the offsets 0 to 3 is aligned with the words of the text. So a secret is a
+    candidate if one of these words occurs; shorter secrets are always candidates.
     """
     words: dict[int, list[tuple[str, str]]] = {}
     found: dict[str, str] = {}
@@ -303,7 +332,7 @@ def _candidates(text: str, known: list[tuple[str, str]]) -> Steps[list[tuple[str
             words.setdefault(word, []).append((secret, placeholder))
     keys = frozenset(words)
     for start in range(0, len(text), SLICE_CHARS * 4):
-        # Characters beyond the end: a secret may begin with the last one of the piece.
+        # Read on beyond the end of the piece, for a secret that begins with its last character.
         piece = text[start : start + SLICE_CHARS * 4 + WORD_BYTES * 2]
         data = piece.encode("utf-8", "surrogatepass")
         data += bytes(-len(data) % WORD_BYTES)
@@ -314,7 +343,7 @@ def _candidates(text: str, known: list[tuple[str, str]]) -> Steps[list[tuple[str
 
 
 def has_placeholder(value: Json) -> bool:
-    """Tell whether something in `value` was hidden."""
+    """Tell whether a text in `value` has a placeholder."""
     return any(OPENING in text for text in _texts(value))
 
 
@@ -343,12 +372,12 @@ def _remember(kept: OrderedDict[K, V], key: K, value: V) -> None:
         kept.popitem(last=False)
 
 
-# Hiding: evidence, controls and deltas without secrets, field by field.
+# Redaction of driver inputs, controls and entries, field by field.
 #
-# By the names of fields, so that a new kind of evidence with an `error` is covered without a
-# word here. Data of tools and words of people are searched for names and shapes of secrets,
-# words of models for shapes only. A secret that a model wrote is hidden where it stands, and
-# nowhere else.
+# Fields are chosen by name, so that a new kind of input with an `error` field is redacted
+# without a change here. Data of tools and text of people are searched for names and shapes of
+# secrets, text of models for shapes only. A secret that a model wrote is replaced where it
+# stands, and nowhere else.
 
 S = TypeVar("S", bound=Struct)
 C = TypeVar("C", bound=Wish)
@@ -356,35 +385,31 @@ C = TypeVar("C", bound=Wish)
 DATA: Final = frozenset(
     {"args", "data", "encoding_error", "error", "progress", "question", "result", "value"}
 )
-"""Fields with what comes from tools, and answers to them."""
+"""Fields with data of tools, and answers for tools."""
 
 WORDS: Final = frozenset({"instruction", "output", "reason", "task", "text", "thinking"})
-"""Fields with what people and models say."""
+"""Fields with text of people or models."""
 
 PARTS: Final = frozenset({"outcome"})
-"""Fields with what has such fields in turn."""
+"""Fields that hold a struct with such fields."""
 
 TAIL: Final = 40
-"""How many characters a secret's name may have when it comes in pieces."""
+"""Characters of arguments to remember, so that a name that comes in two deltas is found."""
 
 MANY: Final = frozenset({"items"})
-"""Fields with several of those: a plan has its items."""
+"""Fields that hold several such structs: the items of a plan."""
 
 SPEAKING: Final = 512
-"""Of how many calls at a time it is remembered what was held back of them."""
+"""Streams of calls whose held-back text is remembered."""
 
 
 async def hide(vault: Vault, run: RunId, given: S) -> S:
-    """Return evidence, a control or an entry as it can be journaled.
-
-    A large value is searched in slices, and everything else in this event loop has its turn
-    after each.
-    """
+    """Redact a driver input, a control or an entry; search a large value in slices."""
     return await run_in_slices(_hide_struct(vault.of(run), given)) if vault.hides else given
 
 
 def hide_at_once(vault: Vault, run: RunId, given: S) -> S:
-    """Return a small piece of evidence as it can be journaled, without letting others run."""
+    """Redact a small driver input without yielding to the event loop."""
     return drain(_hide_struct(vault.of(run), given)) if vault.hides else given
 
 
@@ -401,7 +426,7 @@ def _hide_struct(secrets: Secrets, given: S) -> Steps[S]:
 
 @cache
 def _searched(kind: type[Struct]) -> tuple[str, ...]:
-    """Return the fields of `kind` that may have a secret in them."""
+    """Return the names of the fields of `kind` that may have a secret in them."""
     named, hints = DATA | WORDS | PARTS | MANY, get_type_hints(kind)
     return tuple(
         name
@@ -435,7 +460,8 @@ def _hide_field(
 
 
 async def hide_control(vault: Vault, state: State, control: C) -> C:
-    """Return a control as it can be journaled; edited arguments are remembered, too."""
+    """Redact a control, and remember the arguments that an approver edited."""
+    # They need the traits of the call: its tool may declare some of them secret.
     if vault.hides and isinstance(control, Approve) and control.args is not None:
         ask = state.ask(control.ask)
         call = None if ask is None else state.call(ask.call)
@@ -447,12 +473,17 @@ async def hide_control(vault: Vault, state: State, control: C) -> C:
 
 
 class Screen:
-    """Lets through what may be shown of a call while it is under way.
+    """Redacts live deltas, which come in pieces.
 
-    What is said in pieces cannot be judged before it is whole. Arguments are shown up to the
-    first word that may be a secret's name, and not at all once the run has a secret. Text is
-    held back as long as it may be the beginning of a secret that is known. With a function of
-    the user's own nothing that a model says is shown before it is journaled.
+    A secret cannot be recognised before it is complete, and a piece that was shown cannot be
+    taken back. So more is held back than in the journal:
+
+    - Arguments are shown up to the first word that may be the name of a secret. Once the run
+      has a secret, they are not shown at all.
+    - Text is held back while its end may be the beginning of a known secret.
+    - With the user's own search function, which wants whole texts, the output of a model is not
+      shown before it is journaled.
+    - A note of a tool comes whole, and is redacted like an entry.
     """
 
     def __init__(self, vault: Vault) -> None:
@@ -460,16 +491,16 @@ class Screen:
         self._held: OrderedDict[tuple[RunId, CallId, str], str | None] = OrderedDict()
 
     def passed(self, delta: Delta) -> Delta | None:
-        """Return what may be shown of `delta` now; None if nothing.
+        """Return the part of `delta` that may be shown now; None if there is none.
 
-        An opening is judged from its beginning again, and those that follow go on from there.
+        An `opening` delta is searched from its beginning, and the deltas after it continue.
         """
         if not self._vault.hides or not delta.text:
             return delta
         if delta.opening:
             self._held.pop((delta.run, delta.call, delta.kind), None)
         secrets = self._vault.of(delta.run)
-        if delta.kind == "note":
+        if delta.kind == "note":  # comes whole
             shown = drain(secrets.redaction.value(delta.text))
         elif self._vault.find is not None:
             return None
@@ -482,10 +513,10 @@ class Screen:
         return replace(delta, text=shown) if shown else None
 
     def _plain(self, delta: Delta) -> bool:
-        """Tell whether the arguments so far have nothing in them that may be a name."""
+        """Tell whether the arguments so far have no word that may name a secret."""
         key = (delta.run, delta.call, "args")
         before = self._held.get(key, "")
-        if before is None:
+        if before is None:  # a name was found before: nothing more of them is shown
             return False
         text = before + delta.text
         named = may_name_a_secret(text)
@@ -496,6 +527,7 @@ class Screen:
         if not secrets:
             return delta.text
         key = (delta.run, delta.call, delta.kind)
+        # Prepend the text that was held back with the last delta, and hold back the new end.
         text = secrets.known((self._held.pop(key, None) or "") + delta.text)
         keep = secrets.beginning(text)
         if keep:

@@ -1,9 +1,39 @@
-"""The drive: one run under one lease. Plan, append, let out what was started, wait for news.
+"""The run loop: drives one run under one lease, from taking the lease to giving it back.
 
-It decides nothing. What came of calls and what the plan orders next are decided together, on
-what the journal says, and appended in one go: the end of one call and the start of the next are
-one commit. If somebody appended first, it reads on and decides again. Nothing leaves that is
-not in the journal as started.
+Each iteration (`RunLoop._run_once`) does the same five things:
+
+1. **Read.** If the journal has grown, fold the new entries into `state`.
+2. **Decide.** Build one `Batch` on top of `state`. First come the driver inputs of calls that
+   have ended (`CallDispatcher.pending_inputs`), then everything that follows from the journal
+   alone: step boundaries, starts of calls, the end of the run. `core.decide` decides all of it;
+   the loop has no rules of its own.
+3. **Append.** Write the batch with one compare-and-append. The end of one call and the start of
+   the next are one commit. If another writer appended first, nothing of the batch was applied:
+   the loop reads on and decides again on the new state.
+4. **Act.** Only now do the calls start that the batch recorded as started, and calls in flight
+   are aborted if the state requires it.
+5. **Wait** for the `Wakeup`: the journal grew, a call ended, a halt was set, a timer is due.
+
+Two invariants follow. No call starts that the journal does not have as started. And no control
+is overlooked: a control that was appended before the start of a call makes the append of that
+start conflict.
+
+**Example: Cancel is pressed while a tool is in flight.**
+
+1. `append_input` decides the control and appends `CancelRequested`, without a lease. From this
+   entry on, `decide` refuses to start calls. If this loop is about to append a start, its
+   append conflicts.
+2. The worker calls `journal_grew`: at once if the control came through this process, else when
+   the notification of the store arrives. The loop wakes up and reads the entry.
+3. `plan_effects` returns `AbortCall`, which needs no entry. `CallDispatcher.apply` cancels the
+   scope of the call and starts its grace. The code that waits in that scope stops the tool: it
+   cancels the task, or sends SIGTERM. A thread cannot be stopped.
+4. The tool ends within its grace, as *done* or *aborted*. Or the dispatcher abandons it after
+   the grace, as *unknown*. Either way a driver input wakes the loop, which appends the outcome
+   together with the start of the first undo.
+5. Undos run one at a time, each journaled before it starts. When none is left, `plan_effects`
+   returns `Settle`, and the batch ends with `RunCancelled`. That entry ends the lease as well,
+   and the loop returns.
 """
 
 from collections.abc import Sequence
@@ -67,13 +97,13 @@ from midrun.errors import (
 from midrun.ports.store import Appended, Lease
 
 PATIENCE_S: Final = 0.25
-"""How long a drive waits before it tries a store again that cannot write just now."""
+"""Seconds between two attempts to append to a store that cannot write at present."""
 
 
 class Drive:
-    """Drives one run until it rests, ends, or somebody else has it.
+    """Drives one run until it rests, ends, or another worker holds its lease.
 
-    `state` is what the journal means as far as this drive has read it.
+    `state` is the fold of the journal, as far as this loop has read it.
     """
 
     def __init__(self, means: Means, agent: Agent, state: State) -> None:
@@ -83,40 +113,40 @@ class Drive:
         self._bell = Bell()
         self._door = Door(means, agent, state.run, self._bell)
         self._lease: Lease | None = None
-        self._newest = state.seq  # as far as anybody told us
-        self._latch: c.Halt | None = None
-        self._snapshot = START
-        self._alarm: Micros | None = None
+        self._newest = state.seq  # the highest seq known to exist, read or not
+        self._latch: c.Halt | None = None  # a halt that is not in the journal yet
+        self._snapshot = START  # the seq of the newest snapshot
+        self._alarm: Micros | None = None  # when the next timer of the run is due
         self._place = Place(means.alone, state.run, self._bell)
-        self._leaving = ""
+        self._leaving = ""  # why the worker gives the run back; empty while it drives on
         self._fenced = False
 
     @property
     def behind(self) -> bool:
-        """Whether somebody told it of more than it has read."""
+        """Whether the journal is known to have entries that were not read yet."""
         return self._newest > self.state.seq
 
-    # ── what others tell it ───────────────────────────────────────────────────────────────
+    # ── notifications from the worker; none of these methods waits ────────────────────────
 
     def grew(self, seq: Seq) -> None:
-        """Hear that the journal has grown to `seq`."""
+        """Note that the journal has grown to `seq`, and wake the loop."""
         if seq > self._newest:
             self._newest = seq
             self._bell.ring()
 
     def meet(self, scope: str, by: str, reason: str = "") -> None:
-        """Hear that an operator's latch holds the run."""
+        """Note that an operator's halt covers the run; the next batch records it."""
         operator = Actor(name=by, role="operator")
         self._latch = c.Halt(by=operator, scope=scope, reason=reason)
         self._bell.ring()
 
     def stand_down(self, why: str) -> None:
-        """Let go of the run soon: it goes on wherever a driver takes it next."""
+        """Give the run back soon, so that another worker can continue it."""
         self._leaving = why
         self._bell.ring()
 
     def fence(self) -> None:
-        """Lose the right to act: whatever is under way here is dropped whole."""
+        """Stop at once because the lease may be lost; begin no other append under it."""
         self._fenced = True
         self._door.drop()
         self._bell.ring()
@@ -124,11 +154,14 @@ class Drive:
     # ── the loop ──────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Take the lease if it can be had, and drive until there is nothing to drive.
+        """Take the lease if it is free, and drive until there is nothing left to drive.
 
         Raises:
-            NoRoom: the fleet drives as many such runs as it may; this one waits.
+            NoRoom: a concurrency limit is reached; the run stays queued.
         """
+        # Send a heartbeat first: without a fresh one, other workers may take the new lease at
+        # once. And count the lease before it is taken, so that the heartbeat thread keeps it
+        # alive from its first moment on.
         await self._means.holder.ready()
         self._means.holder.took()
         try:
@@ -138,24 +171,35 @@ class Drive:
             while self._holds():
                 await self._turn()
         except StaleEpoch:
-            return
+            return  # another worker has taken the lease; the run is its business now
         finally:
+            # In the usual case nothing is in flight here. After an error, calls may be: they
+            # must not outlive the loop that journals their outcomes.
             self._door.drop()
             self._place.leave()
             self._means.holder.gave_back()
 
     def _holds(self) -> bool:
+        # The lease ends with an entry: when the run rests, or another worker takes it. So the
+        # journal, as far as it was read, says whether this loop still holds it.
         state, lease = self.state, self._lease
-        mine = lease is not None and state.leased and state.epoch == lease.epoch
-        return mine and not self._fenced
+        is_own_lease = lease is not None and state.leased and state.epoch == lease.epoch
+        return is_own_lease and not self._fenced
 
     async def _take(self) -> bool:
-        """Take the lease, with whatever can start at once; False if it cannot be had."""
+        """Append the lease and the first starts in one commit; False if it is not free.
+
+        True with `_lease` still None means: try again. Another writer was first, or the store
+        could not write.
+        """
         await self._read()
         batch = self._batch()
-        wanted = TakeLease(holder=self._means.holder.name, agent_print=self._agent.fingerprint)
-        if not isinstance(batch.add(wanted), Accepted):
+        take_lease = TakeLease(
+            holder=self._means.holder.name, agent_print=self._agent.fingerprint
+        )
+        if not isinstance(batch.add(take_lease), Accepted):
             return False
+        # The calls that can start at once are in the same append, which saves one commit.
         self._follow(batch)
         try:
             return await self._append(batch) or self._lease is None
@@ -163,54 +207,74 @@ class Drive:
             return False
 
     async def _turn(self) -> None:
-        """Take what has come in, decide what it means, append it, and pass on what follows."""
+        """Read, decide, append, act, and wait: one iteration, as the module describes it."""
         if self._alarm is not None and self._alarm <= self._means.clock():
             await self._wake()
         await self._read()
+        # The entries just read may have ended the lease: the run came to rest, or another
+        # worker took it.
         if not self._holds():
             return
         batch = self._batch()
-        brought = tuple(self._door.brought)
-        late = [one for one in brought if not self._taken_in(batch, one.given)]
-        latch = self._met(batch)
+        # Inputs stay in `pending_inputs` until they are journaled. More may arrive during the
+        # append; this iteration handles exactly those that it has seen here.
+        inputs = tuple(self._door.brought)
+        # `decide` refuses an input whose call the journal has closed by now. It may still tell
+        # something about an effect, so it is reported as late below, and only after the append:
+        # until then the decision rests on a state that may be outdated.
+        late = [pending for pending in inputs if not self._taken_in(batch, pending.given)]
+        halt = self._met(batch)
         self._place.look_anew()
         if self._leaving:
             self._stand_down(batch)
-            orders: Sequence[Order] = plan(batch.state)
+            effects: Sequence[Order] = plan(batch.state)
         else:
-            orders = self._follow(batch)
+            effects = self._follow(batch)
+        # After a failed append nothing below may happen: no call starts, no input is
+        # removed. The next iteration reads on and decides everything again.
         if batch.entries and not await self._append(batch):
             return
-        del self._door.brought[: len(brought)]
-        for one in brought:
-            if one.saved is not None:
-                one.saved.durable = one not in late
-                one.saved.over.set()
-        for one in late:
-            self._door.too_late(one)
-        self._latch = self._latch if self._latch is not latch else None  # or another came
-        self._door.pass_on(self._place.may_go(orders, self.state), self.state)
+        del self._door.brought[: len(inputs)]
+        # A tool waits in `call.save` until its progress is durable, or refused.
+        for pending in inputs:
+            if pending.saved is not None:
+                pending.saved.durable = pending not in late
+                pending.saved.over.set()
+        for pending in late:
+            self._door.too_late(pending)
+        # Keep a halt that was set during the append: this batch does not have it.
+        self._latch = self._latch if self._latch is not halt else None
+        # `_append` has started the calls of this batch. The effects that need no entry come
+        # last: aborts, controls for child runs, checks, custom stop conditions.
+        self._door.pass_on(self._place.may_go(effects, self.state), self.state)
         if self._holds():
-            await self._bell.wait(self._wait(orders))
+            await self._bell.wait(self._wait(effects))
 
     def _met(self, batch: Batch) -> c.Halt | None:
-        """Add the latch that holds the run, if there is one."""
+        """Add the halt that covers the run to `batch`, and return it; None if there is none."""
         if self._latch is not None:
             batch.add(self._latch)
         return self._latch
 
     async def _wake(self) -> None:
-        """Do what is due, as the clock and not as the driver: it lets go of people's pauses."""
+        """Append the entries of all timers that are due, without the lease.
+
+        `Wake` is an input of the clock, not of the lease's holder. It expires asks, delivers
+        scheduled messages, ends a pause with a time limit, and applies the time cap.
+        """
         self._alarm = None
-        ruled = await bring(self._means.store, self.state, Wake(), self._means.clock)
-        self.state = ruled.after
+        result = await bring(self._means.store, self.state, Wake(), self._means.clock)
+        self.state = result.after
         self._means.news.tell(self.state.run)
 
     def _taken_in(self, batch: Batch, given: Evidence) -> bool:
-        """Add evidence to the batch; False if the journal does not wait for it any more."""
+        """Add an input to `batch`; False if its call was closed without it."""
         if not isinstance(batch.add(given), Refused):
             return True
-        if isinstance(given, AskPerson):  # nobody is asked any more: then it was stopped
+        if isinstance(given, AskPerson):
+            # The call asked a question and is over, but the run takes no questions any more:
+            # it is being cancelled, say. The journal still has the call in flight and waits
+            # for its end.
             stopped = CallAborted(call=given.call)
             batch.add(Close(epoch=given.epoch, outcome=stopped))
         return False
@@ -220,30 +284,35 @@ class Drive:
 
     async def _read(self) -> None:
         if self.behind:
-            told = self._newest
+            known_before = self._newest
             self.state = await read_on(self._means.store, self.state)
-            if self._newest == told:  # nobody has told us more meanwhile
+            # `_append` raises `_known_seq` to a seq that does not exist if its append fails.
+            # Take the true one, unless a notification came while the store was read.
+            if self._newest == known_before:
                 self._newest = self.state.seq
             self._means.news.tell(self.state.run)
 
     def _follow(self, batch: Batch) -> Sequence[Order]:
-        """Add what the plan orders and the journal alone can do: boundaries, starts, ends.
+        """Add all entries that follow from the state alone, and return the other effects.
 
-        Returns what is left: orders for calls that have left, and waits.
+        The entries are step boundaries, starts of calls and undos, and the end of the run. The
+        effects that are left concern calls in flight, or must wait for a time.
         """
+        # Each accepted input changes the state, and with it the plan: ask again after each.
+        # It ends because every accepted input moves the run forward.
         while True:
-            orders: Sequence[Order] = plan(batch.state)
-            for order in orders:
-                if self._not_yet(order, batch):
+            effects: Sequence[Order] = plan(batch.state)
+            for effect in effects:
+                if self._not_yet(effect, batch):
                     continue
-                given = self._evidence(order, batch)
-                if given is not None and isinstance(batch.add(given), Accepted):
+                driver_input = self._evidence(effect, batch)
+                if driver_input is not None and isinstance(batch.add(driver_input), Accepted):
                     break
             else:
-                return orders
+                return effects
 
     def _evidence(self, order: Order, batch: Batch) -> Evidence | None:
-        """Return what carrying out `order` begins with; None if that is not for the journal."""
+        """Return the input that records the start of `effect`; None if it needs no entry."""
         state, epoch = batch.state, batch.state.epoch
         match order:
             case Advance():
@@ -252,6 +321,7 @@ class Drive:
                 try:
                     reserve = self._reserve(order, state)
                 except BaseException as error:
+                    # `Model.reserve` is user code: its error fails this run, and no other.
                     if must_go_on(error):
                         raise
                     return Fail(epoch=epoch, error=words(error), code="model_error")
@@ -268,7 +338,7 @@ class Drive:
                 return None
 
     def _not_yet(self, order: Order, batch: Batch) -> bool:
-        """Tell whether an order has to wait: for its time, or for its turn."""
+        """Tell whether `effect` is not due yet, or is a suspect call that must wait."""
         after = order.after if isinstance(order, CallModel | Undo | Release) else None
         if after is not None and after > batch.now:
             return True
@@ -277,26 +347,33 @@ class Drive:
         return self._place.must_wait(batch.state, order.call)
 
     def _reserve(self, order: CallModel, state: State) -> Spend:
-        """Return what to set aside for a model call, where a cap has to know."""
+        """Return the spend to reserve for a model call, if the run has a cap on spend."""
         if not any(isinstance(leaf, MaxTokens | MaxCost) for leaf in leaves(state.stop)):
             return NOTHING
         prompt = prompt_for(self._agent, state, condense=order.purpose == "condense")
         return self._means.model_of(self._agent).reserve(prompt)
 
     def _stand_down(self, batch: Batch) -> None:
-        """Give the lease back once nothing is in flight; what can stop, stops at once."""
+        """Stop the calls in flight; add the end of the lease once there are none.
+
+        Every iteration tries again: `decide` refuses `StandDown` while a call is in flight.
+        """
         self._door.wind_up()
         batch.add(StandDown(epoch=batch.state.epoch, why=self._leaving))
 
     def _wait(self, orders: Sequence[Order]) -> float | None:
-        """Return for how long nothing has to be done unless there are news."""
+        """Return the seconds until the loop must act without a wakeup; None if never."""
+        # A suspect call waits for the gate, not for its retry time, which may have passed: that
+        # time would make the wait zero and the loop spin.
         times = [
-            order.after
-            for order in orders
-            if isinstance(order, (CallModel, Undo, Release)) and order.after is not None
-            if not self._place.waits(order.call)
+            effect.after
+            for effect in orders
+            if isinstance(effect, (CallModel, Undo, Release)) and effect.after is not None
+            if not self._place.waits(effect.call)
         ]
-        self._alarm = min((o.at for o in orders if isinstance(o, WakeAt)), default=None)
+        self._alarm = min(
+            (effect.at for effect in orders if isinstance(effect, WakeAt)), default=None
+        )
         if self._alarm is not None:
             times.append(self._alarm)
         waits = [(min(times) - self._means.clock()) / 1e6] if times else []
@@ -306,8 +383,10 @@ class Drive:
     # ── appending ─────────────────────────────────────────────────────────────────────────
 
     async def _append(self, batch: Batch) -> bool:
-        """Append the batch and let out what it starts; False: read on and decide again."""
-        # The store's word of our own append is no news: it may come before the answer.
+        """Append `batch` and start its calls; False: read on and decide again."""
+        # The store announces every append, ours too, and the announcement may overtake the
+        # reply. Raise `_known_seq` first, so that it does not wake the loop for nothing. If the
+        # append fails, `_known_seq` is ahead of `state`, and the next iteration reads on.
         self._newest = Seq(max(self._newest, batch.state.seq))
         try:
             appended = await self._commit(batch)
@@ -317,13 +396,20 @@ class Drive:
             await self._halted(halt)
             return False
         except (StoreBusy, StoreFull, StoreUnreachable) as problem:
-            # Nothing leaves that is not journaled; what came back is kept until it can be.
+            # No call starts meanwhile, and inputs are kept until they can be written. Of an
+            # unreachable store it is unknown whether it has applied the append.
             await anyio.sleep(PATIENCE_S)
             return isinstance(problem, StoreUnreachable) and await self._found(batch)
-        same = appended.at == max(batch.now, batch.base.at)
-        self.state = batch.state if same else apply(batch.base, batch.entries, appended.at)
+        # The store stamps the entries. Usually it takes our time; with another one, apply the
+        # entries again at that time, so that the state is the one every reader computes.
+        same_time = appended.at == max(batch.now, batch.base.at)
+        self.state = batch.state if same_time else apply(batch.base, batch.entries, appended.at)
         if self.state.phase is not batch.base.phase:
-            self._means.news.tell(self.state.run)  # the store's word may have come before ours
+            # The store's announcement may have come before `state` was set here: waiters that
+            # looked at this loop's state then saw the old phase.
+            self._means.news.tell(self.state.run)
+        # If `fence` was called during the append, the dispatcher is closed and makes none of
+        # these calls; the next lease closes them as unknown.
         self._door.leave(batch.entries, self.state)
         if due(seq=self.state.seq, snapshot=self._snapshot):
             self._snapshot = await snapshot_if_due(
@@ -332,13 +418,18 @@ class Drive:
         return True
 
     async def _found(self, batch: Batch) -> bool:
-        """Find out whether a batch that nobody answered for was appended all the same."""
+        """Tell whether a batch was appended although the store's reply was lost.
+
+        If so, continue as `_append` does. Without this check the journal would have calls as
+        started that no dispatcher makes, and the run would wait for them for ever.
+        """
         if self._lease is None:
-            return False  # a lease that we do not know of is taken anew
+            return False  # the epoch of the lease is unknown: take the lease again
         try:
             records = await self._means.store.read(self.state.run, after=batch.base.seq)
         except StoreError:
             return False
+        # Other writers may have appended after the batch, but not in between: it is one append.
         ours = records[: len(batch.entries)]
         if [record.entry for record in ours] != batch.entries:
             return False
@@ -354,6 +445,7 @@ class Drive:
             return await store.append(
                 run, batch.entries, after=after, lease=self._lease, head=head, at=batch.now
             )
+        # The first append takes the lease: the store assigns the epoch.
         self._lease, appended = await store.take(
             run,
             batch.entries,
@@ -366,7 +458,11 @@ class Drive:
         return appended
 
     async def _halted(self, halt: HaltInForce) -> None:
-        """Meet a latch; without a lease the run is halted right where it rests."""
+        """Note a halt that the store reported; without a lease, record it at once.
+
+        With a lease the next iteration records it. Without one there is no next iteration: the
+        run is halted in the phase where it rests.
+        """
         self.meet(halt.scope, halt.by, halt.reason)
         if self._lease is not None or self._latch is None:
             return

@@ -1,7 +1,7 @@
-"""Keeping: evidence as it can be journaled, whatever somebody's code returned or said.
+"""Sanitizing: make driver inputs storable, whatever user code or a model returned.
 
-A call has happened by the time its outcome turns out to be too long, or no text that can be
-stored. Then what can be kept of it is kept, and the rest is said in words.
+When a result turns out to be too large, or not encodable, the call has already happened. So its
+outcome is not rejected: the storable part is kept, and the rest is replaced by a description.
 """
 
 from typing import TypeVar, cast
@@ -20,27 +20,31 @@ E = TypeVar("E", bound=Entry)
 
 
 async def keep(given: Evidence) -> Evidence:
-    """Return `given`, or as much of it as can be journaled.
+    """Return `driver_input`, reduced to the part that can be journaled.
 
-    A large outcome is walked and encoded here, in slices; the store is then quick about it.
+    A large outcome is checked and encoded here, in slices, so that the event loop can run in
+    between. The codec remembers the encoded text, and the store need not encode it again.
     """
     match given:
         case Close(outcome=outcome):
-            kept, problem = await _prepared(outcome)
+            prepared, problem = await _prepared(outcome)
             if problem:
                 return Close(epoch=given.epoch, outcome=_brief(outcome, problem))
-            return given if kept is outcome else Close(epoch=given.epoch, outcome=kept)
+            return given if prepared is outcome else Close(epoch=given.epoch, outcome=prepared)
         case AskPerson():
-            opened, problem = await _prepared(_asked(given))
+            # A question that cannot be stored cannot be asked: the call fails with the reason.
+            prepared_ask, problem = await _prepared(_asked(given))
             if not problem:
-                return replace(given, data=opened.data)
+                return replace(given, data=prepared_ask.data)
             error = f"its question cannot be kept: {problem}"
             failed = CallFailed(call=given.call, error=error)
             return Close(epoch=given.epoch, outcome=failed)
         case SettleCall(call=call, happened=happened, result=result):
             settled = CallSettled(call=call, happened=happened, result=result)
-            sound, problem = await _prepared(settled)
-            return replace(given, result=safe_repr(result) if problem else sound.result)
+            prepared_settled, problem = await _prepared(settled)
+            return replace(
+                given, result=safe_repr(result) if problem else prepared_settled.result
+            )
         case Fail(error=error, code=code):
             return Fail(epoch=given.epoch, error=safe_str(error), code=safe_str(code))
         case _:
@@ -48,7 +52,7 @@ async def keep(given: Evidence) -> Evidence:
 
 
 async def _prepared(entry: E) -> tuple[E, str]:
-    """Return `entry` as it can be stored, or why it cannot be."""
+    """Return `entry` in storable form and "", or `entry` itself and the problem."""
     try:
         return await prepare(entry), ""
     except (NotJson, TooLarge) as error:
@@ -56,11 +60,13 @@ async def _prepared(entry: E) -> tuple[E, str]:
 
 
 async def prepare(entry: E) -> E:
-    """Return `entry` as it can be stored; if it is large, in slices.
+    """Return `entry` in storable form; encode a large one in slices.
 
     Raises:
-        NotJson, TooLarge: it cannot be stored.
+        NotJson, TooLarge: the entry cannot be stored.
     """
+    # Most entries are small and encoded in one go. The limit makes a large one fail early,
+    # before it has blocked the event loop.
     try:
         encode_entry(entry, QUICK)
     except TooLarge:
@@ -69,6 +75,7 @@ async def prepare(entry: E) -> E:
 
 
 def _asked(given: AskPerson) -> AskOpened:
+    # Only to find out whether the question can be stored; its id does not matter.
     return AskOpened(
         ask=AskId("a1"),
         ask_kind="question",
@@ -80,12 +87,12 @@ def _asked(given: AskPerson) -> AskOpened:
 
 
 def _brief(outcome: Entry, problem: str) -> CallDone | CallFailed | CallAborted:
-    """Return what can be said of an outcome that cannot be stored as it is."""
+    """Return a storable outcome in place of one that is too large or not encodable."""
     match outcome:
         case CallDone(call=call, reply=None, result=result):
             shown = safe_repr(result)
             return CallDone(call=call, result=shown, encoding_error=problem)
-        case CallDone(call=call):
+        case CallDone(call=call):  # of a model: a reply without its content is of no use
             error = f"what the model said cannot be kept: {problem}"
             return CallFailed(call=call, error=error, code="model_error")
         case CallFailed(call=call, transient=transient, retry_at=retry_at):

@@ -1,4 +1,4 @@
-"""Runs work that is too long for one turn of the event loop in slices."""
+"""Slices: run work that would block the event loop step by step."""
 
 from collections.abc import Generator
 from typing import Final, TypeVar
@@ -10,14 +10,14 @@ from midrun.codec.strict_json import Limits
 T = TypeVar("T")
 
 QUICK: Final = Limits(size=32 * 1024)
-"""A value within this is walked and encoded in less than two milliseconds, at once."""
+"""A value within these limits is checked and encoded in less than two milliseconds."""
 
 
 async def run_in_slices(steps: Generator[None, None, T]) -> T:
-    """Run `steps`, let the event loop do everything else after each, and return the result.
+    """Run `steps` and return its result; yield to the event loop after each step.
 
-    A cancellation is left for later: the work is bounded, and a result that is lost here would
-    be lost for good.
+    A cancellation is not delivered in here: the work is bounded, and it may process the result
+    of a call that has happened, which must not be lost.
     """
     while True:
         try:

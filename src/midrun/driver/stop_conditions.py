@@ -1,4 +1,4 @@
-"""Judging: asking a custom stop condition, which is somebody's function, for its verdict."""
+"""Custom stop conditions: call the user's function at a step boundary for its verdict."""
 
 import inspect
 from typing import Final
@@ -21,19 +21,19 @@ UNDECLARED_STOP: Final = (
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """What a custom condition is given: where the run stands at a boundary."""
+    """The argument of a custom stop condition: the use of a run at a step boundary."""
 
     steps: int
     tool_calls: int
     tokens: int
     cost_usd: float
-    seconds: float  # at work
-    text: str  # what the agent said last
+    seconds: float  # of work, without pauses
+    text: str  # the last text of the agent
     messages: Transcript
 
 
 def standing(state: State) -> Standing:
-    """Return where the run in `state` stands."""
+    """Return the argument of a custom stop condition for `state`."""
     meter = state.metered
     return Standing(
         steps=meter.steps,
@@ -49,7 +49,7 @@ def standing(state: State) -> Standing:
 async def judge(
     means: Means, name: str, state: State, *, agent: Agent, epoch: Epoch
 ) -> GiveVerdict | Fail:
-    """Return the verdict of the condition `name`; one that raises fails the run, resumably.
+    """Call the stop condition `name`; if it raises, the run fails and can be resumed.
 
     `name` comes from the journal, which may have come with a checkpoint. Resolving a name
     imports a module, so only the names in the agent's own stop, which this process declared

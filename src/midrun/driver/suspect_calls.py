@@ -1,8 +1,17 @@
-"""Alone: calls on their last try are made one at a time in a process, to see which one kills.
+"""Suspect calls: run calls that may crash the process one at a time.
 
-When a process ends, everything that it had in flight has lost a driver, whichever call it was.
-Before a run rests for that, its call is made, or its check asked, with no other such call at
-the same time: then only the one that kills has lost one more, and the others are past it.
+When a worker process dies, every call that it had in flight is charged with one death, although
+only one of them caused the crash. After three deaths the run of the call fails (`retries`).
+Without more care, one call that crashes its process would fail all runs that happened to be
+driven beside it.
+
+A call with one death less than that is a *suspect*. A process makes suspects one at a time, and
+so it does with their checks: a further crash is then charged to one suspect only, the right
+one. The others get past their trial and are made as usual. A suspect that has not crashed the
+process after `SUSPECT_TRIAL_S` seconds does not hold up the next one, which starts beside it.
+
+`SuspectCallGate` is shared by all runs of the process: the run that holds it may make a suspect
+call. `SuspectCalls` is one run's view of the gate.
 """
 
 from collections.abc import Sequence
@@ -17,31 +26,30 @@ from midrun.core.state import Call, State
 from midrun.driver.notifications import Bell
 
 TRIAL_S: Final = 15.0
-"""What has not ended its process by then, others need not wait for any longer.
-
-Everybody in line waits so long for each one before them, at most.
-"""
+"""Seconds after which a running suspect does not hold the others up any more."""
 
 
 def on_its_last_try(call: Call | None) -> bool:
-    """Tell whether the run rests if the process ends while `call` is under way."""
+    """Tell whether one more death of a worker would fail the run of `call`."""
     return call is not None and call.deaths == DEATHS - 1
 
 
 class Alone:
-    """Whose turn it is in this process to make a call that has lost drivers before."""
+    """Admits one run of this process at a time to make suspect calls."""
 
     def __init__(self) -> None:
-        self._run: RunId | None = None
-        self._until = 0.0
-        self._waiting: dict[Bell, None] = {}  # in the order in which they came
+        self._run: RunId | None = None  # the run that holds the gate
+        self._until = 0.0  # when its trial is over
+        self._waiting: dict[Bell, None] = {}  # an ordered set
 
     def wait_s(self, run: RunId, bell: Bell) -> float:
-        """Return for how long `run` has to wait for its turn: 0 if it has it now.
+        """Acquire the gate for `run`; return 0.0 if it has it, else the seconds to wait.
 
-        Its bell is rung when the turn is free before that.
+        `wakeup` is set when the gate is released before that. All waiters are woken, in the
+        order in which they came, and ask again; the first to do so gets the gate.
         """
         now = anyio.current_time()
+        # A run whose trial is over loses the gate without notice; its call runs on.
         if self._run is None or self._until <= now:
             self._run, self._until = run, now + TRIAL_S
         if self._run == run:
@@ -50,31 +58,36 @@ class Alone:
         return self._until - now
 
     def over(self, run: RunId) -> None:
-        """End the turn of `run`, if it has it: whoever waits asks again."""
+        """Release the gate if `run` holds it, and wake all waiters."""
         if self._run == run:
             self._run = None
-            waiting, self._waiting = self._waiting, {}
-            for bell in waiting:
-                bell.ring()
+            waiters, self._waiting = self._waiting, {}
+            for wakeup in waiters:
+                wakeup.ring()
 
 
 class Place:
-    """One run's place in that line: which of its calls are due, and have to wait."""
+    """The suspect calls of one run that are due and wait for the gate.
+
+    The run loop calls `reset` in each iteration, then `must_wait` for every call that is due,
+    and `runnable` for the effects that are left. `wait_s` is the time until the gate can be
+    tried again; None if nothing waits for it.
+    """
 
     def __init__(self, alone: Alone, run: RunId, bell: Bell) -> None:
-        self.wait_s: float | None = None  # None: for nobody
+        self.wait_s: float | None = None
         self._alone = alone
         self._run = run
         self._bell = bell
         self._due: set[CallId] = set()
 
     def look_anew(self) -> None:
-        """Forget what had to wait when it was last asked."""
+        """Forget the calls that waited in the last iteration."""
         self.wait_s = None
         self._due.clear()
 
     def must_wait(self, state: State, call: CallId) -> bool:
-        """Tell whether a call that is due has to wait for its turn, or have the turn."""
+        """Tell whether `call` is a suspect and must wait; acquire the gate if it is free."""
         if not on_its_last_try(state.call(call)):
             return False
         wait_s = self._alone.wait_s(self._run, self._bell)
@@ -85,20 +98,26 @@ class Place:
         return True
 
     def waits(self, call: CallId) -> bool:
-        """Tell whether a call is due and has to wait: nothing but its turn brings it on."""
+        """Tell whether `call` waits for the gate in this iteration."""
         return call in self._due
 
     def may_go(self, orders: Sequence[Order], state: State) -> Sequence[Order]:
-        """Return the orders without the checks that have to wait; leave a turn not needed."""
-        checks = (order for order in orders if isinstance(order, CheckCall))
-        held = [check for check in checks if self.must_wait(state, check.call)]
-        left = [order for order in orders if order not in held]
-        under_way = [state.calls[n - 1] for n in state.in_flight]
-        under_way += [c for o in left if isinstance(o, CheckCall) and (c := state.call(o.call))]
-        if not any(on_its_last_try(call) for call in under_way):
+        """Return `effects` without the checks that must wait; release the gate if unused."""
+        checks = (effect for effect in orders if isinstance(effect, CheckCall))
+        held_back = [check for check in checks if self.must_wait(state, check.call)]
+        left = [effect for effect in orders if effect not in held_back]
+        # Keep the gate while a suspect, or the check of one, is running. It may also have been
+        # acquired in this iteration for a call that was not started after all.
+        running = [state.calls[n - 1] for n in state.in_flight]
+        running += [
+            call
+            for effect in left
+            if isinstance(effect, CheckCall) and (call := state.call(effect.call))
+        ]
+        if not any(on_its_last_try(call) for call in running):
             self.leave()
         return left
 
     def leave(self) -> None:
-        """End the turn, if it is this run's."""
+        """Release the gate if this run holds it."""
         self._alone.over(self._run)

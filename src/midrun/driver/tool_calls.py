@@ -1,4 +1,21 @@
-"""Acting: one tool call, undo, release or check, and what the journal says of its end."""
+"""Tool calls and hooks: run the function, and turn its end into an outcome for the journal.
+
+`function_runner` runs the function and returns how it ended: `Returned`, `Raised`,
+`QuestionAsked`, `Died`, or None if it was stopped. This module decides which outcome the
+journal gets. The question is always the same: *may the call have taken effect?*
+
+| end of the function | safe to repeat | otherwise |
+|---|---|---|
+| returned, also after a stop | done | done |
+| raised by itself | failed | failed |
+| raised `OutcomeUnknown`, or its process died | failed, or aborted with cleanup | unknown |
+| stopped, or raised after a stop | aborted | aborted |
+| timed out | failed, or aborted with cleanup | aborted |
+| timed out and does not stop | failed, or aborted with cleanup | unknown |
+
+An aborted call may have taken effect and is undone like a call that was done. An unknown call
+is settled by its check or by a person.
+"""
 
 from collections.abc import Awaitable
 from typing import Final
@@ -30,10 +47,13 @@ from midrun.driver.subprocess.protocol import Asked, Died, NotDone, Raised, Retu
 from midrun.errors import OutcomeUnknown
 
 HOOK_S: Final = 60.0
-"""How long one attempt to undo, release or check may take where the tool does not say."""
+"""Seconds for one attempt to undo, release or check, if the tool declares no `timeout`."""
 
 UNKNOWN: Final = OutcomeUnknown.__name__
-"""What a tool raises that cannot say whether it took effect; by name: it may come from afar."""
+"""The type of exception by which a tool says that it may have taken effect.
+
+It is compared by name: the exception may come from another process, as text.
+"""
 
 REDACTED: Final = (
     "not executed: some of its arguments, or of the answer that it asked for, were redacted, "
@@ -41,16 +61,17 @@ REDACTED: Final = (
 )
 
 CHECKS: Final = 3
-"""How often a check that raises is tried before the run fails, resumably."""
+"""The attempts of a check that raises, before the run fails. It can be resumed then."""
 
 
 async def act(means: Means, agent: Agent, flight: Flight, state: State) -> Close | AskPerson:
-    """Make the tool call of `flight`; its end, or its question to a person, is the evidence."""
+    """Make a tool call; return its end, or its question to a person."""
     epoch, call = state.epoch, flight.call
     tool = agent.tools.get(call.use.tool)
     if tool is None:
         problem = f"agent {agent.name} has no tool {call.use.tool} any more"
         return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
+    # An approval is for the tool as the approver saw it.
     if call.approval is not None and call.traits.version != tool.traits.version:
         problem = "not executed: the tool has changed since a person approved this call"
         return Close(epoch=epoch, outcome=CallFailed(call=call.id, error=problem))
@@ -59,13 +80,16 @@ async def act(means: Means, agent: Agent, flight: Flight, state: State) -> Close
         return Close(epoch=epoch, outcome=failed)
     try:
         arguments = tool.parse(call.use.args)
-    except BadArguments as error:  # a person edited them, or the tool changed
+    except BadArguments as error:  # an approver edited them, or the tool changed
         failed = CallFailed(call=call.id, error=str(error), code="bad_arguments")
         return Close(epoch=epoch, outcome=failed)
     if tool.timeout is not None:
+        # The outcome if the time is up and the function does not stop within its grace.
         flight.overdue = Close(epoch=epoch, outcome=_not_stopped(call, tool))
-    performance = Performance(means, agent, tool, flight, state)
-    end, limited = await _within(_seconds(tool), performance.tool(arguments))
+    execution = Performance(means, agent, tool, flight, state)
+    end, timed_out = await _within(_seconds(tool), execution.tool(arguments))
+    # A pause does not withdraw a question: the run pauses with the question open. Under every
+    # other stop the call is aborted instead.
     if isinstance(end, Asked) and flight.stop in {"", "paused"}:
         return AskPerson(
             epoch=epoch,
@@ -74,7 +98,7 @@ async def act(means: Means, agent: Agent, flight: Flight, state: State) -> Close
             data=end.data,
             continuation=end.continuation,
         )
-    outcome = _timed_out(call, tool) if limited else _outcome(call, flight, end)
+    outcome = _timed_out(call, tool) if timed_out else _outcome(call, flight, end)
     return Close(epoch=epoch, outcome=outcome)
 
 
@@ -96,24 +120,24 @@ def _outcome(
             if not started:
                 return CallFailed(call=call.id, error=_words(end))
             return _perhaps(call, _words(end))  # it may have acted before it died
-        case _:
+        case _:  # stopped: None, or its process was killed, or it asked a question meanwhile
             return CallAborted(call=call.id)
 
 
 def _may_be_of_a_stop(end: End) -> bool:
-    """Tell whether code that was told to stop may have raised because of that.
+    """Tell whether a function that was stopped may have raised because of the stop.
 
-    Libraries make errors of their own out of a cancellation: *connection closed*, say. The call
-    was stopped midway then, and has not failed by itself: it may have taken effect.
+    Libraries turn a cancellation into errors of their own, such as *connection closed*. The
+    call has not failed by itself then: it was stopped midway and may have taken effect.
     """
     return isinstance(end, Raised) and end.kind != UNKNOWN and not end.not_found
 
 
 def _perhaps(call: Call, error: str) -> CallFailed | CallAborted | CallUnknown:
-    """Say that it may have happened, where that matters: if it is not safe to make again.
+    """Return the outcome of a call that ended by itself and may have taken effect.
 
-    One that is safe is not made again by itself all the same, or it would do so for ever; what
-    it may have left behind is undone or released as if it was stopped.
+    A call that is safe to repeat is not repeated automatically: it may end like this every
+    time. If it needs cleanup, it counts as aborted, so that it is undone or released.
     """
     if not call.harmless:
         return CallUnknown(call=call.id)
@@ -123,14 +147,14 @@ def _perhaps(call: Call, error: str) -> CallFailed | CallAborted | CallUnknown:
 
 
 def _timed_out(call: Call, tool: Tool) -> CallFailed | CallAborted:
-    """A call that took too long is not made again by itself, or it would do so for ever."""
+    """Return the outcome of a call that timed out; it is not repeated automatically."""
     if call.harmless and not call.lasting:
         return CallFailed(call=call.id, error=f"timed out after {_seconds(tool):g} s")
     return CallAborted(call=call.id, final=True)
 
 
 def _not_stopped(call: Call, tool: Tool) -> CallFailed | CallAborted | CallUnknown:
-    """Return the end of a call that took too long and does not stop: it may still act."""
+    """Return the outcome of a call that timed out and does not stop: it may still act."""
     if call.harmless:
         return _timed_out(call, tool)
     return CallUnknown(call=call.id, why="not_responding")
@@ -139,34 +163,36 @@ def _not_stopped(call: Call, tool: Tool) -> CallFailed | CallAborted | CallUnkno
 async def clean(
     means: Means, agent: Agent, flight: Flight, state: State
 ) -> UndoDone | UndoFailed | UndoUnknown:
-    """Take the effect of a call back, or release what it holds."""
+    """Undo the effect of a call, or release the resources that it holds."""
     call, action = flight.call, flight.action
     if call.call_kind == "child":
         with flight.scope:
-            left = await child_runs.end(means, state, child_id(state.run, call.id))
-            if left:  # it has tried and given up: nothing changes by waiting
-                return UndoFailed(call=call.id, action=action, error=left)
+            residue = await child_runs.end(means, state, child_id(state.run, call.id))
+            if residue:  # the child has used up its own attempts: no retry here
+                return UndoFailed(call=call.id, action=action, error=residue)
             return UndoDone(call=call.id, action=action)
         return UndoUnknown(call=call.id, action=action)
     problem = f"it took too long and did not stop, so this {action} may still be at work"
     failed = UndoFailed(call=call.id, action=action, error=problem, final=True)
     flight.overdue = CloseUndo(epoch=state.epoch, outcome=failed)
-    end, limited = await _hook(means, agent, flight, state, action)
+    end, timed_out = await _hook(means, agent, flight, state, action)
     if isinstance(end, Returned | NotDone):
         return UndoDone(call=call.id, action=action)
-    if end is None and not limited:
-        return UndoUnknown(call=call.id, action=action)  # cut short; made again, same key
-    again = retry_at(means.clock(), flight.attempt, chance=means.chance())
-    return UndoFailed(call=call.id, action=action, error=_words(end), retry_at=again)
+    if end is None and not timed_out:
+        # Stopped. The next worker makes it again, with the same idempotency key.
+        return UndoUnknown(call=call.id, action=action)
+    retry_time = retry_at(means.clock(), flight.attempt, chance=means.chance())
+    return UndoFailed(call=call.id, action=action, error=_words(end), retry_at=retry_time)
 
 
 async def check(
     means: Means, agent: Agent, flight: Flight, state: State
 ) -> SettleCall | Fail | None:
-    """Ask the tool itself whether an unknown call took effect.
+    """Run the tool's check for an unknown call; None if it was stopped.
 
-    One that was made again and is unknown again gives the far end time first: to come back, or
-    to show what came late. Otherwise it would be made as often as it can fail.
+    If the check says *not done*, the call is made again. If that attempt becomes unknown as
+    well, the check first waits, longer with each attempt: the remote service may be down, or
+    may show a late effect only after a while.
     """
     epoch, call = state.epoch, flight.call
     unsettled = f"cannot find out whether {call.use.tool} took effect"
@@ -183,6 +209,7 @@ async def check(
             happened = isinstance(end, Returned)
             result = end.value if isinstance(end, Returned) else None
             return SettleCall(epoch=epoch, call=call.id, happened=happened, result=result)
+        # Stopped: no verdict. The call stays unknown, and the next worker checks it again.
         if flight.stop:
             return None
         if attempt < CHECKS:
@@ -191,7 +218,7 @@ async def check(
 
 
 async def _wait(means: Means, flight: Flight, attempt: int) -> None:
-    """Wait as long as one waits after so many attempts; who stops the flight ends it."""
+    """Wait for the backoff after `attempt` attempts, or until the call is stopped."""
     now = means.clock()
     with flight.scope:
         await anyio.sleep((retry_at(now, attempt, chance=means.chance()) - now) / 1e6)
@@ -200,32 +227,34 @@ async def _wait(means: Means, flight: Flight, attempt: int) -> None:
 async def _hook(
     means: Means, agent: Agent, flight: Flight, state: State, name: str
 ) -> tuple[End, bool]:
-    """Run the hook of that name; return how it ended, and whether its time was up."""
+    """Run the hook `name`; return its end, and whether it timed out."""
     call = flight.call
     tool = agent.tools.get(call.use.tool)
     function = getattr(tool, name, None)
     if tool is None or function is None:
         problem = f"agent {agent.name} has no {name} for {call.use.tool} any more"
         return Raised(kind="LookupError", message=problem), False
-    performance = Performance(means, agent, tool, flight, state)
-    given = (call.use.args,) if name == "check" else (call.use.args, _result(call))
-    # A thread cannot be stopped: given up, it would still be at it when the next one begins.
-    seconds = None if performance.blocks_thread(function) else _seconds(tool) or HOOK_S
-    return await _within(seconds, performance.hook(function, *given))
+    execution = Performance(means, agent, tool, flight, state)
+    hook_args = (call.use.args,) if name == "check" else (call.use.args, _result(call))
+    # No time limit in a thread: it cannot be stopped, and the next attempt would run beside it.
+    seconds = None if execution.blocks_thread(function) else _seconds(tool) or HOOK_S
+    return await _within(seconds, execution.hook(function, *hook_args))
 
 
 async def _within(seconds: float | None, work: Awaitable[End]) -> tuple[End, bool]:
-    """Await `work` for so long; return how it ended, and whether its time was up."""
+    """Await `work` for `seconds`; return its end, and whether it timed out."""
     if seconds is None:
         return await work, False
     with anyio.move_on_after(seconds) as limit:
         end = await work
+        # It may have ended by itself in the same moment in which its time was up. A value that
+        # it returned counts; an error may be a consequence of the cancellation.
         return end, limit.cancel_called and _may_be_of_a_stop(end)
     return None, True
 
 
 def _result(call: Call) -> Json:
-    """Return what the call returned, as far as anybody knows."""
+    """Return the result of a call that is done; None for any other."""
     return call.result if call.stage is Stage.DONE else None
 
 

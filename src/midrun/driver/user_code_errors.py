@@ -1,4 +1,16 @@
-"""Errors of user code, in words that can be journaled and told to an agent."""
+"""Errors of user code: their text for the journal, and cancellations that it leaves behind.
+
+Tools, hooks, models and stop conditions are user code. An exception that they raise ends their
+call and nothing else. Two kinds are not theirs, and must be raised again (`must_reraise`):
+
+- **Ctrl-C**, which Python raises as `KeyboardInterrupt` in the code that happens to run.
+- **A cancellation of a scope around us.** `CancelledError` alone does not tell where it comes
+  from. It is ours if an AnyIO scope around the current code is cancelled. If none is, the code
+  has awaited something that other code cancelled, and that is an error like any other.
+
+User code can also leave a cancellation *behind*: it calls `Task.cancel()` on our task and
+returns before that is delivered. `absorb_stray_cancellation` removes it.
+"""
 
 import asyncio
 import math
@@ -16,9 +28,10 @@ from midrun.driver.subprocess.protocol import Asked, Raised
 
 
 def end_of(error: BaseException) -> Raised | Asked:
-    """Return what an error means for the function that raised it.
+    """Return the outcome of a function that raised `error`: a failure, or a question.
 
-    A question counts from wherever it was asked, also from inside a task group.
+    `pause_here` asks its question by raising. Inside a task group the exception arrives in an
+    exception group, so all leaves are searched.
     """
     leaves = list(_leaves(error))
     for leaf in leaves:
@@ -28,26 +41,22 @@ def end_of(error: BaseException) -> Raised | Asked:
 
 
 def raised(error: BaseException) -> Raised:
-    """Return `error` in words; a group is told by what is in it."""
+    """Return the type and text of `error`; of a group, the texts of all its leaves."""
     leaves = list(_leaves(error))
     if len(leaves) == 1:
         return Raised(kind=type(leaves[0]).__name__, message=safe_str(leaves[0]))
-    told = "; ".join(f"{type(leaf).__name__}: {safe_str(leaf)}" for leaf in leaves)
-    return Raised(kind=type(error).__name__, message=told)
+    message = "; ".join(f"{type(leaf).__name__}: {safe_str(leaf)}" for leaf in leaves)
+    return Raised(kind=type(error).__name__, message=message)
 
 
 def words(error: BaseException) -> str:
-    """Return `error` as one text."""
-    told = raised(error)
-    return f"{told.kind}: {told.message}"
+    """Return `error` as one text, "Type: message"."""
+    failure = raised(error)
+    return f"{failure.kind}: {failure.message}"
 
 
 def must_go_on(error: BaseException) -> bool:
-    """Tell whether an error that user code raised is meant for us, and must be raised again.
-
-    That is Ctrl-C, and a cancellation of a scope around us. Everything else that a tool, a
-    model or a condition raises ends its call, and nothing else.
-    """
+    """Tell whether `error`, caught from user code, must be raised again: see above."""
     if isinstance(error, anyio.get_cancelled_exc_class()):
         return is_ours()
     return is_ctrl_c(error)
@@ -72,25 +81,32 @@ def is_ctrl_c(error: BaseException) -> bool:
 
 
 def is_ours() -> bool:
-    """Tell whether the cancellation that was just caught is one of a scope around us.
-
-    If not, something that the code waited for was cancelled by others, and that is its error.
-    """
+    """Tell whether the cancellation that was just caught comes from a scope around us."""
+    # AnyIO reports minus infinity as the deadline of a scope that is cancelled.
     return anyio.current_effective_deadline() == -math.inf
 
 
 async def shake_off() -> None:
-    """Let a cancellation that somebody's code has left on this task come, and come to nothing.
+    """Absorb a `Task.cancel()` that user code left pending on this task.
 
-    A timer of its own that fires too late leaves one, say. Asyncio would raise it wherever we
-    await next, or end the task with it, and with the task all that is driven beside it. What a
-    scope around us wants comes again.
+    For example, code arms a timer that cancels the current task, and the timer fires just as
+    the code returns. Asyncio raises the `CancelledError` at the next await of the task. That
+    await is ours, and the error would end our task, and with it the task group of all runs.
+
+    A cancellation that comes from an enclosing AnyIO scope is not lost: AnyIO delivers it again
+    in every turn of the event loop until the scope is left.
     """
     task = asyncio.current_task()
+    # `cancelling` counts the requests that were made and not taken back. It is also above zero
+    # after a cancellation that was delivered and caught.
     if task is None or not task.cancelling():
         return
+    # Await once, so that a pending cancellation is raised here. Behind the shield AnyIO
+    # delivers nothing, so an error that is raised can only be the stray one.
     with suppress(anyio.get_cancelled_exc_class()), anyio.CancelScope(shield=True):
         await checkpoint()
+    # Take all requests back: otherwise `asyncio.timeout` and task groups of asyncio would take
+    # the task for cancelled.
     while task.cancelling():
         task.uncancel()
 

@@ -1,24 +1,40 @@
-"""User coroutines in asyncio tasks of their own: how they are cancelled, and how they are left.
+"""User coroutines in asyncio tasks of their own: how they are cancelled and abandoned.
 
-A cancelled AnyIO scope raises in its tasks again on every turn of the event loop, until they
-have left it. Code that was not written for AnyIO cannot end under that. LangGraph, for example,
-has a new task cancel its nodes and awaits that task; the next cancellation ends the new task
-before its first step, and the nodes go on. And a coroutine that swallows its cancellation is
-raised in for as long as it lives, at the cost of one core.
+**Why not in our scopes.** AnyIO cancels by level: a cancelled scope raises in its tasks again
+in every turn of the event loop, until they have left the scope. Code that was written for
+asyncio, which raises once, cannot clean up under that. LangGraph, for example, starts a new
+task that cancels its nodes, and awaits that task; the next cancellation ends the new task
+before its first step, and the nodes go on. And a coroutine that swallows `CancelledError` gets
+one in every turn for as long as it lives, which uses a whole core.
 
 So the coroutine of a tool, a hook, a model or a stop condition runs in an asyncio task of its
-own, outside of all our scopes. The driver waits for that task inside the scope of the flight.
-When the scope is cancelled, the waiting side stops the task: it raises in it once, again after
-half of the grace, and then at intervals that double, a few times. Meanwhile it waits behind a
-shield, where nothing is raised, so that waiting costs nothing. The door says *not responding*,
-and decides when the run goes on without the call.
+own, outside of all our scopes. Our side (`UserTasks.run`) waits for that task inside the scope
+of the call:
 
-`Task.cancel` alone would not do: it also raises behind the shields of AnyIO, where a tool must
-not be interrupted. So the coroutine runs in two scopes of AnyIO, `stop` and inside it `gate`.
-`stop` is cancelled and stays so. `gate` is opened (its shield is taken away) for each
-cancellation, and closed by the task itself as soon as the cancellation has reached it. While
-the coroutine is behind a shield of its own, AnyIO delivers nothing and costs nothing, and
-delivers when that shield ends.
+    dispatcher ── cancels ──► scope of the call
+                                │ raises once, in our waiting side
+                                ▼
+                     UserTasks.run ── UserTask.stop ──► the user's coroutine
+                                │                       (again after half of the grace,
+                                ▼                        then at growing intervals)
+                     waits on behind a shield
+
+When the scope is cancelled, our side cancels the user's task once, again after half of the
+grace, and then a few more times at intervals that double. Meanwhile it waits behind a shield,
+where AnyIO raises nothing, so that waiting costs nothing. The dispatcher shows the call as *not
+responding* and decides when the run continues without it.
+
+**Why not plain `Task.cancel()`.** It would also raise behind AnyIO shields in the user's code,
+and a shield says that the code must not be interrupted there. So the coroutine runs in two
+AnyIO scopes, `_stop_scope` and inside it `_gate`. A cancellation is delivered like this:
+
+1. `_cancel` cancels `_stop_scope`, which stays cancelled, and opens the gate: it sets
+   `_gate.shield` to False.
+2. AnyIO now delivers the cancellation through the open gate. If the code is behind a shield of
+   its own, AnyIO waits until that shield ends, at no cost.
+3. AnyIO delivers by calling `Task.cancel()`. `_GatedTask` overrides that method to close the
+   gate (`_gate.shield = True`), so that AnyIO does not raise again in the next turn.
+4. A timer opens the gate again for the next cancellation.
 """
 
 import asyncio
@@ -56,7 +72,7 @@ def list_unfinished() -> list[str]:
 
 
 class _Task(asyncio.Task[None]):
-    """A task that calls `on_cancel` whenever `cancel` is called on it."""
+    """An asyncio task that calls `on_cancel` whenever it is cancelled."""
 
     on_cancel: Callable[[], None] | None = None
 
@@ -84,17 +100,19 @@ class UserTask(Generic[T]):
         self.asyncio_task.add_done_callback(self._end)
 
     async def _run(self, work: Callable[[], Awaitable[T]]) -> None:
-        # The outcome is kept here: a task that code has cancelled as it returned counts as
-        # cancelled for asyncio, and its result would be lost.
+        # The outcome is stored here and not taken from the task: if the code's own task is
+        # cancelled in the moment in which it returns, asyncio counts it as cancelled and drops
+        # the result.
         if self.stopping_since is not None:
-            return  # it was stopped before its first step
+            return  # stopped before its first step
         try:
             with self._stop_scope, self._gate:
                 self._value = [await work()]
         except BaseException as error:
             if is_ctrl_c(error):
-                # Raised here, it leaves the event loop. If the waiting side raised it too, it
-                # would interrupt the loop again while `asyncio.run` lets all tasks clean up.
+                # Raised here, Ctrl-C leaves the event loop at once. The waiting side must not
+                # raise it a second time: that would interrupt the loop again, while
+                # `asyncio.run` cancels all tasks and lets them clean up.
                 self._error = asyncio.CancelledError()
                 raise
             self._error = error
@@ -102,18 +120,18 @@ class UserTask(Generic[T]):
     def _end(self, task: "asyncio.Task[None]") -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self.asyncio_task.on_cancel = None  # a cycle that would have to be collected
+        self.asyncio_task.on_cancel = None  # break the reference cycle
         if not task.cancelled():
-            task.exception()  # so that asyncio does not report it once more
+            task.exception()  # mark it as retrieved, or asyncio logs it
 
     @property
     def grace_ends_at(self) -> float:
-        """When the coroutine should have stopped, on the clock of the event loop."""
+        """The end of the grace, on the clock of the event loop."""
         return (self.stopping_since or 0.0) + self.grace_s
 
     @property
     def has_outcome(self) -> bool:
-        """Whether the coroutine has returned or raised; a cancellation by `stop` is neither."""
+        """Whether the coroutine returned or raised; a `CancelledError` after `stop` is none."""
         cancelled = isinstance(self._error, asyncio.CancelledError)
         stopped = cancelled and self.stopping_since is not None
         return bool(self._value) or (self._error is not None and not stopped)
@@ -125,24 +143,30 @@ class UserTask(Generic[T]):
         raise self._error or asyncio.CancelledError
 
     async def wait(self, *others: "asyncio.Future[None]") -> None:
-        """Wait until the coroutine or one of `others` ends; a cancellation ends neither."""
+        """Wait until the coroutine or one of `others` ends.
+
+        `asyncio.wait` cancels none of them if this call itself is cancelled.
+        """
         await asyncio.wait({self.asyncio_task, *others}, return_when=asyncio.FIRST_COMPLETED)
 
     def stop(self) -> None:
-        """Cancel the task now, or if it is being stopped already, within half of its grace."""
+        """Cancel the task now; if it is being stopped already, after half of its grace."""
         if self.asyncio_task.done():
             return
         loop = asyncio.get_running_loop()
         if self._timer is None:
             self.stopping_since = loop.time()
             self._cancel(self._half_s, CANCELLATIONS_MAX)
-        else:  # not at once: it may be cleaning up just now
+        else:
+            # A second reason to stop. The code may be cleaning up after the first cancellation:
+            # do not interrupt that at once, and begin the series of intervals anew.
             self._timer.cancel()
             self._timer = loop.call_later(
                 self._half_s, self._cancel, self._half_s, CANCELLATIONS_MAX
             )
 
     def _close_gate(self) -> None:
+        # The code may cancel its own task before any stop: that closes nothing.
         self._gate.shield = self.stopping_since is not None
 
     def _cancel(self, gap_s: float, left: int) -> None:
@@ -154,7 +178,7 @@ class UserTask(Generic[T]):
 
 
 class UserTasks:
-    """The user coroutines that one engine runs. Made inside a running event loop."""
+    """The user coroutines that one worker runs. Create it inside a running event loop."""
 
     def __init__(self) -> None:
         self._running: set[UserTask[object]] = set()
@@ -170,28 +194,36 @@ class UserTasks:
     ) -> T:
         """Await `work` in a task of its own; when cancelled, stop it and wait for its end.
 
-        A coroutine that returns or raises although it was told to stop has its outcome. It is
-        waited for as long as it takes, unless the engine is left: the door lets the run go on
-        without it.
+        A coroutine that returns or raises after it was cancelled has that outcome: a tool may
+        finish within its grace. There is no limit on this wait except the shutdown of the
+        worker; the dispatcher lets the run continue without the call.
         """
+        # The task has a copy of the caller's context variables, as every asyncio task has.
         task = UserTask(work, label, grace)
-        known = cast("UserTask[object]", task)
-        self._running.add(known)
-        task.asyncio_task.add_done_callback(lambda _: self._running.discard(known))
+        tracked = cast("UserTask[object]", task)
+        self._running.add(tracked)
+        task.asyncio_task.add_done_callback(lambda _: self._running.discard(tracked))
         try:
             await task.wait()
         except asyncio.CancelledError:
+            # Our side was cancelled, by the scope of the call or by a timeout around it.
             task.stop()
             if flight is not None:
                 flight.watch_stop(task.stop, task.wait)
             with anyio.CancelScope(shield=True):
                 await task.wait(self._left)
+            # Without an outcome the cancellation continues to the scope that it belongs to.
+            # With one it is absorbed: the callers leave that scope before their next
+            # checkpoint.
             if not task.has_outcome:
                 raise
         return task.outcome()
 
     async def leave(self) -> None:
-        """Stop every task, wait for their graces, then abandon and log those that still run."""
+        """Stop all tasks, wait for their graces, and abandon and log those that still run.
+
+        An abandoned task stays in the event loop; only its waiter is released.
+        """
         for task in self._running:
             task.stop()
         tasks = {task.asyncio_task: task for task in self._running}

@@ -75,7 +75,7 @@ async def test_an_undo_that_is_an_object_is_awaited(opened: Opener) -> None:
     [
         (hidden_generator, "it returned a generator"),
         (lambda *_: iter_nothing(), "it returned a generator"),
-        (saves, "only the call itself can save"),
+        (saves, "cannot save progress in an undo"),
     ],
     ids=["async", "blocking", "saves"],
 )

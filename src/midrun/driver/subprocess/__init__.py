@@ -1,9 +1,28 @@
-"""Blocking tools, each call in a process of its own that can really be killed.
+"""Blocking tools in processes that can be killed.
 
-A thread cannot be stopped: what a cancelled tool does next, it does behind everybody's back. So
-one process, the zygote, imports the tools' modules once and forks a child for every call. The
-child leads a session and process group of its own; to kill the group is to kill the call and
-whatever it has started. The zygote dies with the runtime, and takes all calls along.
+A thread cannot be stopped: a cancelled tool would go on and act unseen. So a blocking function
+runs in a process of its own. Starting Python and importing the tools for every call would take
+seconds. Instead one process, the *zygote*, imports the modules of the tools once and forks a
+child for each call, which takes milliseconds.
 
-`zygote` is the runtime's side, `server` the zygote's, `child` the call's.
+    worker (zygote_client)                  zygote (zygote_server)         child (child)
+    Zygote ── StartProcess, SignalProcess ► imports modules, forks   ──►   runs one function
+       ▲   ◄── started, refused, gone ───── reaps, kills at the deadline         │
+       │                                                                         │
+       └───── one socket for each call: task ►, ◄ progress, ◄ notes, ◄ answer ───┘
+
+The child leads a session and process group of its own. To kill the group kills the call and all
+processes that it has started. Each declared tool environment has a zygote of its own.
+
+No call outlives the worker's right to make it:
+
+- The worker **stops** a call: SIGTERM, the grace, SIGKILL (`ProcessCall.stop`).
+- The worker **dies**: its sockets close, and its zygote kills all calls and exits.
+- The worker **freezes**: its sockets stay open. The zygote reads the end of the lease from a
+  page of memory that both share (`protocol.Deadline`), and kills all calls when it has passed.
+- The zygote **dies**: the kernel kills its children (PR_SET_PDEATHSIG, on Linux), and the
+  worker kills their process groups.
+
+`protocol` has the messages, `function_lookup` finds functions by name inside the zygote. Start
+with `zygote_client.Zygote`.
 """

@@ -1,7 +1,8 @@
-"""What a child of the zygote does: one errand, one answer, and out.
+"""The child process of one call: read the task, run the function, send the answer, exit.
 
-A tool runs in the main thread, so it may handle signals: SIGTERM ends it on the spot unless it
-has a handler of its own, with which it can tidy up within its grace.
+The function runs in the main thread, so that it may install signal handlers. SIGTERM, which
+asks the call to stop, ends the process at once by default. A tool that installs a handler can
+clean up within its grace instead.
 """
 
 import os
@@ -41,17 +42,21 @@ from midrun.driver.subprocess.protocol import (
 from midrun.errors import NotJson, TooLarge
 
 NO_ANSWER: Final = 70
-"""The exit code of a child that had something to say and could not."""
+"""The exit code of a child that could not send its answer."""
 
 
 class Channel:
-    """The child's end of its call's socket."""
+    """The child's end of its call's socket.
+
+    A tool may close descriptors that are not its own, and open others under the same number. So
+    the identity of the socket is remembered and compared before each message.
+    """
 
     def __init__(self, fd: int) -> None:
         os.set_inheritable(fd, False)  # noqa: FBT003 - the name of the function says it
         self._socket = socket.socket(fileno=fd)
         self._identity = self._identify()
-        self._turn = threading.Lock()  # a tool may save from several threads
+        self._turn = threading.Lock()  # several threads of a tool may save or note
 
     def receive(self) -> bytes:
         """Return the body of the next frame."""
@@ -59,18 +64,17 @@ class Channel:
         return self._exactly(size)
 
     def send(self, message: Said) -> None:
-        """Say something.
+        """Send a message.
 
         Raises:
-            OSError: the runtime is not listening, or a tool that closes descriptors which are
-                not its own has closed this one.
+            OSError: the worker is not listening, or the tool has closed this descriptor.
         """
         if self._identify() != self._identity:
-            raise OSError("the descriptor has come to mean something else")
+            raise OSError("the descriptor of the call's socket was closed and reused")
         self._socket.sendall(framed(message))
 
     def ask(self, message: Save | Note) -> None:
-        """Say something, and return once the runtime has done it."""
+        """Send a message, and wait until the worker has done it."""
         with self._turn:
             self.send(message)
             self.receive()
@@ -90,15 +94,17 @@ class Channel:
 
 
 def perform(channel: Channel, found: object) -> Never:
-    """Do the errand that comes over `channel` with the function `found`, answer, and exit."""
+    """Read the task from `channel`, run `function` for it, send the answer, and exit."""
     code = NO_ANSWER
     try:
-        errand = errand_of(channel.receive())
-        channel.send(_answer(errand, found, channel))
+        task = errand_of(channel.receive())
+        channel.send(_answer(task, found, channel))
         code = 0
     except (EOFError, OSError):
-        pass  # nobody listens any more
+        pass  # the worker is gone, or the tool has closed the socket
     finally:
+        # `os._exit`, not `sys.exit`: the exit handlers and buffers that were inherited belong
+        # to the zygote. Only the standard streams are the tool's own.
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
@@ -108,7 +114,8 @@ def perform(channel: Channel, found: object) -> Never:
 def _answer(errand: Errand, found: object, channel: Channel) -> Answer:
     try:
         value = _value(errand, found, _call(errand, channel))
-        # From here on it is done, and that should still be told within the grace.
+        # The function has returned, so its effect has happened. A SIGTERM from now on must not
+        # end the process before the answer is sent; SIGKILL after the grace still does.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     except PauseHere as pause:
         return Asked(question=pause.question, data=pause.data, continuation=pause.continuation)
@@ -127,7 +134,7 @@ def _answer(errand: Errand, found: object, channel: Channel) -> Answer:
 
 def _storable(value: object) -> Json:
     plain = checked(value, "result")
-    size = len(msgspec.json.encode(plain))  # `checked` counts only what costs no time to count
+    size = len(msgspec.json.encode(plain))  # `normalize_json` limits sizes only roughly
     if size > RESULT_MAX:
         raise TooLarge("result", size, RESULT_MAX)
     return plain

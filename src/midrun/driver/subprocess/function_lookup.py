@@ -1,4 +1,8 @@
-"""Finding functions by name in the zygote: "module:qualname", `__main__` included."""
+"""Function lookup in the zygote: import modules and find functions by "module:qualname".
+
+The function may live in `__main__`, the script that started the worker. The zygote loads that
+file under another name, so that its `if __name__ == "__main__":` part does not run.
+"""
 
 import gc
 import importlib
@@ -12,11 +16,9 @@ from midrun.agents.tool_environment import DECLARE, is_missing_variable
 from midrun.codec.safe_repr import safe_str
 from midrun.errors import Misconfigured
 
-# Whether this process is a zygote in the middle of importing what a user wrote.
-#
-# A script that runs its agent at the top level would do so again when the zygote loads it to
-# find the tools in it, and that run would start a zygote in turn. So a runtime looks here
-# first.
+# A script that runs its agent at the top level, without that guard, would do so again when the
+# zygote loads it, and that run would start a zygote in turn. So the zygote marks here that it
+# is importing, and every worker checks the mark before it starts anything.
 
 GUARD: Final = "put the part that runs the agent under if __name__ == '__main__':"
 
@@ -25,7 +27,7 @@ _imports: list[str] = []
 
 @contextmanager
 def importing(module: str) -> Iterator[None]:
-    """Mark that `module` is being imported for its tools."""
+    """Mark `module` as being imported for its tools."""
     _imports.append(module)
     try:
         yield
@@ -34,10 +36,10 @@ def importing(module: str) -> Iterator[None]:
 
 
 def refuse_while_importing() -> None:
-    """Let no runtime start here and now.
+    """Refuse to start a worker while this process imports tools.
 
     Raises:
-        Misconfigured: this is a zygote, and it only wanted to import tools.
+        Misconfigured: this process is a zygote, and a module that it imports starts a worker.
     """
     if _imports:
         raise Misconfigured(
@@ -47,12 +49,14 @@ def refuse_while_importing() -> None:
 
 
 MAIN: Final = "__midrun_main__"
-"""The name the runtime's main file is loaded under: anything but `__main__`, so that the part
-of it that runs the agent is left alone."""
+"""The name under which the worker's main file is loaded in the zygote.
+
+It differs from `__main__`, so that the part of the file that runs the agent is skipped.
+"""
 
 
 class CannotFind(Exception):
-    """There is no such function in this process; the texts are for whoever wrote it."""
+    """The function does not exist here; `kind` and `message` tell its author why."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(kind, message)
@@ -61,10 +65,11 @@ class CannotFind(Exception):
 
 
 class Places:
-    """The modules of one zygote. Each is imported once; one that failed is not tried again.
+    """Finds functions in the modules of one zygote.
 
-    `main_name` is what the runtime's main module was called after `python -m`, `main_path` its
-    file; both are empty where it has none, as in an interactive session.
+    Each module is imported once; one that failed is not tried again. `main_name` is the name of
+    the worker's main module if it was started by `python -m`, `main_path` is its file. Both are
+    empty if it has none, as in an interactive session.
     """
 
     def __init__(self, main_name: str = "", main_path: str = "") -> None:
@@ -73,14 +78,14 @@ class Places:
         self._modules: dict[str, ModuleType | CannotFind] = {}
 
     def knows(self, target: str) -> bool:
-        """Tell whether `find` would answer at once, without importing anything."""
+        """Tell whether `find_function` need not import anything for `target`."""
         return target.partition(":")[0] in self._modules
 
     def find(self, target: str) -> object:
-        """Return what `target` names, and import its module if that is new.
+        """Return the object that `target` names; import its module first if needed.
 
         Raises:
-            CannotFind: there is no such module, it cannot be imported, or it lacks the name.
+            FunctionNotFound: the module does not exist, cannot be imported, or lacks the name.
         """
         name, _, path = target.partition(":")
         if name not in self._modules:
@@ -100,13 +105,14 @@ class Places:
             with importing(name):
                 return self._main() if name == "__main__" else importlib.import_module(name)
         except BaseException as error:  # noqa: BLE001 - a module may raise whatever it likes
-            while isinstance(error, BaseExceptionGroup):  # a runtime raises in a task group
+            while isinstance(error, BaseExceptionGroup):  # a worker raises in a task group
                 error = error.exceptions[0]
             why = f"{type(error).__name__}: {safe_str(error)}"
             problem = f"the process for blocking tools cannot import {name}: {why}"
             return CannotFind("ImportError", problem + _advice(name, error, why))
         finally:
-            # What is here now is shared by all children; a collection would unshare its pages.
+            # All children share the memory pages of the zygote until they write to them. The
+            # garbage collector writes to every object that it visits: freeze those that exist.
             gc.collect()
             gc.freeze()
 
@@ -126,17 +132,18 @@ class Places:
 
 
 def _advice(name: str, error: BaseException, why: str) -> str:
-    """Return the remedy for a module that cannot be imported, unless `why` names it."""
+    """Return the remedy for a failed import, to be appended; "" if `why` has it already."""
     if is_missing_variable(error):
         return f". {DECLARE}"
     if GUARD in why or isinstance(error, ImportError):
         return ""
-    # The app could import it: so it lacks its guard, or a variable that a library asks for.
+    # The worker could import the module. So either its guard is missing, and it did something
+    # that fails here; or it needs a variable that is not declared for the zygote.
     return f"; {GUARD}" if name == "__main__" else f". {DECLARE}"
 
 
 def main_module() -> tuple[str, str]:
-    """Return name and file of this process's main module, as `Places` wants them."""
+    """Return the name and file of this process's main module, for `FunctionLookup`."""
     module = sys.modules.get("__main__")
     spec = getattr(module, "__spec__", None)
     return getattr(spec, "name", "") or "", getattr(module, "__file__", "") or ""

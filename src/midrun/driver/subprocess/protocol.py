@@ -1,11 +1,12 @@
-"""What runtime, zygote and children say to each other: JSON in frames, over Unix sockets.
+"""Messages between worker, zygote and children: JSON in frames, over Unix sockets.
 
-The runtime and the zygote share one socket for the life of the zygote; each call has another,
-whose far end travels with its `Start`. A frame is the length of its body in four bytes, and the
-body. A process that is gone says so by itself: its sockets close.
+The worker and the zygote share one socket for the life of the zygote. Each call has a socket of
+its own; the child's end of it travels with `StartProcess`, as a descriptor. A frame is the
+length of its body in four bytes, and the body. When a process is gone, its sockets close, and
+the other side reads the end of the stream.
 
-A frozen runtime, however, says nothing, and its sockets stay open. So the moment at which its
-lease lapses stands in a page of memory that the zygote reads: see `Deadline`.
+The sockets of a frozen worker, however, stay open. So the moment at which its lease lapses is
+kept in a page of memory that the zygote reads: see `Deadline`.
 """
 
 import mmap
@@ -22,14 +23,14 @@ from msgspec import Struct
 
 from midrun.core.values import Json
 
-# Errands: what a blocking function is to do in a process of its own, and what came of it.
+# Tasks: the function that a child runs, and its outcome.
 
 ErrandForm: TypeAlias = Literal["tool", "hook"]
 """A tool's own function; or its undo, release or check."""
 
 
 class CallFacts(Struct, frozen=True, kw_only=True):
-    """What the child needs to build the `Call` that a tool or hook is given."""
+    """The data from which the child builds the `Call` argument of a tool or hook."""
 
     key: str
     run_id: str
@@ -40,10 +41,11 @@ class CallFacts(Struct, frozen=True, kw_only=True):
 
 
 class Errand(Struct, frozen=True, kw_only=True):
-    """One function to be run.
+    """One function to run in a child.
 
-    `target` is its place, "module:qualname". A tool gets `args` as its model gave them, parsed
-    there; a hook gets the call and then the items of the list `args`: [args] or [args, result].
+    `target` is its name, "module:qualname". For a tool, `args` are the arguments as the model
+    wrote them, and the child parses them. For a hook, `args` is the list of the arguments that
+    follow the `Call`: [args] or [args, result].
     """
 
     target: str
@@ -53,9 +55,9 @@ class Errand(Struct, frozen=True, kw_only=True):
 
 
 class Returned(Struct, frozen=True, kw_only=True, tag="returned"):
-    """It came to its end. The effect has happened, also where the result is not JSON.
+    """The function returned, so its effect has happened.
 
-    Then `problem` says what is wrong with it, and `shown` describes it in words.
+    If the result is not JSON, `problem` names the reason and `shown` describes the result.
     """
 
     value: Json = None
@@ -64,14 +66,14 @@ class Returned(Struct, frozen=True, kw_only=True, tag="returned"):
 
 
 class NotDone(Struct, frozen=True, kw_only=True, tag="not_done"):
-    """A `check` hook returned NOT_DONE: the call it looked into took no effect."""
+    """A `check` hook returned NOT_DONE: the checked call took no effect."""
 
 
 class Raised(Struct, frozen=True, kw_only=True, tag="raised"):
-    """It raised an exception of the type `kind`, or it could not be found or started.
+    """The function raised an exception of type `kind`, or could not be found or started.
 
-    `not_found` says that its module cannot be imported, or lacks the function: a fault of the
-    program, which no other arguments can mend.
+    `not_found` says that its module cannot be imported, or lacks the function. That is an error
+    in the program: other arguments do not help.
     """
 
     kind: str
@@ -80,7 +82,7 @@ class Raised(Struct, frozen=True, kw_only=True, tag="raised"):
 
 
 class Asked(Struct, frozen=True, kw_only=True, tag="asked"):
-    """It called `pause_here`."""
+    """The function called `pause_here` to ask a person."""
 
     question: str
     data: dict[str, Json]
@@ -88,9 +90,9 @@ class Asked(Struct, frozen=True, kw_only=True, tag="asked"):
 
 
 class Died(Struct, frozen=True, kw_only=True):
-    """Its process ended without an answer: by `signal`, or with `exit_code`.
+    """The process ended without an answer: by `signal`, or with `exit_code`.
 
-    If it has not even `started`, it had no effect; otherwise nobody can say.
+    If it was never `started`, it had no effect. Otherwise that is unknown.
     """
 
     signal: int = 0
@@ -100,12 +102,13 @@ class Died(Struct, frozen=True, kw_only=True):
 
 
 def unrun(value: object, form: ErrandForm) -> Raised | None:
-    """Return that what was meant to happen has not: `value` is code that nobody will run.
+    """Return an error if `value` is code that was never run, and will not be.
 
-    A coroutine; and of a hook, whose result is of no use, also a generator.
+    That is a coroutine of a blocking function. For a hook, whose result is not used, it is also
+    a generator.
     """
     if isinstance(value, Coroutine):
-        value.close()
+        value.close()  # or Python warns that it was never awaited
     if isawaitable(value):
         return Raised(kind="TypeError", message="it returned a coroutine; make it an async def")
     if form == "hook" and (isgenerator(value) or isasyncgen(value)):
@@ -114,24 +117,26 @@ def unrun(value: object, form: ErrandForm) -> Raised | None:
 
 
 Answer: TypeAlias = Returned | NotDone | Raised | Asked
-"""What the child itself can say."""
+"""The outcomes that the child itself reports."""
 
 Outcome: TypeAlias = Answer | Died
+"""All outcomes; the worker finds out about `Died`."""
 
 RESULT_MAX: Final = 8 * 1024 * 1024
-"""Bytes of JSON that a result may have; a longer one is described instead."""
+"""Bytes of JSON that a result may have; a larger one is replaced by a description."""
 
 FRAME_MAX: Final = 8 * RESULT_MAX
-"""What is announced as longer is not a message of ours."""
+"""Bytes. A header that announces more was not written by Midrun."""
 
 TARGET_MAX: Final = 1000
-"""Characters in a target. Frames to the zygote stay short, so that they are sent whole."""
+"""Characters in a target. Frames to the zygote stay short, so that one send takes each."""
 
 LENGTH: Final = struct.Struct("!I")
+"""The header of a frame: the length of its body."""
 
 
 class Start(Struct, frozen=True, tag="start"):
-    """To the zygote: fork a child for this call; its end of the call's socket comes along."""
+    """To the zygote: fork a child for this call; the child's socket end comes with it."""
 
     call: int
     target: str
@@ -145,36 +150,39 @@ class Kill(Struct, frozen=True, tag="kill"):
 
 
 class Refused(Struct, frozen=True, tag="refused"):
-    """Of the zygote: the call was not started, nor will it be."""
+    """From the zygote: the call was not started, and will not be."""
 
     call: int
     kind: str
     message: str
-    not_found: bool = False  # as in `errands.Raised`
+    not_found: bool = False  # as in `Raised`
 
 
 class Started(Struct, frozen=True, tag="started"):
-    """Of the zygote: the child `pid` leads the call's process group."""
+    """From the zygote: the child `pid` was forked and leads the call's process group."""
 
     call: int
     pid: int
 
 
 class Gone(Struct, frozen=True, tag="gone"):
-    """Of the zygote: the child was reaped, and its group killed. Signals are negative codes."""
+    """From the zygote: the child was reaped, and the rest of its process group killed.
+
+    `code` is the exit code; it is negative for a signal.
+    """
 
     call: int
     code: int
 
 
 class Save(Struct, frozen=True, tag="save"):
-    """Of a child: keep this progress. It waits for an empty frame."""
+    """From a child: save this progress. The child waits for an empty frame."""
 
     progress: Json
 
 
 class Note(Struct, frozen=True, tag="note"):
-    """Of a child: show this line. It waits for an empty frame."""
+    """From a child: show this line. The child waits for an empty frame."""
 
     text: str
 
@@ -184,7 +192,7 @@ News: TypeAlias = Refused | Started | Gone
 Said: TypeAlias = Save | Note | Answer
 
 DONE: Final = LENGTH.pack(0)
-"""The empty frame: what the child asked for has been done."""
+"""The empty frame: the child's `SaveRequest` or `NoteRequest` is done."""
 
 _REQUEST: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)
 _NEWS: Final[msgspec.json.Decoder[News]] = msgspec.json.Decoder(News)
@@ -193,26 +201,28 @@ _ERRAND: Final = msgspec.json.Decoder(Errand)
 
 
 def framed(message: Request | News | Said | Errand) -> bytes:
-    """Return the frame of a message."""
+    """Encode a message as a frame."""
     body = msgspec.json.encode(message)
     return LENGTH.pack(len(body)) + body
 
 
 def request_of(body: bytes) -> Request:
-    """Return what the runtime wants of the zygote."""
+    """Decode a request of the worker to the zygote."""
     return _REQUEST.decode(body)
 
 
 def news_of(body: bytes) -> News:
-    """Return what the zygote tells."""
+    """Decode a report of the zygote."""
     return _NEWS.decode(body)
 
 
 def said_of(body: bytes) -> Said:
-    """Return what a child says. Tools may write to any descriptor, so it can be anything.
+    """Decode a message of a child.
+
+    A tool may write to any file descriptor, this socket included, so anything can arrive here.
 
     Raises:
-        Garbled: it is not a message.
+        GarbledFrame: the bytes are no message.
     """
     try:
         return _SAID.decode(body)
@@ -221,20 +231,23 @@ def said_of(body: bytes) -> Said:
 
 
 def errand_of(body: bytes) -> Errand:
-    """Return what a child is to do."""
+    """Decode the task of a child."""
     return _ERRAND.decode(body)
 
 
 class Deadline:
-    """A moment in a page of memory that the runtime shares with its zygote.
+    """The end of the lease, in a page of memory that the worker shares with its zygote.
 
-    The runtime moves it with every heartbeat that the store accepts, from the thread that
-    beats. The zygote kills all calls when it has passed. A page rather than a message: the
-    reader always sees the newest moment, however many beats came before it looked, and
-    neither side can block the other. An aligned double is written and read as a whole.
+    The worker moves it forward with every heartbeat that the store accepts, from the heartbeat
+    thread. When it has passed, the zygote kills all calls: the worker may be frozen, and by the
+    end of the lease another worker may make the same calls.
 
-    The clock is `ports.clock.boottime`, which is the same in all processes of a machine and
-    counts the time in which the machine sleeps.
+    It is a page rather than a message because the reader always sees the newest moment, however
+    many heartbeats came before it looked, and neither side can block the other. An aligned
+    double is written and read as a whole, so no lock is needed.
+
+    The clock is `ports.environment.read_boot_clock`. It is the same in all processes of a
+    machine and also counts while the machine sleeps.
     """
 
     _MOMENT: Final = struct.Struct("d")
@@ -244,7 +257,7 @@ class Deadline:
 
     @property
     def moment(self) -> float:
-        """The newest moment that was set."""
+        """The newest moment that was set, in seconds of the boot clock."""
         (moment,) = self._MOMENT.unpack_from(self._page)
         return float(moment)
 
@@ -254,7 +267,8 @@ class Deadline:
 
     @classmethod
     def open_page(cls) -> int:
-        """Return a descriptor of a new page, for `Deadline` here and in the zygote."""
+        """Return a file descriptor of a new page, for a `Deadline` here and in the zygote."""
+        # An anonymous file: both processes map it, and it vanishes with the last of them.
         if sys.platform == "linux":
             fd = os.memfd_create("midrun-deadline")
         else:
@@ -265,7 +279,7 @@ class Deadline:
 
 
 class Garbled(Exception):
-    """What came over a call's socket is not ours."""
+    """The bytes on a call's socket are no message of Midrun."""
 
 
 class Frames:
@@ -275,14 +289,14 @@ class Frames:
         self._held = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Take what came next."""
+        """Add bytes as they arrive."""
         self._held += data
 
     def take(self) -> bytes | None:
-        """Return the body of the next frame, or None as long as it is not whole.
+        """Return the body of the next frame, or None while it is incomplete.
 
         Raises:
-            Garbled: the frame says that it is longer than any of ours.
+            GarbledFrame: the header announces more than `FRAME_MAX_BYTES` bytes.
         """
         if len(self._held) < LENGTH.size:
             return None

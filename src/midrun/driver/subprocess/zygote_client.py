@@ -1,4 +1,25 @@
-"""The zygote as the runtime holds it: started when it is needed, again if it was killed."""
+"""The worker's side of the zygote: start it, start calls in it, stop calls, read outcomes.
+
+- `Zygote` is the public object: one for each worker. It starts a zygote process for each
+  declared environment when the first call needs it, and again if it was killed.
+- `ZygoteProcess` is one such process with its socket. It delivers the reports of the process to
+  the call that they are about.
+- `ProcessCall` is one call in a child. It talks to the child over the call's own socket and
+  keeps the outcome.
+
+**One call.** `Zygote.run_process` creates a socket pair, has a child forked that inherits one
+end, waits until the child's process id is known, and only then sends the task. This order makes
+the crash cases simple: a child that has done anything is known by its process id and can be
+killed, whatever becomes of the zygote; a child that was never reported has done nothing.
+
+**The end.** The outcome is the child's answer, if it sent one, and else the way it died. It is
+taken only when the zygote has reaped the child *and* the socket is read to its end: the report
+of the death may overtake the answer, which is on another socket.
+
+**Cancellation.** Leaving the context of `run_process` ends the call: SIGTERM, the grace,
+SIGKILL, and a wait until the process is reaped, all behind a shield.
+`ProcessCall.final_outcome` has the outcome after that, also if the caller was cancelled.
+"""
 
 import math
 import os
@@ -56,35 +77,35 @@ from midrun.driver.subprocess.protocol import (
 )
 from midrun.errors import Misconfigured
 
-# The link from the runtime to one zygote: its process, its socket, and who waits for news.
-
 BOOT: Final = (
     "import sys; control, page, runtime, name, path, *sys.path = sys.argv[1:]; "
     "from midrun.driver.subprocess.zygote_server import main; "
     "main(int(control), int(page), int(runtime), name, path)"
 )
-"""Takes over the runtime's `sys.path` before anything is looked for: not even midrun need be
-where this interpreter would find it by itself."""
+"""The program of the zygote. It takes over the worker's `sys.path` before it imports midrun,
+which this interpreter might not find by itself."""
 
 CHUNK: Final = 1 << 16
+"""Bytes that one `recv` reads at most."""
+
 EXIT_S: Final = 5.0
-"""How long a zygote may take to end when it is told to; it takes milliseconds."""
+"""Seconds that a zygote may take to exit when its socket is closed; milliseconds are usual."""
 
 
 class Party(Protocol):
-    """Somebody who has had the zygote start a call."""
+    """A call that is told about the reports of the zygote."""
 
     def hear(self, news: News) -> None:
-        """Take note of what the zygote says of it."""
+        """Handle a report about this call."""
 
     def lose(self) -> None:
-        """Take note that the zygote is gone; what it had started has been killed."""
+        """Handle the loss of the zygote; its children have been killed."""
 
 
 class Link:
-    """One zygote, from its start to its end. It is not started again: make another link.
+    """One zygote process and its socket. After its end it is not started again.
 
-    `variables` are all that its process has as its environment. It kills all calls when
+    `variables` are the whole environment of the process. It kills all calls when
     `deadline.moment` has passed.
     """
 
@@ -94,6 +115,8 @@ class Link:
         self.deadline.moment = deadline
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)  # noqa: FBT003 - the name says it
+        # Close our copies of the zygote's descriptors: a copy of its socket end here would keep
+        # the socket open after its death.
         try:
             with theirs:
                 self._process = _spawn(theirs.fileno(), page, variables)
@@ -107,10 +130,11 @@ class Link:
         self.lost = False
 
     async def start(self, target: str, end: socket.socket, party: Party) -> int:
-        """Have a call started, and give its child `end`; return the call's number.
+        """Ask for a child process that inherits `child_socket`; return the number of the call.
 
-        If this is cancelled, the call has not been started.
+        If this is cancelled, no child is started.
         """
+        # A number, not a process id: the call must be known by it before its process exists.
         self._last += 1
         call = self._last
         self._parties[call] = party
@@ -122,29 +146,30 @@ class Link:
         return call
 
     async def kill(self, call: int, number: signal.Signals) -> None:
-        """Send a signal to the process group of `call`, if it is still there."""
+        """Have the zygote signal the process group of `call`, if it still exists."""
         if not self.lost:
             await self._send(Kill(call, number))
 
     def kill_directly(self, call: int) -> None:
-        """Kill the process group of `call` without the zygote, which does not do it."""
+        """Kill the process group of `call` without the zygote, which is gone or stuck."""
         if call in self._pids:
-            # Still ours: a group keeps its number while it lives, or until it is reaped.
+            # The number still belongs to this call: it is not reused while a process of the
+            # group lives, or until its leader is reaped.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pids[call], signal.SIGKILL)
 
     async def kill_all(self) -> None:
-        """Kill the process groups of all calls that are still there."""
+        """Kill the process groups of all calls that still exist."""
         for call in tuple(self._parties):
             await self.kill(call, signal.SIGKILL)
 
     def forget(self, call: int) -> None:
-        """Tell its party nothing more."""
+        """Deliver no more reports about `call`."""
         self._parties.pop(call, None)
         self._pids.pop(call, None)
 
     async def listen(self) -> None:
-        """Pass on what the zygote says until it is gone. Cancelling this ends the zygote."""
+        """Deliver the reports of the zygote until it is gone; a cancellation ends it."""
         try:
             while data := await self._receive():
                 self._frames.feed(data)
@@ -159,7 +184,8 @@ class Link:
         data = [framed(request)]
         fds = [] if end is None else [end.fileno()]
         async with self._sending:
-            # The zygote may be gone; `listen` tells everybody who has asked for something.
+            # The zygote may be gone. That is no error here: `deliver_reports` informs all
+            # calls.
             with suppress(OSError, ClosedResourceError):
                 while not self._sent(data, fds):
                     await wait_writable(self._control)
@@ -191,12 +217,12 @@ class Link:
         self.lost = True
         for call in self._pids:
             self.kill_directly(call)
-        for party in list(self._parties.values()):
-            party.lose()
+        for observer in list(self._parties.values()):
+            observer.lose()
 
     async def _reap(self) -> None:
         notify_closing(self._control)
-        self._control.close()  # it kills what still runs, and ends
+        self._control.close()  # the zygote notices this, kills its children, and exits
         with move_on_after(EXIT_S):
             await to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
         self._process.kill()
@@ -205,10 +231,10 @@ class Link:
 
 def _spawn(control: int, page: int, variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     name, path = main_module()
-    places = [str(entry) for entry in sys.path]  # some people put a Path there
-    given = [str(control), str(page), str(os.getpid()), name, path]
+    import_path = [str(entry) for entry in sys.path]  # an entry may be a `Path`
+    arguments = [str(control), str(page), str(os.getpid()), name, path]
     return subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
-        [sys.executable, "-P", "-c", BOOT, *given, *places],
+        [sys.executable, "-P", "-c", BOOT, *arguments, *import_path],
         stdin=subprocess.DEVNULL,
         stdout=_stderr(),
         env=variables,
@@ -218,7 +244,7 @@ def _spawn(control: int, page: int, variables: Mapping[str, str]) -> "subprocess
 
 
 def _stderr() -> int:
-    """Return standard error's descriptor, which may be closed; output has no other place."""
+    """Return the descriptor of standard error; the null device if that is closed."""
     try:
         os.fstat(2)
     except OSError:
@@ -226,18 +252,24 @@ def _stderr() -> int:
     return 2
 
 
-# A call that runs in a child of the zygote, as the runtime sees it.
-
 Saver: TypeAlias = Callable[[Json], Awaitable[None]]
 Noter: TypeAlias = Callable[[str], Awaitable[None]]
 
 KILL_S: Final = 5.0
-"""How long to wait for the end of a process that was killed. Only one that is stuck in the
-kernel needs longer, or one whose zygote is stuck."""
+"""Seconds to wait for the end of a process after SIGKILL.
+
+It takes longer only if the process is stuck in the kernel, or its zygote is stuck.
+"""
 
 
 class Running:
-    """One call. `ended` is what came of it: None while it runs, and readable after a cancel."""
+    """One call in a child process. `final_outcome` is its outcome; None while it runs.
+
+    The state has two sources. The zygote reports the start and the end of the process
+    (`on_report`, called from another task). The child sends its messages over the call's
+    socket, which this class reads while it is awaited in `wait_for_outcome`. A report cancels
+    `_wait_scope`, the scope of the current wait, so that the state is looked at again.
+    """
 
     def __init__(self, link: Link, end: socket.socket, save: Saver, note: Noter) -> None:
         self.ended: Outcome | None = None
@@ -248,34 +280,33 @@ class Running:
         self._call = 0
         self._frames = Frames()
         self._started = False
-        self._open = True  # the call's socket, as far as there can be something in it
-        self._waiting = CancelScope()
-        self._asked: Save | Note | None = None  # what the child waits for
-        self._answer: Answer | None = None
-        self._garbled = ""
-        self._death: Died | None = None
+        self._open = True  # the call's socket may still deliver bytes
+        self._waiting = CancelScope()  # of the current wait, cancelled by a report
+        self._asked: Save | Note | None = None  # the request that the child waits for
+        self._answer: Answer | None = None  # as sent by the child, not yet final
+        self._garbled = ""  # why its answer cannot be believed
+        self._death: Died | None = None  # as reported by the zygote
 
     async def outcome(self) -> Outcome:
-        """Return what came of the call, once its process group is gone.
+        """Wait for the end of the call and return its outcome.
 
-        What the caller's `save` or `note` raises comes out here. May be awaited again, by one
-        task at a time.
+        Its process group is gone then. An error of the caller's `save` or `note` is raised
+        here. It may be awaited again after a cancellation, by one task at a time.
         """
         while self.ended is None:
             await self._attend()
         return self.ended
 
-    # ── beginning and end, for `Zygote` ──────────────────────────────────────
+    # ── start and stop, called by `Zygote` ───────────────────────────────────
 
     async def start(self, target: str, end: socket.socket) -> None:
-        """Have the child started, at the other `end`. If this is cancelled, it is not."""
+        """Ask for a child that inherits `child_socket`; if cancelled, none is started."""
         self._call = await self._link.start(target, end, self)
 
     async def instruct(self, errand: Errand) -> None:
-        """Tell the child what to do, once its process is known.
+        """Wait until the child's process id is known, then send it the task.
 
-        Not before: whatever becomes of the zygote, a call that has done anything can be killed,
-        and one that was never heard of has done nothing. If this is cancelled, neither has it.
+        If this is cancelled, the child gets no task and does nothing.
         """
         while not self._started and self._death is None:
             with CancelScope() as self._waiting:
@@ -283,14 +314,15 @@ class Running:
         await self._send(framed(errand))
 
     async def stop(self, grace: timedelta) -> None:
-        """End the call: SIGTERM, `grace` to come to an end by itself, SIGKILL.
+        """Stop the call by SIGTERM, and after `grace` by SIGKILL; wait until it is reaped.
 
-        Returns when its process is reaped. To be shielded; it takes little more than `grace`.
+        Call it behind a shield; it takes little more than `grace`.
         """
         try:
             if self.ended is None:
                 await self._link.kill(self._call, signal.SIGTERM)
                 with move_on_after(grace.total_seconds()):
+                    # Saves and notes of the child are still handled in its grace.
                     await self.outcome()
         finally:
             if self.ended is None:
@@ -300,6 +332,7 @@ class Running:
     async def _kill(self) -> None:
         await self._link.kill(self._call, signal.SIGKILL)
         with move_on_after(KILL_S):
+            # Only read what the child has sent: it does not wait for replies any more.
             while self.ended is None:
                 await self._hear_child()
         if self.ended is None:
@@ -307,10 +340,10 @@ class Running:
             stuck = Died(signal=signal.SIGKILL, detail="killed, but nobody saw its process end")
             self.ended = self._answer or stuck
 
-    # ── news from the zygote ─────────────────────────────────────────────────
+    # ── reports of the zygote ────────────────────────────────────────────────
 
     def hear(self, news: News) -> None:
-        """Take note of what the zygote says of this call."""
+        """Handle a report of the zygote about this call."""
         match news:
             case Started():
                 self._started = True
@@ -325,19 +358,19 @@ class Running:
                 self._die(Died(exit_code=code, detail=f"exited with {code}, without an answer"))
 
     def lose(self) -> None:
-        """Take note that the zygote is gone, and the call with it."""
+        """Handle the loss of the zygote: the child is dead as well."""
         self._die(Died(started=self._started, detail="the process of blocking tools has died"))
 
     def _die(self, death: Died) -> None:
         self._death = death
-        self._waiting.cancel()  # nothing more can come; what has come is still read
+        self._waiting.cancel()  # bytes that the child sent before are still read
 
-    # ── the conversation with the child ──────────────────────────────────────
+    # ── messages of the child ────────────────────────────────────────────────
 
     async def _attend(self) -> None:
-        """Do what the child has asked for, or hear what it says next.
+        """Handle the pending request of the child, or read its next message.
 
-        If this is cancelled, what was asked for is done again the next time.
+        If this is cancelled, the request stays pending and is handled again the next time.
         """
         match self._asked:
             case None:
@@ -352,19 +385,19 @@ class Running:
 
     async def _hear_child(self) -> None:
         try:
-            said = await self._next()
+            message = await self._next()
         except Garbled as problem:
-            # A tool has written to our socket: no answer of it can be believed any more.
+            # The tool has written to our socket. From here on every answer could be forged.
             self._garbled = f", as it wrote to a descriptor that is not its own ({problem})"
             self._open = False
             await self._link.kill(self._call, signal.SIGKILL)
             return
-        if said is None:
+        if message is None:
             self.ended = self._ending()
-        elif isinstance(said, Save | Note):
-            self._asked = said
+        elif isinstance(message, Save | Note):
+            self._asked = message
         else:
-            self._answer = said
+            self._answer = message
 
     def _ending(self) -> Outcome:
         assert self._death is not None
@@ -373,12 +406,14 @@ class Running:
         return Died(signal=self._death.signal, detail=self._death.detail + self._garbled)
 
     async def _next(self) -> Said | None:
-        """Return what the child says next, or None when it is gone and has been heard out."""
+        """Return the next message of the child; None when it is dead and all is read."""
         while not self._garbled:
             body = self._frames.take()
             if body is not None:
                 return said_of(body)
             if not self._received():
+                # Nothing to read. If the child is dead, nothing more can come: all that it sent
+                # was in the socket when the zygote reported its death.
                 if self._death is not None:
                     return None
                 await self._news()
@@ -387,7 +422,7 @@ class Running:
         return None
 
     def _received(self) -> bool:
-        """Take what is there to be read, and tell whether there was anything."""
+        """Read the bytes that are available; False if there were none."""
         if not self._open:
             return False
         try:
@@ -401,7 +436,7 @@ class Running:
         return self._open
 
     async def _news(self) -> None:
-        """Wait until there may be something to read, or the child is gone."""
+        """Wait until the socket is readable, or the zygote reports a change."""
         with CancelScope() as self._waiting:
             if self._open:
                 await wait_readable(self._socket)
@@ -417,7 +452,7 @@ class Running:
                 with CancelScope() as self._waiting:
                     await wait_writable(self._socket)
             except OSError:
-                return  # it does not listen any more; its end will be heard of
+                return  # the child is gone; the zygote will report it
 
 
 def _name(number: int) -> str:
@@ -430,17 +465,17 @@ def _name(number: int) -> str:
 class Zygote:
     """Runs blocking functions in processes that can be killed. An async context manager.
 
-    Functions are named by place and found by importing their modules there, so they share no
-    memory with the runtime, nor with each other. They see the working directory that the
-    runtime had at the first call, and of its environment only what is declared for them: each
-    declared environment has a process of its own that imports the modules, so that a module
-    finds its variables when it is imported, and no function finds those of another.
+    A function is named by "module:qualname" and found by importing the module in the zygote. So
+    it shares no memory with the worker or with other calls. It sees the working directory that
+    the worker had at the first call, and only the environment variables that are declared for
+    it. Each declared environment has a zygote process of its own: a module finds its variables
+    when it is imported, and no function finds those of another.
 
-    Make it before the runtime does anything else. A script that runs its agent outside
-    `if __name__ == "__main__":` is found out by that, before it does anything twice.
+    Create it before the worker does anything else: it detects a script that runs its agent
+    outside `if __name__ == "__main__":`, before the script does anything twice.
 
     Raises:
-        Misconfigured: processes cannot be forked here, or this is a zygote that is importing
+        Misconfigured: this system cannot fork, or this process is a zygote that is importing
             the module of a tool.
     """
 
@@ -449,7 +484,7 @@ class Zygote:
         if not hasattr(os, "fork") or not sys.executable:
             raise Misconfigured(
                 "blocking tools",
-                "this system cannot fork processes for them; declare them in_process=True",
+                "cannot run them: this system cannot fork. Declare them with in_process=True.",
             )
         self._group: TaskGroup | None = None
         self._links: dict[ToolEnvironment, Link] = {}
@@ -470,19 +505,19 @@ class Zygote:
         return await self._group.__aexit__(kind, error, trace)
 
     def set_deadline(self, moment: float) -> None:
-        """Have all calls killed at `moment`, by `boottime`, unless it is moved before.
+        """Let all calls be killed at `moment` of the boot clock, unless it is moved before.
 
-        The zygote does that, so it happens although this process is frozen. May be called
-        from any thread; a runtime that never calls it has no deadline.
+        The zygotes do that, so it happens even if this process is frozen. May be called from
+        any thread. Without a call there is no deadline.
         """
         self._deadline = moment
-        for link in tuple(self._links.values()):
-            link.deadline.moment = moment
+        for process in tuple(self._links.values()):
+            process.deadline.moment = moment
 
     async def kill_calls(self) -> None:
         """Kill all calls at once, without their grace."""
-        for link in tuple(self._links.values()):
-            await link.kill_all()
+        for process in tuple(self._links.values()):
+            await process.kill_all()
 
     @asynccontextmanager
     async def running(
@@ -494,22 +529,22 @@ class Zygote:
         grace: timedelta,
         environment: ToolEnvironment = NOTHING_DECLARED,
     ) -> AsyncIterator[Running]:
-        """Run a function; leaving the context ends it, however it is left.
+        """Run a function; leaving the context ends it.
 
-        If it has not ended by then, it gets SIGTERM, `grace` to come to an end by itself, and
-        SIGKILL; the context is left when its process is reaped. `Running.ended` tells what came
-        of it, also after a cancel, to be read when the context has been left: a function that
-        finished within its grace has returned. If entering is cancelled, it was not run.
+        If it still runs then, it gets SIGTERM, `grace` to end by itself, and SIGKILL. The
+        context is left when its process is reaped. Read `ProcessCall.final_outcome` after that,
+        also after a cancellation: a function that finished within its grace has returned. If
+        entering the context is cancelled, the function was not run.
 
-        `save` and `note` are awaited one at a time for what the function saves and notes; it
-        goes on when they return, and is ended if they raise.
+        `save` and `note` are awaited, one at a time, when the function saves progress or notes
+        a line. The function continues when they return, and is stopped if they raise.
         """
         _check(errand.target)
         mine, theirs = socket.socketpair()
         with mine:
             mine.setblocking(False)  # noqa: FBT003 - the name says it
             call = Running(self._link_for(environment), mine, save, note)
-            with theirs:
+            with theirs:  # the kernel keeps the descriptor alive while it is on its way
                 await call.start(errand.target, theirs)
             try:
                 await call.instruct(errand)
@@ -521,19 +556,20 @@ class Zygote:
     async def run(
         self, errand: Errand, *, save: Saver, note: Noter, grace: timedelta
     ) -> Outcome:
-        """Run a function to its end: `running` for those who do not ask after a cancel."""
+        """Run a function to its end; for callers that need no outcome after a cancel."""
         async with self.running(errand, save=save, note=note, grace=grace) as call:
             return await call.outcome()
 
     def _link_for(self, environment: ToolEnvironment) -> Link:
         assert self._group is not None, "enter the zygote's context first"
-        link = self._links.get(environment)
-        if link is None or link.lost:
-            link = self._links[environment] = Link(environment.variables(), self._deadline)
-            self._group.start_soon(link.listen, name="zygote")
-        return link
+        process = self._links.get(environment)
+        if process is None or process.lost:
+            process = self._links[environment] = Link(environment.variables(), self._deadline)
+            self._group.start_soon(process.listen, name="zygote")
+        return process
 
 
 def _check(target: str) -> None:
     if len(target) > TARGET_MAX:
-        raise Misconfigured(target[:80] + "…", f"a place has at most {TARGET_MAX} characters")
+        problem = f"its name must have at most {TARGET_MAX} characters, got {len(target)}"
+        raise Misconfigured(target[:80] + "…", problem)

@@ -1,18 +1,23 @@
-"""The zygote: a process with one thread that forks a child for every call, and reaps it.
+"""The zygote process: imports modules, forks a child for each call, kills and reaps it.
 
-It is the only one to signal children, so no signal ever meets a process that was not meant.
-While a module is being imported, which may take its time, a second thread goes on listening:
-calls can be killed all the while, and the end of the runtime is noticed. It is gone again
-before the next fork.
+**Signals.** The zygote is the parent of all children, so it alone knows when the kernel may
+reuse a process id: after it has reaped the child. It sends all signals itself, between two
+reaps, so that no signal can reach a process that is not the call's. The worker signals a child
+itself only if the zygote is gone or does not respond.
 
-It also watches the runtime's lease: a runtime that is frozen cannot stop its calls, and by the
-end of the lease another worker takes over. Before that, when the deadline that they share has
-passed, the zygote kills all calls.
+**One thread at every fork.** A fork copies only the thread that calls it; a lock that another
+thread holds would stay locked in the child for ever. So the zygote has one thread. The import
+of a module may take seconds, though, and calls must stay killable meanwhile. For that time a
+second thread handles messages (`_handle_in_thread`); it has ended before the next fork.
 
-It is started with the variables that are declared for its tools (`agents/tool_environment.py`),
-and not with the runtime's environment: the children are forked from it, so that neither they
-nor their `/proc/self/environ` can show what it does not have. It does not inherit any
-descriptor besides its socket and standard error.
+**The deadline.** A frozen worker cannot stop its calls, and at the end of its lease another
+worker takes over. The zygote watches the deadline that both share and kills all calls when it
+has passed (see `protocol.Deadline`).
+
+**Environment.** The zygote is started with the variables that are declared for its tools
+(`agents/tool_environment.py`), not with the worker's environment. Children are forked from it,
+so neither they nor their `/proc/self/environ` can show other variables. It inherits no
+descriptor except its socket, the page of the deadline, and standard error.
 """
 
 import ctypes
@@ -44,19 +49,27 @@ from midrun.driver.subprocess.protocol import (
 from midrun.ports.environment import boottime
 
 DEADLINE_CHECK_S: Final = 1.0
-"""Seconds between two looks at the deadline, at most. `select` does not count the time in which
-the machine sleeps, but the deadline does."""
+"""The most seconds between two looks at the deadline.
+
+The timeout of `select` stands still while the machine sleeps, the deadline does not.
+"""
 
 FOR_OTHERS: Final = {signal.SIGINT, signal.SIGTERM}
-"""Ctrl-C and a service manager's SIGTERM are for the runtime to act on. Blocked, not ignored: a
-child that is told to stop before it has come to itself finds the signal waiting for it."""
+"""Signals that the zygote itself does not act on: Ctrl-C and a service manager's SIGTERM.
+
+The worker acts on them. They are blocked, not ignored: a SIGTERM that reaches a child before it
+has set up its signals stays pending, and is delivered when the child unblocks it.
+"""
 
 PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Server:
-    """One zygote: `control` leads to the runtime, whose process id is `runtime`."""
+    """The main loop of a zygote.
+
+    `control` is its socket to the worker, `worker_pid` the process id of the worker.
+    """
 
     def __init__(
         self, control: socket.socket, deadline: Deadline, runtime: int, places: Places
@@ -64,9 +77,10 @@ class Server:
         self._control = control
         self._deadline = deadline
         self._places = places
-        self._waiting: dict[int, tuple[str, int]] = {}  # target, the child's socket
-        self._pids: dict[int, int] = {}  # by call
-        self._calls: dict[int, int] = {}  # by pid
+        self._waiting: dict[int, tuple[str, int]] = {}  # call: target, the child's socket
+        self._pids: dict[int, int] = {}  # call: pid
+        self._calls: dict[int, int] = {}  # pid: call
+        # The self-pipe trick: SIGCHLD writes a byte, so that `select` returns.
         self._alarm, self._bell = os.pipe()
         os.set_blocking(self._alarm, False)
         os.set_blocking(self._bell, False)
@@ -75,7 +89,8 @@ class Server:
         self._sources: list[socket.socket | int] = [control, self._alarm]
         self._runtime: int | None = None
         if hasattr(os, "pidfd_open"):
-            # The socket alone would not do if the runtime has forked: the copy holds it open.
+            # A closed socket alone does not show the end of the worker: a process that the
+            # worker has forked may hold a copy of it open. A pidfd does show it.
             try:
                 self._runtime = os.pidfd_open(runtime)
             except ProcessLookupError:
@@ -83,16 +98,17 @@ class Server:
             self._sources.append(self._runtime)
 
     def serve(self) -> Never:
-        """Do what the runtime asks for, until it is gone."""
+        """Handle requests of the worker until it is gone."""
         while True:
+            # With calls to start, only poll: signals for running calls come first.
             self._look(None if not self._waiting else 0)
             if self._waiting:
                 self._attend(next(iter(self._waiting)))
 
-    # ── listening: these also run in the second thread ───────────────────────
+    # ── messages and signals: these also run in the second thread ────────────
 
     def _look(self, timeout: float | None, *more: int) -> None:
-        """Wait for something to happen, and see to everything but new calls."""
+        """Wait for the next message or signal and handle it; only queue new calls."""
         if timeout is None and self._calls:
             timeout = self._seconds_to_next_check()
         ready, _, _ = select.select([*self._sources, *more], [], [], timeout)
@@ -111,7 +127,7 @@ class Server:
 
     def _seconds_to_next_check(self) -> float:
         left = self._deadline.moment - boottime()
-        # Past the deadline all calls have been killed, and SIGCHLD ends the wait.
+        # After the deadline all calls have been killed, and SIGCHLD ends the wait.
         return min(left, DEADLINE_CHECK_S) if left > 0 else DEADLINE_CHECK_S
 
     def _listen(self) -> None:
@@ -130,6 +146,7 @@ class Server:
 
     def _receive(self, size: int) -> tuple[bytes, int | None]:
         data, fd = b"", None
+        # A descriptor arrives with the first bytes of its message, which is the header.
         while len(data) < size:
             more, fds, _, _ = socket.recv_fds(self._control, size - len(data), 1)
             if not more:
@@ -150,13 +167,15 @@ class Server:
         with suppress(BlockingIOError):
             os.read(self._alarm, 4096)
         with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                pid, code = ended[0], os.waitstatus_to_exitcode(ended[1])
-                if pid in self._calls:  # else something that a module started
+            while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, code = reaped[0], os.waitstatus_to_exitcode(reaped[1])
+                if pid in self._calls:  # else a process that a module started on import
                     call = self._calls.pop(pid)
                     del self._pids[call]
+                    # Kill the processes that the call left behind. The number of the group is
+                    # not reused while one of them lives.
                     with suppress(ProcessLookupError, PermissionError):
-                        os.killpg(pid, signal.SIGKILL)  # what the call left behind
+                        os.killpg(pid, signal.SIGKILL)
                     self._tell(Gone(call, code))
 
     def _tell(self, news: News) -> None:
@@ -166,25 +185,25 @@ class Server:
             self._end()
 
     def _end(self) -> Never:
-        """Die, and take every call along: nobody is left who could want it."""
+        """Kill all calls and exit, because the worker is gone."""
         for pid in self._calls:
             _signal(pid, signal.SIGKILL)
         os._exit(0)
 
-    # ── starting ─────────────────────────────────────────────────────────────
+    # ── starting calls ───────────────────────────────────────────────────────
 
     def _attend(self, call: int) -> None:
-        """Start the call, or say why it cannot be."""
+        """Start a waiting call and report it; if that fails, report the reason."""
         target, _ = self._waiting[call]
         try:
-            found = self._find(target)
-            news = self._started(call, found)
+            function = self._find(target)
+            report = self._started(call, function)
         except CannotFind as problem:
-            news = self._refused(call, problem.kind, problem.message, not_found=True)
+            report = self._refused(call, problem.kind, problem.message, not_found=True)
         except OSError as problem:  # no process or memory left
-            news = self._refused(call, type(problem).__name__, f"cannot fork: {problem}")
-        if news is not None:
-            self._tell(news)
+            report = self._refused(call, type(problem).__name__, f"cannot fork: {problem}")
+        if report is not None:
+            self._tell(report)
 
     def _find(self, target: str) -> object:
         if self._places.knows(target):
@@ -194,7 +213,7 @@ class Server:
 
     def _started(self, call: int, found: object) -> News | None:
         if call not in self._waiting:
-            return None  # killed while its module was imported
+            return None  # killed, and reported as refused, while its module was imported
         if self._has_lapsed():
             return self._refused(call, "TimeoutError", "not started: the lease has lapsed")
         _, fd = self._waiting[call]
@@ -218,15 +237,19 @@ class Server:
     def _become_child(self, fd: int, found: object) -> Never:
         try:
             os.setsid()
+            # Have the kernel kill this child when the zygote dies. If the zygote died before
+            # this line, the kernel will not do it: then the parent is another process now.
             if _LIBC is not None:
                 _LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
             if os.getppid() != self._pid:
-                os._exit(1)  # it died in between: nobody would kill this child
+                os._exit(1)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_OTHERS)
+            # Close all descriptors of the zygote, and the sockets of calls that are not started
+            # yet: a copy here would keep them open.
             for source in (*self._sources, self._bell):
                 os.close(source if isinstance(source, int) else source.detach())
             for _, other in self._waiting.values():
@@ -254,7 +277,7 @@ class Server:
             os.close(finish)
             thread.join()
             os.close(done)
-            self._arm()  # a module may have taken the signals for itself
+            self._arm()  # the imported module may have changed signal handlers
 
     def _arm(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, FOR_OTHERS)
@@ -263,7 +286,7 @@ class Server:
 
 
 def _signal(pid: int, number: int) -> None:
-    """Signal the group that `pid` leads, or `pid` if it has not come to lead it yet."""
+    """Signal the process group of `pid`; only `pid` if it has not called `setsid` yet."""
     try:
         os.killpg(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -272,16 +295,16 @@ def _signal(pid: int, number: int) -> None:
 
 
 def main(control: int, page: int, runtime: int, main_name: str, main_path: str) -> Never:
-    """Be the zygote of the process `runtime`, at the other end of the descriptor `control`.
+    """Run the zygote of the worker `worker_pid`.
 
-    `page` is the descriptor of the deadline's page.
+    `control_fd` is its socket to the worker, `page_fd` the page of the deadline.
     """
     os.set_inheritable(control, False)  # noqa: FBT003 - the name of the function says it
     deadline = Deadline(page)
     os.close(page)
     if isinstance(sys.stdout, TextIOWrapper):
-        # What a killed tool has printed is not lost.
+        # Write each line at once, so that the output of a killed tool is not lost.
         sys.stdout.reconfigure(line_buffering=True)
     sys.argv = [main_path]
-    places = Places(main_name, main_path)
-    Server(socket.socket(fileno=control), deadline, runtime, places).serve()
+    lookup = Places(main_name, main_path)
+    Server(socket.socket(fileno=control), deadline, runtime, lookup).serve()
