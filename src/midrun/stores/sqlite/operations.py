@@ -1,8 +1,10 @@
-"""What is done inside a write transaction: each class is one request; calling carries it out.
+"""Write operations of the SQLite store: the callables that the writer runs in a transaction.
 
-A request reads where things stand, refuses before it has changed anything, then writes what was
-checked and encoded before it was handed in. So one refused request cannot spoil the others of
-its group, and each can be carried out again alone.
+An operation is a frozen struct with everything that was checked and encoded before the
+transaction. Calling it with the `RowCache` of the writer reads the run's row, raises a refusal
+before the first change, and then writes. Two properties follow. A refused operation does not
+disturb the other requests of its group. And an operation can be called again: when a group is
+rolled back, each request is committed alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +24,13 @@ from midrun.stores.sqlite.connection import DAMAGE
 from midrun.stores.sqlite.row_cache import Standings
 from midrun.stores.validation import Adopted, Stamped, StoredHead
 
-# Requests on their way to the writer.
+# Requests on their way to the writer, and their results.
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Torn(Exception):
-    """A request failed after its first write: its transaction must not be committed."""
+    """A request failed after its first change: its transaction must not be committed."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(cause)
@@ -36,7 +38,10 @@ class Torn(Exception):
 
 
 class Request(Struct, Generic[T_co], eq=False):
-    """One write on its way: what to do, who waits for it, and what came of it."""
+    """A write on its way through the writer: operation, waiter and outcome.
+
+    `waiter` is None while the task that wrote it is also the one that commits it.
+    """
 
     work: Callable[[Standings], T_co]
     waiter: Waiter | None = None
@@ -44,7 +49,15 @@ class Request(Struct, Generic[T_co], eq=False):
     outcome: T_co | UnsetType = UNSET
 
     def attempt(self, at: Standings) -> None:
-        """Carry it out in a transaction. A refusal is an outcome, an error of the file not."""
+        """Carry out the operation in the open transaction.
+
+        A refusal is stored as the outcome of this request. An error of the file is raised: it
+        concerns the whole transaction.
+
+        Raises:
+            PartialWrite: the operation failed after its first change.
+        """
+        # A request may be attempted twice, in a group and then alone.
         self.failure = None
         before = at.db.total_changes()
         try:
@@ -52,12 +65,15 @@ class Request(Struct, Generic[T_co], eq=False):
         except DAMAGE:
             raise
         except Exception as failure:
+            # `total_changes` counts every row that this connection has changed. Equal counts
+            # prove that the operation raised before its first write, so the transaction can go
+            # on.
             if at.db.total_changes() != before:
                 raise Torn(failure) from failure
             self.failure = failure
 
     def result(self) -> T_co:
-        """Return what came of it, or raise why nothing did."""
+        """Return the result of the operation, or raise its failure."""
         if self.failure is not None:
             raise self.failure
         assert self.outcome is not UNSET
@@ -65,13 +81,14 @@ class Request(Struct, Generic[T_co], eq=False):
 
 
 Group: TypeAlias = list[Request[object]]
-"""What is committed together."""
+"""Requests that are committed in one transaction."""
 
 DAY: Final = 86_400 * SECOND
+"""One day in microseconds."""
 
 
 class Create(Struct, frozen=True, kw_only=True):
-    """Begin a journal, with fresh entries or with another store's lines."""
+    """Begin a journal with new entries, or with the lines of another store."""
 
     run: RunId
     top: StoredHead
@@ -121,7 +138,12 @@ class Create(Struct, frozen=True, kw_only=True):
 
 
 class Append(Struct, frozen=True, kw_only=True, gc=False):
-    """Add to a journal under the conditions that its writer named."""
+    """Add entries to a journal under the conditions that the writer named.
+
+    The checks and the write share one transaction, and SQLite has one writer at a time. So a
+    lease that is in force here is in force when the entries are committed: an old epoch is
+    fenced off whatever the clock of its holder says.
+    """
 
     run: RunId
     bodies: Sequence[bytes]
@@ -144,13 +166,15 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
         )
         at.add(self.run, found.number, stamped)
         top = found.top if self.top is None else self.top
+        # Without a head the row keeps its holder. A head that is not `leased` gives the lease
+        # back in the same transaction as the entry that ends the drive.
         holder = found.holder if self.top is None or top.head.leased else ""
         at.move(found, stamped.appended, top, found.epoch, holder)
         return stamped.appended
 
 
 class Take(Struct, frozen=True, kw_only=True):
-    """Take a lease, and append what its new holder has to say at once."""
+    """Take the lease of a run and append the first entries under it."""
 
     run: RunId
     bodies: Sequence[bytes]
@@ -166,6 +190,8 @@ class Take(Struct, frozen=True, kw_only=True):
     def __call__(self, at: Standings) -> Appended:
         """Raises: RunNotFound, LeaseHeld, SeqConflict, HaltInForce, NoRoom."""
         found, now = at.find(self.run), self.clock()
+        # Liveness, halts and limits are read inside the write transaction. However many
+        # processes try at once, each one sees the lease that the one before it took.
         alive = at.db.execute(queries.FRESH, (found.holder, now)).get is not None
         validation.check_take(
             found, after=self.after, holder=self.holder, epoch=self.epoch, alive=alive
@@ -185,7 +211,7 @@ class Take(Struct, frozen=True, kw_only=True):
 
 
 class SaveSnapshot(Struct, frozen=True, kw_only=True):
-    """Keep a snapshot unless a newer one is kept."""
+    """Store a snapshot unless a newer one is stored."""
 
     run: RunId
     snapshot: Snapshot
@@ -198,7 +224,7 @@ class SaveSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class DropSnapshots(Struct, frozen=True, kw_only=True):
-    """Forget the snapshots of a run."""
+    """Delete the snapshots of a run."""
 
     run: RunId
 
@@ -209,9 +235,11 @@ class DropSnapshots(Struct, frozen=True, kw_only=True):
 
 
 class Beat(Struct, frozen=True, kw_only=True):
-    """Keep a holder's leases alive; drop holders that nobody has heard of for a day.
+    """Extend the leases of a holder; delete holders that are long dead.
 
-    So are those whose last beat is from the future, before the clock comes to it once more.
+    A holder is deleted a day after its last beat expired. It is also deleted if its last beat
+    lies further in the future than its `ttl`, because the clock was set back: otherwise it
+    would count as alive again when the clock reaches that time.
     """
 
     holder: str
@@ -226,7 +254,7 @@ class Beat(Struct, frozen=True, kw_only=True):
 
 
 class Rest(Struct, frozen=True, kw_only=True):
-    """Free whatever a holder still holds."""
+    """Free every lease of a holder."""
 
     holder: str
 
@@ -235,7 +263,7 @@ class Rest(Struct, frozen=True, kw_only=True):
 
 
 class SetHalt(Struct, frozen=True, kw_only=True):
-    """Set a latch, unless it is set."""
+    """Set a halt unless its scope has one."""
 
     halt: Halt
     clock: Clock
@@ -247,7 +275,7 @@ class SetHalt(Struct, frozen=True, kw_only=True):
 
 
 class Lift(Struct, frozen=True, kw_only=True):
-    """Take a latch away."""
+    """Remove the halt of a scope; return whether there was one."""
 
     scope: str
 
