@@ -1,7 +1,9 @@
-"""A store in this process's memory: for tests, scripts and agents that need no second process.
+"""`MemoryStore`: the store port in the memory of one process.
 
-It keeps the same bytes as the others and decodes them on reading, so a journal read from here
-is what it would be anywhere else. It is gone with the process.
+It serves tests, scripts and agents that need no second process, and it is the shortest complete
+implementation of the port: read it first. It stores the same bytes as the SQL stores and
+decodes them on each read, so a journal read from here is equal to one read from a database. Its
+content is lost when the process ends.
 """
 
 import itertools
@@ -44,7 +46,7 @@ from midrun.stores.watchers import LATCHES, Watchers
 
 
 class _Kept(Struct, kw_only=True):
-    """One run. Mutable, but changed only between two awaits."""
+    """One run: its row, its lines and its snapshot. Changed only between two awaits."""
 
     number: int
     row: RunRow
@@ -65,7 +67,7 @@ class _Kept(Struct, kw_only=True):
 
 
 class _Beat(Struct, frozen=True, kw_only=True):
-    """The last sign of life of a holder."""
+    """The last heartbeat of a holder; `ttl` in microseconds, `lag` in seconds."""
 
     at: Micros
     ttl: int
@@ -73,7 +75,7 @@ class _Beat(Struct, frozen=True, kw_only=True):
 
 
 class MemoryStore:
-    """Keeps everything in dictionaries; atomic because nothing awaits in the middle."""
+    """Keep runs in dictionaries; a method is atomic because it awaits only at its start."""
 
     def __init__(self, *, clock: Clock = wall, key: bytes | None = None) -> None:
         self.chain = Chain(key)
@@ -123,12 +125,15 @@ class MemoryStore:
         bodies = validation.encoded(run, entries, lease)
         head = head and stored(head).head
         kept = self._find(run)
+        # The order of the checks is part of the contract: the lease before `after`, both before
+        # the halts. The SQL stores refuse in the same order.
         validation.check_append(kept.standing, after, lease)
         if starts or validation.has_starts(entries):
             validation.check_halts(run, kept.row.head, self._halts.values())
         epoch = lease.epoch if lease else None
         now = self._clock() if at is None else at
         stamped = self._stamp(kept.standing, bodies, now, epoch)
+        # A head that is not `leased` gives the lease back with the same append.
         holder = kept.row.holder if head is None or head.leased else ""
         return self._grow(kept, stamped, head or kept.row.head, kept.row.epoch, holder)
 
@@ -162,6 +167,7 @@ class MemoryStore:
         self, run: RunId, *, after: Seq = START, limit: int | None = None
     ) -> Sequence[Record]:
         pairs = await self.lines(run, after=after, limit=limit)
+        # The chain of the part that is read starts with the hash of the entry before it.
         previous = self._runs[run].lines[after - 1][1] if after and pairs else None
         lines = self.chain.verified(run, pairs, after=after, previous=previous)
         return decode_lines(run, lines, after=after)
@@ -188,6 +194,7 @@ class MemoryStore:
     async def load_snapshot(self, run: RunId) -> Snapshot | None:
         await self._turn()
         kept = self._find(run)
+        # A snapshot is only a cache. One whose hash is not that of the journal is ignored.
         found = kept.snapshot
         if found is None or not 0 < found.seq <= len(kept.lines):
             return None
@@ -204,7 +211,9 @@ class MemoryStore:
         self._beats[holder] = _Beat(at=now, ttl=lasts, lag=lag)
         for name, beat in tuple(self._beats.items()):
             if beat.at - beat.ttl >= now and name != holder:
-                del self._beats[name]  # from before the clock was set back
+                # Its beat lies further ahead than its `ttl`: the clock was set back. Without
+                # this the dead holder would count as alive when the clock gets there again.
+                del self._beats[name]
 
     async def rest(self, holder: str) -> None:
         await self._turn()
@@ -221,6 +230,8 @@ class MemoryStore:
         if query.cursor:
             if RunId(query.cursor) not in self._runs:
                 raise CursorRefused(query.cursor)
+            # Runs are numbered in order of creation and never deleted. So "older than the last
+            # run of the previous page" stays a stable position whatever is created meanwhile.
             before = self._runs[RunId(query.cursor)].number
         found = [
             kept.row
@@ -301,8 +312,8 @@ class MemoryStore:
         await checkpoint()
 
     async def _turn(self) -> None:
-        # Every method yields once, before it looks: races between tasks are as real here as
-        # with a store that has to wait for a disk.
+        # Every method yields once, before it reads anything. So tasks race for this store as
+        # they race for one that waits for a disk, and tests on it find the same bugs.
         await checkpoint()
         if self._closed:
             raise StoreClosed("memory")

@@ -185,7 +185,9 @@ class Sockets:
         with suppress(FileExistsError):
             self._folder.mkdir(mode=0o700)
         if not _is_ours(self._folder):
-            raise PermissionError(f"{self._folder} is accessible to other accounts")
+            raise PermissionError(
+                f"{self._folder} must be a directory that only this account can access"
+            )
         made = _socket()
         try:
             # Bound under a temporary name and then renamed. A socket under its final name must
