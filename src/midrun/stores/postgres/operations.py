@@ -1,8 +1,10 @@
-"""Bids: what is put to the server in one write, and what it answers.
+"""Write operations of the Postgres store, and the messages of `midrun_write`.
 
-Somebody wants an append or a new run written; its `bid` says how, if the run stands where it is
-believed to stand, or raises why not. The server compares, under the lock of the run's row, and
-answers with where it really stands if that is elsewhere.
+Each operation builds an optimistic write from the cached row of a run: stamped lines, hashes
+and the new row, as a `WriteRequest`. The server applies it if the row still matches, else it
+answers with the current row (`WriteAnswer`), and the operation builds a new request from that.
+An operation raises the refusal if the row itself does not allow it. The field names of the
+messages are those of the SQL procedure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,13 +32,13 @@ from midrun.stores.validation import (
 
 
 class Found(Standing, frozen=True, kw_only=True):
-    """Where a run stands, with its head."""
+    """The row of a run with its head, as far as this process knows it."""
 
     top: StoredHead
 
 
 class Bid(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One append or new run, as `midrun_write` takes it; `after` 0 begins a journal."""
+    """One append or new run in the form that `midrun_write` takes; `after` 0 creates a run."""
 
     run: RunId
     after: Seq
@@ -53,7 +55,7 @@ class Bid(Struct, frozen=True, kw_only=True, omit_defaults=True):
     phase: str
     attention: str
     wake_at: Micros | None = None
-    # of new runs only; the same for ever
+    # Only for new runs. These columns never change.
     agent: str | None = None
     thread: str | None = None
     parent: str | None = None
@@ -62,23 +64,23 @@ class Bid(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What became of one bid: done, or where the run stands instead."""
+    """The server's answer to one request: done, or the current row."""
 
     done: bool
-    seq: Seq | None = None  # None: there is no such run
+    seq: Seq | None = None  # None: no such run
     hash: str = ""
     at: Micros = Micros(0)
     epoch: Epoch = Epoch(0)
     holder: str = ""
     head: str = ""
-    alive: bool = False  # of a holder in whose place somebody wants the lease
-    scope: str = ""  # of the latch that forbids it
+    alive: bool = False  # the present holder, if another one wants the lease
+    scope: str = ""  # of the halt that forbids the write
     by: str = ""
     reason: str = ""
-    full: str = ""  # the scope of the limit that is reached
+    full: str = ""  # scope of the limit that is reached
 
     def found(self, run: RunId) -> "Found | None":
-        """Return where the run stands."""
+        """Return the current row of the run; None if there is no such run."""
         if self.seq is None:
             return None
         body = self.head.encode()
@@ -94,28 +96,28 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Answers(Struct, frozen=True, kw_only=True):
-    """All answers to one list of bids, and the server's time."""
+    """The answers to all requests of one call, and the server's time in microseconds."""
 
     now: Micros
     answers: tuple[Answer, ...]
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """A bid, and where the run stands once it is done."""
+    """A request, and the row of the run after it was applied."""
 
     bid: Bid
     stands: Found
 
     @property
     def appended(self) -> Appended:
-        """What the one who wanted it is told."""
+        """The result that the caller of the write gets."""
         return Appended(seq=self.stands.seq, at=self.stands.at, hash=self.stands.hash)
 
 
 class Create(Struct, frozen=True, kw_only=True):
-    """Begin a journal, with fresh entries or with another store's lines.
+    """Begin a journal with new entries, or with the lines of another store.
 
-    The chunks of its first line are in the store already, see `stores/chunks.py`.
+    The chunks of its first line are already in the store, see `stores/chunks.py`.
     """
 
     run: RunId
@@ -140,6 +142,7 @@ class Create(Struct, frozen=True, kw_only=True):
             epoch, started_at = nothing.epoch, stamped.appended.at
         head = self.top.head
         written = _written(nothing, stamped, self.top, epoch=epoch, holder="")
+        # The hash is that of the complete line; the stored line refers to its chunks.
         (first, link), *rest = stamped.lines
         bid = replace(
             written.bid,
@@ -154,7 +157,7 @@ class Create(Struct, frozen=True, kw_only=True):
 
 
 class Append(Struct, frozen=True, kw_only=True, gc=False):
-    """Add to a journal under the conditions that its writer named."""
+    """Add entries to a journal under the conditions that the writer named."""
 
     run: RunId
     bodies: Sequence[bytes]
@@ -174,6 +177,8 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
         epoch = self.lease.epoch if self.lease else None
         now = now if self.at is None else self.at
         stamped = validation.stamp(found, self.bodies, chain=self.chain, now=now, epoch=epoch)
+        # Without a head the row keeps its holder. A head that is not `leased` gives the lease
+        # back with the same append.
         top = found.top if self.top is None else self.top
         holder = found.holder if self.top is None or top.head.leased else ""
         return _written(
@@ -182,7 +187,11 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Take(Struct, frozen=True, kw_only=True):
-    """Take a lease, and append what its new holder has to say at once."""
+    """Take the lease of a run and append the first entries under it.
+
+    Halts and limits are checked by the server. `alive` is known only from its answer; the first
+    attempt assumes that the lease is free, and the server refuses it if it is not.
+    """
 
     run: RunId
     bodies: Sequence[bytes]
@@ -213,7 +222,7 @@ class Take(Struct, frozen=True, kw_only=True):
 
 
 Write: TypeAlias = Create | Append | Take
-"""What somebody wants written. `alive` is whether the run's present holder is."""
+"""An operation with `bid(found, now, alive=…)`; `alive` tells whether the holder is."""
 
 
 def _written(
@@ -258,23 +267,23 @@ def _texts(lines: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
 
 
 def storable(head: Head, *, first: bool = False) -> StoredHead:
-    """Return `head` as it is kept here; `first` is that of a new run.
+    """Encode `head` for Postgres; `first` marks the head of a new run.
 
     Raises:
-        NotJson: a field of it cannot be stored; in Postgres that includes the character NUL.
+        NotJson: a field cannot be stored; in Postgres that includes the character NUL.
         TooLarge: a name of a new run is too long.
     """
     top = stored_first(head) if first else stored(head)
     for name in ("agent", "thread", "parent", "owner", "attention"):
         if "\0" in getattr(head, name):
-            raise NotJson(f"$.head.{name}", "the character NUL, which Postgres does not keep")
+            raise NotJson(f"$.head.{name}", "the character NUL, which Postgres cannot store")
     for name in ("labels", "addressees"):
         if any("\0" in text for text in getattr(head, name)):
-            raise NotJson(f"$.head.{name}", "the character NUL, which Postgres does not keep")
+            raise NotJson(f"$.head.{name}", "the character NUL, which Postgres cannot store")
     return top
 
 
 def check_nul(name: str, text: str) -> None:
-    """Refuse text that Postgres does not keep."""
+    """Refuse text with the character NUL, which Postgres cannot store."""
     if "\0" in text:
-        raise ValueError(f"{name}: the character NUL, which Postgres does not keep")
+        raise ValueError(f"{name} must not contain the character NUL: Postgres cannot store it")
