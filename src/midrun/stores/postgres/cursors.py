@@ -1,4 +1,9 @@
-"""Marks in Postgres: how far each follower has got with each run."""
+"""Follower cursors in Postgres.
+
+The first time a follower comes, the server notes the number of the newest run (`since`). A run
+up to that number without a cursor has not grown since; `midrun_write` adds its cursor when it
+grows.
+"""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -15,7 +20,7 @@ from midrun.stores.postgres.server_clock import StoreTime
 
 
 class PostgresMarks:
-    """The marks of one schema."""
+    """The follower cursors of one schema."""
 
     def __init__(self, links: Links, time: StoreTime) -> None:
         self._links = links

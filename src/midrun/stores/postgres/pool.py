@@ -1,7 +1,7 @@
-"""Links: the connections that one event loop has to a server, a bounded number of them.
+"""The connections of one event loop to the server: a bounded pool with retries.
 
-A server that restarts, or fails over, takes every link with it. What may be asked twice is
-asked again on a new one, for as long as the caller's patience lasts.
+A server that restarts or fails over breaks every connection at once. A request that is safe to
+send twice is sent again on a new connection, for up to `RECONNECT_MAX_S`.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,14 +18,14 @@ from midrun.stores.postgres.server_clock import StoreTime
 T = TypeVar("T")
 
 BACK_S: Final = 10.0
-"""How long a server that went away is waited for."""
+"""The longest time to wait for a server that has gone away."""
 
 PAUSE_S: Final = 0.05
 PAUSE_MAX_S: Final = 0.5
 
 
 class Links:
-    """At most `size` links, for the tasks of one event loop to share."""
+    """At most `size` connections that the tasks of one event loop share."""
 
     def __init__(
         self, address: Address, time: StoreTime, *, size: int, patience_s: float
@@ -46,10 +46,10 @@ class Links:
         *,
         prepare: bool | None = None,
     ) -> Rows:
-        """Return the answer to what may safely be asked twice.
+        """Execute a statement that is safe to repeat; return its rows.
 
         Raises:
-            StoreUnreachable: nobody answered in time.
+            StoreUnreachable: no answer in time.
         """
 
         async def one(link: Link, _: int) -> Rows:
@@ -58,11 +58,14 @@ class Links:
         return await self.insist(one)
 
     async def insist(self, ask: Callable[[Link, int], Awaitable[T]]) -> T:
-        """Return what `ask` returns; it is given a link, and how often it was lost before.
+        """Call `ask` with a connection; repeat it on a new one when the answer is lost.
+
+        `ask` gets the connection and the number of answers lost so far.
 
         Raises:
-            StoreUnreachable: nobody answered in time.
+            StoreUnreachable: no answer in time.
         """
+        # The first retry comes without a pause: most often only the idle connection was dead.
         until, lost_ones, pause_s = boottime() + BACK_S, 0, 0.0
         while True:
             try:
@@ -77,10 +80,10 @@ class Links:
 
     @asynccontextmanager
     async def link(self) -> AsyncIterator[Link]:
-        """Give a link for a while.
+        """Lend a connection for the duration of the context.
 
         Raises:
-            Lost: there is none to be had now.
+            AnswerLost: none can be made now.
         """
         async with self._room:
             if self._closed:
@@ -92,7 +95,9 @@ class Links:
                 if link.dropped or self._closed:
                     link.drop()
                     self._all.discard(link)
-                    self._drop_idle()  # what happened to it has happened to them, most likely
+                    # A restart breaks all connections. Without this, every idle one would
+                    # cost its next user a lost answer.
+                    self._drop_idle()
                 else:
                     self._idle.append(link)
 
@@ -109,15 +114,16 @@ class Links:
             self._all.discard(link)
 
     async def close(self) -> None:
-        """Wait for the answers that are under way, then drop all links."""
+        """Wait for the statements that are under way, then close all connections."""
         self._closed = True
         with anyio.move_on_after(self._patience_s, shield=True):
+            # Once all slots are taken here, no task uses a connection.
             for _ in range(self._size):
                 await self._room.acquire()
         self.abandon()
 
     def abandon(self) -> None:
-        """Drop all links, from whatever thread; the event loop that used them is gone."""
+        """Close all connections at once, from any thread; their event loop is gone."""
         self._closed = True
         for link in tuple(self._all):
             link.drop()

@@ -1,4 +1,9 @@
-"""The store on a Postgres database, which any number of processes may share."""
+"""`PostgresStore`: the store port on a Postgres database.
+
+A psycopg connection belongs to one event loop. So the store keeps its connections per loop
+(`_LoopResources`) and creates them when a loop first uses it. The row cache, the watchers and
+the estimate of the server's time are shared by all loops of the process.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -52,25 +57,30 @@ from midrun.stores.validation import adopted
 from midrun.stores.watchers import LATCHES, Watchers
 
 PATIENCE: Final = timedelta(seconds=1)
-"""How long the server may work on one write: less than the margin of a lease of six seconds."""
+"""The longest time the server may work on one write.
+
+It is less than the margin of a lease of six seconds, so that a driver learns of a failed write
+before its lease expires.
+"""
 
 READ_S: Final = 10.0
-"""How long it may work on one read."""
+"""The longest time the server may work on one read."""
 
 READERS: Final = 4
-"""How many links for reading an event loop has, besides the one that it writes through."""
+"""The number of connections for reads in each event loop, besides the one for writes."""
 
 QUICK: Final = Limits(size=32 * 1024)
-"""An entry within this is encoded in the event loop's thread."""
+"""Size limit of an entry that is encoded in the event loop's thread."""
 
 QUICK_MAX: Final = 64
-"""So many entries are encoded, or decoded, there; a hop would cost more than they do."""
+"""At most this many entries are encoded or decoded there; a thread would cost more."""
 
 QUICK_BYTES: Final = 256 * 1024
+"""At most this many bytes are decoded there."""
 
 
 class _Ends:
-    """What one event loop has of the store: links to ask through, and a writer with its own."""
+    """The resources of one event loop: connections for reads, and the writer with its own."""
 
     def __init__(self, store: "PostgresStore") -> None:
         address, time = store.address, store.time
@@ -79,25 +89,25 @@ class _Ends:
         self.writer = Writer(self._writes, store.standings, store.watchers, time=time)
 
     async def close(self) -> None:
-        """Wait for what is under way, then let go."""
+        """Wait for pending writes and reads, then close the connections."""
         with anyio.CancelScope(shield=True):
             await self.writer.close()
             await self._writes.close()
             await self.links.close()
 
     def abandon(self) -> None:
-        """Let go at once: the event loop is gone, or another's."""
+        """Close the connections at once: their event loop is closed or not the caller's."""
         self._writes.abandon()
         self.links.abandon()
 
 
 class PostgresStore:
-    """Keeps runs in a Postgres database; `open` makes one.
+    """Keep runs in a Postgres database; `open` makes an instance.
 
-    Time is the server's unless a `clock` is given, which only tests should do: all processes
-    that share a store must agree on the time. With `durability="relaxed"` the newest entries
-    may be lost when the server crashes, never when a client does. With a `key` the chain of
-    every journal is made with it; the store is opened with the same one ever after.
+    The time is the server's unless a `clock` is given, which is for tests: all processes that
+    share a store must agree on the time. With `durability="relaxed"` a crash of the server may
+    lose the newest entries; a crash of a client never does. With a `key` the hash chain of
+    every journal is keyed. The store has to be opened with the same key ever after.
     """
 
     def __init__(
@@ -122,13 +132,13 @@ class PostgresStore:
         patience: timedelta = PATIENCE,
         key: bytes | None = None,
     ) -> Self:
-        """Connect, and bring the schema up to date; a server that is starting is waited for.
+        """Connect and migrate the schema; wait for a server that is starting.
 
-        `patience` is how long the server may take for one write, before it is `StoreBusy`.
+        `patience` is the longest time for one write before it is `StoreBusy`.
 
         Raises:
-            StoreUnreachable: nobody answers, or nobody who can keep a store.
-            StoreForeign: a newer midrun's.
+            StoreUnreachable: no answer, or the server cannot keep a store.
+            StoreForeign: a newer midrun has migrated it.
             StoreKeyRefused: its chains are made with another key, or with none.
         """
         kid = Chain(key).kid
@@ -170,6 +180,8 @@ class PostgresStore:
 
     async def _share_chunks(self, first: bytes) -> None:
         """Store the chunks of the first entry of a run that is about to be created."""
+        # Chunks are committed before the run that refers to them. If that run is then refused,
+        # its chunks stay unused until another run with the same history shares them.
         if len(first) < SHARED_MIN_BYTES:
             return
         _, chunks = await anyio.to_thread.run_sync(split_line, first)
@@ -273,7 +285,8 @@ class PostgresStore:
 
         async def one(link: Link, lost_ones: int) -> bool:
             ((lifted,),) = await link.ask(queries.LIFT, values)
-            return bool(lifted) or lost_ones > 0  # then it was there, most likely
+            # If an answer was lost, the first attempt has probably removed the halt.
+            return bool(lifted) or lost_ones > 0
 
         lifted = await self._at.links.insist(one)
         self.watchers.tell([(LATCHES, START)])
@@ -298,6 +311,7 @@ class PostgresStore:
         validation.check_stretch(after, limit)
         validation.check_id(run)
         stretch = Stretch(run, after)
+        # Each read refreshes the row cache: the append that follows it needs no other read.
         self.standings.put(await stretch.read(self._at.links, limit))
         return stretch
 
@@ -305,7 +319,7 @@ class PostgresStore:
         return await reader.row(self._at.links, run)
 
     async def indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
-        """Return the row of `run`, and its indexed columns by name."""
+        """Return the row of `run` and its indexed columns by name."""
         return await reader.indexed_row(self._at.links, run)
 
     async def load_snapshot(self, run: RunId) -> Snapshot | None:
@@ -349,6 +363,8 @@ class PostgresStore:
         await checkpoint()
         if self._closed:
             raise StoreClosed(self.address.name)
+        # The watch is subscribed before the listener starts. `tasks.start` returns once every
+        # later commit is reported, so no change is lost in between.
         with self.watchers.joined() as watch:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(Notice(self.address, self.watchers).listen)
@@ -367,6 +383,7 @@ class PostgresStore:
         with self._lock:
             self._closed = True
             ends, self._ends = self._ends, {}
+        # Connections of other event loops cannot be awaited from here; they are closed at once.
         here = ends.pop(asyncio.get_running_loop(), None)
         if here is not None:
             await here.close()
@@ -376,13 +393,15 @@ class PostgresStore:
 
     @property
     def _at(self) -> _Ends:
-        """What the event loop that calls has of the store."""
+        """The resources of the running event loop, made at its first use."""
         loop = asyncio.get_running_loop()
         ends = self._ends.get(loop)
         if ends is None:
             with self._lock:
                 if self._closed:
                     raise StoreClosed(self.address.name)
+                # Tests and scripts open one event loop after the other. The connections of
+                # closed loops are dropped here, because no code runs when a loop ends.
                 for gone in [other for other in self._ends if other.is_closed()]:
                     self._ends.pop(gone).abandon()
                 ends = self._ends[loop] = _Ends(self)
@@ -392,9 +411,9 @@ class PostgresStore:
 async def _bodies(
     encode: Callable[[Limits], list[bytes]], entries: Sequence[Entry]
 ) -> list[bytes]:
-    """Return the bodies of `entries`; what is large is encoded in a thread of its own.
+    """Encode `entries`, in a thread if they are large.
 
-    Whoever changes the entries meanwhile has both versions mixed, or is refused.
+    A caller that changes its entries meanwhile gets a mixture of both versions, or a refusal.
     """
     if len(entries) <= QUICK_MAX:
         try:

@@ -337,7 +337,10 @@ class Writer:
         except BaseException as error:
             # KeyboardInterrupt, SystemExit or a bug. The commit may or may not have reached the
             # disk.
-            problem = f"{type(error).__name__} interrupted a commit; read what became of it"
+            problem = (
+                f"{type(error).__name__} interrupted a commit, which may have taken effect:"
+                " read the run to find out"
+            )
             for request in group:
                 request.failure = StoreUnreachable(str(self._path), problem)
             at.abandon()
