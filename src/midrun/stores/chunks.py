@@ -72,19 +72,19 @@ def split_line(line: bytes) -> tuple[bytes, dict[bytes, bytes]]:
 
 def _cut_chunks(objects: Sequence[bytes]) -> list[bytes]:
     chunks: list[bytes] = []
-    gathered: list[bytes] = []
+    current: list[bytes] = []
     size = 0
-    for one in objects:
-        gathered.append(one)
-        size += len(one)
+    for item in objects:
+        current.append(item)
+        size += len(item)
         # Content-defined chunking: the decision looks only at the object and at the chunk so
         # far. A fixed number of objects per chunk would shift every later cut when one object
         # is added.
-        ends = size >= CHUNK_MIN_BYTES and crc32(one) % OBJECTS_PER_CHUNK == 0
+        ends = size >= CHUNK_MIN_BYTES and crc32(item) % OBJECTS_PER_CHUNK == 0
         if ends or size >= CHUNK_MAX_BYTES:
-            chunks.append(b"".join(gathered))
-            gathered, size = [], 0
-    return [*chunks, b"".join(gathered)] if gathered else chunks
+            chunks.append(b"".join(current))
+            current, size = [], 0
+    return [*chunks, b"".join(current)] if current else chunks
 
 
 def list_chunks(stored: bytes) -> list[bytes]:

@@ -45,7 +45,7 @@ class MemoryMarks:
     async def attend(self, follower: str, *, holder: str, ttl: timedelta) -> bool:
         await checkpoint()
         check_follower(follower)
-        until = validation.check_beat(holder, ttl, 0.0)
+        ttl_micros = validation.check_beat(holder, ttl, 0.0)
         # A new follower starts at the end of every run that exists now: it reports what happens
         # from here on.
         if follower not in self._places:
@@ -54,10 +54,10 @@ class MemoryMarks:
         now = self._clock()
         # Leadership is a lease with an expiry. It may be renewed by its holder at any time, and
         # taken by another process once it has expired.
-        other, last = self._places.get(follower, ("", 0))
-        if other not in {"", holder} and now < last:
+        leader, expires_at = self._places.get(follower, ("", 0))
+        if leader not in {"", holder} and now < expires_at:
             return False
-        self._places[follower] = (holder, now + until)
+        self._places[follower] = (holder, now + ttl_micros)
         return True
 
     async def leave(self, follower: str, *, holder: str) -> None:

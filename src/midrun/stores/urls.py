@@ -61,27 +61,27 @@ async def open_store(
 
 async def _open_file(make: Callable[[], SqliteStore]) -> SqliteStore:
     """Open a SQLite file in a thread; close it again if the caller is cancelled."""
-    made: list[SqliteStore | StoreError | Misconfigured] = []
+    results: list[SqliteStore | StoreError | Misconfigured] = []
 
-    async def aside() -> None:
+    async def open_in_thread() -> None:
         try:
-            made.append(await anyio.to_thread.run_sync(make))
+            results.append(await anyio.to_thread.run_sync(make))
         except (StoreError, Misconfigured) as error:
-            made.append(error)  # raised below: a task group would wrap it in a group
+            results.append(error)  # raised below: a task group would wrap it in a group
 
     try:
         # In a child task: the task group waits for the thread even if the caller is cancelled.
         # A plain await would be abandoned by asyncio's own cancellation, and the store that the
         # thread is opening would never be closed.
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(aside)
+            tasks.start_soon(open_in_thread)
     except BaseException:
         with anyio.move_on_after(CLOSE_S, shield=True):
-            for store in made:
+            for store in results:
                 if isinstance(store, SqliteStore):
                     await store.close()
         raise
-    (store,) = made
+    (store,) = results
     if isinstance(store, Exception):
         raise store
     return store

@@ -82,15 +82,15 @@ def stored(head: Head) -> StoredHead:
         body = _ENCODER.encode(head)
         # The head is decoded again and compared. A field of a wrong type, an int in place of a
         # str, say, would encode without complaint and come back different or not at all.
-        back = _DECODER.decode(body)
+        decoded = _DECODER.decode(body)
     except (TypeError, ValueError) as error:
         raise NotJson(f"$.head{_culprit(head)}", str(error)) from None
-    if back != head:
+    if decoded != head:
         raise NotJson(f"$.head{_culprit(head)}", "a value of another type")
-    for number in (back.asks, back.step, back.wake_at or 0):
+    for number in (decoded.asks, decoded.step, decoded.wake_at or 0):
         if not -INTEGER_MAX <= number <= INTEGER_MAX:
             raise NotJson(f"$.head{_culprit(head)}", f"integer beyond ±{INTEGER_MAX}")
-    return StoredHead(back, body)
+    return StoredHead(decoded, body)
 
 
 def stored_first(head: Head) -> StoredHead:
@@ -103,13 +103,13 @@ def stored_first(head: Head) -> StoredHead:
         NotJson: a field cannot be stored.
         TooLarge: a name is longer than `NAME_MAX_CHARS`; `path` names it.
     """
-    kept = stored(head)
+    encoded_head = stored(head)
     names = {name: getattr(head, name) for name in ("agent", "thread", "parent", "owner")}
     names |= {f"labels[{number}]": label for number, label in enumerate(head.labels)}
     for field, name in names.items():
         if len(name) > NAME_MAX_CHARS:
             raise TooLarge(f"$.head.{field}", len(name), NAME_MAX_CHARS)
-    return kept
+    return encoded_head
 
 
 def read_head(body: bytes) -> Head:
@@ -156,13 +156,13 @@ def _culprit(head: Head) -> str:
     # The encoder's own message does not always name the field. Each field is tried alone, which
     # is slow but happens only on the way to an error.
     for name in Head.__struct_fields__:
-        held = getattr(head, name)
+        value = getattr(head, name)
         try:
-            back = _DECODER.decode(_ENCODER.encode({"phase": Phase.QUEUED, name: held}))
+            decoded = _DECODER.decode(_ENCODER.encode({"phase": Phase.QUEUED, name: value}))
         except (TypeError, ValueError):
             return f".{name}"
-        number = held if type(held) is int else 0
-        if getattr(back, name) != held or not -INTEGER_MAX <= number <= INTEGER_MAX:
+        number = value if type(value) is int else 0
+        if getattr(decoded, name) != value or not -INTEGER_MAX <= number <= INTEGER_MAX:
             return f".{name}"
     return ""
 
@@ -240,7 +240,7 @@ def encoded(
         kind = type(entry)
         # A driver (with a lease) may not write entries that only people decide; a control
         # (without one) may write only what people ask for and what follows from it at once.
-        # `LeaseTaken` is written by `take` alone.
+        # `LeaseTaken` is written by `Store.take_lease` alone.
         if kind is LeaseTaken or (kind in PERSONAL if lease else kind not in UNLEASED):
             raise KindRefused(run, kind.__name__, "driver" if lease else "control")
         bodies.append(encode_entry(entry, limits))
@@ -309,7 +309,7 @@ def check_append(standing: Standing, after: Seq | None, lease: Lease | None) -> 
 def check_take(
     standing: Standing, *, after: Seq, holder: str, epoch: Epoch, alive: bool
 ) -> None:
-    """Refuse a lease while another holder is alive; `alive` is about the present holder."""
+    """Refuse a lease while another holder is alive."""
     if alive and standing.holder not in {"", holder}:
         raise LeaseHeld(standing.run, standing.holder)
     if after != standing.seq:
@@ -331,24 +331,24 @@ def check_halts(run: RunId, head: Head, halts: Iterable[Halt]) -> None:
 
 def limits_on(head: Head, limits: Mapping[str, int] | None) -> dict[str, int]:
     """Return the limits that a run with this head counts for; check their values."""
-    found = covering(limits, head)
-    for scope, most in found.items():
-        bounded(most, at_least=1)
+    selected = covering(limits, head)
+    for scope, limit in selected.items():
+        bounded(limit, at_least=1)
         check_text("scope", scope)
-    return found
+    return selected
 
 
 def check_room(
     standing: Standing, holder: str, limits: Mapping[str, int], held: Callable[[str], int]
 ) -> None:
-    """Refuse a lease if a limit is reached; `held` counts the other runs of a scope.
+    """Refuse a lease if a limit is reached; `count_held` counts the other runs of a scope.
 
     Only runs with a live holder count. A holder that takes its own run again needs no new
     place.
     """
-    for scope, most in limits.items():
-        if standing.holder != holder and held(scope) >= most:
-            raise NoRoom(standing.run, scope, most)
+    for scope, limit in limits.items():
+        if standing.holder != holder and held(scope) >= limit:
+            raise NoRoom(standing.run, scope, limit)
 
 
 def check_scope(scope: str) -> None:
@@ -474,8 +474,8 @@ def page_limit(query: Query) -> int:
 class Adopted(Struct, frozen=True, kw_only=True):
     """A verified journal of another store, ready to be stored byte for byte.
 
-    `end` is the version of the run after the lines. The entry that records the import follows
-    in the same transaction, so that no reader ever sees the lines without it.
+    `last_version` is the version of the run after the lines. The entry that records the import
+    follows in the same transaction, so that no reader ever sees the lines without it.
     """
 
     lines: tuple[tuple[bytes, bytes], ...]
@@ -506,7 +506,7 @@ def adopted(run: RunId, lines: Sequence[bytes], imported: RunImported, chain: Ch
     hashed: list[tuple[bytes, bytes]] = []
     for seq, data in enumerate(lines, start=1):
         record = decode_line(data, run=run, seq=Seq(seq))
-        sound = _canonical(run, record, data)
+        canonical = _canonical(run, record, data)
         if records and record.at < records[-1].at:
             raise JournalCorrupt(run, seq, "it is older than the entry before it")
         if isinstance(record.entry, LeaseTaken):
@@ -514,9 +514,9 @@ def adopted(run: RunId, lines: Sequence[bytes], imported: RunImported, chain: Ch
         check_import(run, record, plain)
         # Folding the entry proves that it may follow: the driver will fold the same journal.
         state = _followed(state, record)
-        link, plain = chain.next(link, sound), PLAIN.next(plain, sound)
+        link, plain = chain.next(link, canonical), PLAIN.next(plain, canonical)
         records.append(record)
-        hashed.append((sound, link))
+        hashed.append((canonical, link))
     if not records:
         raise JournalCorrupt(run, 1, "a journal begins with RunStarted")
     if imported.head != plain.hex():
@@ -534,12 +534,12 @@ def adopted(run: RunId, lines: Sequence[bytes], imported: RunImported, chain: Ch
 def _canonical(run: RunId, record: Record, data: bytes) -> bytes:
     """Return the canonical line of `record`, which must equal the given line."""
     try:
-        sound = line_of(record)
+        canonical = line_of(record)
     except (NotJson, TooLarge) as refusal:
         raise JournalCorrupt(run, record.seq, str(refusal)) from None
-    if sound != data:
+    if canonical != data:
         raise JournalCorrupt(run, record.seq, "the line is not canonical")
-    return sound
+    return canonical
 
 
 def _followed(state: State, record: Record) -> State:

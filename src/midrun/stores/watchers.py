@@ -1,9 +1,9 @@
 """Report grown runs to the watches that are open in this process.
 
 A store calls `Watchers.notify` after each commit, its own or one that it has detected in
-another process. Each open `Watch` keeps one number per run, the newest seq that its consumer
-has not seen. So a slow consumer misses intermediate steps but never the newest one, and its
-memory is bounded by the number of runs.
+another process. Each open `ChangeWatch` keeps one number per run, the newest seq that its
+consumer has not seen. So a slow consumer misses intermediate steps but never the newest one,
+and its memory is bounded by the number of runs.
 
 The same commit can be reported twice: by the writer of this process and by the poller or
 listener that sees every commit of the store. `Watchers` therefore remembers the newest seq it
@@ -58,18 +58,18 @@ class Watchers:
     ) -> None:
         """Report `changes` to every watch, without waiting; leave out repetitions.
 
-        The runs in `held` have a live lease. With `later=True` a watch of this event loop is
+        The runs in `held` have a live lease. With `delayed=True` a watch of this event loop is
         woken after a short delay, so that several commits wake it once.
         """
         if not self._open:
             return
         with self._lock:
-            news = {run: seq for run, seq in changes if self._is_news(run, seq)}
+            fresh = {run: seq for run, seq in changes if self._is_news(run, seq)}
             watches = tuple(self._open)
-        if news:
+        if fresh:
             for watch in watches:
                 # A halt must take effect at once, so a batch with one is never delayed.
-                watch.tell(news, held, later=later and LATCHES not in news)
+                watch.tell(fresh, held, later=later and LATCHES not in fresh)
 
     def end(self) -> None:
         """End every watch because the store is being closed."""

@@ -70,7 +70,7 @@ class Room:
     """Count the runs that are driven here, and decide whether another may start.
 
     Two kinds of limits meet here. The limits of this process (`Fleet.here`) are counted
-    exactly, by `enter` and `leave`. The limits of the fleet (`Fleet.limits`) can only be
+    exactly, by `add_run` and `remove_run`. The limits of the fleet (`Fleet.limits`) can only be
     counted by the store, in the transaction that takes a lease; this class only avoids useless
     attempts. It knows three things about a fleet limit:
 
@@ -89,8 +89,9 @@ class Room:
         self._fleet = fleet
         self._driven: Counter[str] = Counter()
         self._places: dict[RunId, list[str]] = {}  # the scopes that each driven run counts for
-        # Scopes whose fleet limit the store reported as reached: in this sweep, and in the
-        # one before. `_tried` counts the runs tried in scopes of the latter in this sweep.
+        # Scopes whose fleet limit the store reported as reached: in this sweep, and in the one
+        # before. `_probes_by_scope` counts the runs tried in scopes of the latter in this
+        # sweep.
         self._full: set[str] = set()
         self._short: set[str] = set()
         self._tried: Counter[str] = Counter()
@@ -107,7 +108,7 @@ class Room:
         self.strange: dict[RunId, Seq] = {}
 
     def looks(self, *, everywhere: bool) -> None:
-        """Begin a sweep; with `everywhere` also forget which runs are known to be blocked.
+        """Begin a sweep; with `full` also forget which runs are known to be blocked.
 
         A blocked run may have changed without a notification, to cancelling, say. So a full
         sweep reads its row again.
@@ -141,8 +142,8 @@ class Room:
         if own:
             self._own.add(run)
         if run not in self._places:
-            both = {**self._fleet.limits, **self._fleet.here}
-            self._places[run] = list(covering(both, head))
+            limits = {**self._fleet.limits, **self._fleet.here}
+            self._places[run] = list(covering(limits, head))
             self._driven.update(self._places[run])
             self._tried.update(self._short.intersection(self._places[run]))
 
@@ -150,9 +151,9 @@ class Room:
         """Stop counting a run; tell whether that freed a place."""
         self._asked.pop(run, None)
         self._own.discard(run)
-        places = self._places.pop(run, [])
-        self._driven.subtract(places)
-        return bool(places)
+        scopes = self._places.pop(run, [])
+        self._driven.subtract(scopes)
+        return bool(scopes)
 
     def limits_on(self, state: State) -> Mapping[str, int]:
         """Return the fleet limits under which a run takes its lease.
@@ -181,26 +182,26 @@ class Room:
         run, scope = RunId(refused.run), refused.scope
         self._full.add(scope)
         # Without a recorded count the comparison is of a counter with itself: not outdated.
-        over = self._rests[scope] > self._asked.get(run, self._rests)[scope]
+        outdated = self._rests[scope] > self._asked.get(run, self._rests)[scope]
         self.leave(run)
-        return over
+        return outdated
 
     def is_strange(self, state: State, agent: Agent) -> bool:
         """Tell whether another version of the agent must drive the run; log it once."""
-        its = state.agent_print
-        if self._fleet.versions == "any" or its in {"", agent.fingerprint}:
+        last_fingerprint = state.agent_print
+        if self._fleet.versions == "any" or last_fingerprint in {"", agent.fingerprint}:
             return False
         if state.run not in self._named:
             self._named[state.run] = None
             if len(self._named) > NAMED_MAX:
                 del self._named[next(iter(self._named))]
             log.warning(
-                "Cannot drive run %s here (agent_mismatch): version %s %s drove it last, this"
-                " is %s. Keep a worker of that version until the run has ended, or start one"
-                " with versions='any' to take it over; the journal records that.",
+                "Cannot drive run %s here (agent_mismatch): %s of version %s drove it last,"
+                " this is %s. Keep a worker of that version until the run has ended, or start"
+                " one with versions='any' to take it over; the journal records that.",
                 state.run,
                 agent.name,
-                its,
+                last_fingerprint,
                 agent.fingerprint,
             )
         self.strange[state.run] = state.seq
@@ -212,14 +213,16 @@ class Room:
             del self.strange[run]
 
     def _fits(self, head: Head) -> bool:
-        fleet, driven = covering(self._fleet.limits, head), self._driven
+        fleet, counts = covering(self._fleet.limits, head), self._driven
         here = covering(self._fleet.here, head)
         # Fleet limits first: refused in this sweep, or probed often enough. Then both kinds of
         # limits against the runs that this process drives itself.
         if any(scope in self._full or self._tried[scope] >= PROBES for scope in fleet):
             return False
         return not any(
-            driven[scope] >= most for limits in (fleet, here) for scope, most in limits.items()
+            counts[scope] >= limit
+            for limits in (fleet, here)
+            for scope, limit in limits.items()
         )
 
 

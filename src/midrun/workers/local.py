@@ -1,13 +1,13 @@
 """The local worker: drive the runs of one store in this process.
 
 Three sources lead to a run being started. The program itself: a run is started or resumed here
-(`hear`). The store's watch: another process has changed a run (`_hear`). And the *sweep*, once
-a second, which needs no notification: runs whose `wake_at` has passed, runs that are halted
-although their halt was removed, and drivable runs without a live holder, because their worker
-died or because a notification was lost. The sweep makes all other paths optional; they only
-make the worker faster.
+(`handle_append`). The store's watch: another process has changed a run (`_handle_change`). And
+the *sweep*, once a second, which needs no notification: runs whose `wake_at` has passed, runs
+that are halted although their halt was removed, and drivable runs without a live holder,
+because their worker died or because a notification was lost. The sweep makes all other paths
+optional; they only make the worker faster.
 
-Every path ends in `take_up`, which starts one task per run. The task takes the lease in the
+Every path ends in `start_drive`, which starts one task per run. The task takes the lease in the
 store and drives the run to its rest. Several workers may try the same run at once: taking the
 lease is compare-and-append, so one of them wins and the others stop.
 
@@ -127,11 +127,11 @@ class Local:
         name = f"p_{outside.ids()}"
         self._holder = Holder(store, name, ttl=outside.lease, on_fence=self._fence)
         self._drives: dict[RunId, Drive] = {}
-        # `_taken` is the superset: a run is in it from `take_up` until its task ends. It enters
-        # `_drives` only when its journal was read and its loop exists.
+        # `_active_runs` is the superset: a run is in it from `start_drive` until its task ends.
+        # It enters `_run_loops` only when its journal was read and its loop exists.
         self._taken: set[RunId] = set()
-        # Runs that a store error interrupted. Their lease may still belong to this process,
-        # so `drivable` does not list them while it is alive; the sweep tries them once more.
+        # Runs that a store error interrupted. Their lease may still belong to this process, so
+        # `list_drivable` does not list them while it is alive; the sweep tries them once more.
         self._left: set[RunId] = set()
         # Runs that cannot be driven, with the seq at which that was found. They are tried
         # again when their journal grows beyond it.
@@ -230,7 +230,7 @@ class Local:
         """Drive `run` here if that is possible; return when it is not driven here any more."""
         with self._news.of(run) as bell:
             self.take_up(run)
-            # The end of a drive notifies the subscribers of the run, see `_drive`.
+            # The end of a drive notifies the subscribers of the run, see `_drive_guarded`.
             while run in self._taken:
                 await bell.wait()
 
@@ -326,7 +326,7 @@ class Local:
             self._tasks.start_soon(self._consider, change.run)
 
     async def _consider(self, run: RunId, *, left: bool = False) -> None:
-        """Start `run` if it is drivable and free; `left` tells that its holder is dead."""
+        """Start `run` if it is drivable and free; `holder_dead` makes its lease free."""
         if run in self._taken or run in self._room.strange:
             return  # a direct call in this process was faster than the notification
         try:
@@ -366,9 +366,9 @@ class Local:
             log.warning("Cannot read the halts, which are in force all the same: %s", error)
             return
         for run, drive in tuple(self._drives.items()):
-            spec = drive.state.started
+            started = drive.state.started
             for halt in halts:
-                if halt.covers(run, spec.agent, spec.labels):
+                if halt.covers(run, started.agent, started.labels):
                     drive.meet(halt.scope, halt.by, halt.reason)
                     break
 
@@ -378,16 +378,16 @@ class Local:
         It also runs early when a limit gets a free place. Then only the runs that such a place
         could help are read again; a full sweep still comes once per `SWEEP_S`.
         """
-        looked = -math.inf
+        last_full_sweep = -math.inf
         while True:
-            if everywhere := anyio.current_time() - looked >= SWEEP_S:
-                looked = anyio.current_time()
-            self._room.looks(everywhere=everywhere)
+            if full := anyio.current_time() - last_full_sweep >= SWEEP_S:
+                last_full_sweep = anyio.current_time()
+            self._room.looks(everywhere=full)
             try:
                 for run in await self._store.due(limit=MANY):
                     await self._looked_at(run, self._wake)
                 await self._lift_forgotten()
-                # Each run once per sweep: `_consider` adds it again if it still fails.
+                # Each run once per sweep: `_start_if_drivable` adds it again if it still fails.
                 for run in tuple(self._left):
                     self._left.discard(run)
                     await self._consider(run)
@@ -407,11 +407,11 @@ class Local:
         # Runs of another version of their agent stay in the list for ever. The limit grows by
         # their number, or they could crowd out the runs that this worker can drive.
         limit = MANY + len(self._room.strange)
-        found = [await self._store.drivable(limit=limit, agents=names)]
-        if len(found[0]) == limit and len(names) > 1:
-            found = [await self._store.drivable(limit=limit, agents=[n]) for n in names]
-        for turn in zip_longest(*found):
-            for run in turn:
+        lists = [await self._store.drivable(limit=limit, agents=names)]
+        if len(lists[0]) == limit and len(names) > 1:
+            lists = [await self._store.drivable(limit=limit, agents=[name]) for name in names]
+        for row in zip_longest(*lists):
+            for run in row:
                 if run is not None and not self._room.waits(run):
                     await self._consider(run, left=True)
 
@@ -433,11 +433,11 @@ class Local:
 
     async def _lift(self, run: RunId) -> None:
         state = await load(self._store, run)
-        ruled = await bring(self._store, state, Lift(by=ENGINE), self._outside.clock)
-        self.hear(run, ruled.after)
+        decision = await bring(self._store, state, Lift(by=ENGINE), self._outside.clock)
+        self.hear(run, decision.after)
 
     async def _looked_at(self, run: RunId, look: Callable[[RunId], Awaitable[None]]) -> None:
-        """Call `look` for one run; a journal that cannot be read must not stop the sweep."""
+        """Call `action` for one run; a journal that cannot be read must not stop the sweep."""
         if run in self._broken:
             return
         try:
@@ -455,10 +455,10 @@ class Local:
     async def _wake(self, run: RunId) -> None:
         """Append the entries that are due in a run that rests."""
         if run not in self._taken:
-            ruled = await bring(
+            decision = await bring(
                 self._store, await load(self._store, run), Wake(), self._outside.clock
             )
-            self.hear(run, ruled.after)
+            self.hear(run, decision.after)
 
     # ── fencing and shutdown ──────────────────────────────────────────────────────────────
 

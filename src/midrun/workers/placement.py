@@ -14,7 +14,7 @@ from midrun.workers.local import Local
 
 
 class Placing(Protocol):
-    """Have `local.driven(run)` called at least once, in some process, soon.
+    """Have `worker.drive_until_released(run)` called at least once, in some process, soon.
 
     Calling it too often is harmless: a run is driven only by the process that has its lease.
     """

@@ -80,8 +80,8 @@ class Lost(Exception):
 class Address:
     """The address of a store and the settings of its connections.
 
-    `name` is for messages and contains no password. `schema` is the newest schema version that
-    this process knows; 0 until the store was prepared.
+    `name` is for messages and contains no password. `schema_version` is the newest schema
+    version that this process knows; 0 until the store was prepared.
     """
 
     def __init__(self, url: str, *, durability: Durability, patience: timedelta) -> None:
@@ -91,8 +91,8 @@ class Address:
             raise StoreUnreachable("postgresql://…", str(error).strip()) from None
         self.conninfo = conninfo.make_conninfo("", **(DEFAULTS | parts), client_encoding="UTF8")
         host, port = parts.get("host") or "", parts.get("port") or ""
-        place = f"{host}:{port}" if port else host
-        self.name = f"postgresql://{place}/{parts.get('dbname') or ''}"
+        location = f"{host}:{port}" if port else host
+        self.name = f"postgresql://{location}/{parts.get('dbname') or ''}"
         self.relaxed = durability == "relaxed"
         self.patience_s = patience.total_seconds()
         self.schema = 0
@@ -110,7 +110,9 @@ class Link:
         self.pid = 0
         self.now = Micros(0)  # the server's time when the connection was made
         self._told: list[tuple[str, str]] = []
-        connection.add_notify_handler(lambda one: self._told.append((one.channel, one.payload)))
+        connection.add_notify_handler(
+            lambda notification: self._told.append((notification.channel, notification.payload))
+        )
 
     @classmethod
     async def made(cls, address: Address, *, patience_s: float | None = None) -> "Link":
@@ -131,15 +133,15 @@ class Link:
                 raise _no_connection(address, error) from error
         if connection is None:
             raise Lost(f"no connection within {CONNECT_S} s")
-        link = cls(address, connection, patience_s)
+        made = cls(address, connection, patience_s)
         values = {"relaxed": address.relaxed, "patience_ms": round(patience_s * 1000)}
         try:
-            ((*_, link.pid, now),) = await link.ask(queries.SET_UP, values)
+            ((*_, made.pid, now),) = await made.ask(queries.SET_UP, values)
         except BaseException:
-            link.drop()
+            made.drop()
             raise
-        link.now = Micros(now)
-        return link
+        made.now = Micros(now)
+        return made
 
     async def ask(
         self,
@@ -193,14 +195,14 @@ class Link:
             AnswerLost: the connection is gone.
         """
         self.unheard()
-        told, self._told = self._told, []
-        return told
+        notifications, self._told = self._told, []
+        return notifications
 
     async def readable(self) -> None:
         """Wait until the socket has data.
 
-        Notifications that psycopg has already read do not make it readable: check `unheard`
-        first.
+        Notifications that psycopg has already read do not make it readable: check
+        `has_notifications` first.
         """
         await anyio.wait_readable(self._connection.fileno())
 
@@ -216,8 +218,8 @@ class Link:
         pgconn = self._connection.pgconn
         try:
             pgconn.consume_input()
-            while (one := pgconn.notifies()) is not None:
-                self._told.append((one.relname.decode(), one.extra.decode()))
+            while (notification := pgconn.notifies()) is not None:
+                self._told.append((notification.relname.decode(), notification.extra.decode()))
         except psycopg.Error as error:
             self.drop()
             raise Lost(str(error)) from error

@@ -36,7 +36,7 @@ SWEEP: Final = 20
 
 
 class Notice:
-    """Report commits of other processes for as long as `listen` runs."""
+    """Report commits of other processes for as long as `listen_until_cancelled` runs."""
 
     def __init__(self, address: Address, watchers: Watchers) -> None:
         self._address = address
@@ -55,21 +55,21 @@ class Notice:
         Raises:
             StoreUnreachable: no answer in time, before it has started.
         """
-        started, until, pause_s = False, boottime() + BACK_S, PAUSE_S
+        started, deadline, pause_s = False, boottime() + BACK_S, PAUSE_S
         while True:
             try:
-                link = await Link.made(self._address)
+                connection = await Link.made(self._address)
                 try:
-                    await self._begin(link)
+                    await self._begin(connection)
                     if not started:
                         started = True
                         task_status.started()
                     pause_s = PAUSE_S
-                    await self._hear(link)
+                    await self._hear(connection)
                 finally:
-                    link.drop()
+                    connection.drop()
             except (Lost, StoreError) as error:
-                if not started and boottime() > until:
+                if not started and boottime() > deadline:
                     lost = error if isinstance(error, Lost) else Lost(str(error))
                     raise unreachable(self._address, lost) from error
                 if not started and isinstance(error, StoreUnreachable):
@@ -87,35 +87,35 @@ class Notice:
         elif boottime() - self._seen_at > KEPT_S / 2:
             # The connection was gone for so long that rows may have been deleted meanwhile.
             # Every run is reported; the watchers drop those that they know already.
-            ((seen,),) = await link.ask(queries.LOOKED)
+            ((snapshot,),) = await link.ask(queries.LOOKED)
             self._watchers.tell([(LATCHES, START), *await link.ask(queries.EVERYTHING)])
-            self._seen = seen
+            self._seen = snapshot
         else:
             # A server that has crashed may hand out some transaction numbers again, so the
             # old snapshot proves nothing. All rows that are left are reported.
-            ((self._seen, told),) = await link.ask(queries.RECENT)
-            self._tell(told or ())
+            ((self._seen, payloads),) = await link.ask(queries.RECENT)
+            self._tell(payloads or ())
         self._seen_at = boottime()
 
     async def _hear(self, link: Link) -> None:
         while True:
-            until = self._seen_at + LOOK_S
+            next_poll = self._seen_at + LOOK_S
             # Notifications that came with an answer are already read: the socket does not
             # announce them any more. `checkpoint` lets other tasks run in that case.
             if link.unheard():
                 await checkpoint()
             else:
-                with anyio.move_on_after(max(0.0, until - boottime())):
+                with anyio.move_on_after(max(0.0, next_poll - boottime())):
                     await link.readable()
             self._tell(text for _, text in link.heard())
-            if boottime() >= until:
+            if boottime() >= next_poll:
                 await self._look(link)
 
     async def _look(self, link: Link) -> None:
         """Report the commits that the snapshot of the last poll could not see."""
-        ((seen, told),) = await link.ask(queries.NEWS, {"seen": self._seen})
-        self._tell(told or ())
-        self._seen, self._seen_at = seen, boottime()
+        ((snapshot, payloads),) = await link.ask(queries.NEWS, {"seen": self._seen})
+        self._tell(payloads or ())
+        self._seen, self._seen_at = snapshot, boottime()
         self._looks += 1
         if self._looks % SWEEP == 0:
             await link.ask(queries.FORGET, {"kept": round(KEPT_S * 1e6)})

@@ -131,21 +131,21 @@ class Create(Struct, frozen=True, kw_only=True):
         del alive
         if found is not None:
             raise RunExists(self.run)
-        nothing = validation.nothing_yet(self.run, self.chain)
+        empty = validation.nothing_yet(self.run, self.chain)
         if self.adopted is not None:
             stamped = self.adopted.stamp(self.chain, now)
             epoch, started_at = self.adopted.end.epoch, self.adopted.started_at
         else:
             stamped = validation.stamp(
-                nothing, self.bodies, chain=self.chain, now=now, epoch=None
+                empty, self.bodies, chain=self.chain, now=now, epoch=None
             )
-            epoch, started_at = nothing.epoch, stamped.appended.at
+            epoch, started_at = empty.epoch, stamped.appended.at
         head = self.top.head
-        written = _written(nothing, stamped, self.top, epoch=epoch, holder="")
+        result = _written(empty, stamped, self.top, epoch=epoch, holder="")
         # The hash is that of the complete line; the stored line refers to its chunks.
         (first, link), *rest = stamped.lines
-        bid = replace(
-            written.bid,
+        request = replace(
+            result.bid,
             lines=_texts([(split_line(first)[0], link), *rest]),
             agent=head.agent,
             thread=head.thread,
@@ -153,7 +153,7 @@ class Create(Struct, frozen=True, kw_only=True):
             labels=head.labels,
             started_at=started_at,
         )
-        return replace(written, bid=bid)
+        return replace(result, bid=request)
 
 
 class Append(Struct, frozen=True, kw_only=True, gc=False):
@@ -179,18 +179,18 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
         stamped = validation.stamp(found, self.bodies, chain=self.chain, now=now, epoch=epoch)
         # Without a head the row keeps its holder. A head that is not `leased` gives the lease
         # back with the same append.
-        top = found.top if self.top is None else self.top
-        holder = found.holder if self.top is None or top.head.leased else ""
+        stored_head = found.top if self.top is None else self.top
+        holder = found.holder if self.top is None or stored_head.head.leased else ""
         return _written(
-            found, stamped, top, epoch=found.epoch, holder=holder, starts=self.starts
+            found, stamped, stored_head, epoch=found.epoch, holder=holder, starts=self.starts
         )
 
 
 class Take(Struct, frozen=True, kw_only=True):
     """Take the lease of a run and append the first entries under it.
 
-    Halts and limits are checked by the server. `alive` is known only from its answer; the first
-    attempt assumes that the lease is free, and the server refuses it if it is not.
+    Halts and limits are checked by the server. `holder_alive` is known only from its answer;
+    the first attempt assumes that the lease is free, and the server refuses it if it is not.
     """
 
     run: RunId
@@ -214,15 +214,15 @@ class Take(Struct, frozen=True, kw_only=True):
             found, self.bodies, chain=self.chain, now=now, epoch=self.epoch
         )
         holder = self.holder if self.top.head.leased else ""
-        written = _written(
+        result = _written(
             found, stamped, self.top, epoch=self.epoch, holder=holder, starts=self.starts
         )
-        bid = replace(written.bid, taker=self.holder, limits=self.limits or None)
-        return replace(written, bid=bid)
+        request = replace(result.bid, taker=self.holder, limits=self.limits or None)
+        return replace(result, bid=request)
 
 
 Write: TypeAlias = Create | Append | Take
-"""An operation with `bid(found, now, alive=…)`; `alive` tells whether the holder is."""
+"""An operation; its `build_write` makes a `WriteResult` from the row, or raises a refusal."""
 
 
 def _written(
@@ -235,7 +235,7 @@ def _written(
     starts: bool = False,
 ) -> Written:
     new, head = stamped.appended, top.head
-    bid = Bid(
+    request = Bid(
         run=found.run,
         after=found.seq,
         seq=new.seq,
@@ -250,7 +250,7 @@ def _written(
         attention=head.attention,
         wake_at=head.wake_at,
     )
-    stands = Found(
+    row = Found(
         run=found.run,
         seq=new.seq,
         hash=new.hash,
@@ -259,7 +259,7 @@ def _written(
         holder=holder,
         top=top,
     )
-    return Written(bid=bid, stands=stands)
+    return Written(bid=request, stands=row)
 
 
 def _texts(lines: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
@@ -267,20 +267,20 @@ def _texts(lines: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
 
 
 def storable(head: Head, *, first: bool = False) -> StoredHead:
-    """Encode `head` for Postgres; `first` marks the head of a new run.
+    """Encode `head` for Postgres; `new_run` marks the head of a new run.
 
     Raises:
         NotJson: a field cannot be stored; in Postgres that includes the character NUL.
         TooLarge: a name of a new run is too long.
     """
-    top = stored_first(head) if first else stored(head)
+    stored_head = stored_first(head) if first else stored(head)
     for name in ("agent", "thread", "parent", "owner", "attention"):
         if "\0" in getattr(head, name):
             raise NotJson(f"$.head.{name}", "the character NUL, which Postgres cannot store")
     for name in ("labels", "addressees"):
         if any("\0" in text for text in getattr(head, name)):
             raise NotJson(f"$.head.{name}", "the character NUL, which Postgres cannot store")
-    return top
+    return stored_head
 
 
 def check_nul(name: str, text: str) -> None:

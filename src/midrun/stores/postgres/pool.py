@@ -52,29 +52,29 @@ class Links:
             StoreUnreachable: no answer in time.
         """
 
-        async def one(link: Link, _: int) -> Rows:
-            return await link.ask(statement, values, prepare=prepare)
+        async def execute_once(connection: Link, _: int) -> Rows:
+            return await connection.ask(statement, values, prepare=prepare)
 
-        return await self.insist(one)
+        return await self.insist(execute_once)
 
     async def insist(self, ask: Callable[[Link, int], Awaitable[T]]) -> T:
-        """Call `ask` with a connection; repeat it on a new one when the answer is lost.
+        """Call `run` with a connection; repeat it on a new one when the answer is lost.
 
-        `ask` gets the connection and the number of answers lost so far.
+        `run` gets the connection and the number of answers lost so far.
 
         Raises:
             StoreUnreachable: no answer in time.
         """
         # The first retry comes without a pause: most often only the idle connection was dead.
-        until, lost_ones, pause_s = boottime() + BACK_S, 0, 0.0
+        deadline, lost_count, pause_s = boottime() + BACK_S, 0, 0.0
         while True:
             try:
-                async with self.link() as link:
-                    return await ask(link, lost_ones)
+                async with self.link() as connection:
+                    return await ask(connection, lost_count)
             except Lost as lost:
-                if boottime() + pause_s > until:
+                if boottime() + pause_s > deadline:
                     raise unreachable(self.address, lost) from lost
-            lost_ones += 1
+            lost_count += 1
             await anyio.sleep(pause_s)
             pause_s = min(max(2 * pause_s, PAUSE_S), PAUSE_MAX_S)
 
@@ -88,30 +88,30 @@ class Links:
         async with self._room:
             if self._closed:
                 raise StoreClosed(self.address.name)
-            link = self._idle.pop() if self._idle else await self._made()
+            connection = self._idle.pop() if self._idle else await self._made()
             try:
-                yield link
+                yield connection
             finally:
-                if link.dropped or self._closed:
-                    link.drop()
-                    self._all.discard(link)
+                if connection.dropped or self._closed:
+                    connection.drop()
+                    self._all.discard(connection)
                     # A restart breaks all connections. Without this, every idle one would
                     # cost its next user a lost answer.
                     self._drop_idle()
                 else:
-                    self._idle.append(link)
+                    self._idle.append(connection)
 
     async def _made(self) -> Link:
-        link = await Link.made(self.address, patience_s=self._patience_s)
-        self._time.said(link.now)
-        self._all.add(link)
-        return link
+        connection = await Link.made(self.address, patience_s=self._patience_s)
+        self._time.said(connection.now)
+        self._all.add(connection)
+        return connection
 
     def _drop_idle(self) -> None:
         while self._idle:
-            link = self._idle.pop()
-            link.drop()
-            self._all.discard(link)
+            connection = self._idle.pop()
+            connection.drop()
+            self._all.discard(connection)
 
     async def close(self) -> None:
         """Wait for the statements that are under way, then close all connections."""
@@ -125,7 +125,7 @@ class Links:
     def abandon(self) -> None:
         """Close all connections at once, from any thread; their event loop is gone."""
         self._closed = True
-        for link in tuple(self._all):
-            link.drop()
+        for connection in tuple(self._all):
+            connection.drop()
         self._idle.clear()
         self._all.clear()

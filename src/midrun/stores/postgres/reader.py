@@ -66,8 +66,12 @@ class Stretch:
         lines = chain.verified(run, pairs, after=after, previous=self._link)
         if len(pairs) != self._end - after:
             raise JournalCorrupt(run, after + len(pairs) + 1, "the entry is missing")
-        found = self._found
-        if found is not None and self._end == found.seq and pairs[-1][1] != found.hash:
+        row_state = self._found
+        if (
+            row_state is not None
+            and self._end == row_state.seq
+            and pairs[-1][1] != row_state.hash
+        ):
             raise JournalCorrupt(run, self._end, "the run's head has another hash")
         return decode_lines(run, lines, after=after)
 
@@ -78,30 +82,30 @@ class Stretch:
             RunNotFound: no such run.
         """
         last = INTEGER_MAX if limit is None else min(INTEGER_MAX, self._after + limit)
-        at = min(self._after, INTEGER_MAX)
+        position = min(self._after, INTEGER_MAX)
         while True:
-            upto = min(last, at + CHUNK)
-            values = {"run": self._run, "after": at, "end": upto}
+            part_end = min(last, position + CHUNK)
+            values = {"run": self._run, "after": position, "end": part_end}
             rows = await links.ask(queries.JOURNAL, values)
             if not rows:
                 raise RunNotFound(self._run)
             # One statement returns the run's row first and then the entries up to its seq, so
             # both are of one snapshot. The entry at `after` itself comes along, because the
             # chain needs its hash.
-            stands, *entries = rows
-            seq, link, head, changed_at, epoch, holder = stands
-            found = found_of(self._run, seq, link, changed_at, epoch, holder, head)
-            self._found = found
+            run_row, *entries = rows
+            seq, link, head, changed_at, epoch, holder = run_row
+            row_state = found_of(self._run, seq, link, changed_at, epoch, holder, head)
+            self._found = row_state
             for seq, link, line, *_ in entries:
-                if seq > at:
+                if seq > position:
                     self.pairs.append((line, link))
                 elif seq == self._after:
                     self._link = link
-            self._end = min(found.seq, upto)
-            if self._end >= min(found.seq, last):
+            self._end = min(row_state.seq, part_end)
+            if self._end >= min(row_state.seq, last):
                 await self._join_first(links)
-                return found
-            at = self._end
+                return row_state
+            position = self._end
 
     async def _join_first(self, links: Links) -> None:
         """Join the first line of the run with its chunks, if the range contains it."""

@@ -109,13 +109,13 @@ class PostgresRelay:
         self._hang_up()
 
     async def _connect(self) -> None:
-        self._link = link = await Link.made(self._address)
+        self._link = connection = await Link.made(self._address)
         # The pid of the server process is unique among all live connections, and so is the
         # channel.
-        self._name = f"_{link.pid}"
+        self._name = f"_{connection.pid}"
         for channel in (SHARED, self._name):
-            await link.ask(queries.LISTEN, {"what": channel})
-        await link.ask(queries.TELL, {"what": SHARED, "message": WHO})
+            await connection.ask(queries.LISTEN, {"what": channel})
+        await connection.ask(queries.TELL, {"what": SHARED, "message": WHO})
 
     def _hang_up(self) -> None:
         if self._link is not None:
@@ -146,17 +146,17 @@ class PostgresRelay:
         """Wait for a message, for a new watch, or until the next announcement is due."""
         async with anyio.create_task_group() as tasks:
 
-            async def watched() -> None:
+            async def wait_for_watch() -> None:
                 await self._begun.wait()
                 tasks.cancel_scope.cancel()
 
-            tasks.start_soon(watched)
+            tasks.start_soon(wait_for_watch)
             with anyio.move_on_after(SAY_S):
                 await link.readable()
             tasks.cancel_scope.cancel()
 
     def _sayings(self) -> Iterator[str]:
-        runs = [f"{run}/{since}" for run, since in sorted(self._watched.items())]
+        runs = [f"{run}/{number}" for run, number in sorted(self._watched.items())]
         for start in range(0, len(runs), RUNS_MAX):
             yield " ".join([self._name, *runs[start : start + RUNS_MAX]])
 
@@ -168,12 +168,14 @@ class PostgresRelay:
         if name == self._name:
             return
         now = boottime()
-        for saying in runs:
-            run, _, since = saying.rpartition("/")
-            told = (int(since), now + GONE_S)
-            self._elsewhere.setdefault(RunId(run), {})[name] = told
+        for announced in runs:
+            run, _, number = announced.rpartition("/")
+            watch = (int(number), now + GONE_S)
+            self._elsewhere.setdefault(RunId(run), {})[name] = watch
         # Forget the runs whose announcements have all expired.
         for run in [
-            r for r, w in self._elsewhere.items() if all(u < now for _, u in w.values())
+            run_id
+            for run_id, watches in self._elsewhere.items()
+            if all(expires_at < now for _, expires_at in watches.values())
         ]:
             del self._elsewhere[run]

@@ -21,7 +21,7 @@ STEP: Final = SECOND
 
 
 class StoreTime:
-    """The time of the store: the server's, unless a clock was `given`."""
+    """The time of the store: the server's, unless a clock was passed in."""
 
     def __init__(self, given: Clock | None = None) -> None:
         self._given = given

@@ -46,21 +46,21 @@ async def prepare(address: Address, kid: str = "") -> Micros:
     Raises:
         AnswerLost: the server went away; the migrations were applied, or not.
         StoreForeign: a newer midrun has migrated the schema.
-        StoreKeyRefused: its chains are made with another key than `kid`.
+        StoreKeyRefused: its chains are made with another key than `key_id`.
         StoreUnreachable: the server cannot keep a store, or a pooler prevents it.
     """
-    link = await Link.made(address, patience_s=MIGRATION_S)
+    connection = await Link.made(address, patience_s=MIGRATION_S)
     try:
-        await _check_server(address, link)
-        await _check_session(address, link)
-        steps = migrations()
-        if await _version(link) != steps[-1][0]:
-            await _migrate(address, link, steps)
-        address.schema = steps[-1][0]
-        await _check_key(address, link, kid)
+        await _check_server(address, connection)
+        await _check_session(address, connection)
+        all_migrations = migrations()
+        if await _version(connection) != all_migrations[-1][0]:
+            await _migrate(address, connection, all_migrations)
+        address.schema = all_migrations[-1][0]
+        await _check_key(address, connection, kid)
     finally:
-        link.drop()
-    return link.now
+        connection.drop()
+    return connection.now
 
 
 async def _check_session(address: Address, link: Link) -> None:
@@ -96,16 +96,16 @@ async def _migrate(address: Address, link: Link, steps: list[tuple[int, str]]) -
 
 
 async def _check_key(address: Address, link: Link, kid: str) -> None:
-    """Check that the chains are made with the key `kid`; a new store adopts it."""
-    kept = await link.ask(queries.KEY) or await link.ask(queries.SET_KEY, {"kid": kid})
-    ((found,),) = kept or await link.ask(queries.KEY)  # another process set it first
-    if found != kid:
-        raise StoreKeyRefused(address.name, found, kid)
+    """Check that the chains are made with the key `key_id`; a new store adopts it."""
+    rows = await link.ask(queries.KEY) or await link.ask(queries.SET_KEY, {"kid": kid})
+    ((stored_id,),) = rows or await link.ask(queries.KEY)  # another process set it first
+    if stored_id != kid:
+        raise StoreKeyRefused(address.name, stored_id, kid)
 
 
 async def _version(link: Link) -> int:
-    ((made,),) = await link.ask(queries.HAS_SCHEMA)
-    if not made:
+    ((exists,),) = await link.ask(queries.HAS_SCHEMA)
+    if not exists:
         return 0
     ((version,),) = await link.ask(queries.VERSION)
     return int(version)

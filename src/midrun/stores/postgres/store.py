@@ -134,7 +134,7 @@ class PostgresStore:
     ) -> Self:
         """Connect and migrate the schema; wait for a server that is starting.
 
-        `patience` is the longest time for one write before it is `StoreBusy`.
+        `write_timeout` is the longest time for one write before it is `StoreBusy`.
 
         Raises:
             StoreUnreachable: no answer, or the server cannot keep a store.
@@ -143,12 +143,12 @@ class PostgresStore:
         """
         kid = Chain(key).kid
         address = Address(url, durability=durability, patience=patience)
-        until, pause_s = boottime() + BACK_S, PAUSE_S
+        deadline, pause_s = boottime() + BACK_S, PAUSE_S
         while True:
             try:
                 now = await prepare(address, kid)
             except Lost as lost:
-                if boottime() + pause_s > until:
+                if boottime() + pause_s > deadline:
                     raise unreachable(address, lost) from lost
             else:
                 store = cls(address, clock=clock, key=key)
@@ -164,19 +164,19 @@ class PostgresStore:
 
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
         bodies = await _bodies(partial(validation.encoded_start, run, entries), entries)
-        top = storable(head, first=True)
+        stored_head = storable(head, first=True)
         await self._share_chunks(bodies[0])
-        wanted = Create(run=run, top=top, bodies=bodies, chain=self.chain)
-        return await self._at.writer.write(wanted)
+        operation = Create(run=run, top=stored_head, bodies=bodies, chain=self.chain)
+        return await self._at.writer.write(operation)
 
     async def adopt(
         self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
     ) -> Appended:
-        top = storable(head, first=True)
-        sound = await anyio.to_thread.run_sync(adopted, run, lines, imported, self.chain)
-        await self._share_chunks(sound.lines[0][0])
-        wanted = Create(run=run, top=top, adopted=sound, chain=self.chain)
-        return await self._at.writer.write(wanted)
+        stored_head = storable(head, first=True)
+        journal = await anyio.to_thread.run_sync(adopted, run, lines, imported, self.chain)
+        await self._share_chunks(journal.lines[0][0])
+        operation = Create(run=run, top=stored_head, adopted=journal, chain=self.chain)
+        return await self._at.writer.write(operation)
 
     async def _share_chunks(self, first: bytes) -> None:
         """Store the chunks of the first entry of a run that is about to be created."""
@@ -204,7 +204,7 @@ class PostgresStore:
             validation.check_evidence(run, entries, lease=lease, head=head, starts=starts)
         bodies = await _bodies(partial(validation.encoded, run, entries, lease), entries)
         validation.check_id(run)
-        wanted = Append(
+        operation = Append(
             run=run,
             bodies=bodies,
             after=after,
@@ -214,7 +214,7 @@ class PostgresStore:
             chain=self.chain,
             at=at,
         )
-        return await self._at.writer.write(wanted)
+        return await self._at.writer.write(operation)
 
     async def take(
         self,
@@ -232,7 +232,7 @@ class PostgresStore:
             partial(validation.encoded_taking, run, entries, holder), entries
         )
         validation.check_id(run)
-        wanted = Take(
+        operation = Take(
             run=run,
             bodies=bodies,
             after=after,
@@ -243,7 +243,7 @@ class PostgresStore:
             limits=validation.limits_on(head, limits),
             chain=self.chain,
         )
-        appended = await self._at.writer.write(wanted)
+        appended = await self._at.writer.write(operation)
         return Lease(run=run, holder=holder, epoch=epoch), appended
 
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
@@ -260,9 +260,9 @@ class PostgresStore:
             raise RunNotFound(run)
 
     async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
-        lasts = validation.check_beat(holder, ttl, lag)
+        ttl_micros = validation.check_beat(holder, ttl, lag)
         check_nul("holder", holder)
-        values = {"holder": holder, "ttl": lasts, "lag": lag, "now": self.time.by_hand()}
+        values = {"holder": holder, "ttl": ttl_micros, "lag": lag, "now": self.time.by_hand()}
         await self._at.links.ask(queries.BEAT, values)
 
     async def rest(self, holder: str) -> None:
@@ -283,12 +283,12 @@ class PostgresStore:
         check_nul("scope", scope)
         values = {"scope": scope, "now": self.time.by_hand()}
 
-        async def one(link: Link, lost_ones: int) -> bool:
-            ((lifted,),) = await link.ask(queries.LIFT, values)
+        async def delete_once(connection: Link, lost_count: int) -> bool:
+            ((lifted,),) = await connection.ask(queries.LIFT, values)
             # If an answer was lost, the first attempt has probably removed the halt.
-            return bool(lifted) or lost_ones > 0
+            return bool(lifted) or lost_count > 0
 
-        lifted = await self._at.links.insist(one)
+        lifted = await self._at.links.insist(delete_once)
         self.watchers.tell([(LATCHES, START)])
         return lifted
 
@@ -297,10 +297,10 @@ class PostgresStore:
     async def read(
         self, run: RunId, *, after: Seq = START, limit: int | None = None
     ) -> Sequence[Record]:
-        stretch = await self._stretch(run, after, limit)
-        if len(stretch) <= QUICK_MAX and stretch.weight <= QUICK_BYTES:
-            return stretch.records(self.chain)
-        return await anyio.to_thread.run_sync(stretch.records, self.chain)
+        journal_range = await self._stretch(run, after, limit)
+        if len(journal_range) <= QUICK_MAX and journal_range.weight <= QUICK_BYTES:
+            return journal_range.records(self.chain)
+        return await anyio.to_thread.run_sync(journal_range.records, self.chain)
 
     async def lines(
         self, run: RunId, *, after: Seq = START, limit: int | None = None
@@ -310,10 +310,10 @@ class PostgresStore:
     async def _stretch(self, run: RunId, after: Seq, limit: int | None) -> Stretch:
         validation.check_stretch(after, limit)
         validation.check_id(run)
-        stretch = Stretch(run, after)
+        journal_range = Stretch(run, after)
         # Each read refreshes the row cache: the append that follows it needs no other read.
-        self.standings.put(await stretch.read(self._at.links, limit))
-        return stretch
+        self.standings.put(await journal_range.read(self._at.links, limit))
+        return journal_range
 
     async def row(self, run: RunId) -> RunRow:
         return await reader.row(self._at.links, run)
@@ -382,30 +382,30 @@ class PostgresStore:
     async def close(self) -> None:
         with self._lock:
             self._closed = True
-            ends, self._ends = self._ends, {}
+            resources, self._ends = self._ends, {}
         # Connections of other event loops cannot be awaited from here; they are closed at once.
-        here = ends.pop(asyncio.get_running_loop(), None)
-        if here is not None:
-            await here.close()
-        for elsewhere in ends.values():
-            elsewhere.abandon()
+        own = resources.pop(asyncio.get_running_loop(), None)
+        if own is not None:
+            await own.close()
+        for other in resources.values():
+            other.abandon()
         self.watchers.end()
 
     @property
     def _at(self) -> _Ends:
         """The resources of the running event loop, made at its first use."""
         loop = asyncio.get_running_loop()
-        ends = self._ends.get(loop)
-        if ends is None:
+        resources = self._ends.get(loop)
+        if resources is None:
             with self._lock:
                 if self._closed:
                     raise StoreClosed(self.address.name)
                 # Tests and scripts open one event loop after the other. The connections of
                 # closed loops are dropped here, because no code runs when a loop ends.
-                for gone in [other for other in self._ends if other.is_closed()]:
-                    self._ends.pop(gone).abandon()
-                ends = self._ends[loop] = _Ends(self)
-        return ends
+                for closed_loop in [other for other in self._ends if other.is_closed()]:
+                    self._ends.pop(closed_loop).abandon()
+                resources = self._ends[loop] = _Ends(self)
+        return resources
 
 
 async def _bodies(

@@ -165,7 +165,8 @@ class Writer:
             await request.waiter
         finally:
             # The leadership may arrive together with a cancellation. It is accepted all the
-            # same: without a leader no pending write would ever be sent. `_lead` is shielded.
+            # same: without a leader no pending write would ever be sent. `_lead_group` is
+            # shielded.
             if request.place is _Place.LEADS:
                 await self._lead()
             request.place = _Place.LEFT
@@ -184,19 +185,22 @@ class Writer:
         The new leader is the first caller that still waits. If every caller of the pending
         writes was cancelled, this leader sends them as well.
         """
-        heir: _Request | None = None
+        next_leader: _Request | None = None
         with anyio.CancelScope(shield=True):
-            while self._led and heir is None:
+            while self._led and next_leader is None:
                 group = self._group()
                 await self._carry_out(group)
-                heir = next((r for r in self._waiting if r.place is _Place.WAITS), None)
+                next_leader = next(
+                    (pending for pending in self._waiting if pending.place is _Place.WAITS),
+                    None,
+                )
                 # No await between here and the hand-over below. A caller that arrives later
                 # sees either a leader or an empty list, and leads itself in the second case.
                 self._led = bool(self._waiting)
                 wake(request.waiter for request in group)
-        if heir is not None:
-            heir.place = _Place.LEADS
-            wake([heir.waiter])
+        if next_leader is not None:
+            next_leader.place = _Place.LEADS
+            wake([next_leader.waiter])
         else:
             wake(self._over)
 
@@ -217,11 +221,11 @@ class Writer:
         """Send `group` round by round until every write has an outcome."""
         # Rows that were read after every write of the group was handed in. Only these may
         # refuse a write: its caller then conflicts with something that really happened.
-        sure: dict[RunId, Found | None] = {}
-        left = group
+        confirmed: dict[RunId, Found | None] = {}
+        pending = group
         try:
-            while left:
-                left = await self._round(left, sure)
+            while pending:
+                pending = await self._round(pending, confirmed)
         except Exception as failure:  # noqa: BLE001 - every caller must get an outcome
             for request in group:
                 if not request.answered:
@@ -232,25 +236,25 @@ class Writer:
     ) -> list[_Request]:
         """Send the first write of each run; return the writes that need another round."""
         sent: _Sent = {}
-        unsure: set[RunId] = set()
+        unconfirmed: set[RunId] = set()
         for request in left:
-            wanted, run = request.wanted, request.wanted.run
+            operation, run = request.wanted, request.wanted.run
             # Only one write of a run per round: the next one builds on the row that the first
             # leads to. It is built in the next round from the answer.
-            if run in sent or run in unsure:
+            if run in sent or run in unconfirmed:
                 continue
-            believed = sure[run] if run in sure else self._believed(wanted)
+            cached = sure[run] if run in sure else self._believed(operation)
             try:
-                sent[run] = request, wanted.bid(believed, self._time.clock())
+                sent[run] = request, operation.bid(cached, self._time.clock())
             except (StoreError, ValueError) as refusal:
                 # Refused by a row that is certain: final. Refused by a cached row: read the row
                 # below and decide in the next round.
                 if run in sure:
                     request.failure = refusal
                 else:
-                    unsure.add(run)
-        if unsure:
-            sure |= await self._looked_up(unsure)
+                    unconfirmed.add(run)
+        if unconfirmed:
+            sure |= await self._looked_up(unconfirmed)
         if sent:
             await self._send(sent, sure)
         return [request for request in left if not request.answered]
@@ -260,12 +264,12 @@ class Writer:
 
     async def _looked_up(self, runs: set[RunId]) -> dict[RunId, Found | None]:
         """Read the current rows of `runs`; None for a run that does not exist."""
-        stands: dict[RunId, Found | None] = dict.fromkeys(runs)
+        rows: dict[RunId, Found | None] = dict.fromkeys(runs)
         for row in await self._links.ask(queries.STANDINGS, {"runs": sorted(runs)}):
-            found = found_of(*row)
-            stands[found.run] = found
-            self._standings.put(found)
-        return stands
+            row_state = found_of(*row)
+            rows[row_state.run] = row_state
+            self._standings.put(row_state)
+        return rows
 
     async def _send(self, sent: _Sent, sure: dict[RunId, Found | None]) -> None:
         """Send one round and distribute its answers."""
@@ -284,10 +288,10 @@ class Writer:
             for run in order:
                 await self._send({run: sent[run]}, sure)
             return
-        news: list[tuple[RunId, Seq]] = []
+        changes: list[tuple[RunId, Seq]] = []
         held: set[RunId] = set()
         for run, answer in zip(order, answers, strict=True):
-            request, written = sent[run]
+            request, result = sent[run]
             if not answer.done:
                 # The answer has the row as it was under the lock. No refusal (None) means that
                 # the row has moved on but the operation still fits: it is rebuilt in the next
@@ -295,13 +299,13 @@ class Writer:
                 sure[run] = answer.found(run)
                 request.failure = _refusal(request.wanted, answer, self._time.clock())
                 continue
-            request.appended = written.appended
-            sure[run] = written.stands
-            self._standings.put(written.stands)
-            news.append((run, written.stands.seq))
-            if written.stands.holder:
+            request.appended = result.appended
+            sure[run] = result.stands
+            self._standings.put(result.stands)
+            changes.append((run, result.stands.seq))
+            if result.stands.holder:
                 held.add(run)
-        self._watchers.tell(news, held=held)
+        self._watchers.tell(changes, held=held)
 
     async def _answers(self, bids: Sequence[Bid]) -> Sequence[Answer]:
         """Call the procedure; repeat the same call if its answer is lost or it fails.
@@ -310,26 +314,28 @@ class Writer:
         as a refusal although the entries are committed. So a refused call is repeated once with
         `again`, which finds committed entries by their hash.
         """
-        words = msgspec.json.encode(bids).decode()
+        payload = msgspec.json.encode(bids).decode()
         try:
-            answer = await self._sent(words, again=False)
+            answer = await self._sent(payload, again=False)
         except (StoreBusy, StoreFull, StoreDamaged, StoreForeign):
-            answer = await self._sent(words, again=True)
-        told = _ANSWERS.decode(answer)
-        self._time.said(told.now)
-        return told.answers
+            answer = await self._sent(payload, again=True)
+        reply = _ANSWERS.decode(answer)
+        self._time.said(reply.now)
+        return reply.answers
 
     async def _sent(self, bids: str, *, again: bool) -> str:
-        async def one(link: Link, lost_ones: int) -> Rows:
-            now, repeated = self._time.by_hand(), again or lost_ones > 0
-            return await link.ask(queries.WRITE, {"bids": bids, "again": repeated, "now": now})
+        async def call_once(connection: Link, lost_count: int) -> Rows:
+            now, repeated = self._time.by_hand(), again or lost_count > 0
+            return await connection.ask(
+                queries.WRITE, {"bids": bids, "again": repeated, "now": now}
+            )
 
-        ((answer,),) = await self._links.insist(one)
+        ((answer,),) = await self._links.insist(call_once)
         return str(answer)
 
 
 def _refusal(wanted: Write, answer: Answer, now: Micros) -> Exception | None:
-    """Return why `wanted` was not written; None if it can be rebuilt from the row."""
+    """Return why `operation` was not written; None if it can be rebuilt from the row."""
     try:
         wanted.bid(answer.found(wanted.run), now, alive=answer.alive)
     except (StoreError, ValueError) as refusal:

@@ -57,8 +57,8 @@ class Notice:
             self._stop = Event()
             # The starting position is read here, in the caller's thread. If the new thread read
             # it, a commit between this call and the thread's first statement would be lost.
-            place = _Place(open_reader(self._path, busy_ms=self._busy_ms))
-            arguments = (place, self._stop)
+            position = _Place(open_reader(self._path, busy_ms=self._busy_ms))
+            arguments = (position, self._stop)
             Thread(
                 target=self._serve, args=arguments, name="midrun-notice", daemon=True
             ).start()
@@ -74,13 +74,13 @@ class Notice:
         try:
             while not stop.wait(PERIOD_S):
                 try:
-                    news = place.news()
+                    changes = place.news()
                 except DAMAGE:
                     # The next read or write of the store meets the same error and raises it
                     # to a caller. Here there is no caller: try again.
                     continue
-                if news:
-                    self._tell(news)
+                if changes:
+                    self._tell(changes)
         finally:
             place.close()
 
@@ -101,18 +101,18 @@ class _Place:
         version = self._db.execute(queries.DATA_VERSION).get
         if version == self._version:
             return []
-        news: list[tuple[RunId, Seq]] = []
-        seen = self._newest
-        for run, seq, newest in self._db.execute(queries.NEWS, (self._newest,)):
-            news.append((run, seq))
-            seen = max(seen, newest)
-        turns = self._db.execute(queries.TURNS).get
-        if turns != self._turns:
-            self._turns = turns
-            news.append((LATCHES, START))
+        changes: list[tuple[RunId, Seq]] = []
+        last_id = self._newest
+        for run, seq, entry_id in self._db.execute(queries.NEWS, (self._newest,)):
+            changes.append((run, seq))
+            last_id = max(last_id, entry_id)
+        halt_counter = self._db.execute(queries.TURNS).get
+        if halt_counter != self._turns:
+            self._turns = halt_counter
+            changes.append((LATCHES, START))
         # Stored only after every query has succeeded: a poll that failed is repeated in full.
-        self._version, self._newest = version, seen
-        return news
+        self._version, self._newest = version, last_id
+        return changes
 
     def close(self) -> None:
         self._db.close()

@@ -93,7 +93,7 @@ def open_file(
 
     Raises:
         StoreForeign: not a store, or one of a newer midrun.
-        StoreKeyRefused: its chains are made with another key than `kid`.
+        StoreKeyRefused: its chains are made with another key than `key_id`.
         StoreDamaged, StoreBusy, StoreFull, StoreUnreachable: see there.
     """
     if library_version() < NO_RESET_BUG:
@@ -139,7 +139,7 @@ class Place:
 
     Entries written to a file that has lost its name are invisible to other processes and gone
     when this process ends. With another file in its place, two databases would even share one
-    log. So the writer calls `check` before every commit.
+    log. So the writer calls `check_unchanged` before every commit.
     """
 
     def __init__(self, path: Path) -> None:
@@ -158,7 +158,7 @@ class Place:
         if self._identity is None:
             return
         try:
-            found = _identity(self._file)
+            current = _identity(self._file)
         except FileNotFoundError:
             raise Moved(self._file) from None
         except OSError:
@@ -166,13 +166,13 @@ class Place:
         # The log is tested with `access` and not with `stat`, which reads its times: once they
         # were read, the next write has to update them, and each commit takes half as long again
         # (Linux 6.13 and later).
-        if found != self._identity or not os.access(self._log, os.F_OK):
+        if current != self._identity or not os.access(self._log, os.F_OK):
             raise Moved(self._file)
 
 
 def _identity(name: str) -> tuple[int, int]:
-    found = os.stat(name)  # noqa: PTH116 - called with every commit; pathlib is slower
-    return found.st_dev, found.st_ino
+    status = os.stat(name)  # noqa: PTH116 - called with every commit; pathlib is slower
+    return status.st_dev, status.st_ino
 
 
 @contextmanager
@@ -246,32 +246,32 @@ def _restrict_access(path: Path) -> None:
         mode = stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
         return
-    wanted = mode & ~(stat.S_IRWXO if mode & stat.S_IWGRP else stat.S_IRWXO | stat.S_IRWXG)
-    if wanted == mode:
+    restricted = mode & ~(stat.S_IRWXO if mode & stat.S_IWGRP else stat.S_IRWXO | stat.S_IRWXG)
+    if restricted == mode:
         return
     try:
-        path.chmod(wanted)
+        path.chmod(restricted)
     except FileNotFoundError:  # another process has closed the last connection meanwhile
         return
     except OSError as error:
         problem = (
             f"Cannot protect it: other accounts may read it (mode {mode:04o}), and this "
-            f"account cannot change that ({error.strerror}). Run chmod {wanted:03o} {path} "
+            f"account cannot change that ({error.strerror}). Run chmod {restricted:03o} {path} "
             "as its owner"
         )
         raise StoreUnreachable(str(path), problem) from error
-    _LOG.warning("%s could be read by other accounts: its mode is %04o now", path, wanted)
+    _LOG.warning("%s could be read by other accounts: its mode is %04o now", path, restricted)
 
 
 def _use_wal(db: apsw.Connection, busy_ms: int) -> None:
     """Switch to the write-ahead log; retry, because SQLite does not wait for this lock."""
-    until = time.monotonic() + busy_ms / 1000
+    deadline = time.monotonic() + busy_ms / 1000
     while True:
         try:
             # apsw runs a statement only as far as its rows are fetched.
             db.execute("PRAGMA journal_mode = WAL").fetchall()
         except apsw.BusyError:
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 raise
             time.sleep(_RETRY_SECONDS)  # noqa: TID251 - a file lock gives no notification
         else:
@@ -309,19 +309,19 @@ def _refuse_sqlite3(event: str, args: tuple[object, ...]) -> None:
     # A URI may ask for a read-only or immutable open. Its close drops the locks all the same.
     path = unquote(urlsplit(name).path) if name.startswith("file:") else name
     try:
-        found = os.getpid(), _identity(path)
+        target = os.getpid(), _identity(path)
     except (OSError, ValueError):
         return  # no such file, or not a file at all: ":memory:"
     # A forked child inherits the connection objects but not the POSIX locks, so there is none
     # that it could lose.
-    if any(_connected_to.get(db) == found for db in apsw.connections()):
+    if any(_connected_to.get(db) == target for db in apsw.connections()):
         raise SqliteConflict(path)
 
 
 def _connected(path: Path, flags: int, busy_ms: int) -> apsw.Connection:
     _watch_for_sqlite3()
     db = apsw.Connection(os.fspath(path), flags=flags, statementcachesize=64)
-    with suppress(OSError):  # removed meanwhile: `FileIdentity.check` reports it
+    with suppress(OSError):  # removed meanwhile: `FileIdentity.check_unchanged` reports it
         _connected_to[db] = os.getpid(), _identity(os.fspath(path))
     db.set_busy_timeout(busy_ms)
     db.execute("PRAGMA trusted_schema = OFF")
@@ -373,10 +373,10 @@ def _ensure_schema(db: apsw.Connection) -> None:
 
 
 def _check_key(db: apsw.Connection, path: Path, kid: str) -> None:
-    """Check that the chains are made with the key `kid`; a new file adopts it."""
-    kept = db.execute(queries.KEY).get
-    if kept is None:
+    """Check that the chains are made with the key `key_id`; a new file adopts it."""
+    stored_id = db.execute(queries.KEY).get
+    if stored_id is None:
         db.execute(queries.SET_KEY, (kid,))
-        kept = db.execute(queries.KEY).get  # another process may have set its key first
-    if kept != kid:
-        raise StoreKeyRefused(str(path), kept, kid)
+        stored_id = db.execute(queries.KEY).get  # another process may have set its key first
+    if stored_id != kid:
+        raise StoreKeyRefused(str(path), stored_id, kid)

@@ -88,8 +88,8 @@ class SqliteMarks:
 
     async def attend(self, follower: str, *, holder: str, ttl: timedelta) -> bool:
         check_follower(follower)
-        lasts = validation.check_beat(holder, ttl, 0.0)
-        request = Attend(follower=follower, holder=holder, lasts=lasts, clock=self._clock)
+        ttl_micros = validation.check_beat(holder, ttl, 0.0)
+        request = Attend(follower=follower, holder=holder, lasts=ttl_micros, clock=self._clock)
         return await self._writer.write(request)
 
     async def leave(self, follower: str, *, holder: str) -> None:
@@ -97,8 +97,8 @@ class SqliteMarks:
 
     async def behind(self, follower: str, *, limit: int) -> Sequence[Mark]:
         check_follower(follower)
-        most = validation.bounded(limit)
-        return await self._reader.aside(lambda db: _behind(db, follower, most))
+        clamped = validation.bounded(limit)
+        return await self._reader.aside(lambda db: _behind(db, follower, clamped))
 
     async def marked(self, follower: str, run: RunId) -> Mark:
         check_follower(follower)
@@ -126,11 +126,11 @@ class Attend(Struct, frozen=True, kw_only=True):
             # finds the leadership in `followers` taken for ever.
             at.db.execute(COME_LATE, (self.follower,))
             at.db.execute(BAR, (self.follower,))
-        now, ours = self.clock(), 0
-        for attend in ATTEND:
-            at.db.execute(attend, (self.follower, self.holder, now + self.lasts, now))
-            ours += at.db.changes()
-        return ours > 0
+        now, acquired = self.clock(), 0
+        for statement in ATTEND:
+            at.db.execute(statement, (self.follower, self.holder, now + self.lasts, now))
+            acquired += at.db.changes()
+        return acquired > 0
 
 
 class Leave(Struct, frozen=True, kw_only=True):
@@ -140,8 +140,8 @@ class Leave(Struct, frozen=True, kw_only=True):
     holder: str
 
     def __call__(self, at: Standings) -> None:
-        for leave in LEAVE:
-            at.db.execute(leave, (self.follower, self.holder))
+        for statement in LEAVE:
+            at.db.execute(statement, (self.follower, self.holder))
 
 
 class Move(Struct, frozen=True, kw_only=True):

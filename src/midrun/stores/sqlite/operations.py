@@ -129,12 +129,12 @@ class Create(Struct, frozen=True, kw_only=True):
         return new
 
     def _first(self) -> tuple[Stamped, Epoch, Micros]:
-        now, brought = self.clock(), self.adopted
-        if brought is not None:
-            return brought.stamp(self.chain, now), brought.end.epoch, brought.started_at
-        nothing = validation.nothing_yet(self.run, self.chain)
-        stamped = validation.stamp(nothing, self.bodies, chain=self.chain, now=now, epoch=None)
-        return stamped, nothing.epoch, stamped.appended.at
+        now, adopted = self.clock(), self.adopted
+        if adopted is not None:
+            return adopted.stamp(self.chain, now), adopted.end.epoch, adopted.started_at
+        empty = validation.nothing_yet(self.run, self.chain)
+        stamped = validation.stamp(empty, self.bodies, chain=self.chain, now=now, epoch=None)
+        return stamped, empty.epoch, stamped.appended.at
 
 
 class Append(Struct, frozen=True, kw_only=True, gc=False):
@@ -156,20 +156,20 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
 
     def __call__(self, at: Standings) -> Appended:
         """Raises: RunNotFound, StaleEpoch, SeqConflict, HaltInForce."""
-        found = at.find(self.run)
-        validation.check_append(found, self.after, self.lease)
+        current = at.find(self.run)
+        validation.check_append(current, self.after, self.lease)
         if self.starts and (halts := at.halts()):
-            validation.check_halts(self.run, found.top.head, halts)
+            validation.check_halts(self.run, current.top.head, halts)
         epoch = self.lease.epoch if self.lease else None
         stamped = validation.stamp(
-            found, self.bodies, chain=self.chain, now=self.now, epoch=epoch
+            current, self.bodies, chain=self.chain, now=self.now, epoch=epoch
         )
-        at.add(self.run, found.number, stamped)
-        top = found.top if self.top is None else self.top
+        at.add(self.run, current.number, stamped)
+        stored_head = current.top if self.top is None else self.top
         # Without a head the row keeps its holder. A head that is not `leased` gives the lease
         # back in the same transaction as the entry that ends the drive.
-        holder = found.holder if self.top is None or top.head.leased else ""
-        at.move(found, stamped.appended, top, found.epoch, holder)
+        holder = current.holder if self.top is None or stored_head.head.leased else ""
+        at.move(current, stamped.appended, stored_head, current.epoch, holder)
         return stamped.appended
 
 
@@ -189,24 +189,24 @@ class Take(Struct, frozen=True, kw_only=True):
 
     def __call__(self, at: Standings) -> Appended:
         """Raises: RunNotFound, LeaseHeld, SeqConflict, HaltInForce, NoRoom."""
-        found, now = at.find(self.run), self.clock()
+        current, now = at.find(self.run), self.clock()
         # Liveness, halts and limits are read inside the write transaction. However many
         # processes try at once, each one sees the lease that the one before it took.
-        alive = at.db.execute(queries.FRESH, (found.holder, now)).get is not None
+        alive = at.db.execute(queries.FRESH, (current.holder, now)).get is not None
         validation.check_take(
-            found, after=self.after, holder=self.holder, epoch=self.epoch, alive=alive
+            current, after=self.after, holder=self.holder, epoch=self.epoch, alive=alive
         )
         if self.starts and (halts := at.halts()):
-            validation.check_halts(self.run, found.top.head, halts)
+            validation.check_halts(self.run, current.top.head, halts)
         validation.check_room(
-            found, self.holder, self.limits, lambda s: at.held(s, self.run, now)
+            current, self.holder, self.limits, lambda scope: at.held(scope, self.run, now)
         )
         stamped = validation.stamp(
-            found, self.bodies, chain=self.chain, now=now, epoch=self.epoch
+            current, self.bodies, chain=self.chain, now=now, epoch=self.epoch
         )
-        at.add(self.run, found.number, stamped)
+        at.add(self.run, current.number, stamped)
         holder = self.holder if self.top.head.leased else ""
-        at.move(found, stamped.appended, self.top, self.epoch, holder)
+        at.move(current, stamped.appended, self.top, self.epoch, holder)
         return stamped.appended
 
 
@@ -219,8 +219,10 @@ class SaveSnapshot(Struct, frozen=True, kw_only=True):
     def __call__(self, at: Standings) -> None:
         """Raises: RunNotFound."""
         at.find(self.run)
-        kept = self.snapshot
-        at.db.execute(queries.SAVE_SNAPSHOT, (self.run, kept.seq, kept.hash, kept.body))
+        snapshot = self.snapshot
+        at.db.execute(
+            queries.SAVE_SNAPSHOT, (self.run, snapshot.seq, snapshot.hash, snapshot.body)
+        )
 
 
 class DropSnapshots(Struct, frozen=True, kw_only=True):
@@ -269,8 +271,8 @@ class SetHalt(Struct, frozen=True, kw_only=True):
     clock: Clock
 
     def __call__(self, at: Standings) -> None:
-        new = self.halt
-        at.db.execute(queries.HALT, (new.scope, new.by, new.reason, self.clock()))
+        halt = self.halt
+        at.db.execute(queries.HALT, (halt.scope, halt.by, halt.reason, self.clock()))
         at.turn_latch()
 
 
@@ -281,6 +283,6 @@ class Lift(Struct, frozen=True, kw_only=True):
 
     def __call__(self, at: Standings) -> bool:
         at.db.execute(queries.LIFT, (self.scope,))
-        lifted = at.db.changes() > 0
+        removed = at.db.changes() > 0
         at.turn_latch()
-        return lifted
+        return removed

@@ -55,7 +55,7 @@ class Reader:
         self._db: apsw.Connection | None = open_reader(path, busy_ms=busy_ms)
 
     def now(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` on the connection in this thread and return its result."""
+        """Run `read` on the connection in this thread and return its result."""
         with self._turn, meaning(self._path, self._busy_ms):
             if self._db is None:
                 raise StoreClosed(str(self._path))
@@ -68,7 +68,7 @@ class Reader:
                 raise
 
     async def aside(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` on the connection in a worker thread and return its result."""
+        """Run `read` on the connection in a worker thread and return its result."""
         # A limiter of its own: AnyIO's default limiter is shared with everything that the
         # process does in threads, and blocking tools could use it up.
         return await anyio.to_thread.run_sync(self.now, work, limiter=self._threads)
@@ -125,7 +125,7 @@ def is_quick(db: apsw.Connection, tail: "Tail") -> bool:
 class Tail:
     """The range of one journal after `after`, up to and including `end`.
 
-    `link` is the hash in the run's row if the range ends with the journal, else None.
+    `end_hash` is the hash in the run's row if the range ends with the journal, else None.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ def snapshot(db: apsw.Connection, run: RunId) -> Snapshot | None:
 def page(db: apsw.Connection, query: Query) -> Page[RunRow]:
     """Return a page of runs, newest first."""
     limit, before = validation.page_limit(query), _find_start(db, query.cursor)
-    rest = (query.agent, query.thread, query.parent, query.attention)
+    filters = (query.agent, query.thread, query.parent, query.attention)
     people = (query.owner, query.decider)
     found: list[tuple[int, RunRow]] = []
     # One statement for each phase, each with the full limit, merged by creation order. Compared
@@ -216,10 +216,10 @@ def page(db: apsw.Connection, query: Query) -> Page[RunRow]:
             limit + 1,
             query.label or None,
             phase,
-            *(v or None for v in (*rest, *people)),
+            *(v or None for v in (*filters, *people)),
         )
-        for number, *values in db.execute(_statement(query), bound):
-            found.append((number, row_of(*values)))
+        for number, *columns in db.execute(_statement(query), bound):
+            found.append((number, row_of(*columns)))
     if len(query.phases) > 1:
         found.sort(key=itemgetter(0), reverse=True)
     # One row more than the page was requested: it tells whether there is a next page.
@@ -235,10 +235,10 @@ def _find_start(db: apsw.Connection, cursor: str) -> int:
     """
     if not cursor:
         return INTEGER_MAX
-    number: int | None = db.execute(queries.NUMBER, (cursor,)).get
-    if number is None:
+    start: int | None = db.execute(queries.NUMBER, (cursor,)).get
+    if start is None:
         raise CursorRefused(cursor)
-    return number
+    return start
 
 
 def usage(db: apsw.Connection, owner: str, since: Micros, *, sizes: bool) -> Usage:

@@ -76,29 +76,29 @@ class Sockets:
         return self._seen.get(_sign(run), ()) if self._seen else ()
 
     def _look(self) -> Mapping[str, Sequence[Listener]]:
-        found: dict[str, list[Listener]] = {}
+        listeners_by_run: dict[str, list[Listener]] = {}
         for link in self._names():
             run, _, rest = link.partition(".")
             name, _, since = rest.partition(".")
             if since.isdecimal() and name != self._name:
-                found.setdefault(run, []).append(Listener(name, int(since)))
+                listeners_by_run.setdefault(run, []).append(Listener(name, int(since)))
         # Close the sending sockets to processes that no longer listen to any run.
-        there = {listener.name for listeners in found.values() for listener in listeners}
-        for name in self._sending.keys() - there:
+        present = {
+            listener.name for listeners in listeners_by_run.values() for listener in listeners
+        }
+        for name in self._sending.keys() - present:
             self._let_go(name)
-        return found
+        return listeners_by_run
 
     def _let_go(self, name: str) -> None:
-        sending = self._sending.pop(name, None)
-        if sending is not None:
-            sending.close()
+        sender = self._sending.pop(name, None)
+        if sender is not None:
+            sender.close()
 
     def _names(self) -> Sequence[str]:
         try:
             return (
-                [there.name for there in self._folder.iterdir()]
-                if _is_ours(self._folder)
-                else ()
+                [path.name for path in self._folder.iterdir()] if _is_ours(self._folder) else ()
             )
         except OSError:
             return ()
@@ -106,10 +106,10 @@ class Sockets:
     async def send(self, name: str, message: bytes) -> bool:
         """Send a datagram; return False if the listener's queue in the kernel is full."""
         try:
-            sending = self._sending.get(name)
-            if sending is None:
-                sending = self._sending[name] = _socket()
-            sending.sendto(message, self._address(name))
+            sender = self._sending.get(name)
+            if sender is None:
+                sender = self._sending[name] = _socket()
+            sender.sendto(message, self._address(name))
         except BlockingIOError:
             return False
         except (ConnectionRefusedError, FileNotFoundError):
@@ -188,18 +188,18 @@ class Sockets:
             raise PermissionError(
                 f"{self._folder} must be a directory that only this account can access"
             )
-        made = _socket()
+        receiver = _socket()
         try:
             # Bound under a temporary name and then renamed. A socket under its final name must
             # already accept messages: another process removes one that does not.
-            new = self._folder / f"{self._name}.new"
-            made.bind(str(new))
-            new.chmod(0o600)
-            new.rename(self._address(self._name))
+            temporary = self._folder / f"{self._name}.new"
+            receiver.bind(str(temporary))
+            temporary.chmod(0o600)
+            temporary.rename(self._address(self._name))
         except BaseException:
-            made.close()
+            receiver.close()
             raise
-        return made
+        return receiver
 
     def _sweep(self) -> None:
         """Remove the names of processes that died without removing them.
@@ -209,9 +209,9 @@ class Sockets:
         for name in self._names():
             listener = name.removesuffix(ENDING)
             if name.endswith(ENDING) and listener != self._name:
-                with _socket() as knocking:
+                with _socket() as probe:
                     try:
-                        knocking.connect(self._address(listener))
+                        probe.connect(self._address(listener))
                     except ConnectionRefusedError:
                         self._bury(listener)
                     except OSError:
@@ -233,21 +233,23 @@ def folder_of(database: Path) -> Path:
     in the directory for temporary files, under a name that is derived from the path and the
     account.
     """
-    there = os.path.realpath(database)
-    beside = f"{there}-live"
+    resolved = os.path.realpath(database)
+    beside = f"{resolved}-live"
     if len(os.fsencode(beside)) + len("/12345678.sock") <= ADDRESS_MAX:
         return Path(beside)
-    digest = sha256(os.fsencode(there)).hexdigest()[:16]
+    digest = sha256(os.fsencode(resolved)).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"midrun-{os.geteuid()}-{digest}"
 
 
 def _is_ours(folder: Path) -> bool:
     """Tell whether `folder` is a directory that only this account can read and write."""
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except FileNotFoundError:
         return False
-    return S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    return (
+        S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -257,6 +259,6 @@ def _sign(run: RunId) -> str:
 
 
 def _socket() -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    made.setblocking(False)  # noqa: FBT003 - its only argument
-    return made
+    new = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    new.setblocking(False)  # noqa: FBT003 - its only argument
+    return new

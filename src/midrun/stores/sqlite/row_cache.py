@@ -97,9 +97,9 @@ class Standings:
         Raises:
             RunNotFound: no such run.
         """
-        known = self._known.get(run)
-        if known is not None:
-            return known
+        cached = self._known.get(run)
+        if cached is not None:
+            return cached
         validation.check_id(run)
         row = self.db.execute(queries.STANDING, (run,)).get
         if row is None:
@@ -145,8 +145,8 @@ class Standings:
             or head.attention != old.attention
             or head.wake_at != old.wake_at
         ):
-            listed = (head.phase.value, head.attention, head.wake_at)
-            row = (new.seq, new.hash, new.at, top.body, epoch, holder, *listed)
+            indexed = (head.phase.value, head.attention, head.wake_at)
+            row = (new.seq, new.hash, new.at, top.body, epoch, holder, *indexed)
             self._execute(queries.MOVE, (*row, found.number))
         elif top.body != found.top.body:
             grown = (new.seq, new.hash, new.at, top.body, found.number)

@@ -107,10 +107,10 @@ class SqliteStore:
     async def adopt(
         self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
     ) -> Appended:
-        top = stored_first(head)
-        sound = await anyio.to_thread.run_sync(adopted, run, lines, imported, self.chain)
+        stored_head = stored_first(head)
+        journal = await anyio.to_thread.run_sync(adopted, run, lines, imported, self.chain)
         request = operations.Create(
-            run=run, top=top, adopted=sound, chain=self.chain, clock=self._clock
+            run=run, top=stored_head, adopted=journal, chain=self.chain, clock=self._clock
         )
         return await self._writer.write(request, quick=False)
 
@@ -216,8 +216,8 @@ class SqliteStore:
         await self._writer.write(operations.DropSnapshots(run=run))
 
     async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
-        lasts = validation.check_beat(holder, ttl, lag)
-        request = operations.Beat(holder=holder, ttl=lasts, lag=lag, clock=self._clock)
+        ttl_micros = validation.check_beat(holder, ttl, lag)
+        request = operations.Beat(holder=holder, ttl=ttl_micros, lag=lag, clock=self._clock)
         await self._writer.write(request)
 
     async def rest(self, holder: str) -> None:

@@ -118,8 +118,9 @@ class Writer:
         # read or change its entry, so it needs no lock.
         self._gathering: dict[Loop, Group] = {}
         self._turn = Lock()  # held while a thread uses the connection
-        # `_busy` is a hint, not a lock: the writer thread sets it when it takes an item. A
-        # leader that misses the moment fails to get `_turn` and queues its group instead.
+        # `_thread_busy` is a hint, not a lock: the writer thread sets it when it takes an item.
+        # A leader that misses the moment fails to get `_connection_lock` and queues its group
+        # instead.
         self._busy = False
         self._held_up: list[Waiter] = []  # leaders that wait for the thread to finish
         # Orders `close` against handing over. A group put on the queue after STOP would never
@@ -140,9 +141,9 @@ class Writer:
         self._thread.start()
 
     async def write(self, work: Callable[[Standings], T], *, quick: bool = True) -> T:
-        """Return the result of `work` once it is committed.
+        """Return the result of `operation` once it is committed.
 
-        `quick=False` sends the request to the writer thread, whatever the last commits cost.
+        `inline=False` sends the request to the writer thread, whatever the last commits cost.
         """
         await checkpoint_if_cancelled()
         request = Request(work)
@@ -150,15 +151,15 @@ class Writer:
         # From here to the end of the branches there is no await before the request is part of a
         # group or of the queue. So a cancellation arrives either before it was handed in or
         # after, never between.
-        gathering = self._gathering.get(loop)
+        open_group = self._gathering.get(loop)
         if not quick:
             self._hand_over([request])
-        elif gathering is not None and len(gathering) < GROUP_MAX:
+        elif open_group is not None and len(open_group) < GROUP_MAX:
             request.waiter = loop.create_future()
-            gathering.append(request)
-        # `gathering` may be full here. Then the caller leads a new group; the leader of the
+            open_group.append(request)
+        # `open_group` may be full here. Then the caller leads a new group; the leader of the
         # full one still commits that.
-        elif gathering is None and self._goes_ahead(loop):
+        elif open_group is None and self._goes_ahead(loop):
             self._hand_in([request])
         else:
             await self._lead(loop, request)
@@ -227,8 +228,9 @@ class Writer:
         # An inline commit must not overtake groups that already wait for the thread, and it
         # must never block the event loop: the lock is only tried.
         elif self._queue.empty() and self._turn.acquire(blocking=False):
-            # `True` covers the exceptions that `_commit` re-raises (KeyboardInterrupt, say): it
-            # has set a failure on every request, and the waiters must be woken to see it.
+            # `True` covers the exceptions that `_commit_group` re-raises (KeyboardInterrupt,
+            # say): it has set a failure on every request, and the waiters must be woken to see
+            # it.
             answered = True
             try:
                 answered = not self._closed and self._commit(group, wait=False)
@@ -272,67 +274,68 @@ class Writer:
                 self._see_to(item)
             finally:
                 # Reset the flag and collect the waiting leaders under the lock under which
-                # `_thread_done` tests the flag and adds its waiter. Otherwise a leader could
-                # wait for a wake-up that has already been sent.
+                # `_wait_for_thread` tests the flag and adds its waiter. Otherwise a leader
+                # could wait for a wake-up that has already been sent.
                 with self._door:
                     self._busy = False
-                    held_up, self._held_up = self._held_up, []
-                wake(held_up)
+                    leaders, self._held_up = self._held_up, []
+                wake(leaders)
 
     def _see_to(self, item: Group | Chore) -> None:
         with self._turn:
             if isinstance(item, Chore):
                 self._do(item)
                 return
-            chores = self._gather(item)
-            # `_commit` has stored the failure in each request. The thread must survive it.
+            tasks = self._gather(item)
+            # `_commit_group` has stored the failure in each request. The thread must survive
+            # it.
             with suppress(Exception):
                 self._commit(item, wait=True)
         _answer(item)
         # Maintenance that was queued between two groups comes after both.
-        for chore in chores:
+        for chore in tasks:
             self._queue.put(chore)
 
     def _gather(self, group: Group) -> list[Chore]:
         """Add the groups that wait in the queue; return the maintenance tasks between them."""
-        chores: list[Chore] = []
+        tasks: list[Chore] = []
         while len(group) < GROUP_MAX:
             try:
                 item = self._queue.get_nowait()
             except Empty:
                 break
             if isinstance(item, Chore):
-                chores.append(item)
+                tasks.append(item)
             else:
                 group += item
-        return chores
+        return tasks
 
     def _commit(self, group: Group, *, wait: bool) -> bool:
         """Carry out `group` in one transaction; return False if the thread has to do it.
 
         When this returns True or raises, every request of the group has an outcome.
         """
-        at = self._standings
+        rows = self._standings
         try:
             if wait != self._waits:
                 self._db.set_busy_timeout(self._busy_ms if wait else 0)
                 self._waits = wait
             # `BEGIN IMMEDIATE` takes the write lock first. So everything that the requests read
             # stays true until the commit.
-            at.begin()
+            rows.begin()
             for request in group:
-                request.attempt(at)
+                request.attempt(rows)
             # Before the commit, not after it: entries committed to a file that lost its name
             # would be acknowledged and then be gone with this process.
             self._place.check()
             started = self._timer()
-            at.commit()
+            rows.commit()
         except (*DAMAGE, Torn) as error:
             # The rollback below overwrites the connection's errno, so it is read first. Inline,
             # any failure is repeated by the thread, which can wait for locks and can split the
             # group.
             errno = self._db.system_errno
-            at.abandon()
+            rows.abandon()
             return wait and self._fail(group, error, errno)
         except BaseException as error:
             # KeyboardInterrupt, SystemExit or a bug. The commit may or may not have reached the
@@ -343,12 +346,12 @@ class Writer:
             )
             for request in group:
                 request.failure = StoreUnreachable(str(self._path), problem)
-            at.abandon()
+            rows.abandon()
             raise
         # Only inline commits are measured. One in the thread does not block the event loop.
         if not wait:
             self._judge(self._timer() - started)
-        self._watchers.tell(at.news, later=True)
+        self._watchers.tell(rows.news, later=True)
         self._count()
         return True
 
@@ -399,8 +402,8 @@ class Writer:
         tiny page cache, so that SQLite spills the pages into the log. Then it is rolled back:
         the pages are invisible and the file keeps its length.
         """
-        room = os.statvfs(self._path)
-        if room.f_bavail * room.f_frsize < 16 * PAGES * FRAME:
+        disk = os.statvfs(self._path)
+        if disk.f_bavail * disk.f_frsize < 16 * PAGES * FRAME:
             return  # a slow log is better than a full disk
         size = self._db.execute(queries.CACHE_SIZE).get
         self._db.execute(queries.SMALL_CACHE)

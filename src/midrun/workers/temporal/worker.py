@@ -172,8 +172,8 @@ class _Work:
     async def client(self) -> Client:
         """Return the client; connect at the first call."""
         if self._client is None:
-            at = self._temporal
-            self._client = await Client.connect(at.address, namespace=at.namespace)
+            temporal = self._temporal
+            self._client = await Client.connect(temporal.address, namespace=temporal.namespace)
         return self._client
 
     async def over(self) -> None:
@@ -238,8 +238,8 @@ class _Work:
                 self._idle.set()
         if self.leaving.is_set():
             # An error, so that Temporal retries the activity on another worker.
-            soon = timedelta(seconds=RETRY_S)
-            raise ApplicationError("the worker stands down", next_retry_delay=soon)
+            delay = timedelta(seconds=RETRY_S)
+            raise ApplicationError("the worker stands down", next_retry_delay=delay)
         self._temporal.rested(RunId(name))
 
     async def _beat(self) -> None:
