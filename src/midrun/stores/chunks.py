@@ -1,4 +1,4 @@
-"""Split the first line of a run into chunks that runs of one thread share.
+"""Split the first lines of runs into chunks that runs of a thread share.
 
 The first entry of a run carries the conversation of its thread so far. If each run stored its
 own copy, a thread of n runs would take space in the order of n². Therefore a store keeps a long
@@ -52,7 +52,7 @@ _REFERENCES: Final = msgspec.json.Decoder(_Reference)
 
 
 def split_line(line: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    """Return `line` in its stored form, and the chunks that it then refers to, by hash.
+    """Return the stored form of `line` and its chunks by hash.
 
     The body of an entry, without seq and time, has the same chunks as its complete line.
     """

@@ -75,7 +75,10 @@ class _Beat(Struct, frozen=True, kw_only=True):
 
 
 class MemoryStore:
-    """Keep runs in dictionaries; a method is atomic because it awaits only at its start."""
+    """Keep runs in dictionaries.
+
+    Every method is atomic, because it awaits only once, at its start.
+    """
 
     def __init__(self, *, clock: Clock = wall, key: bytes | None = None) -> None:
         self.chain = Chain(key)

@@ -60,7 +60,7 @@ async def open_store(
 
 
 async def _open_file(make: Callable[[], SqliteStore]) -> SqliteStore:
-    """Open a SQLite file in a thread; close it again if the caller is cancelled."""
+    """Open a SQLite file in a thread; close it if the caller is cancelled."""
     results: list[SqliteStore | StoreError | Misconfigured] = []
 
     async def open_in_thread() -> None:

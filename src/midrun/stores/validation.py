@@ -147,12 +147,12 @@ def row_of(
 
 
 def index_of(values: Sequence[object]) -> dict[str, object]:
-    """Return the indexed columns of a run by name, given in the order of the queries."""
+    """Return indexed columns by name, given in the order of the queries."""
     return dict(zip(INDEXED, values, strict=True))
 
 
 def _culprit(head: Head) -> str:
-    """Return the field of `head` that cannot be stored, as the end of a path."""
+    """Return the path suffix of the field that cannot be stored."""
     # The encoder's own message does not always name the field. Each field is tried alone, which
     # is slow but happens only on the way to an error.
     for name in Head.__struct_fields__:
@@ -190,7 +190,7 @@ class Standing(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Stamped(Struct, frozen=True, kw_only=True, gc=False):
-    """Lines with their hashes, ready to be stored, and the end of the journal after them."""
+    """Lines with their hashes, and the end of the journal after them."""
 
     lines: tuple[tuple[bytes, bytes], ...]
     appended: Appended
@@ -238,9 +238,9 @@ def encoded(
     bodies = []
     for entry in entries:
         kind = type(entry)
-        # A driver (with a lease) may not write entries that only people decide; a control
-        # (without one) may write only what people ask for and what follows from it at once.
-        # `LeaseTaken` is written by `Store.take_lease` alone.
+        # A driver (with a lease) may not write entries that only people decide. A control
+        # (without one) may write only requests of people and the entries that follow from them
+        # at once. `LeaseTaken` is written by `Store.take_lease` alone.
         if kind is LeaseTaken or (kind in PERSONAL if lease else kind not in UNLEASED):
             raise KindRefused(run, kind.__name__, "driver" if lease else "control")
         bodies.append(encode_entry(entry, limits))
@@ -295,7 +295,7 @@ def has_starts(entries: Iterable[Entry]) -> bool:
 
 
 def check_append(standing: Standing, after: Seq | None, lease: Lease | None) -> None:
-    """Refuse an append under an old lease, or after entries its writer has not seen."""
+    """Refuse an append under an old lease or after a conflicting entry."""
     # The fence. The row's epoch grows by one with every lease, so an epoch that differs belongs
     # to a lease that was replaced. An equal epoch with another holder (the empty one) was given
     # back. This comes first: a driver that lost its run must learn that, not that it should
@@ -341,10 +341,10 @@ def limits_on(head: Head, limits: Mapping[str, int] | None) -> dict[str, int]:
 def check_room(
     standing: Standing, holder: str, limits: Mapping[str, int], held: Callable[[str], int]
 ) -> None:
-    """Refuse a lease if a limit is reached; `count_held` counts the other runs of a scope.
+    """Refuse a lease if one of `limits` is reached.
 
-    Only runs with a live holder count. A holder that takes its own run again needs no new
-    place.
+    `count_held` counts the other runs of a scope. Only runs with a live holder count. A holder
+    that takes its own run again needs no new place.
     """
     for scope, limit in limits.items():
         if standing.holder != holder and held(scope) >= limit:
@@ -411,7 +411,7 @@ def check_snapshot(snapshot: Snapshot) -> None:
 
 
 def opened(chain: Chain, snapshot: Snapshot) -> Snapshot | None:
-    """Return a stored snapshot as it was saved; None if its seal does not match the key."""
+    """Return a stored snapshot; None if its seal does not match the key."""
     body = chain.opened(snapshot.hash, snapshot.body)
     return None if body is None else Snapshot(seq=snapshot.seq, hash=snapshot.hash, body=body)
 
@@ -490,7 +490,7 @@ class Adopted(Struct, frozen=True, kw_only=True):
 
 
 def adopted(run: RunId, lines: Sequence[bytes], imported: RunImported, chain: Chain) -> Adopted:
-    """Verify `lines` and give them the hashes of a journal of `run` in this store.
+    """Verify `lines` and hash them as a journal of `run` in this store.
 
     Raises:
         JournalCorrupt: with the first seq that no midrun could have written so.

@@ -103,7 +103,7 @@ class Watchers:
 
 
 class Watch(AsyncIterator[Change]):
-    """The changes that one consumer has not seen yet: the newest seq of each run."""
+    """The pending changes of one consumer: the newest seq of each run."""
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -124,7 +124,7 @@ class Room:
         return head is not None and not self._fits(head)
 
     def has(self, run: RunId, head: Head) -> bool:
-        """Tell whether a run with this head may start; remember it if it may not."""
+        """Tell whether a run may start; remember it if it may not."""
         self._waiting.pop(run, None)
         if _is_free(head) or self._fits(head):
             return True
@@ -132,13 +132,16 @@ class Room:
         return False
 
     def rested(self, head: Head) -> bool:
-        """Record that a run came to rest; tell whether blocked runs wait for its scopes."""
+        """Record that a run came to rest; tell whether blocked runs wait for it."""
         scopes = covering(self._fleet.limits, head)
         self._rests.update(scopes.keys())
         return not (self._full | self._short).isdisjoint(scopes)
 
     def enter(self, run: RunId, head: Head, *, own: bool = False) -> None:
-        """Count a run that is started; `own`: the store already counts it for this process."""
+        """Count a run that is started.
+
+        `own` tells that the store already counts it for this process.
+        """
         if own:
             self._own.add(run)
         if run not in self._places:
@@ -227,5 +230,5 @@ class Room:
 
 
 def _is_free(head: Head) -> bool:
-    """Tell whether a run is exempt: it winds down, or its parent waits for it."""
+    """Tell whether no limit applies: the run winds down or is a child."""
     return head.phase in WINDING_DOWN or head.parent != ""

@@ -146,7 +146,7 @@ class Local:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Drive runs while the context is open; stand down from all of them on exit.
+        """Drive runs while the context is open; stand down on exit.
 
         A cancellation from outside does not reach the runs before they were told to stand down.
         """
@@ -227,7 +227,7 @@ class Local:
             self.take_up(run, state)
 
     async def driven(self, run: RunId) -> None:
-        """Drive `run` here if that is possible; return when it is not driven here any more."""
+        """Drive `run` if possible; return when it is not driven here."""
         with self._news.of(run) as bell:
             self.take_up(run)
             # The end of a drive notifies the subscribers of the run, see `_drive_guarded`.
@@ -235,7 +235,7 @@ class Local:
                 await bell.wait()
 
     def known(self, run: RunId) -> State | None:
-        """Return the state that a drive in this process has of `run`, if there is one."""
+        """Return the state that a drive here has of `run`, if any."""
         drive = self._drives.get(run)
         return None if drive is None else drive.state
 
@@ -356,9 +356,10 @@ class Local:
             log.warning("Cannot notify the parent of run %s yet: %s", run, error)
 
     async def _latched(self) -> None:
-        """Tell every drive that a halt covers to stop its calls and to record the halt.
+        """Stop every drive that a halt covers.
 
-        The halt itself is already in force: the store refuses every start that it covers.
+        The drive stops its calls and records the halt. The halt itself is already in force: the
+        store refuses every start that it covers.
         """
         try:
             halts = await self._store.halts()
@@ -437,7 +438,10 @@ class Local:
         self.hear(run, decision.after)
 
     async def _looked_at(self, run: RunId, look: Callable[[RunId], Awaitable[None]]) -> None:
-        """Call `action` for one run; a journal that cannot be read must not stop the sweep."""
+        """Call `action` for one run; skip a journal that cannot be read.
+
+        One such journal must not stop the sweep.
+        """
         if run in self._broken:
             return
         try:
@@ -470,7 +474,10 @@ class Local:
         self._tasks.start_soon(self._means.zygote.kill_calls)
 
     async def _shut_down(self) -> None:
-        """Stand down from every run. This is not a pause: the runs go on elsewhere."""
+        """Stand down from every run.
+
+        This is not a pause: the runs go on elsewhere.
+        """
         self._leaving = True
         for drive in tuple(self._drives.values()):
             drive.stand_down("shutdown")

@@ -20,7 +20,10 @@ class Placing(Protocol):
     """
 
     def place(self, run: RunId) -> None:
-        """Schedule `run`, which can be driven. This is called again while it is not driven."""
+        """Schedule a drivable run.
+
+        The worker calls this again for as long as the run is not driven.
+        """
         ...
 
     def running(

@@ -32,13 +32,16 @@ from midrun.stores.validation import (
 
 
 class Found(Standing, frozen=True, kw_only=True):
-    """The row of a run with its head, as far as this process knows it."""
+    """The row of a run with its head, as last seen by this process."""
 
     top: StoredHead
 
 
 class Bid(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One append or new run in the form that `midrun_write` takes; `after` 0 creates a run."""
+    """One append or new run in the form that `midrun_write` takes.
+
+    `after` is 0 for a new run.
+    """
 
     run: RunId
     after: Seq

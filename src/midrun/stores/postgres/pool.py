@@ -58,7 +58,7 @@ class Links:
         return await self.insist(execute_once)
 
     async def insist(self, ask: Callable[[Link, int], Awaitable[T]]) -> T:
-        """Call `run` with a connection; repeat it on a new one when the answer is lost.
+        """Call `run` with a connection; repeat it when the answer is lost.
 
         `run` gets the connection and the number of answers lost so far.
 

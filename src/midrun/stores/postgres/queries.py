@@ -189,7 +189,7 @@ HOLDERS: Final = """
     WHERE abs((SELECT coalesce(%(now)s, midrun_now())) - beat_at) < ttl ORDER BY holder
 """
 
-# ── noticing what other processes did ────────────────────────────────────────
+# ── notifications between processes ──────────────────────────────────────────
 LISTEN: Final = "SELECT midrun_listen(%(what)s)"
 TELL: Final = "SELECT pg_notify('midrun_' || midrun_key() || %(what)s, %(message)s)"
 LOOKED: Final = "SELECT pg_current_snapshot()::text"

@@ -108,7 +108,7 @@ class Stretch:
             position = self._end
 
     async def _join_first(self, links: Links) -> None:
-        """Join the first line of the run with its chunks, if the range contains it."""
+        """Join the run's first line with its chunks, if the range contains it."""
         if self._after or not self.pairs:
             return
         stored, link = self.pairs[0]

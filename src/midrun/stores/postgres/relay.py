@@ -143,7 +143,7 @@ class PostgresRelay:
                 self._inbox.append(text.encode())
 
     async def _stirs(self, link: Link) -> None:
-        """Wait for a message, for a new watch, or until the next announcement is due."""
+        """Wait for a message, a new watch, or the next announcement time."""
         async with anyio.create_task_group() as tasks:
 
             async def wait_for_watch() -> None:

@@ -34,7 +34,10 @@ class StoreTime:
         return Micros(round(boottime() * 1e6) + (self._ahead or 0))
 
     def by_hand(self) -> Micros | None:
-        """Return the time of the given clock; None if the server's own clock is used."""
+        """Return the time of the given clock; None without one.
+
+        The server then uses its own clock.
+        """
         return None if self._given is None else self._given()
 
     def said(self, now: Micros) -> None:

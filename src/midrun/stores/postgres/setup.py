@@ -1,4 +1,4 @@
-"""Prepare a store before it is used: check the server, the pooler, the schema, the key.
+"""Prepare a store for use: check server, pooler, schema and key.
 
 Migrations only go forward. All missing ones run in one transaction under an advisory lock, so
 any number of processes may open a store at once, and a process that is killed midway leaves
@@ -96,7 +96,7 @@ async def _migrate(address: Address, link: Link, steps: list[tuple[int, str]]) -
 
 
 async def _check_key(address: Address, link: Link, kid: str) -> None:
-    """Check that the chains are made with the key `key_id`; a new store adopts it."""
+    """Check that the chains use the key `key_id`; a new store adopts it."""
     rows = await link.ask(queries.KEY) or await link.ask(queries.SET_KEY, {"kid": kid})
     ((stored_id,),) = rows or await link.ask(queries.KEY)  # another process set it first
     if stored_id != kid:

@@ -80,7 +80,7 @@ QUICK_BYTES: Final = 256 * 1024
 
 
 class _Ends:
-    """The resources of one event loop: connections for reads, and the writer with its own."""
+    """The connections and the writer of one event loop."""
 
     def __init__(self, store: "PostgresStore") -> None:
         address, time = store.address, store.time
@@ -179,7 +179,7 @@ class PostgresStore:
         return await self._at.writer.write(operation)
 
     async def _share_chunks(self, first: bytes) -> None:
-        """Store the chunks of the first entry of a run that is about to be created."""
+        """Store the chunks of the first entry of a new run."""
         # Chunks are committed before the run that refers to them. If that run is then refused,
         # its chunks stay unused until another run with the same history shares them.
         if len(first) < SHARED_MIN_BYTES:

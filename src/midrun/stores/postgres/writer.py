@@ -308,7 +308,7 @@ class Writer:
         self._watchers.tell(changes, held=held)
 
     async def _answers(self, bids: Sequence[Bid]) -> Sequence[Answer]:
-        """Call the procedure; repeat the same call if its answer is lost or it fails.
+        """Call the procedure; repeat the call if its answer is lost or it fails.
 
         The procedure notifies listeners after its commit. An error of that second part arrives
         as a refusal although the entries are committed. So a refused call is repeated once with
@@ -335,7 +335,7 @@ class Writer:
 
 
 def _refusal(wanted: Write, answer: Answer, now: Micros) -> Exception | None:
-    """Return why `operation` was not written; None if it can be rebuilt from the row."""
+    """Return the reason of a refusal; None if the operation can be rebuilt."""
     try:
         wanted.bid(answer.found(wanted.run), now, alive=answer.alive)
     except (StoreError, ValueError) as refusal:

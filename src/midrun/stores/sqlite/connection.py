@@ -1,4 +1,4 @@
-"""Open the SQLite file, check that it is a Midrun store, and translate its errors.
+"""Open and check the SQLite file of a store; translate SQLite's errors.
 
 Opening checks only the cheap things: that the file is a store, of a schema version that this
 process knows, with the same key. The lines of a journal are checked by their hash chain when
@@ -87,7 +87,7 @@ _FULL: Final = frozenset({ENOSPC, EDQUOT, EFBIG})
 def open_file(
     path: Path, *, durability: Durability, busy_ms: int, kid: str = ""
 ) -> apsw.Connection:
-    """Open the database for writing; create it with mode 0600 if it does not exist.
+    """Open the database for writing; create it with mode 0600 if needed.
 
     An existing file loses the access rights of other accounts, see `_restrict_access`.
 
@@ -135,7 +135,7 @@ def open_reader(path: Path, *, busy_ms: int) -> apsw.Connection:
 
 
 class Place:
-    """The identity of the database file and of its log, as of when the store was opened.
+    """The identity of the database file, as of when the store was opened.
 
     Entries written to a file that has lost its name are invisible to other processes and gone
     when this process ends. With another file in its place, two databases would even share one
@@ -150,7 +150,7 @@ class Place:
             self._identity = _identity(self._file)
 
     def check(self) -> None:
-        """Check that the path still leads to the open file and that its log exists.
+        """Check that the path leads to the open file and its log exists.
 
         Raises:
             FileReplaced: it does not.
@@ -234,7 +234,7 @@ def _make_file(path: Path) -> None:
 
 
 def _restrict_access(path: Path) -> None:
-    """Remove the access of other accounts from a file, if it exists; log a warning.
+    """Remove the access of other accounts from a file; log a warning.
 
     A copy from a backup has the mode that the umask gives it, most often 0644. A group keeps
     its access if it may write as well: such a file is shared between accounts on purpose.
@@ -373,7 +373,7 @@ def _ensure_schema(db: apsw.Connection) -> None:
 
 
 def _check_key(db: apsw.Connection, path: Path, kid: str) -> None:
-    """Check that the chains are made with the key `key_id`; a new file adopts it."""
+    """Check that the chains use the key `key_id`; a new file adopts it."""
     stored_id = db.execute(queries.KEY).get
     if stored_id is None:
         db.execute(queries.SET_KEY, (kid,))

@@ -111,7 +111,10 @@ class SqliteMarks:
 
 
 class Attend(Struct, frozen=True, kw_only=True):
-    """Take the leadership of a follower if it is free; register the follower if it is new."""
+    """Take the leadership of a follower if it is free.
+
+    A new follower is registered first.
+    """
 
     follower: str
     holder: str

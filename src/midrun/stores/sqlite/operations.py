@@ -1,4 +1,4 @@
-"""Write operations of the SQLite store: the callables that the writer runs in a transaction.
+"""Write operations of the SQLite store, which the writer calls in a transaction.
 
 An operation is a frozen struct with everything that was checked and encoded before the
 transaction. Calling it with the `RowCache` of the writer reads the run's row, raises a refusal

@@ -172,7 +172,7 @@ KEY: Final = "SELECT kid FROM chains"
 HALTS: Final = "SELECT scope, by, reason, at FROM halts ORDER BY at, rowid"
 HOLDERS: Final = "SELECT holder, lag FROM holders WHERE abs(? - beat_at) < ttl ORDER BY holder"
 
-# ── noticing what other processes did ────────────────────────────────────────
+# ── changes of other processes ───────────────────────────────────────────────
 # The position of the change poller: see `change_poller.py`.
 DATA_VERSION: Final = "PRAGMA data_version"
 VERSION: Final = "PRAGMA user_version"

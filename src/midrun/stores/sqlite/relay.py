@@ -254,7 +254,10 @@ def _is_ours(folder: Path) -> bool:
 
 @lru_cache(maxsize=4096)
 def _sign(run: RunId) -> str:
-    """Return the part of a link's name that stands for a run: valid in every file name."""
+    """Return the part of a link's name that stands for a run.
+
+    A run id need not be a valid file name; its hash is.
+    """
     return sha256(run.encode()).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""The write transaction of the SQLite store, with a cache of the rows it wrote.
+"""The write transaction of the SQLite store, with a cache of its rows.
 
 An append needs the run's row: its seq, hash, time, epoch, holder and head. Usually this process
 wrote that row itself a moment ago, so `RowCache` keeps the rows that it has written and saves
@@ -33,7 +33,7 @@ FIRST: Final = START + 1
 
 
 class Found(Standing, frozen=True, kw_only=True, gc=False):
-    """The row of a run, with the columns that an update may have to change."""
+    """The row of a run, with its number and its head."""
 
     number: int
     top: StoredHead

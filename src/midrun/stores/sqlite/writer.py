@@ -222,7 +222,7 @@ class Writer:
             self._db.close()
 
     def _hand_in(self, group: Group) -> None:
-        """Commit `group` inline if that is likely to be fast; else queue it for the thread."""
+        """Commit `group` inline if that is likely fast; else queue it."""
         if self._detours_left:
             self._detours_left -= 1
         # An inline commit must not overtake groups that already wait for the thread, and it
@@ -311,7 +311,7 @@ class Writer:
         return tasks
 
     def _commit(self, group: Group, *, wait: bool) -> bool:
-        """Carry out `group` in one transaction; return False if the thread has to do it.
+        """Carry out `group` in one transaction; return False to leave it to the thread.
 
         When this returns True or raises, every request of the group has an outcome.
         """

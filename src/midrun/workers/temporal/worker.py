@@ -89,7 +89,7 @@ class Temporal:
     async def running(
         self, local: Local, store: Store, agents: Mapping[str, Agent]
     ) -> AsyncIterator[None]:
-        """Serve Temporal while the context is open; on exit hand the runs to other workers."""
+        """Serve Temporal while the context is open; hand over the runs on exit."""
         work = _Work(self, local, store)
         async with anyio.create_task_group() as tasks:
             self._announce = lambda run: self._once(tasks, work, run)
@@ -118,7 +118,7 @@ class Temporal:
         tasks.start_soon(work.announce, run)
 
     def rested(self, run: RunId) -> None:
-        """Record that a run driven here has come to rest, so that it can be announced again."""
+        """Record that a run rests, so that it can be announced again."""
         now = anyio.current_time()
         self._rested = _recent(self._rested, now) | {run: now}
         self.forget(run)
@@ -132,7 +132,7 @@ class Temporal:
         self._told.pop(run, None)
 
     async def _serve(self, work: "_Work", agent: str) -> None:
-        """Take runs of one agent from its queue; reconnect for as long as it takes."""
+        """Take runs of one agent from its queue; reconnect when needed."""
         while not work.leaving.is_set():
             try:
                 worker = Worker(

@@ -17,7 +17,7 @@ LONG = timedelta(days=3650)
 
 @workflow.defn(name=NAME)
 class Placement:
-    """Have a run driven by some worker, and by another one if that worker is gone."""
+    """Have a run driven by one worker, and by another if that is gone."""
 
     @workflow.run
     async def run(self, run: str, silence_s: float) -> None:
