@@ -411,8 +411,8 @@ class Local:
         lists = [await self._store.drivable(limit=limit, agents=names)]
         if len(lists[0]) == limit and len(names) > 1:
             lists = [await self._store.drivable(limit=limit, agents=[name]) for name in names]
-        for row in zip_longest(*lists):
-            for run in row:
+        for next_of_each in zip_longest(*lists):
+            for run in next_of_each:
                 if run is not None and not self._room.waits(run):
                     await self._consider(run, left=True)
 

@@ -130,7 +130,11 @@ class Create(Struct, frozen=True, kw_only=True):
     chain: Chain
 
     def bid(self, found: Found | None, now: Micros, *, alive: bool = False) -> Written:
-        """Raises: RunExists."""
+        """Build the request that creates the run.
+
+        Raises:
+            RunExists: `current` is a row.
+        """
         del alive
         if found is not None:
             raise RunExists(self.run)
@@ -172,7 +176,11 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
     at: Micros | None = None
 
     def bid(self, found: Found | None, now: Micros, *, alive: bool = False) -> Written:
-        """Raises: RunNotFound, StaleEpoch, SeqConflict."""
+        """Build the request that appends after the row `current`.
+
+        Raises:
+            RunNotFound, StaleEpoch, SeqConflict: see `Store.append`.
+        """
         del alive
         if found is None:
             raise RunNotFound(self.run)
@@ -207,7 +215,11 @@ class Take(Struct, frozen=True, kw_only=True):
     chain: Chain
 
     def bid(self, found: Found | None, now: Micros, *, alive: bool = False) -> Written:
-        """Raises: RunNotFound, LeaseHeld, SeqConflict."""
+        """Build the request that takes the lease after the row `current`.
+
+        Raises:
+            RunNotFound, LeaseHeld, SeqConflict: see `Store.take_lease`.
+        """
         if found is None:
             raise RunNotFound(self.run)
         validation.check_take(

@@ -59,8 +59,8 @@ from midrun.stores.watchers import LATCHES, Watchers
 PATIENCE: Final = timedelta(seconds=1)
 """The longest time the server may work on one write.
 
-It is less than the margin of a lease of six seconds, so that a driver learns of a failed write
-before its lease expires.
+It is less than the safety margin of a lease of six seconds. So a write that was sent while the
+process could rely on its lease is decided before the lease expires.
 """
 
 READ_S: Final = 10.0

@@ -243,9 +243,9 @@ class Writer:
             # leads to. It is built in the next round from the answer.
             if run in sent or run in unconfirmed:
                 continue
-            cached = sure[run] if run in sure else self._believed(operation)
+            row = sure[run] if run in sure else self._believed(operation)
             try:
-                sent[run] = request, operation.bid(cached, self._time.clock())
+                sent[run] = request, operation.bid(row, self._time.clock())
             except (StoreError, ValueError) as refusal:
                 # Refused by a row that is certain: final. Refused by a cached row: read the row
                 # below and decide in the next round.

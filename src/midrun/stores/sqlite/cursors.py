@@ -154,7 +154,11 @@ class Move(Struct, frozen=True, kw_only=True):
     mark: Mark
 
     def __call__(self, at: Standings) -> None:
-        """Raises: RunNotFound."""
+        """Update the cursor unless it is further already.
+
+        Raises:
+            RunNotFound: no such run.
+        """
         mark = self.mark
         at.find(mark.run)
         at.db.execute(MOVE, (self.follower, mark.run, mark.seq, mark.note))

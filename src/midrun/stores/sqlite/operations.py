@@ -98,7 +98,11 @@ class Create(Struct, frozen=True, kw_only=True):
     clock: Clock
 
     def __call__(self, at: Standings) -> Appended:
-        """Raises: RunExists."""
+        """Insert the run and its first entries.
+
+        Raises:
+            RunExists: the id is taken.
+        """
         head = self.top.head
         if at.db.execute(queries.EXISTS, (self.run,)).get is not None:
             raise RunExists(self.run)
@@ -155,7 +159,11 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
     now: Micros
 
     def __call__(self, at: Standings) -> Appended:
-        """Raises: RunNotFound, StaleEpoch, SeqConflict, HaltInForce."""
+        """Check the conditions, then insert the entries and update the row.
+
+        Raises:
+            RunNotFound, StaleEpoch, SeqConflict, HaltInForce: see `Store.append`.
+        """
         current = at.find(self.run)
         validation.check_append(current, self.after, self.lease)
         if self.starts and (halts := at.halts()):
@@ -188,7 +196,11 @@ class Take(Struct, frozen=True, kw_only=True):
     clock: Clock
 
     def __call__(self, at: Standings) -> Appended:
-        """Raises: RunNotFound, LeaseHeld, SeqConflict, HaltInForce, NoRoom."""
+        """Check that the lease can be taken, then insert the entries under it.
+
+        Raises:
+            RunNotFound, LeaseHeld, SeqConflict, HaltInForce, NoRoom: see `Store.take_lease`.
+        """
         current, now = at.find(self.run), self.clock()
         # Liveness, halts and limits are read inside the write transaction. However many
         # processes try at once, each one sees the lease that the one before it took.
@@ -217,7 +229,11 @@ class SaveSnapshot(Struct, frozen=True, kw_only=True):
     snapshot: Snapshot
 
     def __call__(self, at: Standings) -> None:
-        """Raises: RunNotFound."""
+        """Insert or replace the snapshot.
+
+        Raises:
+            RunNotFound: no such run.
+        """
         at.find(self.run)
         snapshot = self.snapshot
         at.db.execute(
@@ -231,7 +247,11 @@ class DropSnapshots(Struct, frozen=True, kw_only=True):
     run: RunId
 
     def __call__(self, at: Standings) -> None:
-        """Raises: RunNotFound."""
+        """Delete the rows.
+
+        Raises:
+            RunNotFound: no such run.
+        """
         at.find(self.run)
         at.db.execute(queries.DROP_SNAPSHOTS, (self.run,))
 

@@ -53,7 +53,7 @@ from midrun.stores.watchers import Watchers
 T = TypeVar("T")
 
 GROUP_MAX: Final = 256
-"""The most requests in one transaction. The next request opens a new group."""
+"""A group of this many requests takes no more. The next request opens a new group."""
 
 ROW_MAX: Final = 8
 """The most commits in succession that one task makes without opening a group."""
@@ -157,11 +157,11 @@ class Writer:
         elif open_group is not None and len(open_group) < GROUP_MAX:
             request.waiter = loop.create_future()
             open_group.append(request)
-        # `open_group` may be full here. Then the caller leads a new group; the leader of the
-        # full one still commits that.
         elif open_group is None and self._goes_ahead(loop):
             self._hand_in([request])
         else:
+            # There is no open group, or it is full. The new group takes its place; the leader
+            # of the full one still commits that.
             await self._lead(loop, request)
         # The leader's own request has no waiter when it was committed inline: then its outcome
         # is already set.
@@ -292,7 +292,7 @@ class Writer:
             with suppress(Exception):
                 self._commit(item, wait=True)
         _answer(item)
-        # Maintenance that was queued between two groups comes after both.
+        # Maintenance that was queued between two groups comes after both, and so does STOP.
         for chore in tasks:
             self._queue.put(chore)
 
