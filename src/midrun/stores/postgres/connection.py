@@ -254,7 +254,7 @@ class Link:
         # The statements are constant and tested. So the schema is not as midrun left it: a
         # newer midrun has migrated it, or it is damaged.
         if (version := await self._version()) > self._address.schema > 0:
-            return StoreForeign(name, f"schema {version} is of a newer midrun")
+            return StoreForeign(name, f"schema {version} belongs to a newer midrun")
         return StoreDamaged(name, text)
 
     async def _version(self) -> int:

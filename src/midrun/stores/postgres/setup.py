@@ -85,7 +85,7 @@ async def _migrate(address: Address, link: Link, steps: list[tuple[int, str]]) -
     # Read again under the lock: another process may have migrated in the meantime.
     version, newest = await _version(link), steps[-1][0]
     if version > newest:
-        raise StoreForeign(address.name, f"schema {version} is of a newer midrun")
+        raise StoreForeign(address.name, f"schema {version} belongs to a newer midrun")
     if not version:
         await link.script(queries.MAKE_SCHEMA)
     for number, text in steps:

@@ -206,7 +206,7 @@ def meaning_of(error: Exception, path: Path, busy_ms: int, *, errno: int = 0) ->
         case Newer():
             return StoreForeign(str(path), str(error))
         case Moved():
-            problem = "removed, or another file was put in its place, while it was in use"
+            problem = "the file was removed or replaced while it was in use"
             return StoreUnreachable(str(path), problem)
         case _:
             return StoreUnreachable(str(path), f"{type(error).__name__}: {error}")
@@ -224,7 +224,7 @@ def _make_file(path: Path) -> None:
         if path.is_dir():
             raise StoreUnreachable(str(path), "it is a directory") from None
         if not os.access(path, os.R_OK | os.W_OK):
-            raise StoreUnreachable(str(path), "it may not be read and written") from None
+            raise StoreUnreachable(str(path), "this account cannot read and write it") from None
         # SQLite would take a file this short for an empty database. With a rollback journal
         # beside it, it may be a database that a crash has cut off, and SQLite restores it.
         if 0 < path.stat().st_size < HEADER and not Path(f"{path}-journal").exists():
@@ -339,7 +339,7 @@ def _check_ours(db: apsw.Connection, path: Path) -> None:
         check_version(db)
         return
     if application or version or tables:
-        raise StoreForeign(str(path), "a database of something else")
+        raise StoreForeign(str(path), "it is a database of another program")
 
 
 def check_version(db: apsw.Connection) -> None:
@@ -350,7 +350,7 @@ def check_version(db: apsw.Connection) -> None:
     """
     version = db.execute(queries.VERSION).get
     if version > SCHEMA:
-        raise Newer(f"schema {version} is of a newer midrun")
+        raise Newer(f"schema {version} belongs to a newer midrun")
 
 
 def _ensure_schema(db: apsw.Connection) -> None:

@@ -239,7 +239,7 @@ class _Work:
         if self.leaving.is_set():
             # An error, so that Temporal retries the activity on another worker.
             delay = timedelta(seconds=RETRY_S)
-            raise ApplicationError("the worker stands down", next_retry_delay=delay)
+            raise ApplicationError("the worker is shutting down", next_retry_delay=delay)
         self._temporal.rested(RunId(name))
 
     async def _beat(self) -> None:
