@@ -133,15 +133,15 @@ class Link:
                 raise _no_connection(address, error) from error
         if connection is None:
             raise Lost(f"no connection within {CONNECT_S} s")
-        made = cls(address, connection, patience_s)
+        new = cls(address, connection, patience_s)
         values = {"relaxed": address.relaxed, "patience_ms": round(patience_s * 1000)}
         try:
-            ((*_, made.pid, now),) = await made.ask(queries.SET_UP, values)
+            ((*_, new.pid, now),) = await new.ask(queries.SET_UP, values)
         except BaseException:
-            made.drop()
+            new.drop()
             raise
-        made.now = Micros(now)
-        return made
+        new.now = Micros(now)
+        return new
 
     async def ask(
         self,

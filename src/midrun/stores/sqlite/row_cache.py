@@ -48,8 +48,8 @@ class Standings:
     def __init__(self, db: apsw.Connection) -> None:
         self.db = db
         self.news: list[tuple[RunId, Seq]] = []  # for the watchers, after the commit
-        # One cursor serves every statement that returns no rows: making a cursor for each
-        # would cost a noticeable part of an append.
+        # One cursor serves every statement that returns no rows. That saves creating one each
+        # time.
         self._execute = db.cursor().execute
         self._known: dict[RunId, Found] = {}
         self._halts: tuple[Halt, ...] | None = None
