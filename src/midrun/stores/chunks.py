@@ -1,4 +1,4 @@
-"""Chunks: parts of a thread's history that are stored once, however many runs begin with them.
+"""Split the first lines of runs into chunks that runs of a thread share.
 
 The first entry of a run carries the conversation of its thread so far. If each run stored its
 own copy, a thread of n runs would take space in the order of n². Therefore a store keeps a long
@@ -6,7 +6,7 @@ first line as a *reference line*: its head and its tail as text, and between the
 hashes of its chunks. The chunks lie in a table that all runs share.
 
 Only storage knows about this. `join_line` returns exactly the bytes that were split, so the
-line that is hashed, read, exported and verified is always the whole one. A chunk that was
+line that is hashed, read, exported and verified is always the complete one. A chunk that was
 changed or removed breaks the hash chain of every run that refers to it.
 
 Two histories share chunks only if both are cut at the same places. So the cuts depend on the
@@ -24,17 +24,17 @@ import msgspec
 from msgspec import Meta, Struct
 
 SHARED_MIN_BYTES: Final = 8 * 1024
-"""A line with less than this to share is stored whole: references would save little."""
+"""A line with less than this to share is stored unsplit: references would save little."""
 
 CHUNK_MIN_BYTES: Final = 2 * 1024
 CHUNK_MAX_BYTES: Final = 64 * 1024
 """A chunk ends after the object that makes it this long; one object may be longer."""
 
 OBJECTS_PER_CHUNK: Final = 4
-"""Of so many objects one ends its chunk, on average, once the chunk has its minimum length."""
+"""The average number of objects per chunk, once it has its minimum length."""
 
 MARK: Final = b"#"
-"""The first byte of a reference line; a line begins with a brace."""
+"""The first byte of a reference line. An ordinary line begins with a brace."""
 
 _BETWEEN_OBJECTS: Final = re.compile(rb'(?<=[\[,])(?=\{")')
 
@@ -52,9 +52,9 @@ _REFERENCES: Final = msgspec.json.Decoder(_Reference)
 
 
 def split_line(line: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    """Return `line` as it is stored, and the chunks it then refers to, by hash.
+    """Return the stored form of `line` and its chunks by hash.
 
-    The entry alone, without its place and time, has the same chunks as its whole line.
+    The body of an entry, without seq and time, has the same chunks as its complete line.
     """
     if len(line) < SHARED_MIN_BYTES:
         return line, {}
@@ -62,6 +62,8 @@ def split_line(line: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     tail = objects.pop() if objects else b""
     if sum(map(len, objects)) < SHARED_MIN_BYTES:
         return line, {}
+    # The first part ends before the first object and differs from run to run, as does the last
+    # object with everything after it. Both stay in the reference line.
     chunks = [(sha256(chunk).digest(), chunk) for chunk in _cut_chunks(objects)]
     hashes = tuple(digest.hex() for digest, _ in chunks)
     reference = _Reference(head.decode(), hashes, tail.decode())
@@ -70,20 +72,23 @@ def split_line(line: bytes) -> tuple[bytes, dict[bytes, bytes]]:
 
 def _cut_chunks(objects: Sequence[bytes]) -> list[bytes]:
     chunks: list[bytes] = []
-    gathered: list[bytes] = []
+    current: list[bytes] = []
     size = 0
-    for one in objects:
-        gathered.append(one)
-        size += len(one)
-        ends = size >= CHUNK_MIN_BYTES and crc32(one) % OBJECTS_PER_CHUNK == 0
+    for item in objects:
+        current.append(item)
+        size += len(item)
+        # Content-defined chunking: the decision looks only at the object and at the chunk so
+        # far. A fixed number of objects per chunk would shift every later cut when one object
+        # is added.
+        ends = size >= CHUNK_MIN_BYTES and crc32(item) % OBJECTS_PER_CHUNK == 0
         if ends or size >= CHUNK_MAX_BYTES:
-            chunks.append(b"".join(gathered))
-            gathered, size = [], 0
-    return [*chunks, b"".join(gathered)] if gathered else chunks
+            chunks.append(b"".join(current))
+            current, size = [], 0
+    return [*chunks, b"".join(current)] if current else chunks
 
 
 def list_chunks(stored: bytes) -> list[bytes]:
-    """Return the hashes of the chunks that a stored line refers to; none if it is whole."""
+    """Return the hashes of the chunks that a stored line refers to."""
     reference = _decode_reference(stored)
     return [] if reference is None else [bytes.fromhex(name) for name in reference.chunks]
 
@@ -91,11 +96,13 @@ def list_chunks(stored: bytes) -> list[bytes]:
 def join_line(stored: bytes, chunks: Mapping[bytes, bytes]) -> bytes:
     """Return the line that was split into `stored` and `chunks`.
 
-    If either was changed, the result is another line: the hash chain of the run reveals it.
+    If either was changed, the result is another line, and the hash chain of the run reveals it.
     """
     reference = _decode_reference(stored)
     if reference is None:
         return stored
+    # A missing chunk yields a wrong line instead of an exception: `JournalCorrupt` then names
+    # the run and the seq.
     parts = (chunks.get(bytes.fromhex(name), b"") for name in reference.chunks)
     return b"".join((reference.head.encode(), *parts, reference.tail.encode()))
 

@@ -1,10 +1,12 @@
-"""Hops: how a thread tells an event loop that something is done, without waiting for it.
+"""Wake tasks of an event loop from any thread, without waiting for the loop.
 
-AnyIO can call into a loop from a thread, but only by blocking the thread until the loop has
-answered. A writer thread that had to wait for a busy loop before it could commit the next group
-would lose most of what grouping gains. And in a crowd, waiting for AnyIO's events costs more
-than what they announce. So stores wait for futures of asyncio's, and wake through this module.
-Cancel scopes are still AnyIO's: it cancels who awaits a future like everybody else.
+AnyIO can call into a loop from a thread, but it blocks the thread until the loop has answered.
+A writer thread that had to wait for a busy loop before it could commit the next group would
+lose most of the gain of group commit. And with many waiters, AnyIO's events cost more than the
+work that they announce. So the stores await plain asyncio futures and complete them through
+this module.
+
+Cancel scopes are still AnyIO's: it cancels a task that awaits a future like any other.
 """
 
 import asyncio
@@ -13,16 +15,16 @@ from contextlib import suppress
 
 Loop = asyncio.AbstractEventLoop
 Waiter = asyncio.Future[None]
-"""What one task awaits until somebody, in whatever thread, wakes it."""
+"""A future that one task awaits until another task or thread wakes it."""
 
 
 def new_waiter() -> Waiter:
-    """Return a waiter for a task of the caller's loop."""
+    """Return a waiter for a task of the running event loop."""
     return asyncio.get_running_loop().create_future()
 
 
 def running_loop() -> Loop | None:
-    """Return the loop that the caller runs in, if it runs in one."""
+    """Return the event loop of this thread, or None outside of one."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -30,9 +32,9 @@ def running_loop() -> Loop | None:
 
 
 def wake(waiters: Iterable[Waiter]) -> None:
-    """Wake those who await `waiters`, with one hop for each loop that is not the caller's.
+    """Complete `waiters`; use one cross-thread call per foreign event loop.
 
-    A second time does nothing, nor does it once the loop is gone.
+    A waiter that is already complete, or whose loop is closed, is skipped.
     """
     here = running_loop()
     elsewhere: dict[Loop, list[Waiter]] = {}
@@ -40,8 +42,11 @@ def wake(waiters: Iterable[Waiter]) -> None:
         loop = waiter.get_loop()
         if loop is not here:
             elsewhere.setdefault(loop, []).append(waiter)
+        # A waiter is done as well when its task was cancelled.
         elif not waiter.done():
             waiter.set_result(None)
     for loop, waiting in elsewhere.items():
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        # In the other loop this function runs again; there the waiters are its own. A closed
+        # loop raises RuntimeError, and none of its tasks can wait any more.
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(wake, waiting)

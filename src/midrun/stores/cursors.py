@@ -1,4 +1,4 @@
-"""Marks in memory, and what all stores check of a mark."""
+"""Follower cursors in memory, and the checks that all stores make on a cursor."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -15,13 +15,14 @@ from midrun.stores import validation
 
 
 def check_mark(follower: str, mark: Mark) -> None:
-    """Refuse what no store keeps."""
+    """Refuse a cursor that no store can keep."""
     check_follower(follower)
     validation.check_id(mark.run)
     validation.check_text("note", mark.note)
     if mark.seq < 0 or len(mark.note) > NOTE_MAX:
         raise ValueError(
-            f"run {mark.run}: a mark has a seq and a note of {NOTE_MAX} characters"
+            f"Cannot store the cursor of run {mark.run}: seq must be 0 or more, got {mark.seq};"
+            f" note must have at most {NOTE_MAX} characters, got {len(mark.note)}."
         )
 
 
@@ -29,11 +30,11 @@ def check_follower(follower: str) -> None:
     """Refuse a follower without a name."""
     validation.check_text("follower", follower)
     if not follower:
-        raise ValueError("a follower has a name")
+        raise ValueError("follower must not be empty")
 
 
 class MemoryMarks:
-    """Marks in dictionaries. `rows` gives the runs as they are now, oldest first."""
+    """Keep cursors in dictionaries; `rows` returns all runs, oldest first."""
 
     def __init__(self, rows: Callable[[], Iterable[RunRow]], clock: Clock) -> None:
         self._rows = rows
@@ -44,15 +45,19 @@ class MemoryMarks:
     async def attend(self, follower: str, *, holder: str, ttl: timedelta) -> bool:
         await checkpoint()
         check_follower(follower)
-        until = validation.check_beat(holder, ttl, 0.0)
+        ttl_micros = validation.check_beat(holder, ttl, 0.0)
+        # A new follower starts at the end of every run that exists now: it reports what happens
+        # from here on.
         if follower not in self._places:
             for row in self._rows():
                 self._kept[follower, row.run] = Mark(run=row.run, seq=row.seq)
         now = self._clock()
-        other, last = self._places.get(follower, ("", 0))
-        if other not in {"", holder} and now < last:
+        # Leadership is a lease with an expiry. It may be renewed by its holder at any time, and
+        # taken by another process once it has expired.
+        leader, expires_at = self._places.get(follower, ("", 0))
+        if leader not in {"", holder} and now < expires_at:
             return False
-        self._places[follower] = (holder, now + until)
+        self._places[follower] = (holder, now + ttl_micros)
         return True
 
     async def leave(self, follower: str, *, holder: str) -> None:

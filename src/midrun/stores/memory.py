@@ -1,7 +1,9 @@
-"""A store in this process's memory: for tests, scripts and agents that need no second process.
+"""`MemoryStore`: the store port in the memory of one process.
 
-It keeps the same bytes as the others and decodes them on reading, so a journal read from here
-is what it would be anywhere else. It is gone with the process.
+It serves tests, scripts and agents that need no second process, and it is the shortest complete
+implementation of the port: read it first. It stores the same bytes as the SQL stores and
+decodes them on each read, so a journal read from here is equal to one read from a database. Its
+content is lost when the process ends.
 """
 
 import itertools
@@ -44,7 +46,7 @@ from midrun.stores.watchers import LATCHES, Watchers
 
 
 class _Kept(Struct, kw_only=True):
-    """One run. Mutable, but changed only between two awaits."""
+    """One run: its row, its lines and its snapshot. Changed only between two awaits."""
 
     number: int
     row: RunRow
@@ -65,7 +67,7 @@ class _Kept(Struct, kw_only=True):
 
 
 class _Beat(Struct, frozen=True, kw_only=True):
-    """The last sign of life of a holder."""
+    """The last heartbeat of a holder; `ttl` in microseconds, `lag` in seconds."""
 
     at: Micros
     ttl: int
@@ -73,7 +75,10 @@ class _Beat(Struct, frozen=True, kw_only=True):
 
 
 class MemoryStore:
-    """Keeps everything in dictionaries; atomic because nothing awaits in the middle."""
+    """Keep runs in dictionaries.
+
+    Every method is atomic, because it awaits only once, at its start.
+    """
 
     def __init__(self, *, clock: Clock = wall, key: bytes | None = None) -> None:
         self.chain = Chain(key)
@@ -100,11 +105,11 @@ class MemoryStore:
         self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
     ) -> Appended:
         await self._turn()
-        head, sound = stored_first(head).head, adopted(run, lines, imported, self.chain)
+        head, journal = stored_first(head).head, adopted(run, lines, imported, self.chain)
         if run in self._runs:
             raise RunExists(run)
-        stamped = sound.stamp(self.chain, self._clock())
-        return self._begin(run, stamped, head, sound.end.epoch, sound.started_at)
+        stamped = journal.stamp(self.chain, self._clock())
+        return self._begin(run, stamped, head, journal.end.epoch, journal.started_at)
 
     async def append(
         self,
@@ -122,15 +127,20 @@ class MemoryStore:
             validation.check_evidence(run, entries, lease=lease, head=head, starts=starts)
         bodies = validation.encoded(run, entries, lease)
         head = head and stored(head).head
-        kept = self._find(run)
-        validation.check_append(kept.standing, after, lease)
+        stored_run = self._find(run)
+        # The order of the checks is part of the contract: the lease before `after`, both before
+        # the halts. The SQL stores refuse in the same order.
+        validation.check_append(stored_run.standing, after, lease)
         if starts or validation.has_starts(entries):
-            validation.check_halts(run, kept.row.head, self._halts.values())
+            validation.check_halts(run, stored_run.row.head, self._halts.values())
         epoch = lease.epoch if lease else None
         now = self._clock() if at is None else at
-        stamped = self._stamp(kept.standing, bodies, now, epoch)
-        holder = kept.row.holder if head is None or head.leased else ""
-        return self._grow(kept, stamped, head or kept.row.head, kept.row.epoch, holder)
+        stamped = self._stamp(stored_run.standing, bodies, now, epoch)
+        # A head that is not `leased` gives the lease back with the same append.
+        holder = stored_run.row.holder if head is None or head.leased else ""
+        return self._grow(
+            stored_run, stamped, head or stored_run.row.head, stored_run.row.epoch, holder
+        )
 
     async def take(
         self,
@@ -145,23 +155,24 @@ class MemoryStore:
         await self._turn()
         epoch = validation.taken_epoch(run, entries, holder)
         bodies = validation.encoded_taking(run, entries, holder)
-        head, counted = stored(head).head, validation.limits_on(head, limits)
-        kept = self._find(run)
-        alive = self._is_alive(kept.row.holder)
+        head, run_limits = stored(head).head, validation.limits_on(head, limits)
+        stored_run = self._find(run)
+        alive = self._is_alive(stored_run.row.holder)
         validation.check_take(
-            kept.standing, after=after, holder=holder, epoch=epoch, alive=alive
+            stored_run.standing, after=after, holder=holder, epoch=epoch, alive=alive
         )
         if validation.has_starts(entries):
-            validation.check_halts(run, kept.row.head, self._halts.values())
-        validation.check_room(kept.standing, holder, counted, partial(self._held, run))
-        stamped = self._stamp(kept.standing, bodies, self._clock(), epoch)
-        appended = self._grow(kept, stamped, head, epoch, holder if head.leased else "")
+            validation.check_halts(run, stored_run.row.head, self._halts.values())
+        validation.check_room(stored_run.standing, holder, run_limits, partial(self._held, run))
+        stamped = self._stamp(stored_run.standing, bodies, self._clock(), epoch)
+        appended = self._grow(stored_run, stamped, head, epoch, holder if head.leased else "")
         return Lease(run=run, holder=holder, epoch=epoch), appended
 
     async def read(
         self, run: RunId, *, after: Seq = START, limit: int | None = None
     ) -> Sequence[Record]:
         pairs = await self.lines(run, after=after, limit=limit)
+        # The chain of the part that is read starts with the hash of the entry before it.
         previous = self._runs[run].lines[after - 1][1] if after and pairs else None
         lines = self.chain.verified(run, pairs, after=after, previous=previous)
         return decode_lines(run, lines, after=after)
@@ -171,8 +182,8 @@ class MemoryStore:
     ) -> Sequence[tuple[bytes, bytes]]:
         await self._turn()
         validation.check_stretch(after, limit)
-        kept = self._find(run).lines
-        return kept[after:] if limit is None else kept[after : after + limit]
+        pairs = self._find(run).lines
+        return pairs[after:] if limit is None else pairs[after : after + limit]
 
     async def row(self, run: RunId) -> RunRow:
         await self._turn()
@@ -181,17 +192,18 @@ class MemoryStore:
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
         await self._turn()
         validation.check_snapshot(snapshot)
-        kept = self._find(run)
-        if kept.snapshot is None or kept.snapshot.seq <= snapshot.seq:
-            kept.snapshot = snapshot
+        stored_run = self._find(run)
+        if stored_run.snapshot is None or stored_run.snapshot.seq <= snapshot.seq:
+            stored_run.snapshot = snapshot
 
     async def load_snapshot(self, run: RunId) -> Snapshot | None:
         await self._turn()
-        kept = self._find(run)
-        found = kept.snapshot
-        if found is None or not 0 < found.seq <= len(kept.lines):
+        stored_run = self._find(run)
+        # A snapshot is only a cache. One whose hash is not that of the journal is ignored.
+        snapshot = stored_run.snapshot
+        if snapshot is None or not 0 < snapshot.seq <= len(stored_run.lines):
             return None
-        return found if kept.lines[found.seq - 1][1] == found.hash else None
+        return snapshot if stored_run.lines[snapshot.seq - 1][1] == snapshot.hash else None
 
     async def drop_snapshots(self, run: RunId) -> None:
         await self._turn()
@@ -199,12 +211,14 @@ class MemoryStore:
 
     async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
         await self._turn()
-        lasts = validation.check_beat(holder, ttl, lag)
+        ttl_micros = validation.check_beat(holder, ttl, lag)
         now = self._clock()
-        self._beats[holder] = _Beat(at=now, ttl=lasts, lag=lag)
+        self._beats[holder] = _Beat(at=now, ttl=ttl_micros, lag=lag)
         for name, beat in tuple(self._beats.items()):
             if beat.at - beat.ttl >= now and name != holder:
-                del self._beats[name]  # from before the clock was set back
+                # Its beat lies further ahead than its `ttl`: the clock was set back. Without
+                # this the dead holder would count as alive when the clock gets there again.
+                del self._beats[name]
 
     async def rest(self, holder: str) -> None:
         await self._turn()
@@ -221,31 +235,40 @@ class MemoryStore:
         if query.cursor:
             if RunId(query.cursor) not in self._runs:
                 raise CursorRefused(query.cursor)
+            # Runs are numbered in order of creation and never deleted. So "older than the last
+            # run of the previous page" stays a stable position whatever is created meanwhile.
             before = self._runs[RunId(query.cursor)].number
-        found = [
-            kept.row
-            for kept in reversed(self._runs.values())
-            if kept.number < before and _fits(kept.row, query)
+        rows = [
+            stored_run.row
+            for stored_run in reversed(self._runs.values())
+            if stored_run.number < before and _fits(stored_run.row, query)
         ]
-        items = tuple(found[:limit])
-        return Page(items=items, cursor=items[-1].run if len(found) > len(items) else "")
+        items = tuple(rows[:limit])
+        return Page(items=items, cursor=items[-1].run if len(rows) > len(items) else "")
 
     async def usage(self, owner: str, *, since: Micros, sizes: bool = True) -> Usage:
         await self._turn()
         validation.check_text("owner", owner)
-        theirs = [kept for kept in self._runs.values() if kept.row.head.owner == owner]
-        recent = [kept.row.head for kept in theirs if kept.row.started_at >= since]
+        owned = [
+            stored_run
+            for stored_run in self._runs.values()
+            if stored_run.row.head.owner == owner
+        ]
+        recent_heads = [
+            stored_run.row.head for stored_run in owned if stored_run.row.started_at >= since
+        ]
         return Usage(
-            open_runs=sum(kept.row.head.phase not in TERMINAL for kept in theirs),
-            runs=len(recent),
-            cost=sum(head.cost for head in recent),
-            tokens=sum(head.tokens for head in recent),
-            stored_bytes=sum(len(line) for kept in theirs for line, _ in kept.lines) * sizes,
+            open_runs=sum(stored_run.row.head.phase not in TERMINAL for stored_run in owned),
+            runs=len(recent_heads),
+            cost=sum(head.cost for head in recent_heads),
+            tokens=sum(head.tokens for head in recent_heads),
+            stored_bytes=sum(len(line) for stored_run in owned for line, _ in stored_run.lines)
+            * sizes,
         )
 
     async def counts(self) -> Mapping[Phase, int]:
         await self._turn()
-        return Counter(kept.row.head.phase for kept in self._runs.values())
+        return Counter(stored_run.row.head.phase for stored_run in self._runs.values())
 
     async def drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
         await self._turn()
@@ -253,19 +276,19 @@ class MemoryStore:
         validation.check_agents(agents)
         return [
             run
-            for run, kept in self._runs.items()
-            if kept.row.head.phase in DRIVABLE
-            and not self._is_alive(kept.row.holder)
-            and (not agents or kept.row.head.agent in agents)
+            for run, stored_run in self._runs.items()
+            if stored_run.row.head.phase in DRIVABLE
+            and not self._is_alive(stored_run.row.holder)
+            and (not agents or stored_run.row.head.agent in agents)
         ][:limit]
 
     async def due(self, *, limit: int) -> Sequence[RunId]:
         await self._turn()
         limit, now = validation.bounded(limit), self._clock()
         waiting = (
-            (kept.row.head.wake_at, kept.number, run)
-            for run, kept in self._runs.items()
-            if kept.row.head.wake_at is not None and kept.row.head.wake_at <= now
+            (stored_run.row.head.wake_at, stored_run.number, run)
+            for run, stored_run in self._runs.items()
+            if stored_run.row.head.wake_at is not None and stored_run.row.head.wake_at <= now
         )
         return [run for _, _, run in sorted(waiting)[:limit]]
 
@@ -278,9 +301,9 @@ class MemoryStore:
     async def lift(self, scope: str) -> bool:
         await self._turn()
         validation.check_text("scope", scope)
-        lifted = self._halts.pop(scope, None) is not None
+        removed = self._halts.pop(scope, None) is not None
         self._watchers.tell([(LATCHES, START)])
-        return lifted
+        return removed
 
     async def halts(self) -> Sequence[Halt]:
         await self._turn()
@@ -301,8 +324,8 @@ class MemoryStore:
         await checkpoint()
 
     async def _turn(self) -> None:
-        # Every method yields once, before it looks: races between tasks are as real here as
-        # with a store that has to wait for a disk.
+        # Every method yields once, before it reads anything. So tasks race for this store as
+        # they race for one that waits for a disk, and tests on it find the same bugs.
         await checkpoint()
         if self._closed:
             raise StoreClosed("memory")
@@ -314,7 +337,9 @@ class MemoryStore:
             raise RunNotFound(run) from None
 
     def _held(self, but: RunId, scope: str) -> int:
-        rows = (kept.row for kept in self._runs.values() if kept.row.run != but)
+        rows = (
+            stored_run.row for stored_run in self._runs.values() if stored_run.row.run != but
+        )
         return sum(
             bool(covering({scope: 1}, row.head)) and self._is_alive(row.holder) for row in rows
         )

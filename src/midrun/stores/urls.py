@@ -1,4 +1,4 @@
-"""Addresses of stores: `memory://`, `sqlite:///runs.db`, `postgresql://host/database`."""
+"""Open a store by its address: `memory://`, `sqlite:///runs.db`, `postgresql://host/db`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from midrun.stores.memory import MemoryStore
 from midrun.stores.sqlite.store import SqliteStore
 
 CLOSE_S: Final = 10.0
-"""How long a store that nobody wants any more may take to be closed."""
+"""The longest time to close a store whose opening was cancelled."""
 
 
 async def open_store(
@@ -26,16 +26,16 @@ async def open_store(
 ) -> Store:
     """Open the store at `url`.
 
-    After `sqlite:` three slashes are followed by a relative path, four by `/`. What follows
-    `postgresql:` is libpq's: hosts, database, and settings such as `?sslmode=verify-full`.
-    Postgres has a clock of its own, which all its processes share; a `clock` that is not the
-    machine's is a test's, and counts instead. With a `key` the chains are made with it; a store
-    has one from its beginning, and the same for ever, or none.
+    After `sqlite:` three slashes are followed by a relative path, four by an absolute one. A
+    `postgresql:` address is passed to libpq: hosts, database, and settings such as
+    `?sslmode=verify-full`. Postgres has a clock of its own that all its processes share; a
+    `clock` other than the machine's replaces it, for tests. With a `key` the hash chains are
+    keyed. A store has its key from the beginning and keeps it, or it has none.
 
     Raises:
-        StoreUnreachable: there is no such kind of store, or no path; or nobody answers there.
-        StoreForeign, StoreDamaged, StoreBusy, StoreFull: what it turned out to be.
-        StoreKeyRefused: it was made with another key, or with none.
+        StoreUnreachable: no such kind of store, no path, or no answer.
+        StoreForeign, StoreDamaged, StoreBusy, StoreFull: the state it was found in.
+        StoreKeyRefused: it was created with another key, or with none.
         Misconfigured: the package for it is not installed, or the key is too short.
     """
     try:
@@ -46,7 +46,7 @@ async def open_store(
         case "memory":
             return MemoryStore(clock=clock, key=key)
         case "sqlite" if ":memory:" in url:
-            raise StoreUnreachable(url, "use memory://, which keeps nothing")
+            raise StoreUnreachable(url, "use memory:// for a store that is not kept")
         case "sqlite" if not parts.netloc and len(parts.path) > 1:
             path = Path(unquote(parts.path[1:]))
             return await _open_file(
@@ -60,26 +60,28 @@ async def open_store(
 
 
 async def _open_file(make: Callable[[], SqliteStore]) -> SqliteStore:
-    """Open a file aside; whoever is cancelled meanwhile leaves nothing open."""
-    made: list[SqliteStore | StoreError | Misconfigured] = []
+    """Open a SQLite file in a thread; close it if the caller is cancelled."""
+    results: list[SqliteStore | StoreError | Misconfigured] = []
 
-    async def aside() -> None:
+    async def open_in_thread() -> None:
         try:
-            made.append(await anyio.to_thread.run_sync(make))
+            results.append(await anyio.to_thread.run_sync(make))
         except (StoreError, Misconfigured) as error:
-            made.append(error)  # not as a group of one
+            results.append(error)  # raised below: a task group would wrap it in a group
 
     try:
-        # In a task of its own: asyncio's own cancellation would not wait for the thread.
+        # In a child task: the task group waits for the thread even if the caller is cancelled.
+        # A plain await would be abandoned by asyncio's own cancellation, and the store that the
+        # thread is opening would never be closed.
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(aside)
+            tasks.start_soon(open_in_thread)
     except BaseException:
         with anyio.move_on_after(CLOSE_S, shield=True):
-            for store in made:
+            for store in results:
                 if isinstance(store, SqliteStore):
                     await store.close()
         raise
-    (store,) = made
+    (store,) = results
     if isinstance(store, Exception):
         raise store
     return store
@@ -89,7 +91,7 @@ async def _open_postgres(
     url: str, durability: Durability, clock: Clock | None, key: bytes | None
 ) -> Store:
     try:
-        from midrun.stores.postgres.store import PostgresStore  # noqa: PLC0415 - only who uses it pays
+        from midrun.stores.postgres.store import PostgresStore  # noqa: PLC0415 - psycopg is optional
     except ImportError as error:
         raise Misconfigured("postgresql://", f"install midrun[postgres] ({error})") from error
     return await PostgresStore.open(url, durability=durability, clock=clock, key=key)

@@ -1,11 +1,16 @@
-"""What every store must refuse, and how it stamps what it accepts: pure, shared by all of them.
+"""The rules that every store enforces, as pure functions.
 
-A store calls what checks and encodes its arguments before its transaction, so that nothing can
-go wrong after its first write for reasons of content; and the rest inside it, with what it has
-read there. So the order of refusals and the bytes are the same wherever a journal is kept.
+A store calls the first half of them before its transaction: they check and encode the
+arguments, so that nothing can fail for its content after the first write. It calls the second
+half inside the transaction with the row that it has read there: they compare lease, seq, halts
+and limits, and stamp the lines. Because all stores share these functions, they refuse in the
+same order and store the same bytes.
 
-Here and in the stores, what every append makes has `gc=False`: nothing in it can lead back to
-it, and in a crowd the collector would look at hundreds of them again and again.
+The last part checks journals that are brought in from another store (`Store.adopt`).
+
+Structs that every append creates have `gc=False`, here and in the stores. They cannot be part
+of a reference cycle, and with many appends at once the garbage collector would traverse
+hundreds of them again and again.
 """
 
 import re
@@ -44,7 +49,7 @@ from midrun.errors import (
 from midrun.ports.store import Appended, Halt, Lease, Query, RunRow, Snapshot, covering
 from midrun.ports.write_permissions import CLOSINGS, PERSONAL, UNLEASED
 
-# Heads and rows as they are stored. What cannot be is refused before anything is written.
+# ── Heads and rows in their stored form ──────────────────────────────────────────────────
 
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _DECODER: Final = msgspec.json.Decoder(Head)
@@ -54,65 +59,67 @@ INDEXED: Final = (
     *("phase", "agent", "thread", "parent", "owner", "attention", "wake_at"),
     "labels",
 )
-"""The fields of a head that the SQL stores keep in columns, too."""
+"""The fields of a head that the SQL stores also keep in columns, for lists."""
 
 ROW_COLUMNS: Final = 8
-"""How many columns `row_of` takes; those that are indexed come after them."""
+"""The number of columns that `build_row` takes. The indexed columns follow them."""
 
 
 class StoredHead(Struct, frozen=True, gc=False):
-    """A head exactly as it will be read back, and the bytes that say it."""
+    """A head exactly as it will be read back, with its stored bytes."""
 
     head: Head
     body: bytes
 
 
 def stored(head: Head) -> StoredHead:
-    """Return `head` as every store keeps it.
+    """Encode `head` for a store.
 
     Raises:
-        NotJson: a field of it has no place in a store; `path` names it.
+        NotJson: a field cannot be stored; `path` names it.
     """
     try:
         body = _ENCODER.encode(head)
-        back = _DECODER.decode(body)
+        # The head is decoded again and compared. A field of a wrong type, an int in place of a
+        # str, say, would encode without complaint and come back different or not at all.
+        decoded = _DECODER.decode(body)
     except (TypeError, ValueError) as error:
         raise NotJson(f"$.head{_culprit(head)}", str(error)) from None
-    if back != head:
+    if decoded != head:
         raise NotJson(f"$.head{_culprit(head)}", "a value of another type")
-    for number in (back.asks, back.step, back.wake_at or 0):
+    for number in (decoded.asks, decoded.step, decoded.wake_at or 0):
         if not -INTEGER_MAX <= number <= INTEGER_MAX:
             raise NotJson(f"$.head{_culprit(head)}", f"integer beyond ±{INTEGER_MAX}")
-    return StoredHead(back, body)
+    return StoredHead(decoded, body)
 
 
 def stored_first(head: Head) -> StoredHead:
-    """Return the head of a new run as every store keeps it.
+    """Encode the head of a new run for a store.
 
     Postgres cannot index more than about 2,700 bytes, so the names of a new run are bounded in
     every store. A run that a store already has keeps its names and goes on.
 
     Raises:
-        NotJson: a field of it has no place in a store.
+        NotJson: a field cannot be stored.
         TooLarge: a name is longer than `NAME_MAX_CHARS`; `path` names it.
     """
-    kept = stored(head)
+    encoded_head = stored(head)
     names = {name: getattr(head, name) for name in ("agent", "thread", "parent", "owner")}
     names |= {f"labels[{number}]": label for number, label in enumerate(head.labels)}
     for field, name in names.items():
         if len(name) > NAME_MAX_CHARS:
             raise TooLarge(f"$.head.{field}", len(name), NAME_MAX_CHARS)
-    return kept
+    return encoded_head
 
 
 def read_head(body: bytes) -> Head:
-    """Return the head that `body` says.
+    """Decode a stored head.
 
     Raises:
-        msgspec.MsgspecError: nobody stored it like that.
+        msgspec.MsgspecError: the bytes are not a head.
     """
-    if not isinstance(body, bytes):  # where a page was torn there may be nothing at all
-        raise msgspec.ValidationError(f"a head of type {type(body).__name__}")
+    if not isinstance(body, bytes):  # a damaged page may yield NULL
+        raise msgspec.ValidationError(f"head must be bytes, got {type(body).__name__}")
     return _DECODER.decode(body)
 
 
@@ -126,7 +133,7 @@ def row_of(
     started_at: Micros,
     changed_at: Micros,
 ) -> RunRow:
-    """Return a row from its columns, in the order in which the stores' queries name them."""
+    """Build a row from its columns, in the order of the stores' queries."""
     return RunRow(
         run=run,
         head=read_head(head),
@@ -140,23 +147,27 @@ def row_of(
 
 
 def index_of(values: Sequence[object]) -> dict[str, object]:
-    """Return the indexed columns of a run by name; queries name them in that order."""
+    """Return indexed columns by name, given in the order of the queries."""
     return dict(zip(INDEXED, values, strict=True))
 
 
 def _culprit(head: Head) -> str:
-    """Return the field that cannot be stored, as the end of a path."""
+    """Return the path suffix of the field that cannot be stored."""
+    # The encoder's own message does not always name the field. Each field is tried alone, which
+    # is slow but happens only on the way to an error.
     for name in Head.__struct_fields__:
-        held = getattr(head, name)
+        value = getattr(head, name)
         try:
-            back = _DECODER.decode(_ENCODER.encode({"phase": Phase.QUEUED, name: held}))
+            decoded = _DECODER.decode(_ENCODER.encode({"phase": Phase.QUEUED, name: value}))
         except (TypeError, ValueError):
             return f".{name}"
-        number = held if type(held) is int else 0
-        if getattr(back, name) != held or not -INTEGER_MAX <= number <= INTEGER_MAX:
+        number = value if type(value) is int else 0
+        if getattr(decoded, name) != value or not -INTEGER_MAX <= number <= INTEGER_MAX:
             return f".{name}"
     return ""
 
+
+# ── Checks and stamps of a write ─────────────────────────────────────────────────────────
 
 STARTS: Final = frozenset(transitions.STARTS)
 SCOPES: Final = ("agent", "label", "run")
@@ -164,7 +175,11 @@ ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Standing(Struct, frozen=True, kw_only=True, gc=False):
-    """Where a run stands inside a write transaction: what the write must agree with."""
+    """The columns of a run's row that a write is compared with.
+
+    `epoch` and `holder` fence off old leases, `seq` detects a conflict, `hash` and `at` are
+    continued by the next line.
+    """
 
     run: RunId
     seq: Seq
@@ -175,52 +190,57 @@ class Standing(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Stamped(Struct, frozen=True, kw_only=True, gc=False):
-    """Lines with their hashes, ready to be stored, and the head that they lead to."""
+    """Lines with their hashes, and the end of the journal after them."""
 
     lines: tuple[tuple[bytes, bytes], ...]
     appended: Appended
 
 
 def nothing_yet(run: RunId, chain: Chain) -> Standing:
-    """Return where a run stands that does not exist."""
+    """Return the version of a run that does not exist yet."""
     return Standing(
         run=run, seq=START, hash=chain.first(run), at=Micros(0), epoch=Epoch(0), holder=""
     )
 
 
 def check_id(run: RunId) -> None:
-    """Refuse to look for what cannot be there."""
+    """Refuse to look up an id that no run can have."""
     if not ID.fullmatch(run):
         raise RunNotFound(run)
 
 
 def check_new_id(run: RunId) -> None:
-    """Refuse an id that would not fit into an address."""
+    """Refuse an id that would not fit into a URL."""
     if not ID.fullmatch(run):
-        raise ValueError(f"run id {run[:80]!r}: use 1 to 64 letters, digits, - and _")
+        raise ValueError(
+            f"run id must have 1 to 64 letters, digits, '-' or '_', got {run[:80]!r}"
+        )
 
 
 def encoded_start(
     run: RunId, entries: Sequence[Entry], limits: Limits = DEFAULT
 ) -> list[bytes]:
-    """Return the bodies of a new journal, which begins with the run's start."""
+    """Encode the entries of a new journal; the first is a `RunStarted`."""
     check_new_id(run)
     if not entries or not isinstance(entries[0], RunStarted):
-        raise ValueError(f"run {run}: a journal begins with RunStarted")
+        raise ValueError(f"Cannot create run {run}: the first entry must be RunStarted.")
     return encoded(run, entries, None, limits)
 
 
 def encoded(
     run: RunId, entries: Sequence[Entry], lease: Lease | None, limits: Limits = DEFAULT
 ) -> list[bytes]:
-    """Return the bodies of `entries` if this writer may append them."""
+    """Encode `entries` if this writer may append them."""
     if not entries:
-        raise ValueError(f"run {run}: nothing to append")
+        raise ValueError(f"Cannot append to run {run}: entries must not be empty.")
     if lease is not None and lease.run != run:
-        raise ValueError(f"run {run}: the lease is one of run {lease.run}")
+        raise ValueError(f"Cannot append to run {run}: the lease is for run {lease.run}.")
     bodies = []
     for entry in entries:
         kind = type(entry)
+        # A driver (with a lease) may not write entries that only people decide. A control
+        # (without one) may write only requests of people and the entries that follow from them
+        # at once. `LeaseTaken` is written by `Store.take_lease` alone.
         if kind is LeaseTaken or (kind in PERSONAL if lease else kind not in UNLEASED):
             raise KindRefused(run, kind.__name__, "driver" if lease else "control")
         bodies.append(encode_entry(entry, limits))
@@ -230,7 +250,7 @@ def encoded(
 def encoded_taking(
     run: RunId, entries: Sequence[Entry], holder: str, limits: Limits = DEFAULT
 ) -> list[bytes]:
-    """Return the bodies of what a new lease holder appends; the first names the epoch."""
+    """Encode the entries of a new lease holder; the first names the epoch."""
     lease = Lease(run=run, holder=holder, epoch=taken_epoch(run, entries, holder))
     first, *rest = entries
     bodies = encoded(run, rest, lease, limits) if rest else []
@@ -238,10 +258,13 @@ def encoded_taking(
 
 
 def taken_epoch(run: RunId, entries: Sequence[Entry], holder: str) -> Epoch:
-    """Return the epoch that `entries` take."""
+    """Return the epoch that the `LeaseTaken` at the start of `entries` takes."""
     first = entries[0] if entries else None
     if not holder or not isinstance(first, LeaseTaken) or first.holder not in {"", holder}:
-        raise ValueError(f"run {run}: a lease is taken with a LeaseTaken by its holder")
+        raise ValueError(
+            f"Cannot take the lease of run {run}: the first entry must be a LeaseTaken of the"
+            " same holder."
+        )
     check_text("holder", holder)
     return first.epoch
 
@@ -254,9 +277,12 @@ def check_evidence(
     head: Head | None,
     starts: bool,
 ) -> None:
-    """Refuse an append that must say what it depends on and does not; a bug in the caller."""
+    """Refuse an append without `after` whose entries depend on the state of the run."""
     if lease is None or head is not None or starts:
-        raise ValueError(f"run {run}: only a lease holder's evidence may leave `after` out")
+        raise ValueError(
+            f"Cannot append to run {run} without `after`: a lease is needed, and neither a"
+            " head nor starts."
+        )
     for entry in entries:
         if type(entry) not in CLOSINGS:
             writer = "driver that leaves `after` out"
@@ -264,12 +290,16 @@ def check_evidence(
 
 
 def has_starts(entries: Iterable[Entry]) -> bool:
-    """Tell whether something leaves the process after `entries`: whether latches matter."""
+    """Tell whether one of `entries` starts a call: then the halts are checked."""
     return not STARTS.isdisjoint(map(type, entries))
 
 
 def check_append(standing: Standing, after: Seq | None, lease: Lease | None) -> None:
-    """Refuse an append under a lease that is not in force, or after something unseen."""
+    """Refuse an append under an old lease or after a conflicting entry."""
+    # The fence. The row's epoch grows by one with every lease, so an epoch that differs belongs
+    # to a lease that was replaced. An equal epoch with another holder (the empty one) was given
+    # back. This comes first: a driver that lost its run must learn that, not that it should
+    # read on.
     if lease is not None and (lease.epoch != standing.epoch or lease.holder != standing.holder):
         raise StaleEpoch(standing.run, lease.epoch, standing.epoch)
     if after is not None and after != standing.seq:
@@ -279,48 +309,53 @@ def check_append(standing: Standing, after: Seq | None, lease: Lease | None) -> 
 def check_take(
     standing: Standing, *, after: Seq, holder: str, epoch: Epoch, alive: bool
 ) -> None:
-    """Refuse a lease that somebody else holds; `alive` is whether the present holder is."""
+    """Refuse a lease while another holder is alive."""
     if alive and standing.holder not in {"", holder}:
         raise LeaseHeld(standing.run, standing.holder)
     if after != standing.seq:
         raise SeqConflict(standing.run, after, standing.seq)
+    # `after` matches, so the caller has read every `LeaseTaken`. A wrong epoch is a bug in it.
     if epoch != standing.epoch + 1:
-        raise ValueError(f"run {standing.run}: the next epoch is {standing.epoch + 1}")
+        raise ValueError(
+            f"Cannot take the lease of run {standing.run}: epoch must be"
+            f" {standing.epoch + 1}, got {epoch}."
+        )
 
 
 def check_halts(run: RunId, head: Head, halts: Iterable[Halt]) -> None:
-    """Refuse a start that a latch forbids."""
+    """Refuse a start that one of `halts` forbids."""
     for halt in halts:
         if halt.covers(run, head.agent, head.labels):
             raise HaltInForce(run, halt.scope, halt.reason, halt.by)
 
 
 def limits_on(head: Head, limits: Mapping[str, int] | None) -> dict[str, int]:
-    """Return the limits that a run with this head counts for, if they are any."""
-    found = covering(limits, head)
-    for scope, most in found.items():
-        bounded(most, at_least=1)
+    """Return the limits that a run with this head counts for; check their values."""
+    selected = covering(limits, head)
+    for scope, limit in selected.items():
+        bounded(limit, at_least=1)
         check_text("scope", scope)
-    return found
+    return selected
 
 
 def check_room(
     standing: Standing, holder: str, limits: Mapping[str, int], held: Callable[[str], int]
 ) -> None:
-    """Refuse one more where there are enough; `held` counts the other runs of a scope.
+    """Refuse a lease if one of `limits` is reached.
 
-    Only those count whose holder is alive. What is the holder's own has its place.
+    `count_held` counts the other runs of a scope. Only runs with a live holder count. A holder
+    that takes its own run again needs no new place.
     """
-    for scope, most in limits.items():
-        if standing.holder != holder and held(scope) >= most:
-            raise NoRoom(standing.run, scope, most)
+    for scope, limit in limits.items():
+        if standing.holder != holder and held(scope) >= limit:
+            raise NoRoom(standing.run, scope, limit)
 
 
 def check_scope(scope: str) -> None:
-    """Refuse a latch that would hold nothing."""
+    """Refuse a halt whose scope covers no run."""
     kind, _, name = scope.partition(":")
     if scope != "all" and not (kind in SCOPES and name):
-        raise ValueError(f"scope {scope!r}: use all, agent:NAME, label:LABEL or run:ID")
+        raise ValueError(f"scope must be all, agent:NAME, label:LABEL or run:ID, got {scope!r}")
 
 
 def stamp(
@@ -331,7 +366,9 @@ def stamp(
     now: Micros,
     epoch: Epoch | None,
 ) -> Stamped:
-    """Give each body its place, its time and its hash. Time never runs backwards in a run."""
+    """Give each body its seq, its time and its hash."""
+    # Time never runs backwards within a run, even if the clock was set back or the last entry
+    # was written by a process whose clock is ahead.
     at = max(now, standing.at)
     seq, link = standing.seq, standing.hash
     lines = []
@@ -344,82 +381,84 @@ def stamp(
 
 
 def check_text(name: str, text: str) -> None:
-    """Refuse text that is not Unicode, which no store could keep."""
+    """Refuse text that is not valid Unicode, which no store can keep."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{name}: lone surrogate at character {error.start}") from None
+        raise ValueError(
+            f"{name} must be valid Unicode, got a lone surrogate at character {error.start}"
+        ) from None
 
 
 def check_holder(holder: str) -> None:
-    """Refuse a name that nobody can have; the empty one stands for nobody."""
+    """Refuse an empty holder; in a row it means that the lease is free."""
     if not holder:
-        raise ValueError("holder: it is empty, which stands for nobody")
+        raise ValueError("holder must not be empty")
     check_text("holder", holder)
 
 
 def check_halt(halt: Halt) -> None:
-    """Refuse a latch that would hold nothing, or that cannot be stored."""
+    """Refuse a halt that covers no run or cannot be stored."""
     check_scope(halt.scope)
     for name in ("scope", "by", "reason"):
         check_text(name, getattr(halt, name))
 
 
 def check_snapshot(snapshot: Snapshot) -> None:
-    """Refuse a snapshot of what cannot be an entry."""
+    """Refuse a snapshot at a seq that no entry can have."""
     if not START < snapshot.seq <= INTEGER_MAX:
-        raise ValueError(f"snapshot: seq {snapshot.seq} is no entry's")
+        raise ValueError(f"snapshot.seq must be 1 or more, got {snapshot.seq}")
 
 
 def opened(chain: Chain, snapshot: Snapshot) -> Snapshot | None:
-    """Return a stored snapshot as it was saved, unless somebody without the key made it."""
+    """Return a stored snapshot; None if its seal does not match the key."""
     body = chain.opened(snapshot.hash, snapshot.body)
     return None if body is None else Snapshot(seq=snapshot.seq, hash=snapshot.hash, body=body)
 
 
 def check_stretch(after: Seq, limit: int | None) -> None:
-    """Refuse to read from before the beginning, or less than nothing."""
+    """Refuse a read with a negative `after` or `limit`."""
     if after < START or (limit is not None and limit < 0):
-        raise ValueError(f"after {after}, limit {limit}: neither may be negative")
+        raise ValueError(f"after and limit must not be negative, got {after} and {limit}")
 
 
 def bounded(limit: int, *, at_least: int = 0) -> int:
-    """Return a `limit` of a list that every store can count to."""
+    """Return `limit`, reduced to the greatest number that every store can count to."""
     if limit < at_least:
-        raise ValueError(f"limit {limit}: use {at_least} or more")
+        raise ValueError(f"limit must be {at_least} or more, got {limit}")
     return min(limit, INTEGER_MAX - 1)
 
 
 def check_beat(holder: str, ttl: timedelta, lag: float) -> int:
-    """Return for how many microseconds a beat is good, if it is one."""
+    """Check a heartbeat; return its `ttl` in microseconds."""
     check_holder(holder)
     micros = ttl // timedelta(microseconds=1)
     if not 0 <= micros <= INTEGER_MAX:
-        raise ValueError(f"ttl {ttl}: neither negative nor beyond three centuries, please")
+        raise ValueError(f"ttl must be between 0 and about 285 years, got {ttl}")
     if not isfinite(lag):
-        raise ValueError(f"lag {lag}: not a number of seconds")
+        raise ValueError(f"lag must be a finite number of seconds, got {lag}")
     return micros
 
 
 def check_agents(agents: Iterable[str]) -> None:
-    """Refuse names that no agent can have."""
+    """Refuse agent names that are not valid Unicode."""
     for name in agents:
         check_text("agent", name)
 
 
 def is_fresh(now: Micros, beat_at: Micros, ttl: int) -> bool:
-    """Tell whether a holder that beat at `beat_at` is alive; the queries say the same.
+    """Tell whether a holder that beat at `beat_at` is alive; the SQL queries agree.
 
-    A beat from the future counts too, up to its `ttl`: the clock was set back, by little. One
-    from further ahead is nobody's word: whoever lives will beat again.
+    A beat from the future counts, too, up to its `ttl`: the clock was set back a little. A beat
+    from further ahead does not: a live holder will soon beat again.
     """
     return abs(now - beat_at) < ttl
 
 
 def page_limit(query: Query) -> int:
-    """Return how many runs `query` asks for, if a store can answer it.
+    """Check `query`; return the number of runs that it asks for.
 
-    The cursor of a page is the id of its last run: ids are random, so unlike a position in the
+    The cursor of a page is the id of its last run. Ids are random, so unlike a position in the
     list they do not reveal how many runs of other users there are.
     """
     for name in ("agent", "label", "thread", "parent", "owner", "decider"):
@@ -429,14 +468,14 @@ def page_limit(query: Query) -> int:
     return bounded(query.limit, at_least=1)
 
 
-# Adoption: lines of another store, checked as if an enemy had written them.
+# ── Adoption: lines of another store, which may have been forged ─────────────────────────
 
 
 class Adopted(Struct, frozen=True, kw_only=True):
-    """A journal that was found sound, ready to be stored byte for byte.
+    """A verified journal of another store, ready to be stored byte for byte.
 
-    `end` is where the lines end. The entry that says who brought them follows in the same
-    write, so that no reader ever sees them without it.
+    `last_version` is the version of the run after the lines. The entry that records the import
+    follows in the same transaction, so that no reader ever sees the lines without it.
     """
 
     lines: tuple[tuple[bytes, bytes], ...]
@@ -445,13 +484,13 @@ class Adopted(Struct, frozen=True, kw_only=True):
     imported: bytes  # the body of the entry
 
     def stamp(self, chain: Chain, now: Micros) -> Stamped:
-        """Return all lines, with the entry that records their import as the last."""
+        """Return all lines, followed by the entry that records their import."""
         last = stamp(self.end, [self.imported], chain=chain, now=now, epoch=None)
         return Stamped(lines=(*self.lines, *last.lines), appended=last.appended)
 
 
 def adopted(run: RunId, lines: Sequence[bytes], imported: RunImported, chain: Chain) -> Adopted:
-    """Return `lines` with the hashes that they have in a journal of `run` here.
+    """Verify `lines` and hash them as a journal of `run` in this store.
 
     Raises:
         JournalCorrupt: with the first seq that no midrun could have written so.
@@ -460,27 +499,31 @@ def adopted(run: RunId, lines: Sequence[bytes], imported: RunImported, chain: Ch
     """
     check_new_id(run)
     state, link, epoch = State(run=run), chain.first(run), Epoch(0)
-    plain = PLAIN.first(run)  # as the lines were chained where they came from
+    # Two chains run in parallel: the chain of this store, which may be keyed, and the plain
+    # one, whose hashes the exporter published and `RunImported` entries name.
+    plain = PLAIN.first(run)
     records: list[Record] = []
     hashed: list[tuple[bytes, bytes]] = []
     for seq, data in enumerate(lines, start=1):
         record = decode_line(data, run=run, seq=Seq(seq))
-        sound = _canonical(run, record, data)
+        canonical = _canonical(run, record, data)
         if records and record.at < records[-1].at:
             raise JournalCorrupt(run, seq, "it is older than the entry before it")
         if isinstance(record.entry, LeaseTaken):
             epoch = max(epoch, record.entry.epoch)
         check_import(run, record, plain)
+        # Folding the entry proves that it may follow: the driver will fold the same journal.
         state = _followed(state, record)
-        link, plain = chain.next(link, sound), PLAIN.next(plain, sound)
+        link, plain = chain.next(link, canonical), PLAIN.next(plain, canonical)
         records.append(record)
-        hashed.append((sound, link))
+        hashed.append((canonical, link))
     if not records:
         raise JournalCorrupt(run, 1, "a journal begins with RunStarted")
     if imported.head != plain.hex():
         raise ValueError(
             f"Cannot import run {run}: the entry names another head than that of the lines."
         )
+    # The import itself must be allowed after the last line, before anything is written.
     _followed(state, Record(seq=Seq(state.seq + 1), at=state.at, entry=imported))
     end = Standing(run=run, seq=state.seq, hash=link, at=records[-1].at, epoch=epoch, holder="")
     return Adopted(
@@ -489,14 +532,14 @@ def adopted(run: RunId, lines: Sequence[bytes], imported: RunImported, chain: Ch
 
 
 def _canonical(run: RunId, record: Record, data: bytes) -> bytes:
-    """Return the one line that says `record`, which must be what was brought."""
+    """Return the canonical line of `record`, which must equal the given line."""
     try:
-        sound = line_of(record)
+        canonical = line_of(record)
     except (NotJson, TooLarge) as refusal:
         raise JournalCorrupt(run, record.seq, str(refusal)) from None
-    if sound != data:
+    if canonical != data:
         raise JournalCorrupt(run, record.seq, "the line is not canonical")
-    return sound
+    return canonical
 
 
 def _followed(state: State, record: Record) -> State:
@@ -504,6 +547,7 @@ def _followed(state: State, record: Record) -> State:
         return fold(state.run, [record], state)
     except (JournalCorrupt, JournalTooNew):
         raise
-    except Exception as error:  # a fold relies on what only a sound journal has
+    # The fold assumes a valid journal and may fail in any way on a forged one.
+    except Exception as error:
         problem = f"{type(record.entry).__name__} cannot stand here: {type(error).__name__}"
         raise JournalCorrupt(state.run, record.seq, problem) from error

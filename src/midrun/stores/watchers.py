@@ -1,4 +1,14 @@
-"""Watchers: who wants to know that runs have grown, and what they have not heard yet."""
+"""Report grown runs to the watches that are open in this process.
+
+A store calls `Watchers.notify` after each commit, its own or one that it has detected in
+another process. Each open `ChangeWatch` keeps one number per run, the newest seq that its
+consumer has not seen. So a slow consumer misses intermediate steps but never the newest one,
+and its memory is bounded by the number of runs.
+
+The same commit can be reported twice: by the writer of this process and by the poller or
+listener that sees every commit of the store. `Watchers` therefore remembers the newest seq it
+has reported for the last `REMEMBERED_MAX_RUNS` runs and drops the repetition.
+"""
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
@@ -13,25 +23,28 @@ from midrun.ports.store import Change
 from midrun.stores.cross_thread import new_waiter, running_loop, wake
 
 REMEMBERED: Final = 4096
-"""How many runs' newest seqs are remembered so as not to tell the same thing twice."""
+"""The number of runs whose last reported seq is remembered."""
 
 IN_A_ROW: Final = 64
-"""How many changes a watcher is handed before others have their turn of the event loop."""
+"""The number of changes a consumer gets before other tasks get a turn of the event loop."""
 
 LATER_S: Final = 0.002
-"""How long what this process wrote itself is gathered: whoever it matters to knows already."""
+"""The time for which commits of this process are collected before a watch is woken.
+
+The driver of the run learns of its own append directly, so this delay costs it nothing.
+"""
 
 LATCHES: Final = RunId("")
-"""Stands in a change for the latches, which belong to no run."""
+"""The run id in a change that concerns the halts, which belong to no run."""
 
 
 class Watchers:
-    """Hands changes to every open watch; may be told from any thread."""
+    """Distribute changes to every open watch; callable from any thread."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._open: list[Watch] = []
-        self._told: OrderedDict[RunId, Seq] = OrderedDict()
+        self._told: OrderedDict[RunId, Seq] = OrderedDict()  # last reported seq, LRU order
 
     def __len__(self) -> int:
         return len(self._open)
@@ -43,22 +56,25 @@ class Watchers:
         held: Collection[RunId] = (),
         later: bool = False,
     ) -> None:
-        """Tell every watch, without waiting for any; what was told already is left out.
+        """Report `changes` to every watch, without waiting; leave out repetitions.
 
-        Somebody has the lease of the runs that are `held`. What can be told `later` waits a
-        moment for more of the same.
+        The runs in `held` have a live lease. With `delayed=True` a watch of this event loop is
+        woken after a short delay, so that several commits wake it once.
         """
+        # Read without the lock. A watch that is opened at this moment is owed only the commits
+        # that come after it.
         if not self._open:
             return
         with self._lock:
-            news = {run: seq for run, seq in changes if self._is_news(run, seq)}
+            fresh = {run: seq for run, seq in changes if self._is_news(run, seq)}
             watches = tuple(self._open)
-        if news:
+        if fresh:
             for watch in watches:
-                watch.tell(news, held, later=later and LATCHES not in news)
+                # A halt must take effect at once, so a batch with one is never delayed.
+                watch.tell(fresh, held, later=later and LATCHES not in fresh)
 
     def end(self) -> None:
-        """End every watch; the store is closing."""
+        """End every watch because the store is being closed."""
         with self._lock:
             watches = tuple(self._open)
         for watch in watches:
@@ -66,7 +82,7 @@ class Watchers:
 
     @contextmanager
     def joined(self) -> Iterator["Watch"]:
-        """Give a watch that hears of everything from now on."""
+        """Open a watch that receives every change from now on."""
         watch = Watch()
         with self._lock:
             self._open.append(watch)
@@ -89,26 +105,32 @@ class Watchers:
 
 
 class Watch(AsyncIterator[Change]):
-    """What one watcher has not heard yet: one number for each run, however slow it is."""
+    """The pending changes of one consumer: the newest seq of each run."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._news: dict[RunId, Seq] = {}
-        self._held: set[RunId] = set()  # of those in the news
+        self._held: set[RunId] = set()  # the pending runs that have a live lease
         self._waiter = new_waiter()
         self._in_a_row = 0
-        self._due = False  # to be woken in a moment
+        self._due = False  # a delayed wake-up is scheduled
         self._ended = False
 
     def tell(
         self, news: dict[RunId, Seq], held: Collection[RunId] = (), *, later: bool = False
     ) -> None:
-        """Add `news`; the newest seq of a run stands for the older ones."""
+        """Add changes; a newer seq of a run replaces an older one."""
         with self._lock:
             for run, seq in news.items():
                 if seq >= self._news.get(run, START):
                     self._news[run] = seq
                     (self._held.add if run in held else self._held.discard)(run)
+        # No wake-up can be lost here. `__anext__` creates its waiter under the lock and only if
+        # nothing is pending. So either it has seen the change that was added above, or
+        # `_waiter` is already the one it is about to await.
+        #
+        # The delay uses `call_later`, which is not thread-safe: from another thread the watch
+        # is woken at once.
         loop = self._waiter.get_loop()
         if not later or running_loop() is not loop:
             wake([self._waiter])
@@ -121,12 +143,14 @@ class Watch(AsyncIterator[Change]):
         wake([self._waiter])
 
     def end(self) -> None:
-        """Let the iteration end once everything was heard."""
+        """End the iteration once every pending change was delivered."""
         with self._lock:
             self._ended = True
         wake([self._waiter])
 
     async def __anext__(self) -> Change:
+        # Without this, a consumer with a long backlog would never suspend and would block the
+        # loop.
         self._in_a_row += 1
         if self._in_a_row > IN_A_ROW:
             self._in_a_row = 1

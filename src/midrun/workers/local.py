@@ -1,8 +1,18 @@
-"""The local engine: drives the runs of one store in this process, as many as there are.
+"""The local worker: drive the runs of one store in this process.
 
-It takes up what can be driven: runs that are started or resumed here, runs that another process
-has left, and, every now and then, whatever it finds. Fencing in the store makes it harmless
-that several processes do the same.
+Three sources lead to a run being started. The program itself: a run is started or resumed here
+(`handle_append`). The store's watch: another process has changed a run (`_handle_change`). And
+the *sweep*, once a second, which needs no notification: runs whose `wake_at` has passed, runs
+that are halted although their halt was removed, and drivable runs without a live holder,
+because their worker died or because a notification was lost. The sweep makes all other paths
+optional; they only make the worker faster.
+
+Every path ends in `start_drive`, which starts one task per run. The task takes the lease in the
+store and drives the run to its rest. Several workers may try the same run at once: taking the
+lease is compare-and-append, so one of them wins and the others stop.
+
+The whole worker runs inside a shielded scope. A cancellation of the program does not reach the
+runs before they were told to stand down: calls get their grace, and leases are given back.
 """
 
 import logging
@@ -47,23 +57,21 @@ from midrun.ports.model import Model
 from midrun.ports.store import Change, Query, Store
 from midrun.workers.concurrency_limits import Fleet, Room
 
-# What happens every second for as long as it lasts, and need not be said as often.
-
 EVERY_S: Final = 60.0
-"""How often it is said again that a newer midrun has made the store its own."""
+"""Seconds between two warnings that a newer midrun has upgraded the store."""
 
 
 class Seldom:
-    """Knows when it was last said that nothing more can be written here."""
+    """Rate-limit a log message that would otherwise repeat on every sweep."""
 
     def __init__(self) -> None:
         self._due = 0.0
 
     def level(self, error: MidrunError) -> int:
-        """Return at which level `error` is logged: a warning, unless that was said just now.
+        """Return the level for logging `error`: DEBUG if it was a warning recently.
 
-        All runs of a process meet a newer schema, again and again, and nothing but an upgrade
-        of the process ends it.
+        Only `StoreForeign` is throttled. Every run of the process meets a newer schema again
+        and again, and only an upgrade of the process ends it.
         """
         if not isinstance(error, StoreForeign):
             return logging.WARNING
@@ -75,26 +83,26 @@ class Seldom:
 
 
 FAR_SEQ: Final = Seq(2**53)
-"""Beyond every journal: of one that cannot be read, whatever is added to it."""
+"""A seq beyond every journal. It marks a run that is never tried again, whatever is added."""
 
 ENGINE: Final = Actor(name="system:engine", role="system")
 
 log = logging.getLogger("midrun")
 
 SWEEP_S: Final = 1.0
-"""How often it looks for runs that nobody told it of: the net under lost notifications."""
+"""Seconds between two sweeps: the longest delay after a lost notification."""
 
 MANY: Final = 256
-"""How many runs one look takes up."""
+"""The most runs that one query of a sweep returns."""
 
 LEAVE_S: Final = 15.0
-"""How long a shutdown waits for runs to be let go, beyond the grace of their calls."""
+"""The longest time a shutdown waits for the runs, beyond the grace of their calls."""
 
 
 class Local:
-    """Drives runs in this process while `running` is open."""
+    """Drive runs in this process while `running` is open."""
 
-    def __init__(  # noqa: PLR0913 - what a process has, one by one
+    def __init__(  # noqa: PLR0913 - the parts of a process, one by one
         self,
         store: Store,
         news: News,
@@ -119,11 +127,17 @@ class Local:
         name = f"p_{outside.ids()}"
         self._holder = Holder(store, name, ttl=outside.lease, on_fence=self._fence)
         self._drives: dict[RunId, Drive] = {}
+        # `_active_runs` is the superset: a run is in it from `start_drive` until its task ends.
+        # It enters `_run_loops` only when its journal was read and its loop exists.
         self._taken: set[RunId] = set()
-        self._left: set[RunId] = set()  # whose lease may still be ours: to be looked at again
-        self._broken: dict[RunId, Seq] = {}  # runs whose journal cannot be driven, at which seq
+        # Runs that a store error interrupted. Their lease may still belong to this process, so
+        # `list_drivable` does not list them while it is alive; the sweep tries them once more.
+        self._left: set[RunId] = set()
+        # Runs that cannot be driven, with the seq at which that was found. They are tried
+        # again when their journal grows beyond it.
+        self._broken: dict[RunId, Seq] = {}
         self._empty = anyio.Event()
-        self._look = Bell()  # rung when there is room again
+        self._look = Bell()  # starts the next sweep early: a limit has a free place
         self._seldom = Seldom()
         self._leave = anyio.Event()
         self._leaving = False
@@ -132,11 +146,13 @@ class Local:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Drive whatever can be driven; on the way out, stand down from everything.
+        """Drive runs while the context is open; stand down on exit.
 
-        However the context is left: a cancellation of what is around it does not reach the runs
-        before they have been told.
+        A cancellation from outside does not reach the runs before they were told to stand down.
         """
+        # The worker runs in a task of its own inside this group. The group waits for its end
+        # even if the body was cancelled, and the shield in that task keeps the cancellation
+        # out.
         async with anyio.create_task_group() as outer:
             await outer.start(self._live, outer.cancel_scope)
             try:
@@ -181,11 +197,13 @@ class Local:
                     tasks.cancel_scope.cancel()
                     with anyio.CancelScope(shield=True):
                         await user_tasks.leave()
+        # Without a request to stop, the group above has ended because foreign code cancelled
+        # one of its tasks. The body of `running` must not wait for a worker that is gone.
         if not self._leave.is_set():
-            around.cancel()  # others have cancelled a task of ours: nobody may wait on in there
+            around.cancel()
 
     def take_up(self, run: RunId, state: State | None = None) -> None:
-        """Drive `run` unless it is driven here already; `state` saves reading it."""
+        """Start a task that drives `run`, unless it has one; `state` saves a read."""
         if not (self._leaving or run in self._taken or run in self._broken):
             self._taken.add(run)
             self._tasks.start_soon(self._drive, run, state)
@@ -193,10 +211,11 @@ class Local:
     def _offer(
         self, run: RunId, head: Head, state: State | None = None, *, own: bool = False
     ) -> None:
-        """See to it that `run` is driven: here, or wherever who places runs says.
+        """Have `run` driven: here, or where the placement decides.
 
-        Where there is no room for it, it waits: for room, or for another process. But what is
-        our `own` has its place, and nobody else can take it while we are alive.
+        If a limit is reached, the run waits for a free place or for another process. A run
+        whose lease this process still holds (`own`) is always started: it already counts for
+        the limits, and no other process can take it while this one is alive.
         """
         if self._leaving or run in self._taken or run in self._room.strange:
             return
@@ -208,19 +227,20 @@ class Local:
             self.take_up(run, state)
 
     async def driven(self, run: RunId) -> None:
-        """Drive `run` here if that can be done, and return when it is not driven here."""
+        """Drive `run` if possible; return when it is not driven here."""
         with self._news.of(run) as bell:
             self.take_up(run)
+            # The end of a drive notifies the subscribers of the run, see `_drive_guarded`.
             while run in self._taken:
                 await bell.wait()
 
     def known(self, run: RunId) -> State | None:
-        """Return what a drive here has read of `run`, if there is one."""
+        """Return the state that a drive here has of `run`, if any."""
         drive = self._drives.get(run)
         return None if drive is None else drive.state
 
     def hear(self, run: RunId, state: State) -> None:
-        """Hear of what was just appended here, before the store's own word comes round."""
+        """Handle an append of this process, before the store's own notification arrives."""
         drive = self._drives.get(run)
         if drive is not None:
             drive.grew(state.seq)
@@ -234,34 +254,43 @@ class Local:
             await self._drive_once(run, state)
             if not self._leaving and self._may_go_on(run):
                 self._tasks.start_soon(self._consider, run)
+        # No further entry can repair this journal: the run is left alone for good.
         except (JournalCorrupt, JournalTooNew) as error:
             self._broken[run] = FAR_SEQ
-            log.error("run %s is not driven: %s", run, error)  # noqa: TRY400 - the text says it all
+            log.error("Cannot drive run %s: %s", run, error)  # noqa: TRY400 - a traceback adds nothing
         except NoRoom as refused:
+            # The store counts the runs of the whole fleet in the transaction that takes the
+            # lease. A place may have become free while its answer was on the way.
             if self._room.fill(refused):
                 self._look.ring()
         except StoreError as error:
             self._left.add(run)
-            log.log(self._seldom.level(error), "run %s is left for now: %s", run, error)
+            log.log(self._seldom.level(error), "Cannot drive run %s for now: %s", run, error)
         except Exception:
-            # A fault of ours in one run must not end the others of this process.
-            # It is tried again once somebody has added to its journal: cancelled it, say.
+            # A bug that one run triggers must not end the other runs of this process. The run
+            # is tried again when its journal grows: a person may cancel it, say.
             self._broken[run] = state.seq if (state := self.known(run)) else START
-            log.exception("run %s is not driven here for now", run)
+            log.exception("Cannot drive run %s until its journal grows", run)
         finally:
             self._drives.pop(run, None)
             self._taken.discard(run)
             if self._room.leave(run):
                 self._look.ring()
-            self._news.tell(run)  # nobody here knows it any more: look at the store
+            # Waiters that relied on the state of this drive have to read the store now.
+            self._news.tell(run)
             if self._leaving and not self._taken:
                 self._empty.set()
 
     def _may_go_on(self, run: RunId) -> bool:
-        """Tell whether a run that is being let go may need a driver, or its parent a word."""
+        """Tell whether a run whose drive has ended must be looked at again.
+
+        It may need a driver once more, or its parent must learn of its rest.
+        """
         if (drive := self._drives.get(run)) is None:
             return True
-        state = drive.state  # it may have been woken while it was let go
+        # A control may have woken the run while its drive was ending. No other process looks at
+        # a run that is held, so this one has to.
+        state = drive.state
         return drive.behind or state.phase in DRIVABLE or state.started.parent is not None
 
     async def _drive_once(self, run: RunId, state: State | None) -> None:
@@ -273,12 +302,14 @@ class Local:
         if not await tell_parent(self._means, state):
             return
         drive = self._drives[run] = Drive(self._means, agent, state)
+        # A shutdown may have begun during the reads above. `_shut_down` tells only the drives
+        # that exist at that moment, so a later one must not start.
         if self._leaving:
             return
         await drive.run()
 
     def _hear(self, change: Change) -> None:
-        """Tell a drive what others appended; see to what has become drivable."""
+        """Handle a change that the store reports: wake the drive, or start the run."""
         if self._broken.get(change.run, FAR_SEQ) < change.seq:
             del self._broken[change.run]
         self._room.hears(change.run, change.seq)
@@ -286,15 +317,18 @@ class Local:
             drive.grew(change.seq)
         elif self._leaving:
             return
+        # An empty run id stands for the halts.
         elif not change.run:
             self._tasks.start_soon(self._latched)
+        # A run with a live lease is driven elsewhere; reading its row would be wasted. If that
+        # holder dies, the sweep finds the run.
         elif not (change.held or change.run in self._taken):
             self._tasks.start_soon(self._consider, change.run)
 
     async def _consider(self, run: RunId, *, left: bool = False) -> None:
-        """Take a run up if it can be driven, here and now; `left`: whoever has it is gone."""
+        """Start `run` if it is drivable and free; `holder_dead` makes its lease free."""
         if run in self._taken or run in self._room.strange:
-            return  # whoever started or woke it here was quicker than the store's word
+            return  # a direct call in this process was faster than the notification
         try:
             row = await self._store.row(run)
         except RunNotFound:
@@ -303,11 +337,14 @@ class Local:
             self._left.add(run)
             return
         head = row.head
+        # A run that rests frees its place in the limits of the whole fleet.
         if head.phase not in DRIVABLE and self._room.rested(head):
             self._look.ring()
         if head.parent and head.phase not in DRIVABLE:
             await self._tell_parent(run)
-        own = row.holder == self._holder.name  # from an epoch that was dropped
+        # This process still holds the lease in the store, from a drive that it has dropped (a
+        # store error, or a fence). It takes the next epoch; the old one is then refused.
+        own = row.holder == self._holder.name
         free = left or own or not row.holder
         if head.phase in DRIVABLE and free and head.agent in self._agents:
             self._offer(run, head, own=own)
@@ -316,61 +353,74 @@ class Local:
         try:
             await tell_parent(self._means, await load(self._store, run))
         except MidrunError as error:
-            log.warning("the parent of run %s hears of it later: %s", run, error)
+            log.warning("Cannot notify the parent of run %s yet: %s", run, error)
 
     async def _latched(self) -> None:
-        """Have every drive that a latch covers meet it."""
+        """Stop every drive that a halt covers.
+
+        The drive stops its calls and records the halt. The halt itself is already in force: the
+        store refuses every start that it covers.
+        """
         try:
             halts = await self._store.halts()
         except StoreError as error:
-            log.warning("cannot read the latches, which hold all the same: %s", error)
+            log.warning("Cannot read the halts, which are in force all the same: %s", error)
             return
         for run, drive in tuple(self._drives.items()):
-            spec = drive.state.started
+            started = drive.state.started
             for halt in halts:
-                if halt.covers(run, spec.agent, spec.labels):
+                if halt.covers(run, started.agent, started.labels):
                     drive.meet(halt.scope, halt.by, halt.reason)
                     break
 
     async def _sweep(self) -> None:
-        """Look for what nobody told us of: runs that are left, and runs whose time has come."""
-        looked = -math.inf
+        """Find runs to start without any notification, once per `SWEEP_S`.
+
+        It also runs early when a limit gets a free place. Then only the runs that such a place
+        could help are read again; a full sweep still comes once per `SWEEP_S`.
+        """
+        last_full_sweep = -math.inf
         while True:
-            if everywhere := anyio.current_time() - looked >= SWEEP_S:
-                looked = anyio.current_time()
-            self._room.looks(everywhere=everywhere)
+            if full := anyio.current_time() - last_full_sweep >= SWEEP_S:
+                last_full_sweep = anyio.current_time()
+            self._room.looks(everywhere=full)
             try:
                 for run in await self._store.due(limit=MANY):
                     await self._looked_at(run, self._wake)
                 await self._lift_forgotten()
-                for run in tuple(self._left):  # each once: what cannot be read comes back
+                # Each run once per sweep: `_start_if_drivable` adds it again if it still fails.
+                for run in tuple(self._left):
                     self._left.discard(run)
                     await self._consider(run)
                 await self._find_work()
             except MidrunError as error:
-                log.log(self._seldom.level(error), "cannot look for runs: %s", error)
+                log.log(self._seldom.level(error), "Cannot sweep the store: %s", error)
             await self._look.wait(SWEEP_S)
 
     async def _find_work(self) -> None:
-        """Take up what is left, as far as there is room; every agent has its turn.
+        """Start drivable runs without a live holder, as far as the limits allow.
 
-        The oldest come first, but where one agent has more waiting than a look can hold, the
-        others are asked for on their own.
+        The oldest come first. If the list is full, one agent may have filled it; then each
+        agent's runs are listed separately and started in turn, so that every agent gets its
+        share.
         """
         names = list(self._agents)
+        # Runs of another version of their agent stay in the list for ever. The limit grows by
+        # their number, or they could crowd out the runs that this worker can drive.
         limit = MANY + len(self._room.strange)
-        found = [await self._store.drivable(limit=limit, agents=names)]
-        if len(found[0]) == limit and len(names) > 1:
-            found = [await self._store.drivable(limit=limit, agents=[n]) for n in names]
-        for turn in zip_longest(*found):
-            for run in turn:
+        lists = [await self._store.drivable(limit=limit, agents=names)]
+        if len(lists[0]) == limit and len(names) > 1:
+            lists = [await self._store.drivable(limit=limit, agents=[name]) for name in names]
+        for next_of_each in zip_longest(*lists):
+            for run in next_of_each:
                 if run is not None and not self._room.waits(run):
                     await self._consider(run, left=True)
 
     async def _lift_forgotten(self) -> None:
-        """Lift what is still halted although no latch covers it any more.
+        """Lift runs that are halted although no halt covers them any more.
 
-        A latch may be met just after it was lifted, and who lifts it may die on the way.
+        Two crash windows lead here: a drive writes `RunHalted` just after the halt was removed,
+        or the process that removed it died before it had lifted all runs.
         """
         query = Query(phases=(Phase.HALTED,), limit=MANY)
         rows = (await self._store.runs(query)).items
@@ -379,23 +429,26 @@ class Local:
             if any(h.covers(row.run, row.head.agent, row.head.labels) for h in halts):
                 continue
             if row.head.parent and await self._is_halted(row.head.parent):
-                continue  # it is held with its parent, and goes on with it
+                continue  # halted together with its parent, and lifted together with it
             await self._looked_at(row.run, self._lift)
 
     async def _lift(self, run: RunId) -> None:
         state = await load(self._store, run)
-        ruled = await bring(self._store, state, Lift(by=ENGINE), self._outside.clock)
-        self.hear(run, ruled.after)
+        decision = await bring(self._store, state, Lift(by=ENGINE), self._outside.clock)
+        self.hear(run, decision.after)
 
     async def _looked_at(self, run: RunId, look: Callable[[RunId], Awaitable[None]]) -> None:
-        """Look at one run; a journal that cannot be read is nobody else's problem."""
+        """Call `action` for one run; skip a journal that cannot be read.
+
+        One such journal must not stop the sweep.
+        """
         if run in self._broken:
             return
         try:
             await look(run)
         except (JournalCorrupt, JournalTooNew) as error:
             self._broken[run] = FAR_SEQ
-            log.error("run %s is not looked at any more: %s", run, error)  # noqa: TRY400 - the text says it all
+            log.error("Cannot read run %s; it is skipped from now on: %s", run, error)  # noqa: TRY400 - a traceback adds nothing
 
     async def _is_halted(self, run: RunId) -> bool:
         try:
@@ -404,28 +457,33 @@ class Local:
             return False
 
     async def _wake(self, run: RunId) -> None:
-        """Do what is due in a run that rests."""
+        """Append the entries that are due in a run that rests."""
         if run not in self._taken:
-            ruled = await bring(
+            decision = await bring(
                 self._store, await load(self._store, run), Wake(), self._outside.clock
             )
-            self.hear(run, ruled.after)
+            self.hear(run, decision.after)
 
-    # ── letting go ────────────────────────────────────────────────────────────────────────
+    # ── fencing and shutdown ──────────────────────────────────────────────────────────────
 
     def _fence(self) -> None:
+        """Drop every drive because the lease of this process may have expired."""
         for drive in tuple(self._drives.values()):
             drive.fence()
-        # Another worker may act by now, so there is no time left for the calls' grace.
+        # Another worker may already act, so the calls get no grace.
         self._tasks.start_soon(self._means.zygote.kill_calls)
 
     async def _shut_down(self) -> None:
-        """Stand down from every run: not a pause by anyone."""
+        """Stand down from every run.
+
+        This is not a pause: the runs go on elsewhere.
+        """
         self._leaving = True
         for drive in tuple(self._drives.values()):
             drive.stand_down("shutdown")
         if not self._taken:
             return
         grace = max((agent.grace for agent in self._agents.values()), default=timedelta())
+        # The bound leaves time for two graces and for the appends that give the leases back.
         with anyio.move_on_after(LEAVE_S + 2 * grace.total_seconds()):
             await self._empty.wait()

@@ -1,4 +1,7 @@
-"""Placing: what decides where runs are driven, if it is not simply whoever is there first."""
+"""The protocol of a scheduler that decides where runs are driven.
+
+Without one, every worker starts each drivable run that it finds, and the lease decides.
+"""
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -11,17 +14,20 @@ from midrun.workers.local import Local
 
 
 class Placing(Protocol):
-    """Sees to it that `local.driven(run)` is called at least once, somewhere, soon.
+    """Have `worker.drive_until_released(run)` called at least once, in some process, soon.
 
-    Too often does no harm: a run is driven by whoever has its lease, and by nobody else.
+    Calling it too often is harmless: a run is driven only by the process that has its lease.
     """
 
     def place(self, run: RunId) -> None:
-        """Hear that `run` can be driven; it is told again for as long as nobody does."""
+        """Schedule a drivable run.
+
+        The worker calls this again for as long as the run is not driven.
+        """
         ...
 
     def running(
         self, local: Local, store: Store, agents: Mapping[str, Agent]
     ) -> AbstractAsyncContextManager[None]:
-        """Place runs, and drive what is placed here, while the context is open."""
+        """Place runs, and drive those that are placed here, while the context is open."""
         ...

@@ -167,7 +167,7 @@ async def test_what_was_said_of_runs_is_not_remembered_for_ever(
         runs = [await creating.start("actor", f"t{n}") for n in range(5)]
     same = Fleet(versions="same")
     async with Midrun(f"sqlite:///{path}", agents=[new], fleet=same) as newer:
-        await becomes(lambda: all(f"run {run.id}: not driven" in caplog.text for run in runs))
+        await becomes(lambda: all(f"drive run {run.id} here" in caplog.text for run in runs))
         assert newer._local
         assert len(newer._local._room._named) == 2
 
@@ -223,7 +223,7 @@ def test_a_limit_that_would_limit_nothing_is_refused(limits: dict[str, int]) -> 
 
 def test_versions_are_any_or_the_same() -> None:
     """Nothing in between is understood."""
-    with pytest.raises(Misconfigured, match="any or same"):
+    with pytest.raises(Misconfigured, match="'any' or 'same'"):
         Fleet(versions="newest")  # type: ignore[arg-type]  # that is the point
 
 

@@ -135,7 +135,7 @@ async def test_a_folder_that_others_could_write_to_or_read_is_not_used(
         there.listen(RUN)
         (folder_of(path) / f"{'0' * 16}.evil.1").symlink_to("evil.sock")
         assert not here.listeners(RUN)
-    assert "not ours alone" in caplog.text
+    assert "only this account can access" in caplog.text
 
 
 async def test_a_database_whose_path_is_long_has_them_among_the_temporary_files(

@@ -163,7 +163,7 @@ async def test_a_run_that_an_older_midrun_may_not_go_on_with_is_left_to_a_newer_
             await stage.start("a").wait()
             migrate(url, RENAMED)
             stage.gate("a").set()
-            await becomes(lambda: caplog.text.count(f"{run.id} is left for now") > 3)
+            await becomes(lambda: caplog.text.count(f"drive run {run.id} for now") > 3)
             said = [one for one in caplog.records if one.levelno == logging.WARNING]
             assert [run.id in one.getMessage() for one in said] == [True]
             assert "newer midrun" in caplog.text

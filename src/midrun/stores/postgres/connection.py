@@ -1,8 +1,9 @@
-"""A link: one connection to the server, and what its errors mean.
+"""One connection to the server, and the translation of its errors.
 
-A link is used by one task at a time. Whatever it is asked is one transaction that the server
-carries out by itself; none is left open between two messages. So there are three outcomes: an
-answer, a refusal, or `Lost`, after which nobody knows and the link is of no more use.
+A connection is used by one task at a time. Every statement is a transaction of its own that the
+server completes by itself; none stays open between two messages. So a statement has three
+outcomes: an answer, a refusal, or `AnswerLost`. After the last one it is unknown whether the
+statement took effect, and the connection is closed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,10 +32,10 @@ Values: TypeAlias = Mapping[str, object]
 Rows: TypeAlias = Sequence[TupleRow]
 
 CONNECT_S: Final = 5
-"""How long a connection may take to come about."""
+"""The longest time to establish a connection."""
 
 SLACK_S: Final = 1.0
-"""How much longer than the server's own bound an answer is waited for."""
+"""The time that the client waits for an answer beyond the server's own timeout."""
 
 DEFAULTS: Final = {
     "application_name": "midrun",
@@ -43,26 +44,29 @@ DEFAULTS: Final = {
     "keepalives_interval": "2",
     "keepalives_count": "3",
 }
-"""What an address leaves open. The client's encoding is not for an address to choose."""
+"""Connection parameters that an address may override.
+
+`client_encoding` is not among them: the store always uses UTF-8.
+"""
 
 _LOST: Final = (
     psycopg.OperationalError,  # the connection, or the server behind it, is gone
-    psycopg.InterfaceError,  # the link was dropped
+    psycopg.InterfaceError,  # the connection was closed on this side
     OSError,
 )
 _FULL: Final = (errors.DiskFull, errors.OutOfMemory, errors.ConfigurationLimitExceeded)
 _FINAL: Final = (
     "password authentication failed",
     "no pg_hba.conf entry",
-    "does not exist",  # a database, a role, a file with certificates
+    "does not exist",  # a database, a role, a certificate file
     "certificate verify failed",
     "does not match host name",
     "does not support SSL",
 )
-"""What a server says, or is said of it, that waiting does not change."""
+"""Parts of connection errors that a retry does not change."""
 
 _BUSY: Final = (
-    errors.QueryCanceled,  # by the statement's own timeout
+    errors.QueryCanceled,  # by statement_timeout
     errors.LockNotAvailable,
     errors.DeadlockDetected,
     errors.SerializationFailure,
@@ -70,14 +74,14 @@ _BUSY: Final = (
 
 
 class Lost(Exception):
-    """The answer will not come: what was asked has happened, or not."""
+    """No answer will come: the statement took effect, or it did not."""
 
 
 class Address:
-    """Where a store is, and on which terms it is spoken to.
+    """The address of a store and the settings of its connections.
 
-    `name` is for people to read: it has no password. `schema` is the number of the newest that
-    we know, once it has been seen to.
+    `name` is for messages and contains no password. `schema_version` is the newest schema
+    version that this process knows; 0 until the store was prepared.
     """
 
     def __init__(self, url: str, *, durability: Durability, patience: timedelta) -> None:
@@ -87,8 +91,8 @@ class Address:
             raise StoreUnreachable("postgresql://…", str(error).strip()) from None
         self.conninfo = conninfo.make_conninfo("", **(DEFAULTS | parts), client_encoding="UTF8")
         host, port = parts.get("host") or "", parts.get("port") or ""
-        place = f"{host}:{port}" if port else host
-        self.name = f"postgresql://{place}/{parts.get('dbname') or ''}"
+        location = f"{host}:{port}" if port else host
+        self.name = f"postgresql://{location}/{parts.get('dbname') or ''}"
         self.relaxed = durability == "relaxed"
         self.patience_s = patience.total_seconds()
         self.schema = 0
@@ -104,20 +108,24 @@ class Link:
         self._connection = connection
         self._patience_s = patience_s
         self.pid = 0
-        self.now = Micros(0)  # by the server's clock, when the link was made
+        self.now = Micros(0)  # the server's time when the connection was made
         self._told: list[tuple[str, str]] = []
-        connection.add_notify_handler(lambda one: self._told.append((one.channel, one.payload)))
+        connection.add_notify_handler(
+            lambda notification: self._told.append((notification.channel, notification.payload))
+        )
 
     @classmethod
     async def made(cls, address: Address, *, patience_s: float | None = None) -> "Link":
-        """Connect, and agree on the terms.
+        """Connect and set the timeouts and the durability of the session.
 
         Raises:
-            Lost: nobody answers, or not now.
-            StoreUnreachable: the server refuses us.
+            AnswerLost: the server does not answer now.
+            StoreUnreachable: the server refuses the connection for good.
         """
         patience_s = address.patience_s if patience_s is None else patience_s
         connection: AsyncConnection | None = None
+        # Shielded: psycopg must not be cancelled in the middle of the handshake. The timeout of
+        # libpq applies to each host of the address; this one bounds all of them together.
         with anyio.move_on_after(CONNECT_S + SLACK_S, shield=True):
             try:
                 connection = await AsyncConnection.connect(address.conninfo, autocommit=True)
@@ -125,15 +133,15 @@ class Link:
                 raise _no_connection(address, error) from error
         if connection is None:
             raise Lost(f"no connection within {CONNECT_S} s")
-        link = cls(address, connection, patience_s)
+        new = cls(address, connection, patience_s)
         values = {"relaxed": address.relaxed, "patience_ms": round(patience_s * 1000)}
         try:
-            ((*_, link.pid, now),) = await link.ask(queries.SET_UP, values)
+            ((*_, new.pid, now),) = await new.ask(queries.SET_UP, values)
         except BaseException:
-            link.drop()
+            new.drop()
             raise
-        link.now = Micros(now)
-        return link
+        new.now = Micros(now)
+        return new
 
     async def ask(
         self,
@@ -142,12 +150,18 @@ class Link:
         *,
         prepare: bool | None = None,
     ) -> Rows:
-        """Return what the server answers, however the caller fares meanwhile.
+        """Execute one statement and return its rows.
+
+        The caller's cancellation is delivered afterwards: a statement that was sent is always
+        awaited.
 
         Raises:
-            Lost: nobody knows what became of it; the link is dropped.
-            StoreError: the server would not.
+            AnswerLost: the outcome is unknown; the connection is closed.
+            StoreError: the server refused the statement.
         """
+        # The server cancels a slow statement by itself (statement_timeout) and answers so. This
+        # timeout is longer and fires only when the server or the network is silent; then the
+        # answer is lost.
         with anyio.move_on_after(self._patience_s + SLACK_S, shield=True):
             try:
                 cursor = self._connection.cursor(binary=True)
@@ -159,11 +173,11 @@ class Link:
         raise Lost(f"no answer within {self._patience_s + SLACK_S:g} s")
 
     async def script(self, text: str) -> None:
-        """Carry out statements that are ours from end to end, and answer nothing.
+        """Execute a script of statements without parameters and without a result.
 
         Raises:
-            Lost: nobody knows what became of it; the link is dropped.
-            StoreError: the server would not.
+            AnswerLost: the outcome is unknown; the connection is closed.
+            StoreError: the server refused a statement.
         """
         with anyio.move_on_after(self._patience_s + SLACK_S, shield=True):
             try:
@@ -175,55 +189,60 @@ class Link:
         raise Lost(f"no answer within {self._patience_s + SLACK_S:g} s")
 
     def heard(self) -> list[tuple[str, str]]:
-        """Return what has been told since the last look, with its channel; without waiting.
+        """Return the notifications since the last call, with their channels; never wait.
 
         Raises:
-            Lost: the connection is gone.
+            AnswerLost: the connection is gone.
         """
         self.unheard()
-        told, self._told = self._told, []
-        return told
+        notifications, self._told = self._told, []
+        return notifications
 
     async def readable(self) -> None:
-        """Wait until something comes in. Of what has already, only `unheard` knows."""
+        """Wait until the socket has data.
+
+        Notifications that psycopg has already read do not make it readable: check
+        `has_notifications` first.
+        """
         await anyio.wait_readable(self._connection.fileno())
 
     def unheard(self) -> bool:
-        """Tell whether something has come in that was not heard; without waiting.
+        """Tell whether there are notifications that were not returned yet; never wait.
 
-        It may have come with an answer. Then the socket says nothing of it any more.
+        A notification may have arrived together with an answer. Then psycopg has already read
+        it from the socket, and waiting for the socket would miss it.
 
         Raises:
-            Lost: the connection is gone.
+            AnswerLost: the connection is gone.
         """
         pgconn = self._connection.pgconn
         try:
             pgconn.consume_input()
-            while (one := pgconn.notifies()) is not None:
-                self._told.append((one.relname.decode(), one.extra.decode()))
+            while (notification := pgconn.notifies()) is not None:
+                self._told.append((notification.relname.decode(), notification.extra.decode()))
         except psycopg.Error as error:
             self.drop()
             raise Lost(str(error)) from error
         return bool(self._told)
 
     def drop(self) -> None:
-        """Close the connection, without waiting for anybody."""
+        """Close the connection at once, without a message to the server."""
         self._connection.pgconn.finish()
 
     @property
     def dropped(self) -> bool:
-        """Whether it is of no more use."""
+        """Whether the connection is closed."""
         return self._connection.closed
 
     async def _meaning(self, error: psycopg.Error) -> Exception:
-        """Return what an error of the server, or of the way to it, means."""
+        """Return the exception that an error of the server or the network means."""
         name, text = self._address.name, str(error).strip()
         if isinstance(error, _BUSY):
             return StoreBusy(name, self._patience_s)
         if isinstance(error, _FULL):
             return StoreFull(name)
         if isinstance(error, errors.ReadOnlySqlTransaction):
-            self.drop()  # it was the primary once
+            self.drop()  # a failover: this server is a standby now
             return Lost(text)
         if self._connection.closed or isinstance(error, _LOST):
             self.drop()
@@ -231,14 +250,15 @@ class Link:
         if isinstance(error, errors.InsufficientPrivilege):
             return StoreUnreachable(name, text)
         if isinstance(error, psycopg.DataError) and error.sqlstate is None:
-            return ValueError(text)  # the server was not even asked
-        # Our statements are constant and tested: it is the schema that is not as we left it.
+            return ValueError(text)  # psycopg refused a value; nothing was sent
+        # The statements are constant and tested. So the schema is not as midrun left it: a
+        # newer midrun has migrated it, or it is damaged.
         if (version := await self._version()) > self._address.schema > 0:
-            return StoreForeign(name, f"schema {version} is of a newer midrun")
+            return StoreForeign(name, f"schema {version} belongs to a newer midrun")
         return StoreDamaged(name, text)
 
     async def _version(self) -> int:
-        """Return which schema the store has by now; 0 if it does not say."""
+        """Return the current schema version of the store; 0 if it cannot be read."""
         with suppress(psycopg.Error):
             cursor = await self._connection.execute(queries.VERSION)
             ((version,),) = await cursor.fetchall()
@@ -247,14 +267,16 @@ class Link:
 
 
 def _no_connection(address: Address, error: Exception) -> Exception:
-    """Tell a server that may answer soon from one that never will."""
+    """Return `AnswerLost` for a server that may answer soon, else a final error."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    text = next(line for line in reversed(lines) if line == line.lstrip())  # others are hints
+    # libpq indents its hints; the last line without an indent is the reason.
+    text = next(line for line in reversed(lines) if line == line.lstrip())
     if any(part in line for line in lines for part in _FINAL):
         return StoreUnreachable(address.name, text)
     return Lost(text)
 
 
 def unreachable(address: Address, lost: Lost) -> StoreError:
-    """Return what a caller is told whose answer never came."""
-    return StoreUnreachable(address.name, f"no answer ({lost}); read what became of it")
+    """Return the error for a caller whose answer was lost and not found again."""
+    problem = f"no answer ({lost}); a write may have taken effect: read the run to find out"
+    return StoreUnreachable(address.name, problem)

@@ -1,4 +1,9 @@
-"""Marks in Postgres: how far each follower has got with each run."""
+"""Follower cursors in Postgres.
+
+The first time a follower comes, the server notes the number of the newest run (`since`). A run
+up to that number without a cursor has not grown since; `midrun_write` adds its cursor when it
+grows.
+"""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -15,7 +20,7 @@ from midrun.stores.postgres.server_clock import StoreTime
 
 
 class PostgresMarks:
-    """The marks of one schema."""
+    """The follower cursors of one schema."""
 
     def __init__(self, links: Links, time: StoreTime) -> None:
         self._links = links
@@ -23,22 +28,22 @@ class PostgresMarks:
 
     async def attend(self, follower: str, *, holder: str, ttl: timedelta) -> bool:
         check_follower(follower)
-        lasts = validation.check_beat(holder, ttl, 0.0)
-        values = {"follower": follower, "holder": holder, "lasts": lasts}
+        ttl_micros = validation.check_beat(holder, ttl, 0.0)
+        values = {"follower": follower, "holder": holder, "lasts": ttl_micros}
         values |= {"now": self._time.by_hand()}
-        ((ours,),) = await self._links.ask(queries.ATTEND, values)
-        return bool(ours)
+        ((acquired,),) = await self._links.ask(queries.ATTEND, values)
+        return bool(acquired)
 
     async def leave(self, follower: str, *, holder: str) -> None:
         await self._links.ask(queries.LEAVE, {"follower": follower, "holder": holder})
 
     async def behind(self, follower: str, *, limit: int) -> Sequence[Mark]:
         check_follower(follower)
-        came = await self._links.ask(queries.SINCE, {"follower": follower})
-        since = came[0][0] if came else 0
+        rows = await self._links.ask(queries.SINCE, {"follower": follower})
+        since = rows[0][0] if rows else 0
         values = {"follower": follower, "since": since, "limit": validation.bounded(limit)}
-        found = await self._links.ask(queries.BEHIND, values, prepare=False)
-        return [Mark(run=run, seq=seq, note=note) for run, seq, note in found]
+        behind = await self._links.ask(queries.BEHIND, values, prepare=False)
+        return [Mark(run=run, seq=seq, note=note) for run, seq, note in behind]
 
     async def marked(self, follower: str, run: RunId) -> Mark:
         check_follower(follower)

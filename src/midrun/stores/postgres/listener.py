@@ -1,8 +1,13 @@
-"""Noticing: how a process learns what another has written.
+"""Report commits of other processes to the watchers of this one.
 
-Whoever commits tells everybody who listens (`NOTIFY`); that takes a millisecond or two. It can
-be lost, with a connection or with the process that was about to tell. So every commit also
-leaves a line in a table, and whoever listens looks once a second for lines that are new to it.
+Each commit is announced with NOTIFY, which arrives within a millisecond or two. A notification
+can be lost: with a broken connection, or because its sender died between the commit and the
+NOTIFY. So each commit also inserts a row into the table `midrun_news`, and the listener reads
+the new rows once per `POLL_INTERVAL_S`.
+
+Transaction numbers are no usable position in that table: a transaction with a smaller number
+may commit later. The listener therefore keeps the *snapshot* of its last poll, and asks for the
+rows whose transaction was not visible in it.
 """
 
 from collections.abc import Iterable
@@ -21,50 +26,50 @@ from midrun.stores.postgres.pool import BACK_S, PAUSE_MAX_S, PAUSE_S
 from midrun.stores.watchers import LATCHES, Watchers
 
 LOOK_S: Final = 1.0
-"""How often the table is looked at: what a lost notification costs at most."""
+"""Seconds between two polls of the table: the longest delay of a lost notification."""
 
 KEPT_S: Final = 60.0
-"""For how long lines stay in the table."""
+"""Seconds for which rows stay in the table."""
 
 SWEEP: Final = 20
-"""Once in so many looks, lines that nobody needs any more are removed."""
+"""Old rows are deleted once in this many polls."""
 
 
 class Notice:
-    """Tells watchers what others have committed, for as long as `listen` runs."""
+    """Report commits of other processes for as long as `listen_until_cancelled` runs."""
 
     def __init__(self, address: Address, watchers: Watchers) -> None:
         self._address = address
         self._watchers = watchers
-        self._seen = ""  # a snapshot: what was visible at the last look
+        self._seen = ""  # the snapshot of the last poll
         self._seen_at = 0.0
         self._looks = 0
 
     async def listen(
         self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Listen until cancelled; a server that goes away is waited for.
+        """Listen until cancelled; reconnect when the server goes away.
 
-        Everything that is committed once this has started will be told.
+        Every commit after `task_status.started()` is reported.
 
         Raises:
-            StoreUnreachable: nobody answered in time, before it has started.
+            StoreUnreachable: no answer in time, before it has started.
         """
-        started, until, pause_s = False, boottime() + BACK_S, PAUSE_S
+        started, deadline, pause_s = False, boottime() + BACK_S, PAUSE_S
         while True:
             try:
-                link = await Link.made(self._address)
+                connection = await Link.made(self._address)
                 try:
-                    await self._begin(link)
+                    await self._begin(connection)
                     if not started:
                         started = True
                         task_status.started()
                     pause_s = PAUSE_S
-                    await self._hear(link)
+                    await self._hear(connection)
                 finally:
-                    link.drop()
+                    connection.drop()
             except (Lost, StoreError) as error:
-                if not started and boottime() > until:
+                if not started and boottime() > deadline:
                     lost = error if isinstance(error, Lost) else Lost(str(error))
                     raise unreachable(self._address, lost) from error
                 if not started and isinstance(error, StoreUnreachable):
@@ -73,38 +78,44 @@ class Notice:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _begin(self, link: Link) -> None:
-        """Listen, then look at what was missed since the last time."""
+        """Start to listen, then report the commits since the last poll."""
+        # LISTEN comes before the snapshot. A commit in between is reported twice; in the other
+        # order it would be lost.
         await link.ask(queries.LISTEN, {"what": ""})
         if not self._seen:
             ((self._seen,),) = await link.ask(queries.LOOKED)
         elif boottime() - self._seen_at > KEPT_S / 2:
-            ((seen,),) = await link.ask(queries.LOOKED)
+            # The connection was gone for so long that rows may have been deleted meanwhile.
+            # Every run is reported; the watchers drop those that they know already.
+            ((snapshot,),) = await link.ask(queries.LOOKED)
             self._watchers.tell([(LATCHES, START), *await link.ask(queries.EVERYTHING)])
-            self._seen = seen
+            self._seen = snapshot
         else:
-            # A server that has crashed gives some numbers out again: what was seen of the last
-            # one says nothing about this one.
-            ((self._seen, told),) = await link.ask(queries.RECENT)
-            self._tell(told or ())
+            # A server that has crashed may hand out some transaction numbers again, so the
+            # old snapshot proves nothing. All rows that are left are reported.
+            ((self._seen, payloads),) = await link.ask(queries.RECENT)
+            self._tell(payloads or ())
         self._seen_at = boottime()
 
     async def _hear(self, link: Link) -> None:
         while True:
-            until = self._seen_at + LOOK_S
+            next_poll = self._seen_at + LOOK_S
+            # Notifications that came with an answer are already read: the socket does not
+            # announce them any more. `checkpoint` lets other tasks run in that case.
             if link.unheard():
                 await checkpoint()
             else:
-                with anyio.move_on_after(max(0.0, until - boottime())):
+                with anyio.move_on_after(max(0.0, next_poll - boottime())):
                     await link.readable()
             self._tell(text for _, text in link.heard())
-            if boottime() >= until:
+            if boottime() >= next_poll:
                 await self._look(link)
 
     async def _look(self, link: Link) -> None:
-        """Look for lines that were not visible at the last look."""
-        ((seen, told),) = await link.ask(queries.NEWS, {"seen": self._seen})
-        self._tell(told or ())
-        self._seen, self._seen_at = seen, boottime()
+        """Report the commits that the snapshot of the last poll could not see."""
+        ((snapshot, payloads),) = await link.ask(queries.NEWS, {"seen": self._seen})
+        self._tell(payloads or ())
+        self._seen, self._seen_at = snapshot, boottime()
         self._looks += 1
         if self._looks % SWEEP == 0:
             await link.ask(queries.FORGET, {"kept": round(KEPT_S * 1e6)})
@@ -112,6 +123,8 @@ class Notice:
     def _tell(self, payloads: Iterable[str]) -> None:
         changes: list[tuple[RunId, Seq]] = []
         held: set[RunId] = set()
+        # A line is "run seq", or "run seq held" if the run has a holder. A single word stands
+        # for the halts. A later line of the same run replaces its `held`.
         for payload in payloads:
             for line in payload.splitlines():
                 run, *rest = line.split(" ")

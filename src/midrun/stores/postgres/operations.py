@@ -1,8 +1,10 @@
-"""Bids: what is put to the server in one write, and what it answers.
+"""Write operations of the Postgres store, and the messages of `midrun_write`.
 
-Somebody wants an append or a new run written; its `bid` says how, if the run stands where it is
-believed to stand, or raises why not. The server compares, under the lock of the run's row, and
-answers with where it really stands if that is elsewhere.
+Each operation builds an optimistic write from the cached row of a run: stamped lines, hashes
+and the new row, as a `WriteRequest`. The server applies it if the row still matches, else it
+answers with the current row (`WriteAnswer`), and the operation builds a new request from that.
+An operation raises the refusal if the row itself does not allow it. The field names of the
+messages are those of the SQL procedure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,13 +32,16 @@ from midrun.stores.validation import (
 
 
 class Found(Standing, frozen=True, kw_only=True):
-    """Where a run stands, with its head."""
+    """The row of a run with its head, as last seen by this process."""
 
     top: StoredHead
 
 
 class Bid(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One append or new run, as `midrun_write` takes it; `after` 0 begins a journal."""
+    """One append or new run in the form that `midrun_write` takes.
+
+    `after` is 0 for a new run.
+    """
 
     run: RunId
     after: Seq
@@ -53,7 +58,7 @@ class Bid(Struct, frozen=True, kw_only=True, omit_defaults=True):
     phase: str
     attention: str
     wake_at: Micros | None = None
-    # of new runs only; the same for ever
+    # Only for new runs. These columns never change.
     agent: str | None = None
     thread: str | None = None
     parent: str | None = None
@@ -62,23 +67,23 @@ class Bid(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What became of one bid: done, or where the run stands instead."""
+    """The server's answer to one request: done, or the current row."""
 
     done: bool
-    seq: Seq | None = None  # None: there is no such run
+    seq: Seq | None = None  # None: no such run
     hash: str = ""
     at: Micros = Micros(0)
     epoch: Epoch = Epoch(0)
     holder: str = ""
     head: str = ""
-    alive: bool = False  # of a holder in whose place somebody wants the lease
-    scope: str = ""  # of the latch that forbids it
+    alive: bool = False  # the present holder, if another one wants the lease
+    scope: str = ""  # of the halt that forbids the write
     by: str = ""
     reason: str = ""
-    full: str = ""  # the scope of the limit that is reached
+    full: str = ""  # scope of the limit that is reached
 
     def found(self, run: RunId) -> "Found | None":
-        """Return where the run stands."""
+        """Return the current row of the run; None if there is no such run."""
         if self.seq is None:
             return None
         body = self.head.encode()
@@ -94,28 +99,28 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Answers(Struct, frozen=True, kw_only=True):
-    """All answers to one list of bids, and the server's time."""
+    """The answers to all requests of one call, and the server's time in microseconds."""
 
     now: Micros
     answers: tuple[Answer, ...]
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """A bid, and where the run stands once it is done."""
+    """A request, and the row of the run after it was applied."""
 
     bid: Bid
     stands: Found
 
     @property
     def appended(self) -> Appended:
-        """What the one who wanted it is told."""
+        """The result that the caller of the write gets."""
         return Appended(seq=self.stands.seq, at=self.stands.at, hash=self.stands.hash)
 
 
 class Create(Struct, frozen=True, kw_only=True):
-    """Begin a journal, with fresh entries or with another store's lines.
+    """Begin a journal with new entries, or with the lines of another store.
 
-    The chunks of its first line are in the store already, see `stores/chunks.py`.
+    The chunks of its first line are already in the store, see `stores/chunks.py`.
     """
 
     run: RunId
@@ -125,24 +130,29 @@ class Create(Struct, frozen=True, kw_only=True):
     chain: Chain
 
     def bid(self, found: Found | None, now: Micros, *, alive: bool = False) -> Written:
-        """Raises: RunExists."""
+        """Build the request that creates the run.
+
+        Raises:
+            RunExists: `current` is a row.
+        """
         del alive
         if found is not None:
             raise RunExists(self.run)
-        nothing = validation.nothing_yet(self.run, self.chain)
+        empty = validation.nothing_yet(self.run, self.chain)
         if self.adopted is not None:
             stamped = self.adopted.stamp(self.chain, now)
             epoch, started_at = self.adopted.end.epoch, self.adopted.started_at
         else:
             stamped = validation.stamp(
-                nothing, self.bodies, chain=self.chain, now=now, epoch=None
+                empty, self.bodies, chain=self.chain, now=now, epoch=None
             )
-            epoch, started_at = nothing.epoch, stamped.appended.at
+            epoch, started_at = empty.epoch, stamped.appended.at
         head = self.top.head
-        written = _written(nothing, stamped, self.top, epoch=epoch, holder="")
+        result = _written(empty, stamped, self.top, epoch=epoch, holder="")
+        # The hash is that of the complete line; the stored line refers to its chunks.
         (first, link), *rest = stamped.lines
-        bid = replace(
-            written.bid,
+        request = replace(
+            result.bid,
             lines=_texts([(split_line(first)[0], link), *rest]),
             agent=head.agent,
             thread=head.thread,
@@ -150,11 +160,11 @@ class Create(Struct, frozen=True, kw_only=True):
             labels=head.labels,
             started_at=started_at,
         )
-        return replace(written, bid=bid)
+        return replace(result, bid=request)
 
 
 class Append(Struct, frozen=True, kw_only=True, gc=False):
-    """Add to a journal under the conditions that its writer named."""
+    """Add entries to a journal under the conditions that the writer named."""
 
     run: RunId
     bodies: Sequence[bytes]
@@ -166,7 +176,11 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
     at: Micros | None = None
 
     def bid(self, found: Found | None, now: Micros, *, alive: bool = False) -> Written:
-        """Raises: RunNotFound, StaleEpoch, SeqConflict."""
+        """Build the request that appends after the row `current`.
+
+        Raises:
+            RunNotFound, StaleEpoch, SeqConflict: see `Store.append`.
+        """
         del alive
         if found is None:
             raise RunNotFound(self.run)
@@ -174,15 +188,21 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
         epoch = self.lease.epoch if self.lease else None
         now = now if self.at is None else self.at
         stamped = validation.stamp(found, self.bodies, chain=self.chain, now=now, epoch=epoch)
-        top = found.top if self.top is None else self.top
-        holder = found.holder if self.top is None or top.head.leased else ""
+        # Without a head the row keeps its holder. A head that is not `leased` gives the lease
+        # back with the same append.
+        stored_head = found.top if self.top is None else self.top
+        holder = found.holder if self.top is None or stored_head.head.leased else ""
         return _written(
-            found, stamped, top, epoch=found.epoch, holder=holder, starts=self.starts
+            found, stamped, stored_head, epoch=found.epoch, holder=holder, starts=self.starts
         )
 
 
 class Take(Struct, frozen=True, kw_only=True):
-    """Take a lease, and append what its new holder has to say at once."""
+    """Take the lease of a run and append the first entries under it.
+
+    Halts and limits are checked by the server. `holder_alive` is known only from its answer;
+    the first attempt assumes that the lease is free, and the server refuses it if it is not.
+    """
 
     run: RunId
     bodies: Sequence[bytes]
@@ -195,7 +215,11 @@ class Take(Struct, frozen=True, kw_only=True):
     chain: Chain
 
     def bid(self, found: Found | None, now: Micros, *, alive: bool = False) -> Written:
-        """Raises: RunNotFound, LeaseHeld, SeqConflict."""
+        """Build the request that takes the lease after the row `current`.
+
+        Raises:
+            RunNotFound, LeaseHeld, SeqConflict: see `Store.take_lease`.
+        """
         if found is None:
             raise RunNotFound(self.run)
         validation.check_take(
@@ -205,15 +229,15 @@ class Take(Struct, frozen=True, kw_only=True):
             found, self.bodies, chain=self.chain, now=now, epoch=self.epoch
         )
         holder = self.holder if self.top.head.leased else ""
-        written = _written(
+        result = _written(
             found, stamped, self.top, epoch=self.epoch, holder=holder, starts=self.starts
         )
-        bid = replace(written.bid, taker=self.holder, limits=self.limits or None)
-        return replace(written, bid=bid)
+        request = replace(result.bid, taker=self.holder, limits=self.limits or None)
+        return replace(result, bid=request)
 
 
 Write: TypeAlias = Create | Append | Take
-"""What somebody wants written. `alive` is whether the run's present holder is."""
+"""An operation; its `build_write` makes a `WriteResult` from the row, or raises a refusal."""
 
 
 def _written(
@@ -226,7 +250,7 @@ def _written(
     starts: bool = False,
 ) -> Written:
     new, head = stamped.appended, top.head
-    bid = Bid(
+    request = Bid(
         run=found.run,
         after=found.seq,
         seq=new.seq,
@@ -241,7 +265,7 @@ def _written(
         attention=head.attention,
         wake_at=head.wake_at,
     )
-    stands = Found(
+    row = Found(
         run=found.run,
         seq=new.seq,
         hash=new.hash,
@@ -250,7 +274,7 @@ def _written(
         holder=holder,
         top=top,
     )
-    return Written(bid=bid, stands=stands)
+    return Written(bid=request, stands=row)
 
 
 def _texts(lines: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
@@ -258,23 +282,23 @@ def _texts(lines: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
 
 
 def storable(head: Head, *, first: bool = False) -> StoredHead:
-    """Return `head` as it is kept here; `first` is that of a new run.
+    """Encode `head` for Postgres; `new_run` marks the head of a new run.
 
     Raises:
-        NotJson: a field of it cannot be stored; in Postgres that includes the character NUL.
+        NotJson: a field cannot be stored; in Postgres that includes the character NUL.
         TooLarge: a name of a new run is too long.
     """
-    top = stored_first(head) if first else stored(head)
+    stored_head = stored_first(head) if first else stored(head)
     for name in ("agent", "thread", "parent", "owner", "attention"):
         if "\0" in getattr(head, name):
-            raise NotJson(f"$.head.{name}", "the character NUL, which Postgres does not keep")
+            raise NotJson(f"$.head.{name}", "the character NUL, which Postgres cannot store")
     for name in ("labels", "addressees"):
         if any("\0" in text for text in getattr(head, name)):
-            raise NotJson(f"$.head.{name}", "the character NUL, which Postgres does not keep")
-    return top
+            raise NotJson(f"$.head.{name}", "the character NUL, which Postgres cannot store")
+    return stored_head
 
 
 def check_nul(name: str, text: str) -> None:
-    """Refuse text that Postgres does not keep."""
+    """Refuse text with the character NUL, which Postgres cannot store."""
     if "\0" in text:
-        raise ValueError(f"{name}: the character NUL, which Postgres does not keep")
+        raise ValueError(f"{name} must not contain the character NUL: Postgres cannot store it")

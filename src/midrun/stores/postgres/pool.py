@@ -1,7 +1,7 @@
-"""Links: the connections that one event loop has to a server, a bounded number of them.
+"""The connections of one event loop to the server: a bounded pool with retries.
 
-A server that restarts, or fails over, takes every link with it. What may be asked twice is
-asked again on a new one, for as long as the caller's patience lasts.
+A server that restarts or fails over breaks every connection at once. A request that is safe to
+send twice is sent again on a new connection, for up to `RECONNECT_MAX_S`.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,14 +18,14 @@ from midrun.stores.postgres.server_clock import StoreTime
 T = TypeVar("T")
 
 BACK_S: Final = 10.0
-"""How long a server that went away is waited for."""
+"""The longest time to wait for a server that has gone away."""
 
 PAUSE_S: Final = 0.05
 PAUSE_MAX_S: Final = 0.5
 
 
 class Links:
-    """At most `size` links, for the tasks of one event loop to share."""
+    """At most `size` connections that the tasks of one event loop share."""
 
     def __init__(
         self, address: Address, time: StoreTime, *, size: int, patience_s: float
@@ -46,80 +46,86 @@ class Links:
         *,
         prepare: bool | None = None,
     ) -> Rows:
-        """Return the answer to what may safely be asked twice.
+        """Execute a statement that is safe to repeat; return its rows.
 
         Raises:
-            StoreUnreachable: nobody answered in time.
+            StoreUnreachable: no answer in time.
         """
 
-        async def one(link: Link, _: int) -> Rows:
-            return await link.ask(statement, values, prepare=prepare)
+        async def execute_once(connection: Link, _: int) -> Rows:
+            return await connection.ask(statement, values, prepare=prepare)
 
-        return await self.insist(one)
+        return await self.insist(execute_once)
 
     async def insist(self, ask: Callable[[Link, int], Awaitable[T]]) -> T:
-        """Return what `ask` returns; it is given a link, and how often it was lost before.
+        """Call `run` with a connection; repeat it when the answer is lost.
+
+        `run` gets the connection and the number of answers lost so far.
 
         Raises:
-            StoreUnreachable: nobody answered in time.
+            StoreUnreachable: no answer in time.
         """
-        until, lost_ones, pause_s = boottime() + BACK_S, 0, 0.0
+        # The first retry comes without a pause: most often only the idle connection was dead.
+        deadline, lost_count, pause_s = boottime() + BACK_S, 0, 0.0
         while True:
             try:
-                async with self.link() as link:
-                    return await ask(link, lost_ones)
+                async with self.link() as connection:
+                    return await ask(connection, lost_count)
             except Lost as lost:
-                if boottime() + pause_s > until:
+                if boottime() + pause_s > deadline:
                     raise unreachable(self.address, lost) from lost
-            lost_ones += 1
+            lost_count += 1
             await anyio.sleep(pause_s)
             pause_s = min(max(2 * pause_s, PAUSE_S), PAUSE_MAX_S)
 
     @asynccontextmanager
     async def link(self) -> AsyncIterator[Link]:
-        """Give a link for a while.
+        """Lend a connection for the duration of the context.
 
         Raises:
-            Lost: there is none to be had now.
+            AnswerLost: none can be made now.
         """
         async with self._room:
             if self._closed:
                 raise StoreClosed(self.address.name)
-            link = self._idle.pop() if self._idle else await self._made()
+            connection = self._idle.pop() if self._idle else await self._made()
             try:
-                yield link
+                yield connection
             finally:
-                if link.dropped or self._closed:
-                    link.drop()
-                    self._all.discard(link)
-                    self._drop_idle()  # what happened to it has happened to them, most likely
+                if connection.dropped or self._closed:
+                    connection.drop()
+                    self._all.discard(connection)
+                    # A restart breaks all connections. Without this, every idle one would
+                    # cost its next user a lost answer.
+                    self._drop_idle()
                 else:
-                    self._idle.append(link)
+                    self._idle.append(connection)
 
     async def _made(self) -> Link:
-        link = await Link.made(self.address, patience_s=self._patience_s)
-        self._time.said(link.now)
-        self._all.add(link)
-        return link
+        connection = await Link.made(self.address, patience_s=self._patience_s)
+        self._time.said(connection.now)
+        self._all.add(connection)
+        return connection
 
     def _drop_idle(self) -> None:
         while self._idle:
-            link = self._idle.pop()
-            link.drop()
-            self._all.discard(link)
+            connection = self._idle.pop()
+            connection.drop()
+            self._all.discard(connection)
 
     async def close(self) -> None:
-        """Wait for the answers that are under way, then drop all links."""
+        """Wait for the statements that are under way, then close all connections."""
         self._closed = True
         with anyio.move_on_after(self._patience_s, shield=True):
+            # Once all slots are taken here, no task uses a connection.
             for _ in range(self._size):
                 await self._room.acquire()
         self.abandon()
 
     def abandon(self) -> None:
-        """Drop all links, from whatever thread; the event loop that used them is gone."""
+        """Close all connections at once, from any thread; their event loop is gone."""
         self._closed = True
-        for link in tuple(self._all):
-            link.drop()
+        for connection in tuple(self._all):
+            connection.drop()
         self._idle.clear()
         self._all.clear()

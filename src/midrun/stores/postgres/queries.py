@@ -1,12 +1,15 @@
-"""Every SQL statement that is sent, as a constant; what writes is in `migrations`.
+"""Every SQL statement that is sent, as a constant; the procedures are in `migrations`.
 
-What varies is bound, never written into the text. `now` is NULL for the server's own clock.
+Values are bound as parameters, never formatted into the text. `now` is NULL for the server's
+own clock. `no` is the number of a run in order of creation.
 """
 
 from typing import Final
 
 # ── connections ──────────────────────────────────────────────────────────────
-# One message, no startup options: poolers refuse those that they do not know.
+# One statement after connecting instead of startup options: poolers refuse options that they do
+# not know. A synchronous_commit that the server's configuration has weakened is raised again; a
+# stronger one is kept.
 SET_UP: Final = """
     SELECT set_config('synchronous_commit', CASE
                WHEN %(relaxed)s THEN 'off'
@@ -30,7 +33,8 @@ LOCK_SCHEMA: Final = """
         1296647251, current_schema()::regnamespace::oid::bigint::bit(32)::integer
     )
 """
-# Not `to_regclass`: it may remember that there was none, and the lock does not remind it.
+# Not `to_regclass`: its lookup may be cached from before the lock was taken, and then misses a
+# table that another process has just created.
 HAS_SCHEMA: Final = """
     SELECT EXISTS (
         SELECT FROM pg_class
@@ -55,6 +59,7 @@ SERVER: Final = """
 """
 
 # ── writing ──────────────────────────────────────────────────────────────────
+# A procedure and not a function, because it commits before it notifies: see migration 0001.
 WRITE: Final = "CALL midrun_write(%(bids)s::json, %(again)s, %(now)s, NULL)"
 STANDINGS: Final = """
     SELECT run, seq, hash, at, epoch, holder, head FROM midrun_runs WHERE run = ANY(%(runs)s)
@@ -104,8 +109,8 @@ INDEXED_ROW: Final = """
            ARRAY(SELECT label FROM midrun_labels WHERE no = r.no)
     FROM midrun_runs AS r WHERE run = %(run)s
 """
-# Where the run stands, then its entries: one statement, so one view of both. The entry at
-# `after` itself comes along, for its hash.
+# The run's row, then its entries: one statement, so one snapshot of both. The entry at `after`
+# itself comes along, for its hash.
 JOURNAL: Final = """
     WITH its AS MATERIALIZED (
         SELECT no, seq, hash, head, at, epoch, holder FROM midrun_runs WHERE run = %(run)s
@@ -129,7 +134,8 @@ SNAPSHOT: Final = """
 """
 
 # ── lists ────────────────────────────────────────────────────────────────────
-# Planned anew each time, with the values at hand: what is NULL is gone from the plan.
+# Sent without a prepared plan. Planned with its actual values, a filter that is NULL disappears
+# from the plan.
 LIST: Final = """
     SELECT no, run, head, seq, hash, epoch, holder, started_at, at FROM midrun_runs AS r
     WHERE no < %(before)s
@@ -183,10 +189,12 @@ HOLDERS: Final = """
     WHERE abs((SELECT coalesce(%(now)s, midrun_now())) - beat_at) < ttl ORDER BY holder
 """
 
-# ── noticing what other processes did ────────────────────────────────────────
+# ── notifications between processes ──────────────────────────────────────────
 LISTEN: Final = "SELECT midrun_listen(%(what)s)"
 TELL: Final = "SELECT pg_notify('midrun_' || midrun_key() || %(what)s, %(message)s)"
 LOOKED: Final = "SELECT pg_current_snapshot()::text"
+# The rows whose transaction the last snapshot could not see. The first condition only narrows
+# the index scan: everything below a snapshot's xmin was visible in it.
 NEWS: Final = """
     SELECT pg_current_snapshot()::text, array_agg(told ORDER BY xid)
     FROM midrun_news
@@ -205,14 +213,15 @@ FORGET: Final = """
 """
 
 # ── followers ────────────────────────────────────────────────────────────────
-# A run up to a follower's `since` that has no mark has not grown since it came, and is told of.
+# A run up to a follower's `since` that has no cursor has not grown since the follower came. The
+# follower counts as being at the run's current end.
 ATTEND: Final = "SELECT midrun_follow(%(follower)s, %(holder)s, %(lasts)s, %(now)s)"
 LEAVE: Final = """
     UPDATE midrun_followers SET holder = '', until = 0
     WHERE follower = %(follower)s AND holder = %(holder)s
 """
 SINCE: Final = "SELECT since FROM midrun_followers WHERE follower = %(follower)s"
-# Planned anew each time: how many runs there are after `since` changes the plan.
+# Sent without a prepared plan: the number of runs after `since` changes the best one.
 BEHIND: Final = """
     SELECT run, seq, note FROM (
         SELECT r.at, r.no, r.run, m.seq, m.note
@@ -236,7 +245,7 @@ MARKED: Final = """
     LEFT JOIN midrun_marks AS m ON m.follower = %(follower)s AND m.no = r.no
     WHERE r.run = %(run)s
 """
-# The run is locked first, as when it grows: both may be about to make its mark.
+# The run's row is locked first, as an append does: both may be about to insert its cursor.
 MARK: Final = """
     WITH its AS (SELECT no, seq FROM midrun_runs WHERE run = %(run)s FOR KEY SHARE),
          moved AS (

@@ -1,4 +1,4 @@
-"""Reading: rows of the server as what they mean."""
+"""Reads of the Postgres store: rows of the server turned into values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -24,14 +24,14 @@ from midrun.stores.validation import ROW_COLUMNS, index_of, row_of
 Pair = tuple[bytes, bytes]
 
 CHUNK: Final = 2000
-"""So many entries are asked for at once: a statement has its bound of time."""
+"""The most entries in one query, because a statement has a time limit."""
 
 
 class Stretch:
-    """Some of a journal: what follows `after`, as it was when its last part was read.
+    """The entries of one journal after `after`, as of its last query.
 
-    Its parts are read one after the other; entries are never removed, so together they are one
-    consistent view, up to where the run stood at the last.
+    A long journal is read with several queries. Entries are never removed, so all parts
+    together are one consistent view, up to the run's seq in the last part.
     """
 
     def __init__(self, run: RunId, after: Seq) -> None:
@@ -39,7 +39,7 @@ class Stretch:
         self._after = after
         self._link: bytes | None = None
         self._found: Found | None = None
-        self._end = 0  # the last that there should be
+        self._end = 0  # seq of the last entry that the range must contain
         self.pairs: list[Pair] = []
 
     def __len__(self) -> int:
@@ -47,55 +47,68 @@ class Stretch:
 
     @property
     def weight(self) -> int:
-        """How long the lines are together."""
+        """Total length of the lines in bytes."""
         return sum(len(line) for line, _ in self.pairs)
 
     def records(self, chain: Chain) -> list[Record]:
-        """Return the entries, checked against the chain and the head."""
+        """Return the entries; verify their hash chain and their number.
+
+        Raises:
+            JournalCorrupt: an entry is missing or was changed.
+        """
         run, after, pairs = self._run, self._after, self.pairs
         if self._end <= after:
             return []
         if after and self._link is None:
             raise JournalCorrupt(run, after, "the entry is missing")
+        # The chain proves that the lines follow each other. It cannot show that lines at the
+        # end are missing; the count and the hash in the run's row do.
         lines = chain.verified(run, pairs, after=after, previous=self._link)
         if len(pairs) != self._end - after:
             raise JournalCorrupt(run, after + len(pairs) + 1, "the entry is missing")
-        found = self._found
-        if found is not None and self._end == found.seq and pairs[-1][1] != found.hash:
+        row_state = self._found
+        if (
+            row_state is not None
+            and self._end == row_state.seq
+            and pairs[-1][1] != row_state.hash
+        ):
             raise JournalCorrupt(run, self._end, "the run's head has another hash")
         return decode_lines(run, lines, after=after)
 
     async def read(self, links: Links, limit: int | None) -> Found:
-        """Read it, part by part, and return where the run stands.
+        """Read all parts and return the run's row.
 
         Raises:
             RunNotFound: no such run.
         """
         last = INTEGER_MAX if limit is None else min(INTEGER_MAX, self._after + limit)
-        at = min(self._after, INTEGER_MAX)
+        position = min(self._after, INTEGER_MAX)
         while True:
-            upto = min(last, at + CHUNK)
-            values = {"run": self._run, "after": at, "end": upto}
+            part_end = min(last, position + CHUNK)
+            values = {"run": self._run, "after": position, "end": part_end}
             rows = await links.ask(queries.JOURNAL, values)
             if not rows:
                 raise RunNotFound(self._run)
-            stands, *entries = rows
-            seq, link, head, changed_at, epoch, holder = stands
-            found = found_of(self._run, seq, link, changed_at, epoch, holder, head)
-            self._found = found
+            # One statement returns the run's row first and then the entries up to its seq, so
+            # both are of one snapshot. The entry at `after` itself comes along, because the
+            # chain needs its hash.
+            run_row, *entries = rows
+            seq, link, head, changed_at, epoch, holder = run_row
+            row_state = found_of(self._run, seq, link, changed_at, epoch, holder, head)
+            self._found = row_state
             for seq, link, line, *_ in entries:
-                if seq > at:
+                if seq > position:
                     self.pairs.append((line, link))
                 elif seq == self._after:
                     self._link = link
-            self._end = min(found.seq, upto)
-            if self._end >= min(found.seq, last):
+            self._end = min(row_state.seq, part_end)
+            if self._end >= min(row_state.seq, last):
                 await self._join_first(links)
-                return found
-            at = self._end
+                return row_state
+            position = self._end
 
     async def _join_first(self, links: Links) -> None:
-        """Put the first line of the run together if it is here and refers to chunks."""
+        """Join the run's first line with its chunks, if the range contains it."""
         if self._after or not self.pairs:
             return
         stored, link = self.pairs[0]
@@ -116,7 +129,7 @@ async def row(links: Links, run: RunId) -> RunRow:
 
 
 async def indexed_row(links: Links, run: RunId) -> tuple[RunRow, dict[str, object]]:
-    """Return the row of `run`, and its indexed columns by name."""
+    """Return the row of `run` and its indexed columns by name."""
     validation.check_id(run)
     rows = await links.ask(queries.INDEXED_ROW, {"run": run})
     if not rows:
@@ -127,7 +140,7 @@ async def indexed_row(links: Links, run: RunId) -> tuple[RunRow, dict[str, objec
 
 
 async def snapshot(links: Links, run: RunId) -> Snapshot | None:
-    """Return the snapshot of `run` if it fits the chain."""
+    """Return the snapshot of `run` if its hash matches the journal's at that seq."""
     validation.check_id(run)
     rows = await links.ask(queries.SNAPSHOT, {"run": run})
     if not rows:
@@ -141,7 +154,7 @@ async def page(links: Links, query: Query) -> Page[RunRow]:
     limit = validation.page_limit(query)
     texts = (query.agent, query.thread, query.parent, query.label, query.owner, query.decider)
     if "\0" in "".join(texts):
-        return Page(items=())  # there is no such text in Postgres
+        return Page(items=())  # Postgres text has no NUL, so no run matches
     before = INTEGER_MAX
     if query.cursor:
         found = await links.ask(queries.NUMBER, {"run": query.cursor})
@@ -166,7 +179,7 @@ async def page(links: Links, query: Query) -> Page[RunRow]:
 
 
 async def usage(links: Links, owner: str, since: Micros, *, sizes: bool) -> Usage:
-    """Return how much the runs of `owner` take."""
+    """Return the resources that the runs of `owner` use."""
     if "\0" in owner:
         return Usage()
     values = {"owner": owner, "since": since, "sizes": sizes}
@@ -180,7 +193,7 @@ async def counts(links: Links) -> Mapping[Phase, int]:
 
 
 async def halts(links: Links) -> Sequence[Halt]:
-    """Return the latches that hold, oldest first."""
+    """Return the halts that are in force, oldest first."""
     return [
         Halt(scope=scope, by=by, reason=reason, at=at)
         for scope, by, reason, at in await links.ask(queries.HALTS)

@@ -1,9 +1,12 @@
-"""The relay: what is live, carried to other processes by `NOTIFY`.
+"""Carry live deltas to other processes with NOTIFY.
 
-Each process hears two channels: its own, for what is sent to it, and one that all share, on
-which it says every second which runs are watched there, and which of its watches that is. So
-who drives a run knows whether anybody elsewhere would hear its words, and sends nothing where
-nobody does.
+Each process listens to two channels: its own, to which messages for it are sent, and a shared
+one, on which it announces every second the runs that are watched there. So the driver of a run
+knows which processes want its deltas, and sends nothing if there is none. An announcement has a
+number for each run that changes when the run is watched anew; the sender then starts over with
+a full state.
+
+The relay has a connection of its own, made at its first use. Deltas are sent through the pool.
 """
 
 from collections import deque
@@ -23,41 +26,44 @@ from midrun.stores.postgres.connection import Address, Link, Lost
 from midrun.stores.postgres.pool import PAUSE_MAX_S, Links
 
 LIMIT: Final = 7_900
-"""Bytes in one message: Postgres refuses 8000."""
+"""The most bytes in one message: Postgres refuses 8000."""
 
 SAY_S: Final = 1.0
-"""How often a process says what is watched there."""
+"""Seconds between two announcements of the watched runs."""
 
 GONE_S: Final = 3.5
-"""After how long it counts as gone if it does not."""
+"""Seconds after which an announcement that was not repeated expires."""
 
 SHARED: Final = "_live"
+"""Suffix of the channel that all processes share."""
+
 WHO: Final = "?"
-"""What one says who has just come: everybody, tell me what you watch."""
+"""The message of a process that has just connected: every process shall announce now."""
 
 RUNS_MAX: Final = 100
-"""Runs in one saying: their ids have at most 64 characters."""
+"""The most runs in one announcement: ids have at most 64 characters."""
 
 
 class PostgresRelay:
-    """A `Relay` over one link of its own, made when it is first needed."""
+    """A `Relay` over a connection of its own, made at its first use."""
 
     def __init__(self, address: Address, links: Links) -> None:
         self.limit = LIMIT
         self._address = address
         self._links = links
-        self._name = ""  # our channel's; empty while there is no link
-        self._watched: dict[RunId, int] = {}  # since the how manieth watch
+        self._name = ""  # suffix of this process's channel; empty while not connected
+        self._watched: dict[RunId, int] = {}  # run -> number of its watch
         self._watches = 0
-        self._elsewhere: dict[RunId, dict[str, tuple[int, float]]] = {}  # since, until
+        # run -> channel of another process -> (number of its watch, expiry in boot time)
+        self._elsewhere: dict[RunId, dict[str, tuple[int, float]]] = {}
         self._inbox: deque[bytes] = deque()
-        self._needed = anyio.Event()  # by somebody who watches here, or has something to tell
-        self._begun = anyio.Event()  # somebody has just begun to
+        self._needed = anyio.Event()  # the relay is in use: connect
+        self._begun = anyio.Event()  # a run was added: announce at once
         self._link: Link | None = None
         self._said_at = -SAY_S
 
     def listeners(self, run: RunId) -> Sequence[Listener]:
-        """Return the channels of those who watch `run` elsewhere."""
+        """Return the channels of the processes that watch `run`."""
         self._needed.set()
         listening = self._elsewhere.get(run)
         if not listening:
@@ -68,13 +74,13 @@ class PostgresRelay:
         ]
 
     async def send(self, name: str, message: bytes) -> bool:
-        """Send a message; one that does not arrive is nobody's loss."""
+        """Send a message; ignore a failure, because nothing depends on it."""
         with suppress(StoreError):
             await self._links.ask(queries.TELL, {"what": name, "message": message.decode()})
         return True
 
     def listen(self, run: RunId) -> None:
-        """Say at the next occasion, which is now, that `run` is watched here."""
+        """Announce at once that `run` is watched here."""
         self._watches += 1
         self._watched[run] = self._watches
         self._said_at = -SAY_S
@@ -82,11 +88,11 @@ class PostgresRelay:
         self._begun.set()
 
     def leave(self, run: RunId) -> None:
-        """Say it no more; others forget it soon."""
+        """Stop announcing `run`; other processes forget it when the announcement expires."""
         self._watched.pop(run, None)
 
     async def receive(self) -> bytes:
-        """Return the next message, however often the server goes away meanwhile."""
+        """Return the next message; reconnect for as long as the server is away."""
         while not self._inbox:
             await self._needed.wait()
             try:
@@ -99,15 +105,17 @@ class PostgresRelay:
         return self._inbox.popleft()
 
     def close(self) -> None:
-        """Let go of the link."""
+        """Close the connection."""
         self._hang_up()
 
     async def _connect(self) -> None:
-        self._link = link = await Link.made(self._address)
-        self._name = f"_{link.pid}"
+        self._link = connection = await Link.made(self._address)
+        # The pid of the server process is unique among all live connections, and so is the
+        # channel.
+        self._name = f"_{connection.pid}"
         for channel in (SHARED, self._name):
-            await link.ask(queries.LISTEN, {"what": channel})
-        await link.ask(queries.TELL, {"what": SHARED, "message": WHO})
+            await connection.ask(queries.LISTEN, {"what": channel})
+        await connection.ask(queries.TELL, {"what": SHARED, "message": WHO})
 
     def _hang_up(self) -> None:
         if self._link is not None:
@@ -115,8 +123,10 @@ class PostgresRelay:
         self._link, self._name = None, ""
 
     async def _hear(self) -> None:
-        """Say what is watched here if it is time, and wait for what others say."""
+        """Announce the watched runs if it is time, then wait for messages."""
         assert self._link is not None
+        # A fresh event before the announcement. A run that is added during it sets the event,
+        # and the wait below returns at once.
         self._begun = anyio.Event()
         if self._watched and boottime() >= self._said_at + SAY_S:
             self._said_at = boottime()
@@ -133,20 +143,20 @@ class PostgresRelay:
                 self._inbox.append(text.encode())
 
     async def _stirs(self, link: Link) -> None:
-        """Wait until something comes in, somebody begins to watch, or it is time to speak."""
+        """Wait for a message, a new watch, or the next announcement time."""
         async with anyio.create_task_group() as tasks:
 
-            async def watched() -> None:
+            async def wait_for_watch() -> None:
                 await self._begun.wait()
                 tasks.cancel_scope.cancel()
 
-            tasks.start_soon(watched)
+            tasks.start_soon(wait_for_watch)
             with anyio.move_on_after(SAY_S):
                 await link.readable()
             tasks.cancel_scope.cancel()
 
     def _sayings(self) -> Iterator[str]:
-        runs = [f"{run}/{since}" for run, since in sorted(self._watched.items())]
+        runs = [f"{run}/{number}" for run, number in sorted(self._watched.items())]
         for start in range(0, len(runs), RUNS_MAX):
             yield " ".join([self._name, *runs[start : start + RUNS_MAX]])
 
@@ -158,11 +168,14 @@ class PostgresRelay:
         if name == self._name:
             return
         now = boottime()
-        for saying in runs:
-            run, _, since = saying.rpartition("/")
-            told = (int(since), now + GONE_S)
-            self._elsewhere.setdefault(RunId(run), {})[name] = told
+        for announced in runs:
+            run, _, number = announced.rpartition("/")
+            watch = (int(number), now + GONE_S)
+            self._elsewhere.setdefault(RunId(run), {})[name] = watch
+        # Forget the runs whose announcements have all expired.
         for run in [
-            r for r, w in self._elsewhere.items() if all(u < now for _, u in w.values())
+            run_id
+            for run_id, watches in self._elsewhere.items()
+            if all(expires_at < now for _, expires_at in watches.values())
         ]:
             del self._elsewhere[run]

@@ -1,7 +1,8 @@
-"""Time: the server's clock, as far as it is known here, or one that was handed in.
+"""An estimate of the server's time, for stamping entries before they are sent.
 
-Entries are stamped with it before they are sent, because their hashes have the time in them.
-Nothing hangs on its being exact: who is alive and what is due is judged by the server itself.
+The time of an entry is part of its hash, so the client needs it before the write. The estimate
+does not have to be exact: whether a holder is alive and a run is due is decided by the server's
+own clock inside its queries. A clock that is passed in, for tests, replaces both.
 """
 
 from typing import Final
@@ -10,36 +11,42 @@ from midrun.core.ids import SECOND, Micros
 from midrun.ports.environment import Clock, boottime
 
 SLEW: Final = 50
-"""Microseconds that the clock is put back at once: less than passes between two answers."""
+"""The most microseconds by which one answer sets the estimate back.
+
+It is less than passes between two answers, so the estimate never runs backwards.
+"""
 
 STEP: Final = SECOND
-"""A difference that is no delay: the server's clock was set."""
+"""A difference of at least this many microseconds is not a delay: the clock was set."""
 
 
 class StoreTime:
-    """What time it is in the store: by the server, unless there is a clock `given` by hand."""
+    """The time of the store: the server's, unless a clock was passed in."""
 
     def __init__(self, given: Clock | None = None) -> None:
         self._given = given
-        self._ahead: int | None = None  # how far the server is ahead of our own clock
+        self._ahead: int | None = None  # server time minus local boot time, in microseconds
 
     def clock(self) -> Micros:
-        """Return what the server said last and the time since, or what the hand says."""
+        """Return the estimated time of the server, or that of the given clock."""
         if self._given is not None:
             return self._given()
         return Micros(round(boottime() * 1e6) + (self._ahead or 0))
 
     def by_hand(self) -> Micros | None:
-        """Return what the hand says; None where the server's own clock is to be used."""
+        """Return the time of the given clock; None without one.
+
+        The server then uses its own clock.
+        """
         return None if self._given is None else self._given()
 
     def said(self, now: Micros) -> None:
-        """Hear what time it was by the server, a moment ago.
-
-        An answer that took long makes the server look behind, so what says that it is further
-        ahead is believed, and the contrary only little by little: time does not run backwards
-        here, unless the server's clock was set back.
-        """
+        """Take in the server's time from an answer."""
+        # The answer was on its way for an unknown time, so `ahead` is too small by that delay.
+        # The answer with the largest value had the shortest way and is nearest to the truth: a
+        # larger value is taken at once. A smaller one is either such a delay or a slow drift,
+        # so it is followed in small steps. A value smaller by a second or more means that the
+        # server's clock was set back.
         ahead = now - round(boottime() * 1e6)
         if self._ahead is not None and self._ahead - STEP < ahead < self._ahead:
             ahead = max(ahead, self._ahead - SLEW)

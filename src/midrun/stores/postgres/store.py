@@ -1,4 +1,9 @@
-"""The store on a Postgres database, which any number of processes may share."""
+"""`PostgresStore`: the store port on a Postgres database.
+
+A psycopg connection belongs to one event loop. So the store keeps its connections per loop
+(`_LoopResources`) and creates them when a loop first uses it. The row cache, the watchers and
+the estimate of the server's time are shared by all loops of the process.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -52,25 +57,30 @@ from midrun.stores.validation import adopted
 from midrun.stores.watchers import LATCHES, Watchers
 
 PATIENCE: Final = timedelta(seconds=1)
-"""How long the server may work on one write: less than the margin of a lease of six seconds."""
+"""The longest time the server may work on one write.
+
+It is less than the safety margin of a lease of six seconds. So a write that was sent while the
+process could rely on its lease is decided before the lease expires.
+"""
 
 READ_S: Final = 10.0
-"""How long it may work on one read."""
+"""The longest time the server may work on one read."""
 
 READERS: Final = 4
-"""How many links for reading an event loop has, besides the one that it writes through."""
+"""The number of connections for reads in each event loop, besides the one for writes."""
 
 QUICK: Final = Limits(size=32 * 1024)
-"""An entry within this is encoded in the event loop's thread."""
+"""Size limit of an entry that is encoded in the event loop's thread."""
 
 QUICK_MAX: Final = 64
-"""So many entries are encoded, or decoded, there; a hop would cost more than they do."""
+"""At most this many entries are encoded or decoded there; a thread would cost more."""
 
 QUICK_BYTES: Final = 256 * 1024
+"""At most this many bytes are decoded there."""
 
 
 class _Ends:
-    """What one event loop has of the store: links to ask through, and a writer with its own."""
+    """The connections and the writer of one event loop."""
 
     def __init__(self, store: "PostgresStore") -> None:
         address, time = store.address, store.time
@@ -79,25 +89,25 @@ class _Ends:
         self.writer = Writer(self._writes, store.standings, store.watchers, time=time)
 
     async def close(self) -> None:
-        """Wait for what is under way, then let go."""
+        """Wait for pending writes and reads, then close the connections."""
         with anyio.CancelScope(shield=True):
             await self.writer.close()
             await self._writes.close()
             await self.links.close()
 
     def abandon(self) -> None:
-        """Let go at once: the event loop is gone, or another's."""
+        """Close the connections at once: their event loop is closed or not the caller's."""
         self._writes.abandon()
         self.links.abandon()
 
 
 class PostgresStore:
-    """Keeps runs in a Postgres database; `open` makes one.
+    """Keep runs in a Postgres database; `open` makes an instance.
 
-    Time is the server's unless a `clock` is given, which only tests should do: all processes
-    that share a store must agree on the time. With `durability="relaxed"` the newest entries
-    may be lost when the server crashes, never when a client does. With a `key` the chain of
-    every journal is made with it; the store is opened with the same one ever after.
+    The time is the server's unless a `clock` is given, which is for tests: all processes that
+    share a store must agree on the time. With `durability="relaxed"` a crash of the server may
+    lose the newest entries; a crash of a client never does. With a `key` the hash chain of
+    every journal is keyed. The store has to be opened with the same key ever after.
     """
 
     def __init__(
@@ -122,23 +132,23 @@ class PostgresStore:
         patience: timedelta = PATIENCE,
         key: bytes | None = None,
     ) -> Self:
-        """Connect, and bring the schema up to date; a server that is starting is waited for.
+        """Connect and migrate the schema; wait for a server that is starting.
 
-        `patience` is how long the server may take for one write, before it is `StoreBusy`.
+        `write_timeout` is the longest time for one write before it is `StoreBusy`.
 
         Raises:
-            StoreUnreachable: nobody answers, or nobody who can keep a store.
-            StoreForeign: a newer midrun's.
+            StoreUnreachable: no answer, or the server cannot keep a store.
+            StoreForeign: a newer midrun has migrated it.
             StoreKeyRefused: its chains are made with another key, or with none.
         """
         kid = Chain(key).kid
         address = Address(url, durability=durability, patience=patience)
-        until, pause_s = boottime() + BACK_S, PAUSE_S
+        deadline, pause_s = boottime() + BACK_S, PAUSE_S
         while True:
             try:
                 now = await prepare(address, kid)
             except Lost as lost:
-                if boottime() + pause_s > until:
+                if boottime() + pause_s > deadline:
                     raise unreachable(address, lost) from lost
             else:
                 store = cls(address, clock=clock, key=key)
@@ -154,22 +164,24 @@ class PostgresStore:
 
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
         bodies = await _bodies(partial(validation.encoded_start, run, entries), entries)
-        top = storable(head, first=True)
+        stored_head = storable(head, first=True)
         await self._share_chunks(bodies[0])
-        wanted = Create(run=run, top=top, bodies=bodies, chain=self.chain)
-        return await self._at.writer.write(wanted)
+        operation = Create(run=run, top=stored_head, bodies=bodies, chain=self.chain)
+        return await self._at.writer.write(operation)
 
     async def adopt(
         self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
     ) -> Appended:
-        top = storable(head, first=True)
-        sound = await anyio.to_thread.run_sync(adopted, run, lines, imported, self.chain)
-        await self._share_chunks(sound.lines[0][0])
-        wanted = Create(run=run, top=top, adopted=sound, chain=self.chain)
-        return await self._at.writer.write(wanted)
+        stored_head = storable(head, first=True)
+        journal = await anyio.to_thread.run_sync(adopted, run, lines, imported, self.chain)
+        await self._share_chunks(journal.lines[0][0])
+        operation = Create(run=run, top=stored_head, adopted=journal, chain=self.chain)
+        return await self._at.writer.write(operation)
 
     async def _share_chunks(self, first: bytes) -> None:
-        """Store the chunks of the first entry of a run that is about to be created."""
+        """Store the chunks of the first entry of a new run."""
+        # Chunks are committed before the run that refers to them. If that run is then refused,
+        # its chunks stay unused until another run with the same history shares them.
         if len(first) < SHARED_MIN_BYTES:
             return
         _, chunks = await anyio.to_thread.run_sync(split_line, first)
@@ -192,7 +204,7 @@ class PostgresStore:
             validation.check_evidence(run, entries, lease=lease, head=head, starts=starts)
         bodies = await _bodies(partial(validation.encoded, run, entries, lease), entries)
         validation.check_id(run)
-        wanted = Append(
+        operation = Append(
             run=run,
             bodies=bodies,
             after=after,
@@ -202,7 +214,7 @@ class PostgresStore:
             chain=self.chain,
             at=at,
         )
-        return await self._at.writer.write(wanted)
+        return await self._at.writer.write(operation)
 
     async def take(
         self,
@@ -220,7 +232,7 @@ class PostgresStore:
             partial(validation.encoded_taking, run, entries, holder), entries
         )
         validation.check_id(run)
-        wanted = Take(
+        operation = Take(
             run=run,
             bodies=bodies,
             after=after,
@@ -231,7 +243,7 @@ class PostgresStore:
             limits=validation.limits_on(head, limits),
             chain=self.chain,
         )
-        appended = await self._at.writer.write(wanted)
+        appended = await self._at.writer.write(operation)
         return Lease(run=run, holder=holder, epoch=epoch), appended
 
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
@@ -248,9 +260,9 @@ class PostgresStore:
             raise RunNotFound(run)
 
     async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
-        lasts = validation.check_beat(holder, ttl, lag)
+        ttl_micros = validation.check_beat(holder, ttl, lag)
         check_nul("holder", holder)
-        values = {"holder": holder, "ttl": lasts, "lag": lag, "now": self.time.by_hand()}
+        values = {"holder": holder, "ttl": ttl_micros, "lag": lag, "now": self.time.by_hand()}
         await self._at.links.ask(queries.BEAT, values)
 
     async def rest(self, holder: str) -> None:
@@ -271,11 +283,12 @@ class PostgresStore:
         check_nul("scope", scope)
         values = {"scope": scope, "now": self.time.by_hand()}
 
-        async def one(link: Link, lost_ones: int) -> bool:
-            ((lifted,),) = await link.ask(queries.LIFT, values)
-            return bool(lifted) or lost_ones > 0  # then it was there, most likely
+        async def delete_once(connection: Link, lost_count: int) -> bool:
+            ((lifted,),) = await connection.ask(queries.LIFT, values)
+            # If an answer was lost, the first attempt has probably removed the halt.
+            return bool(lifted) or lost_count > 0
 
-        lifted = await self._at.links.insist(one)
+        lifted = await self._at.links.insist(delete_once)
         self.watchers.tell([(LATCHES, START)])
         return lifted
 
@@ -284,10 +297,10 @@ class PostgresStore:
     async def read(
         self, run: RunId, *, after: Seq = START, limit: int | None = None
     ) -> Sequence[Record]:
-        stretch = await self._stretch(run, after, limit)
-        if len(stretch) <= QUICK_MAX and stretch.weight <= QUICK_BYTES:
-            return stretch.records(self.chain)
-        return await anyio.to_thread.run_sync(stretch.records, self.chain)
+        journal_range = await self._stretch(run, after, limit)
+        if len(journal_range) <= QUICK_MAX and journal_range.weight <= QUICK_BYTES:
+            return journal_range.records(self.chain)
+        return await anyio.to_thread.run_sync(journal_range.records, self.chain)
 
     async def lines(
         self, run: RunId, *, after: Seq = START, limit: int | None = None
@@ -297,15 +310,16 @@ class PostgresStore:
     async def _stretch(self, run: RunId, after: Seq, limit: int | None) -> Stretch:
         validation.check_stretch(after, limit)
         validation.check_id(run)
-        stretch = Stretch(run, after)
-        self.standings.put(await stretch.read(self._at.links, limit))
-        return stretch
+        journal_range = Stretch(run, after)
+        # Each read refreshes the row cache: the append that follows it needs no other read.
+        self.standings.put(await journal_range.read(self._at.links, limit))
+        return journal_range
 
     async def row(self, run: RunId) -> RunRow:
         return await reader.row(self._at.links, run)
 
     async def indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
-        """Return the row of `run`, and its indexed columns by name."""
+        """Return the row of `run` and its indexed columns by name."""
         return await reader.indexed_row(self._at.links, run)
 
     async def load_snapshot(self, run: RunId) -> Snapshot | None:
@@ -349,6 +363,8 @@ class PostgresStore:
         await checkpoint()
         if self._closed:
             raise StoreClosed(self.address.name)
+        # The watch is subscribed before the listener starts. `tasks.start` returns once every
+        # later commit is reported, so no change is lost in between.
         with self.watchers.joined() as watch:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(Notice(self.address, self.watchers).listen)
@@ -366,35 +382,38 @@ class PostgresStore:
     async def close(self) -> None:
         with self._lock:
             self._closed = True
-            ends, self._ends = self._ends, {}
-        here = ends.pop(asyncio.get_running_loop(), None)
-        if here is not None:
-            await here.close()
-        for elsewhere in ends.values():
-            elsewhere.abandon()
+            resources, self._ends = self._ends, {}
+        # Connections of other event loops cannot be awaited from here; they are closed at once.
+        own = resources.pop(asyncio.get_running_loop(), None)
+        if own is not None:
+            await own.close()
+        for other in resources.values():
+            other.abandon()
         self.watchers.end()
 
     @property
     def _at(self) -> _Ends:
-        """What the event loop that calls has of the store."""
+        """The resources of the running event loop, made at its first use."""
         loop = asyncio.get_running_loop()
-        ends = self._ends.get(loop)
-        if ends is None:
+        resources = self._ends.get(loop)
+        if resources is None:
             with self._lock:
                 if self._closed:
                     raise StoreClosed(self.address.name)
-                for gone in [other for other in self._ends if other.is_closed()]:
-                    self._ends.pop(gone).abandon()
-                ends = self._ends[loop] = _Ends(self)
-        return ends
+                # Tests and scripts open one event loop after the other. The connections of
+                # closed loops are dropped here, because no code runs when a loop ends.
+                for closed_loop in [other for other in self._ends if other.is_closed()]:
+                    self._ends.pop(closed_loop).abandon()
+                resources = self._ends[loop] = _Ends(self)
+        return resources
 
 
 async def _bodies(
     encode: Callable[[Limits], list[bytes]], entries: Sequence[Entry]
 ) -> list[bytes]:
-    """Return the bodies of `entries`; what is large is encoded in a thread of its own.
+    """Encode `entries`, in a thread if they are large.
 
-    Whoever changes the entries meanwhile has both versions mixed, or is refused.
+    A caller that changes its entries meanwhile gets a mixture of both versions, or a refusal.
     """
     if len(entries) <= QUICK_MAX:
         try:

@@ -1,19 +1,22 @@
-"""The writer: everything that one event loop appends goes through one link, in groups.
+"""Group commit for Postgres: an event loop's appends go through one connection.
 
-**Groups.** A commit costs a round trip and an fsync whether it holds one append or two hundred.
-While one group is on its way, the next one gathers. The first who waits then leads it: it sends
-the group, answers everybody in it, and hands over to the first of the next. So there is no task
-of the writer's own, and nothing that outlives its callers.
+**Groups.** A commit costs one round trip and one fsync whether it holds one append or two
+hundred. While one group is on its way, the next one collects. The writer has no task of its
+own: the first caller becomes the *leader*. It sends its group, wakes the callers in it, and
+hands the leadership to the first caller that waits in the next group. So nothing outlives the
+callers.
 
-**Compare, then write.** What is known of a run from the last answer is enough to make the lines
-and their hashes. The server compares under the lock of the row, and writes only what fits; the
-rest is decided again on what it answers. A refusal is only as good as what it rests on: nobody
-is refused on what was known before they asked.
+**Optimistic writes.** The row of a run from the last answer is enough to build the new lines
+and their hashes without asking. The server compares `after` with the row under the row's lock
+and writes only the requests that match. The others are answered with the current row and
+rebuilt from it. A refusal is never based on the cache: another process may have written since.
+If the cached row would refuse an operation, the row is read again first.
 
-**Lost answers.** A group whose answer was lost is sent again, word for word: what is there
-already by its seq and its hash is done.
+**Lost answers.** When the connection breaks, the group may or may not have been committed. It
+is sent again byte for byte on a new connection. The server finds an entry with the same seq and
+the same hash and answers that it is done.
 
-**Cancellation.** A write that was handed in is carried out, whatever becomes of its caller.
+**Cancellation.** A write that was handed in is carried out even if its caller is cancelled.
 """
 
 from collections import OrderedDict
@@ -58,48 +61,53 @@ from midrun.stores.validation import StoredHead, read_head
 from midrun.stores.watchers import Watchers
 
 GROUP_MAX: Final = 256
-"""How many writes are sent together, at most."""
+"""The most writes in one call of the procedure."""
 
 GROUP_BYTES: Final = 4 * 1024 * 1024
-"""Nor are they longer than this, but for a single one that is."""
+"""The most bytes in one call, unless a single write is longer."""
 
 REMEMBERED: Final = 4096
-"""Of how many runs it is remembered where they stand."""
+"""The number of runs whose row is cached."""
 
 _ANSWERS: Final = msgspec.json.Decoder(Answers)
 
 
 class Standings:
-    """Where runs stand, as far as this process knows; shared by all its event loops."""
+    """The last known rows of runs, shared by all event loops of the process.
+
+    It may be stale: it only saves a read. The server compares every write with the real row.
+    """
 
     def __init__(self) -> None:
         self._known: OrderedDict[RunId, Found] = OrderedDict()
 
     def get(self, run: RunId) -> Found | None:
-        """Return where a run stood when it was last heard of."""
+        """Return the last known row of a run."""
         return self._known.get(run)
 
     def put(self, found: Found) -> None:
-        """Remember where a run stands, unless more is known."""
+        """Cache a row unless a newer one is cached."""
         known = self._known.get(found.run)
         if known is None or known.seq < found.seq:
             self._known[found.run] = found
-            with suppress(KeyError):  # another thread may have made room already
+            # Threads of several event loops use this cache without a lock. Each single
+            # operation is atomic, but another thread may evict the row between two of them.
+            with suppress(KeyError):
                 self._known.move_to_end(found.run)
                 while len(self._known) > REMEMBERED:
                     self._known.popitem(last=False)
 
 
 class _Place(Enum):
-    """Where the caller of a request is."""
+    """The state of the caller of a pending write."""
 
     WAITS = auto()
-    LEADS = auto()  # has been told to carry out its group
-    LEFT = auto()  # was cancelled; its write is carried out all the same
+    LEADS = auto()  # was woken to send the next group
+    LEFT = auto()  # has returned or was cancelled; cannot become the leader
 
 
 class _Request(Struct, eq=False):
-    """One write on its way: who waits for it, and what came of it."""
+    """A write on its way: operation, waiter and outcome."""
 
     wanted: Write
     waiter: Waiter
@@ -119,11 +127,11 @@ class _Request(Struct, eq=False):
 
 
 _Sent: TypeAlias = dict[RunId, tuple[_Request, Written]]
-"""What goes out together: one write of each run."""
+"""The writes of one round: at most one for each run."""
 
 
 class Writer:
-    """Carries out writes in groups; see the module for how."""
+    """Send writes in groups; the module docstring explains the mechanism."""
 
     def __init__(
         self,
@@ -139,11 +147,11 @@ class Writer:
         self._time = time
         self._waiting: list[_Request] = []
         self._led = False
-        self._over: list[Waiter] = []  # who waits until nothing is under way
+        self._over: list[Waiter] = []  # callers of `close` that wait for the last group
         self._closed = False
 
     async def write(self, wanted: Write) -> Appended:
-        """Return what was appended, once it is committed; or raise why nothing was."""
+        """Return the result of a write once it is committed, or raise its refusal."""
         await checkpoint_if_cancelled()
         if self._closed:
             raise StoreClosed(self._links.address.name)
@@ -156,36 +164,48 @@ class Writer:
         try:
             await request.waiter
         finally:
-            if request.place is _Place.LEADS:  # also when it is cancelled: others rely on it
+            # The leadership may arrive together with a cancellation. It is accepted all the
+            # same: without a leader no pending write would ever be sent. `_lead_group` is
+            # shielded.
+            if request.place is _Place.LEADS:
                 await self._lead()
             request.place = _Place.LEFT
         return request.result()
 
     async def close(self) -> None:
-        """Take nothing more, and wait until what was handed in is answered."""
+        """Refuse new writes and wait until the pending ones are answered."""
         self._closed = True
         if self._led:
             self._over.append(new_waiter())
             await self._over[-1]
 
     async def _lead(self) -> None:
-        """Carry out the next group, answer it, and hand over to the first who waits."""
-        heir: _Request | None = None
+        """Send the next group, wake its callers, hand over to the next leader.
+
+        The new leader is the first caller that still waits. If every caller of the pending
+        writes was cancelled, this leader sends them as well.
+        """
+        next_leader: _Request | None = None
         with anyio.CancelScope(shield=True):
-            while self._led and heir is None:
+            while self._led and next_leader is None:
                 group = self._group()
                 await self._carry_out(group)
-                heir = next((r for r in self._waiting if r.place is _Place.WAITS), None)
+                next_leader = next(
+                    (pending for pending in self._waiting if pending.place is _Place.WAITS),
+                    None,
+                )
+                # No await between here and the hand-over below. A caller that arrives later
+                # sees either a leader or an empty list, and leads itself in the second case.
                 self._led = bool(self._waiting)
                 wake(request.waiter for request in group)
-        if heir is not None:
-            heir.place = _Place.LEADS
-            wake([heir.waiter])
+        if next_leader is not None:
+            next_leader.place = _Place.LEADS
+            wake([next_leader.waiter])
         else:
             wake(self._over)
 
     def _group(self) -> list[_Request]:
-        """Take what has gathered, as much of it as may be sent together."""
+        """Take the pending writes that fit into one call."""
         count = size = 0
         for request in self._waiting[:GROUP_MAX]:
             size += sum(map(len, request.wanted.bodies))
@@ -198,13 +218,15 @@ class Writer:
     # ── one group ─────────────────────────────────────────────────────────────────────────
 
     async def _carry_out(self, group: list[_Request]) -> None:
-        """Send what fits, round by round, until everybody has an answer."""
-        sure: dict[RunId, Found | None] = {}  # heard of after the group was handed in
-        left = group
+        """Send `group` round by round until every write has an outcome."""
+        # Rows that were read after every write of the group was handed in. Only these may
+        # refuse a write: its caller then conflicts with something that really happened.
+        confirmed: dict[RunId, Found | None] = {}
+        pending = group
         try:
-            while left:
-                left = await self._round(left, sure)
-        except Exception as failure:  # noqa: BLE001 - whatever it is, they must hear of it
+            while pending:
+                pending = await self._round(pending, confirmed)
+        except Exception as failure:  # noqa: BLE001 - every caller must get an outcome
             for request in group:
                 if not request.answered:
                     request.failure = failure
@@ -212,23 +234,27 @@ class Writer:
     async def _round(
         self, left: list[_Request], sure: dict[RunId, Found | None]
     ) -> list[_Request]:
-        """Send the first write of each run; return those that are to be decided again."""
+        """Send the first write of each run; return the writes that need another round."""
         sent: _Sent = {}
-        unsure: set[RunId] = set()
+        unconfirmed: set[RunId] = set()
         for request in left:
-            wanted, run = request.wanted, request.wanted.run
-            if run in sent or run in unsure:
+            operation, run = request.wanted, request.wanted.run
+            # Only one write of a run per round: the next one builds on the row that the first
+            # leads to. It is built in the next round from the answer.
+            if run in sent or run in unconfirmed:
                 continue
-            believed = sure[run] if run in sure else self._believed(wanted)
+            row = sure[run] if run in sure else self._believed(operation)
             try:
-                sent[run] = request, wanted.bid(believed, self._time.clock())
+                sent[run] = request, operation.bid(row, self._time.clock())
             except (StoreError, ValueError) as refusal:
+                # Refused by a row that is certain: final. Refused by a cached row: read the row
+                # below and decide in the next round.
                 if run in sure:
                     request.failure = refusal
                 else:
-                    unsure.add(run)
-        if unsure:
-            sure |= await self._looked_up(unsure)
+                    unconfirmed.add(run)
+        if unconfirmed:
+            sure |= await self._looked_up(unconfirmed)
         if sent:
             await self._send(sent, sure)
         return [request for request in left if not request.answered]
@@ -237,17 +263,18 @@ class Writer:
         return None if isinstance(wanted, Create) else self._standings.get(wanted.run)
 
     async def _looked_up(self, runs: set[RunId]) -> dict[RunId, Found | None]:
-        """Return where runs stand now."""
-        stands: dict[RunId, Found | None] = dict.fromkeys(runs)
+        """Read the current rows of `runs`; None for a run that does not exist."""
+        rows: dict[RunId, Found | None] = dict.fromkeys(runs)
         for row in await self._links.ask(queries.STANDINGS, {"runs": sorted(runs)}):
-            found = found_of(*row)
-            stands[found.run] = found
-            self._standings.put(found)
-        return stands
+            row_state = found_of(*row)
+            rows[row_state.run] = row_state
+            self._standings.put(row_state)
+        return rows
 
     async def _send(self, sent: _Sent, sure: dict[RunId, Found | None]) -> None:
-        """Have the server write what fits; who does not fit is decided on its answer."""
-        # In one order everywhere, so that no two processes wait for each other's locks.
+        """Send one round and distribute its answers."""
+        # Every process locks the rows in the same order, new runs first and then by id, so two
+        # groups cannot deadlock.
         order = sorted(sent, key=lambda run: (sent[run][1].bid.after > 0, run))
         try:
             answers = await self._answers([sent[run][1].bid for run in order])
@@ -256,55 +283,64 @@ class Writer:
                 ((request, _),) = sent.values()
                 request.failure = failure
                 return
-            for run in order:  # one of them may be to blame: each gets a chance of its own
+            # One write may be the cause, too large for the disk, say. Sent one by one, the
+            # others succeed.
+            for run in order:
                 await self._send({run: sent[run]}, sure)
             return
-        news: list[tuple[RunId, Seq]] = []
+        changes: list[tuple[RunId, Seq]] = []
         held: set[RunId] = set()
         for run, answer in zip(order, answers, strict=True):
-            request, written = sent[run]
+            request, result = sent[run]
             if not answer.done:
+                # The answer has the row as it was under the lock. No refusal (None) means that
+                # the row has moved on but the operation still fits: it is rebuilt in the next
+                # round.
                 sure[run] = answer.found(run)
                 request.failure = _refusal(request.wanted, answer, self._time.clock())
                 continue
-            request.appended = written.appended
-            sure[run] = written.stands
-            self._standings.put(written.stands)
-            news.append((run, written.stands.seq))
-            if written.stands.holder:
+            request.appended = result.appended
+            sure[run] = result.stands
+            self._standings.put(result.stands)
+            changes.append((run, result.stands.seq))
+            if result.stands.holder:
                 held.add(run)
-        self._watchers.tell(news, held=held)
+        self._watchers.tell(changes, held=held)
 
     async def _answers(self, bids: Sequence[Bid]) -> Sequence[Answer]:
-        """Return what the server answers, to the same words again if an answer was lost.
+        """Call the procedure; repeat the call if its answer is lost or it fails.
 
-        What the server refuses may still have been committed, if it stumbled over what comes
-        after. So it is asked again, too, once.
+        The procedure notifies listeners after its commit. An error of that second part arrives
+        as a refusal although the entries are committed. So a refused call is repeated once with
+        `again`, which finds committed entries by their hash.
         """
-        words = msgspec.json.encode(bids).decode()
+        payload = msgspec.json.encode(bids).decode()
         try:
-            answer = await self._sent(words, again=False)
+            answer = await self._sent(payload, again=False)
         except (StoreBusy, StoreFull, StoreDamaged, StoreForeign):
-            answer = await self._sent(words, again=True)
-        told = _ANSWERS.decode(answer)
-        self._time.said(told.now)
-        return told.answers
+            answer = await self._sent(payload, again=True)
+        reply = _ANSWERS.decode(answer)
+        self._time.said(reply.now)
+        return reply.answers
 
     async def _sent(self, bids: str, *, again: bool) -> str:
-        async def one(link: Link, lost_ones: int) -> Rows:
-            now, repeated = self._time.by_hand(), again or lost_ones > 0
-            return await link.ask(queries.WRITE, {"bids": bids, "again": repeated, "now": now})
+        async def call_once(connection: Link, lost_count: int) -> Rows:
+            now, repeated = self._time.by_hand(), again or lost_count > 0
+            return await connection.ask(
+                queries.WRITE, {"bids": bids, "again": repeated, "now": now}
+            )
 
-        ((answer,),) = await self._links.insist(one)
+        ((answer,),) = await self._links.insist(call_once)
         return str(answer)
 
 
 def _refusal(wanted: Write, answer: Answer, now: Micros) -> Exception | None:
-    """Return why `wanted` does not fit; None if it may be tried again where the run stands."""
+    """Return the reason of a refusal; None if the operation can be rebuilt."""
     try:
         wanted.bid(answer.found(wanted.run), now, alive=answer.alive)
     except (StoreError, ValueError) as refusal:
         return refusal
+    # The row itself allows the write. Then a halt or a limit has refused it.
     if answer.scope:
         return HaltInForce(wanted.run, answer.scope, answer.reason, answer.by)
     if answer.full and isinstance(wanted, Take):
@@ -315,7 +351,7 @@ def _refusal(wanted: Write, answer: Answer, now: Micros) -> Exception | None:
 def found_of(
     run: RunId, seq: Seq, link: bytes, at: Micros, epoch: Epoch, holder: str, body: bytes
 ) -> Found:
-    """Return where a run stands, from its row."""
+    """Build the state of a run from the columns of its row."""
     return Found(
         run=run,
         seq=seq,

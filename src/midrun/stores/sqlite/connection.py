@@ -1,7 +1,14 @@
-"""Connections: how the file is opened, what is checked then, and what its errors mean.
+"""Open and check the SQLite file of a store; translate SQLite's errors.
 
-Opening checks what is cheap: that the file is ours, of a version we know, and that its schema
-can be read. A journal's own bytes are checked when it is read, by its chain.
+Opening checks only the cheap things: that the file is a store, of a schema version that this
+process knows, with the same key. The lines of a journal are checked by their hash chain when
+they are read.
+
+Two dangers of SQLite on POSIX shape this module. Closing any descriptor of a file drops all
+locks that the process holds on it, so an existing file is never opened except through SQLite,
+and `sqlite3` of the standard library is refused for a file that is open here. And a file that
+was removed or replaced by name stays writable through the open connection, so the writer checks
+the identity of the file before each commit (`FileIdentity`).
 """
 
 import logging
@@ -40,28 +47,37 @@ _LOG: Final = logging.getLogger("midrun.stores")
 APPLICATION: Final = 0x4D49_4452  # "MIDR"
 SCHEMA: Final = 2
 HEADER: Final = 100
-"""Bytes. SQLite takes what is shorter for an empty database, and would write over it."""
+"""Size of SQLite's file header.
+
+SQLite takes a shorter file for an empty database and would overwrite it.
+"""
 
 NO_RESET_BUG: Final = (3, 51, 3)
-"""Before SQLite 3.51.3 two processes that checkpoint at once could lose committed pages."""
+"""The first SQLite version without a bug that could lose committed pages.
+
+Before it, two processes that checkpointed at the same time could do so.
+"""
 
 LOG_MAX: Final = 16 * 1024 * 1024
-"""Bytes. A log that a long reader has made larger than this is cut back once that has ended."""
+"""The write-ahead log is cut back to this size.
+
+It can grow beyond it while a long read keeps a checkpoint from finishing.
+"""
 
 
 class Moved(Exception):
-    """The file that is open is not the one that others would open by its name."""
+    """The open file is no longer the one that its path leads to."""
 
 
 class Newer(Exception):
-    """A newer midrun has made the file its own, while it was in use here."""
+    """A newer midrun has upgraded the schema while the file was open here."""
 
 
 DAMAGE: Final = (apsw.Error, UnicodeDecodeError, msgspec.MsgspecError, Moved, Newer)
-"""What reading or writing the file can raise when the file, or the disk, is to blame."""
+"""Exceptions of a read or a write for which the file or the disk is the cause."""
 
 _opening: Final = Lock()
-"""One thread opens at a time: see `_make_file`."""
+"""Lets one thread open a file at a time: see `_create_file`."""
 
 _RETRY_SECONDS: Final = 0.001
 
@@ -71,14 +87,14 @@ _FULL: Final = frozenset({ENOSPC, EDQUOT, EFBIG})
 def open_file(
     path: Path, *, durability: Durability, busy_ms: int, kid: str = ""
 ) -> apsw.Connection:
-    """Open the database for writing; make it if there is none, with mode 0600.
+    """Open the database for writing; create it with mode 0600 if needed.
 
-    One that is there is taken away from other accounts, see `_restrict_access`.
+    An existing file loses the access rights of other accounts, see `_restrict_access`.
 
     Raises:
-        StoreForeign: the file is something else, or a newer midrun's.
-        StoreKeyRefused: its chains are made with another key than the one called `kid`.
-        StoreDamaged, StoreBusy, StoreFull, StoreUnreachable: what they say.
+        StoreForeign: not a store, or one of a newer midrun.
+        StoreKeyRefused: its chains are made with another key than `key_id`.
+        StoreDamaged, StoreBusy, StoreFull, StoreUnreachable: see there.
     """
     if library_version() < NO_RESET_BUG:
         problem = f"SQLite {apsw.sqlite_lib_version()} can lose data; 3.51.3 or newer is needed"
@@ -104,60 +120,64 @@ def open_file(
 
 
 def library_version() -> tuple[int, ...]:
-    """Return the version of the SQLite library that apsw has brought, or was swapped for."""
+    """Return the version of the SQLite library that apsw uses."""
     return tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
 
 
 def open_reader(path: Path, *, busy_ms: int) -> apsw.Connection:
-    """Open a connection that cannot write to a file that `open_file` has opened before."""
+    """Open a read-only connection to a file that `open_file` has opened before."""
     with meaning(path, busy_ms):
+        # Opened for writing all the same: a connection that only reads cannot create the shared
+        # memory file of the log. `query_only` then refuses every change.
         db = _connected(path, apsw.SQLITE_OPEN_READWRITE, busy_ms)
         db.execute("PRAGMA query_only = ON")
     return db
 
 
 class Place:
-    """Which file was found by its name when the store was opened, with a log beside it.
+    """The identity of the database file, as of when the store was opened.
 
-    What is written to a file that has lost its name is seen by nobody else and gone with this
-    process; and with another file in its place, two databases would share one log.
+    Entries written to a file that has lost its name are invisible to other processes and gone
+    when this process ends. With another file in its place, two databases would even share one
+    log. So the writer calls `check_unchanged` before every commit.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = str(path)
-        self._log = f"{path.resolve()}-wal"  # SQLite follows links before it names it
+        self._log = f"{path.resolve()}-wal"  # SQLite resolves symbolic links first
         self._identity: tuple[int, int] | None = None
         with suppress(OSError):
             self._identity = _identity(self._file)
 
     def check(self) -> None:
-        """See that they are still there.
+        """Check that the path leads to the open file and its log exists.
 
         Raises:
-            Moved: they are not.
+            FileReplaced: it does not.
         """
         if self._identity is None:
             return
         try:
-            found = _identity(self._file)
+            current = _identity(self._file)
         except FileNotFoundError:
             raise Moved(self._file) from None
         except OSError:
-            return  # we may not look any more: that says nothing about it
-        # Not by its times, too: once they were read, the next write must set them anew, and
-        # each commit takes half as long again (Linux 6.13 and later).
-        if found != self._identity or not os.access(self._log, os.F_OK):
+            return  # this process may not stat it any more: that proves nothing
+        # The log is tested with `access` and not with `stat`, which reads its times: once they
+        # were read, the next write has to update them, and each commit takes half as long again
+        # (Linux 6.13 and later).
+        if current != self._identity or not os.access(self._log, os.F_OK):
             raise Moved(self._file)
 
 
 def _identity(name: str) -> tuple[int, int]:
-    found = os.stat(name)  # noqa: PTH116 - with every commit: a path would cost more
-    return found.st_dev, found.st_ino
+    status = os.stat(name)  # noqa: PTH116 - called with every commit; pathlib is slower
+    return status.st_dev, status.st_ino
 
 
 @contextmanager
 def meaning(path: Path, busy_ms: int) -> Iterator[None]:
-    """Turn what SQLite raises inside into what it means for midrun."""
+    """Translate exceptions of SQLite in the block into store errors."""
     try:
         yield
     except DAMAGE as error:
@@ -165,7 +185,7 @@ def meaning(path: Path, busy_ms: int) -> Iterator[None]:
 
 
 def meaning_of(error: Exception, path: Path, busy_ms: int, *, errno: int = 0) -> StoreError:
-    """Return what an error of SQLite, with the system's own number, means for midrun."""
+    """Return the store error for `error`; `errno` is the operating system's number."""
     match error:
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusy(str(path), busy_ms / 1000)
@@ -178,23 +198,24 @@ def meaning_of(error: Exception, path: Path, busy_ms: int, *, errno: int = 0) ->
         case apsw.CorruptError() | apsw.FormatError():
             return StoreDamaged(str(path), str(error))
         case apsw.SQLError() | apsw.ConstraintError() | apsw.MismatchError():
-            # Our statements are constant and tested: it is the file that is not as we left it.
+            # The statements are constant and tested. So the schema or the data of the file is
+            # not as midrun left it.
             return StoreDamaged(str(path), str(error))
         case UnicodeDecodeError() | msgspec.MsgspecError():
             return StoreDamaged(str(path), str(error))
         case Newer():
             return StoreForeign(str(path), str(error))
         case Moved():
-            problem = "removed, or another file was put in its place, while it was in use"
+            problem = "the file was removed or replaced while it was in use"
             return StoreUnreachable(str(path), problem)
         case _:
             return StoreUnreachable(str(path), f"{type(error).__name__}: {error}")
 
 
 def _make_file(path: Path) -> None:
-    """Make an empty file that only its owner may read, if there is none.
+    """Create an empty file that only its owner may read, if there is none.
 
-    A file that is there is never opened here: on POSIX, closing any descriptor of a file drops
+    An existing file is never opened here. On POSIX, closing any descriptor of a file drops
     every lock that this process holds on it, those of SQLite's other connections included.
     """
     try:
@@ -203,7 +224,9 @@ def _make_file(path: Path) -> None:
         if path.is_dir():
             raise StoreUnreachable(str(path), "it is a directory") from None
         if not os.access(path, os.R_OK | os.W_OK):
-            raise StoreUnreachable(str(path), "it may not be read and written") from None
+            raise StoreUnreachable(str(path), "this account cannot read and write it") from None
+        # SQLite would take a file this short for an empty database. With a rollback journal
+        # beside it, it may be a database that a crash has cut off, and SQLite restores it.
         if 0 < path.stat().st_size < HEADER and not Path(f"{path}-journal").exists():
             raise StoreForeign(str(path), "not a SQLite database") from None
     except OSError as error:
@@ -211,46 +234,46 @@ def _make_file(path: Path) -> None:
 
 
 def _restrict_access(path: Path) -> None:
-    """Remove the access of other accounts from a file, if it exists; log a warning.
+    """Remove the access of other accounts from a file; log a warning.
 
     A copy from a backup has the mode that the umask gives it, most often 0644. A group keeps
     its access if it may write as well: such a file is shared between accounts on purpose.
 
     Raises:
-        StoreUnreachable: it belongs to another account, which has to do it.
+        StoreUnreachable: the file belongs to another account, which has to change it.
     """
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
         return
-    wanted = mode & ~(stat.S_IRWXO if mode & stat.S_IWGRP else stat.S_IRWXO | stat.S_IRWXG)
-    if wanted == mode:
+    restricted = mode & ~(stat.S_IRWXO if mode & stat.S_IWGRP else stat.S_IRWXO | stat.S_IRWXG)
+    if restricted == mode:
         return
     try:
-        path.chmod(wanted)
+        path.chmod(restricted)
     except FileNotFoundError:  # another process has closed the last connection meanwhile
         return
     except OSError as error:
         problem = (
             f"Cannot protect it: other accounts may read it (mode {mode:04o}), and this "
-            f"account cannot change that ({error.strerror}). Run chmod {wanted:03o} {path} "
+            f"account cannot change that ({error.strerror}). Run chmod {restricted:03o} {path} "
             "as its owner"
         )
         raise StoreUnreachable(str(path), problem) from error
-    _LOG.warning("%s could be read by other accounts: its mode is %04o now", path, wanted)
+    _LOG.warning("%s could be read by other accounts: its mode is %04o now", path, restricted)
 
 
 def _use_wal(db: apsw.Connection, busy_ms: int) -> None:
-    """Switch to the write-ahead log; SQLite itself does not wait for the locks of this."""
-    until = time.monotonic() + busy_ms / 1000
+    """Switch to the write-ahead log; retry, because SQLite does not wait for this lock."""
+    deadline = time.monotonic() + busy_ms / 1000
     while True:
         try:
-            # Statements may be asked for rows only later, hence the fetching.
+            # apsw runs a statement only as far as its rows are fetched.
             db.execute("PRAGMA journal_mode = WAL").fetchall()
         except apsw.BusyError:
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 raise
-            time.sleep(_RETRY_SECONDS)  # noqa: TID251 - a file's lock cannot tell that it is free
+            time.sleep(_RETRY_SECONDS)  # noqa: TID251 - a file lock gives no notification
         else:
             return
 
@@ -258,21 +281,22 @@ def _use_wal(db: apsw.Connection, busy_ms: int) -> None:
 _connected_to: Final[WeakKeyDictionary[apsw.Connection, tuple[int, tuple[int, int]]]] = (
     WeakKeyDictionary()
 )
-"""The process that made each connection, and the file that it is to."""
+"""The process that opened each connection, and the identity of its file."""
 
 
 @cache
 def _watch_for_sqlite3() -> None:
-    """Have `sqlite3.connect` refused, from now on, for files that are open here.
+    """Install an audit hook that refuses `sqlite3.connect` for files that are open here.
 
-    The standard library has a copy of SQLite of its own. A copy knows its own connections and
-    keeps a file's descriptors as long as any of them has a lock: on POSIX, closing one drops
-    every lock of the process on that file. Of another copy's connections it knows nothing. When
-    it closes the file, ours go on without their locks: other processes then truncate the log
-    and its index, which are mapped into memory here, and this process dies of SIGBUS.
+    The standard library contains a second copy of SQLite. Each copy knows only its own
+    connections, and keeps a file's descriptors open as long as one of them has a lock: on
+    POSIX, closing one drops every lock of the process on that file. When the other copy closes
+    the file, the connections of this store go on without their locks. Other processes then
+    truncate the log and its index, which are mapped into memory here, and this process dies of
+    SIGBUS.
 
-    An audit hook sees every `sqlite3.connect`, whichever library makes it. It cannot be taken
-    away again, and is called for all other events as well; so it is installed once, with the
+    An audit hook sees every `sqlite3.connect`, whichever library calls it. It cannot be removed
+    again and is called for all other audit events as well. So it is installed once, with the
     first connection, and its first comparison ends it: less than a microsecond per event.
     """
     sys.addaudithook(_refuse_sqlite3)
@@ -282,21 +306,22 @@ def _refuse_sqlite3(event: str, args: tuple[object, ...]) -> None:
     if event != "sqlite3.connect" or not isinstance(args[0], str | bytes | os.PathLike):
         return
     name = os.fsdecode(args[0])
-    # As a URI it may say how to open the file, but there is no way that is safe.
+    # A URI may ask for a read-only or immutable open. Its close drops the locks all the same.
     path = unquote(urlsplit(name).path) if name.startswith("file:") else name
     try:
-        found = os.getpid(), _identity(path)
+        target = os.getpid(), _identity(path)
     except (OSError, ValueError):
-        return  # there is no such file, or it is no file: ":memory:"
-    # A forked copy of this process has connections but no locks, and is left alone.
-    if any(_connected_to.get(db) == found for db in apsw.connections()):
+        return  # no such file, or not a file at all: ":memory:"
+    # A forked child inherits the connection objects but not the POSIX locks, so there is none
+    # that it could lose.
+    if any(_connected_to.get(db) == target for db in apsw.connections()):
         raise SqliteConflict(path)
 
 
 def _connected(path: Path, flags: int, busy_ms: int) -> apsw.Connection:
     _watch_for_sqlite3()
     db = apsw.Connection(os.fspath(path), flags=flags, statementcachesize=64)
-    with suppress(OSError):  # it is gone again, which `Place` finds out
+    with suppress(OSError):  # removed meanwhile: `FileIdentity.check_unchanged` reports it
         _connected_to[db] = os.getpid(), _identity(os.fspath(path))
     db.set_busy_timeout(busy_ms)
     db.execute("PRAGMA trusted_schema = OFF")
@@ -304,8 +329,8 @@ def _connected(path: Path, flags: int, busy_ms: int) -> apsw.Connection:
 
 
 def _check_ours(db: apsw.Connection, path: Path) -> None:
-    # One statement is one snapshot: another process may be making the file right now, and its
-    # tables and its mark must be seen together or not at all.
+    # One statement reads one snapshot. Another process may be creating the schema right now;
+    # its tables and its application id must be seen together or not at all.
     application, version, tables = db.execute(
         "SELECT application_id, user_version, EXISTS (SELECT 1 FROM sqlite_schema)"
         " FROM pragma_application_id, pragma_user_version"
@@ -314,25 +339,29 @@ def _check_ours(db: apsw.Connection, path: Path) -> None:
         check_version(db)
         return
     if application or version or tables:
-        raise StoreForeign(str(path), "a database of something else")
+        raise StoreForeign(str(path), "it is a database of another program")
 
 
 def check_version(db: apsw.Connection) -> None:
-    """See that the file is still of a version that we know.
+    """Check that the schema is not newer than this process knows.
 
     Raises:
-        Newer: it is not.
+        SchemaTooNew: it is.
     """
     version = db.execute(queries.VERSION).get
     if version > SCHEMA:
-        raise Newer(f"schema {version} is of a newer midrun")
+        raise Newer(f"schema {version} belongs to a newer midrun")
 
 
 def _ensure_schema(db: apsw.Connection) -> None:
-    db.execute("BEGIN IMMEDIATE")  # another process may be doing the same right now
+    # Processes that open the same new file at once do this one after the other; the second
+    # finds the finished schema.
+    db.execute("BEGIN IMMEDIATE")
     try:
         check_version(db)
         missing = {0: ("schema.sql",), 1: ("schema_2.sql",)}.get(db.pragma("user_version"), ())
+        # The other scripts say IF NOT EXISTS and have no version of their own: an older midrun
+        # works on without the tables that it does not know.
         for name in (*missing, "marks.sql", "chains.sql", "chunks.sql"):
             for _ in db.execute(Path(__file__).with_name(name).read_text("utf-8")):
                 pass
@@ -344,10 +373,10 @@ def _ensure_schema(db: apsw.Connection) -> None:
 
 
 def _check_key(db: apsw.Connection, path: Path, kid: str) -> None:
-    """See to it that the chains are made with this key; in a new file they are from now on."""
-    kept = db.execute(queries.KEY).get
-    if kept is None:
+    """Check that the chains use the key `key_id`; a new file adopts it."""
+    stored_id = db.execute(queries.KEY).get
+    if stored_id is None:
         db.execute(queries.SET_KEY, (kid,))
-        kept = db.execute(queries.KEY).get  # another process may have been quicker
-    if kept != kid:
-        raise StoreKeyRefused(str(path), kept, kid)
+        stored_id = db.execute(queries.KEY).get  # another process may have set its key first
+    if stored_id != kid:
+        raise StoreKeyRefused(str(path), stored_id, kid)

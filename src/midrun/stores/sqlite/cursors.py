@@ -1,4 +1,10 @@
-"""Marks in a SQLite file: written by the store's one writer, read like everything else."""
+"""Follower cursors in a SQLite file.
+
+Writes go through the store's one writer, reads through its reader. A follower that is new to a
+file with runs does not get a cursor for each of them: its row in `latecomers` has the number of
+the newest run at that time. A run up to that number without a cursor has not grown since; a
+trigger adds its cursor when it grows.
+"""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -39,7 +45,8 @@ LEAVE: Final = (
     "UPDATE followers SET holder = '', until = 0 WHERE follower = ? AND holder = ?",
     "UPDATE latecomers SET holder = '', until = 0 WHERE follower = ? AND holder = ?",
 )
-# A run up to `since` that has no mark has not grown since the follower came, and is told of.
+# A run up to `since` that has no cursor has not grown since the follower came. The follower
+# counts as being at the run's current end.
 MOVE: Final = """
     INSERT INTO marks SELECT ?1, r.no, ?3, ?4 FROM runs AS r
     LEFT JOIN latecomers AS l ON l.follower = ?1
@@ -72,7 +79,7 @@ BEHIND: Final = """
 
 
 class SqliteMarks:
-    """The marks of one file."""
+    """The follower cursors of one file."""
 
     def __init__(self, writer: Writer, reader: Reader, clock: Clock) -> None:
         self._writer = writer
@@ -81,8 +88,8 @@ class SqliteMarks:
 
     async def attend(self, follower: str, *, holder: str, ttl: timedelta) -> bool:
         check_follower(follower)
-        lasts = validation.check_beat(holder, ttl, 0.0)
-        request = Attend(follower=follower, holder=holder, lasts=lasts, clock=self._clock)
+        ttl_micros = validation.check_beat(holder, ttl, 0.0)
+        request = Attend(follower=follower, holder=holder, lasts=ttl_micros, clock=self._clock)
         return await self._writer.write(request)
 
     async def leave(self, follower: str, *, holder: str) -> None:
@@ -90,8 +97,8 @@ class SqliteMarks:
 
     async def behind(self, follower: str, *, limit: int) -> Sequence[Mark]:
         check_follower(follower)
-        most = validation.bounded(limit)
-        return await self._reader.aside(lambda db: _behind(db, follower, most))
+        clamped = validation.bounded(limit)
+        return await self._reader.aside(lambda db: _behind(db, follower, clamped))
 
     async def marked(self, follower: str, run: RunId) -> Mark:
         check_follower(follower)
@@ -104,7 +111,10 @@ class SqliteMarks:
 
 
 class Attend(Struct, frozen=True, kw_only=True):
-    """Take the place of a follower, if it is free; let it begin with what comes now."""
+    """Take the leadership of a follower if it is free.
+
+    A new follower is registered first.
+    """
 
     follower: str
     holder: str
@@ -114,34 +124,41 @@ class Attend(Struct, frozen=True, kw_only=True):
     def __call__(self, at: Standings) -> bool:
         at.db.execute(COME, (self.follower,))
         if at.db.changes():
+            # A new follower starts at the end of every run that exists now. A midrun that does
+            # not know the table `latecomers` would take those runs for unreported ones, so it
+            # finds the leadership in `followers` taken for ever.
             at.db.execute(COME_LATE, (self.follower,))
             at.db.execute(BAR, (self.follower,))
-        now, ours = self.clock(), 0
-        for attend in ATTEND:
-            at.db.execute(attend, (self.follower, self.holder, now + self.lasts, now))
-            ours += at.db.changes()
-        return ours > 0
+        now, acquired = self.clock(), 0
+        for statement in ATTEND:
+            at.db.execute(statement, (self.follower, self.holder, now + self.lasts, now))
+            acquired += at.db.changes()
+        return acquired > 0
 
 
 class Leave(Struct, frozen=True, kw_only=True):
-    """Free the place of a follower."""
+    """Give up the leadership of a follower."""
 
     follower: str
     holder: str
 
     def __call__(self, at: Standings) -> None:
-        for leave in LEAVE:
-            at.db.execute(leave, (self.follower, self.holder))
+        for statement in LEAVE:
+            at.db.execute(statement, (self.follower, self.holder))
 
 
 class Move(Struct, frozen=True, kw_only=True):
-    """Move a mark forwards."""
+    """Move a cursor forwards; never back."""
 
     follower: str
     mark: Mark
 
     def __call__(self, at: Standings) -> None:
-        """Raises: RunNotFound."""
+        """Update the cursor unless it is further already.
+
+        Raises:
+            RunNotFound: no such run.
+        """
         mark = self.mark
         at.find(mark.run)
         at.db.execute(MOVE, (self.follower, mark.run, mark.seq, mark.note))

@@ -1,8 +1,10 @@
-"""What is done inside a write transaction: each class is one request; calling carries it out.
+"""Write operations of the SQLite store, which the writer calls in a transaction.
 
-A request reads where things stand, refuses before it has changed anything, then writes what was
-checked and encoded before it was handed in. So one refused request cannot spoil the others of
-its group, and each can be carried out again alone.
+An operation is a frozen struct with everything that was checked and encoded before the
+transaction. Calling it with the `RowCache` of the writer reads the run's row, raises a refusal
+before the first change, and then writes. Two properties follow. A refused operation does not
+disturb the other requests of its group. And an operation can be called again: when a group is
+rolled back, each request is committed alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +24,13 @@ from midrun.stores.sqlite.connection import DAMAGE
 from midrun.stores.sqlite.row_cache import Standings
 from midrun.stores.validation import Adopted, Stamped, StoredHead
 
-# Requests on their way to the writer.
+# Requests on their way to the writer, and their results.
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Torn(Exception):
-    """A request failed after its first write: its transaction must not be committed."""
+    """A request failed after its first change: its transaction must not be committed."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(cause)
@@ -36,7 +38,10 @@ class Torn(Exception):
 
 
 class Request(Struct, Generic[T_co], eq=False):
-    """One write on its way: what to do, who waits for it, and what came of it."""
+    """A write on its way through the writer: operation, waiter and outcome.
+
+    `waiter` is None while the task that wrote it is also the one that commits it.
+    """
 
     work: Callable[[Standings], T_co]
     waiter: Waiter | None = None
@@ -44,7 +49,15 @@ class Request(Struct, Generic[T_co], eq=False):
     outcome: T_co | UnsetType = UNSET
 
     def attempt(self, at: Standings) -> None:
-        """Carry it out in a transaction. A refusal is an outcome, an error of the file not."""
+        """Carry out the operation in the open transaction.
+
+        A refusal is stored as the outcome of this request. An error of the file is raised: it
+        concerns the whole transaction.
+
+        Raises:
+            PartialWrite: the operation failed after its first change.
+        """
+        # A request may be attempted twice, in a group and then alone.
         self.failure = None
         before = at.db.total_changes()
         try:
@@ -52,12 +65,15 @@ class Request(Struct, Generic[T_co], eq=False):
         except DAMAGE:
             raise
         except Exception as failure:
+            # `total_changes` counts every row that this connection has changed. Equal counts
+            # prove that the operation raised before its first write, so the transaction can go
+            # on.
             if at.db.total_changes() != before:
                 raise Torn(failure) from failure
             self.failure = failure
 
     def result(self) -> T_co:
-        """Return what came of it, or raise why nothing did."""
+        """Return the result of the operation, or raise its failure."""
         if self.failure is not None:
             raise self.failure
         assert self.outcome is not UNSET
@@ -65,13 +81,14 @@ class Request(Struct, Generic[T_co], eq=False):
 
 
 Group: TypeAlias = list[Request[object]]
-"""What is committed together."""
+"""Requests that are committed in one transaction."""
 
 DAY: Final = 86_400 * SECOND
+"""One day in microseconds."""
 
 
 class Create(Struct, frozen=True, kw_only=True):
-    """Begin a journal, with fresh entries or with another store's lines."""
+    """Begin a journal with new entries, or with the lines of another store."""
 
     run: RunId
     top: StoredHead
@@ -81,7 +98,11 @@ class Create(Struct, frozen=True, kw_only=True):
     clock: Clock
 
     def __call__(self, at: Standings) -> Appended:
-        """Raises: RunExists."""
+        """Insert the run and its first entries.
+
+        Raises:
+            RunExists: the id is taken.
+        """
         head = self.top.head
         if at.db.execute(queries.EXISTS, (self.run,)).get is not None:
             raise RunExists(self.run)
@@ -112,16 +133,21 @@ class Create(Struct, frozen=True, kw_only=True):
         return new
 
     def _first(self) -> tuple[Stamped, Epoch, Micros]:
-        now, brought = self.clock(), self.adopted
-        if brought is not None:
-            return brought.stamp(self.chain, now), brought.end.epoch, brought.started_at
-        nothing = validation.nothing_yet(self.run, self.chain)
-        stamped = validation.stamp(nothing, self.bodies, chain=self.chain, now=now, epoch=None)
-        return stamped, nothing.epoch, stamped.appended.at
+        now, adopted = self.clock(), self.adopted
+        if adopted is not None:
+            return adopted.stamp(self.chain, now), adopted.end.epoch, adopted.started_at
+        empty = validation.nothing_yet(self.run, self.chain)
+        stamped = validation.stamp(empty, self.bodies, chain=self.chain, now=now, epoch=None)
+        return stamped, empty.epoch, stamped.appended.at
 
 
 class Append(Struct, frozen=True, kw_only=True, gc=False):
-    """Add to a journal under the conditions that its writer named."""
+    """Add entries to a journal under the conditions that the writer named.
+
+    The checks and the write share one transaction, and SQLite has one writer at a time. So a
+    lease that is in force here is in force when the entries are committed: an old epoch is
+    fenced off whatever the clock of its holder says.
+    """
 
     run: RunId
     bodies: Sequence[bytes]
@@ -133,24 +159,30 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
     now: Micros
 
     def __call__(self, at: Standings) -> Appended:
-        """Raises: RunNotFound, StaleEpoch, SeqConflict, HaltInForce."""
-        found = at.find(self.run)
-        validation.check_append(found, self.after, self.lease)
+        """Check the conditions, then insert the entries and update the row.
+
+        Raises:
+            RunNotFound, StaleEpoch, SeqConflict, HaltInForce: see `Store.append`.
+        """
+        current = at.find(self.run)
+        validation.check_append(current, self.after, self.lease)
         if self.starts and (halts := at.halts()):
-            validation.check_halts(self.run, found.top.head, halts)
+            validation.check_halts(self.run, current.top.head, halts)
         epoch = self.lease.epoch if self.lease else None
         stamped = validation.stamp(
-            found, self.bodies, chain=self.chain, now=self.now, epoch=epoch
+            current, self.bodies, chain=self.chain, now=self.now, epoch=epoch
         )
-        at.add(self.run, found.number, stamped)
-        top = found.top if self.top is None else self.top
-        holder = found.holder if self.top is None or top.head.leased else ""
-        at.move(found, stamped.appended, top, found.epoch, holder)
+        at.add(self.run, current.number, stamped)
+        stored_head = current.top if self.top is None else self.top
+        # Without a head the row keeps its holder. A head that is not `leased` gives the lease
+        # back in the same transaction as the entry that ends the drive.
+        holder = current.holder if self.top is None or stored_head.head.leased else ""
+        at.move(current, stamped.appended, stored_head, current.epoch, holder)
         return stamped.appended
 
 
 class Take(Struct, frozen=True, kw_only=True):
-    """Take a lease, and append what its new holder has to say at once."""
+    """Take the lease of a run and append the first entries under it."""
 
     run: RunId
     bodies: Sequence[bytes]
@@ -164,54 +196,72 @@ class Take(Struct, frozen=True, kw_only=True):
     clock: Clock
 
     def __call__(self, at: Standings) -> Appended:
-        """Raises: RunNotFound, LeaseHeld, SeqConflict, HaltInForce, NoRoom."""
-        found, now = at.find(self.run), self.clock()
-        alive = at.db.execute(queries.FRESH, (found.holder, now)).get is not None
+        """Check that the lease can be taken, then insert the entries under it.
+
+        Raises:
+            RunNotFound, LeaseHeld, SeqConflict, HaltInForce, NoRoom: see `Store.take_lease`.
+        """
+        current, now = at.find(self.run), self.clock()
+        # Liveness, halts and limits are read inside the write transaction. However many
+        # processes try at once, each one sees the lease that the one before it took.
+        alive = at.db.execute(queries.FRESH, (current.holder, now)).get is not None
         validation.check_take(
-            found, after=self.after, holder=self.holder, epoch=self.epoch, alive=alive
+            current, after=self.after, holder=self.holder, epoch=self.epoch, alive=alive
         )
         if self.starts and (halts := at.halts()):
-            validation.check_halts(self.run, found.top.head, halts)
+            validation.check_halts(self.run, current.top.head, halts)
         validation.check_room(
-            found, self.holder, self.limits, lambda s: at.held(s, self.run, now)
+            current, self.holder, self.limits, lambda scope: at.held(scope, self.run, now)
         )
         stamped = validation.stamp(
-            found, self.bodies, chain=self.chain, now=now, epoch=self.epoch
+            current, self.bodies, chain=self.chain, now=now, epoch=self.epoch
         )
-        at.add(self.run, found.number, stamped)
+        at.add(self.run, current.number, stamped)
         holder = self.holder if self.top.head.leased else ""
-        at.move(found, stamped.appended, self.top, self.epoch, holder)
+        at.move(current, stamped.appended, self.top, self.epoch, holder)
         return stamped.appended
 
 
 class SaveSnapshot(Struct, frozen=True, kw_only=True):
-    """Keep a snapshot unless a newer one is kept."""
+    """Store a snapshot unless a newer one is stored."""
 
     run: RunId
     snapshot: Snapshot
 
     def __call__(self, at: Standings) -> None:
-        """Raises: RunNotFound."""
+        """Insert or replace the snapshot.
+
+        Raises:
+            RunNotFound: no such run.
+        """
         at.find(self.run)
-        kept = self.snapshot
-        at.db.execute(queries.SAVE_SNAPSHOT, (self.run, kept.seq, kept.hash, kept.body))
+        snapshot = self.snapshot
+        at.db.execute(
+            queries.SAVE_SNAPSHOT, (self.run, snapshot.seq, snapshot.hash, snapshot.body)
+        )
 
 
 class DropSnapshots(Struct, frozen=True, kw_only=True):
-    """Forget the snapshots of a run."""
+    """Delete the snapshots of a run."""
 
     run: RunId
 
     def __call__(self, at: Standings) -> None:
-        """Raises: RunNotFound."""
+        """Delete the rows.
+
+        Raises:
+            RunNotFound: no such run.
+        """
         at.find(self.run)
         at.db.execute(queries.DROP_SNAPSHOTS, (self.run,))
 
 
 class Beat(Struct, frozen=True, kw_only=True):
-    """Keep a holder's leases alive; drop holders that nobody has heard of for a day.
+    """Extend the leases of a holder; delete holders that are long dead.
 
-    So are those whose last beat is from the future, before the clock comes to it once more.
+    A holder is deleted a day after its last beat expired. It is also deleted if its last beat
+    lies further in the future than its `ttl`, because the clock was set back: otherwise it
+    would count as alive again when the clock reaches that time.
     """
 
     holder: str
@@ -226,7 +276,7 @@ class Beat(Struct, frozen=True, kw_only=True):
 
 
 class Rest(Struct, frozen=True, kw_only=True):
-    """Free whatever a holder still holds."""
+    """Free every lease of a holder."""
 
     holder: str
 
@@ -235,24 +285,24 @@ class Rest(Struct, frozen=True, kw_only=True):
 
 
 class SetHalt(Struct, frozen=True, kw_only=True):
-    """Set a latch, unless it is set."""
+    """Set a halt unless its scope has one."""
 
     halt: Halt
     clock: Clock
 
     def __call__(self, at: Standings) -> None:
-        new = self.halt
-        at.db.execute(queries.HALT, (new.scope, new.by, new.reason, self.clock()))
+        halt = self.halt
+        at.db.execute(queries.HALT, (halt.scope, halt.by, halt.reason, self.clock()))
         at.turn_latch()
 
 
 class Lift(Struct, frozen=True, kw_only=True):
-    """Take a latch away."""
+    """Remove the halt of a scope; return whether there was one."""
 
     scope: str
 
     def __call__(self, at: Standings) -> bool:
         at.db.execute(queries.LIFT, (self.scope,))
-        lifted = at.db.changes() > 0
+        removed = at.db.changes() > 0
         at.turn_latch()
-        return lifted
+        return removed

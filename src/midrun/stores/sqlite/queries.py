@@ -1,4 +1,8 @@
-"""Every SQL statement, as a constant. What varies is bound, never written into the text."""
+"""Every SQL statement of the SQLite store, as a constant.
+
+Values are bound as parameters, never formatted into the text. `no` is the number of a run in
+order of creation, the primary key that all tables share.
+"""
 
 from typing import Final
 
@@ -15,7 +19,8 @@ ADD_LABEL: Final = "INSERT OR IGNORE INTO labels (label, no) VALUES (?, ?)"
 ADD_ENTRY: Final = "INSERT INTO entries (no, seq, line, hash) VALUES (?, ?, ?, ?)"
 ADD_CHUNK: Final = "INSERT OR IGNORE INTO chunks (hash, body) VALUES (?, ?)"
 
-# Three sizes of the same update: indexes are touched only when something in them has changed.
+# Three forms of the same update. The shorter ones leave out the columns that have an index, so
+# that an ordinary append writes no index page.
 GROW: Final = "UPDATE runs SET seq = ?, hash = ?, at = ? WHERE no = ?"
 GROW_HEAD: Final = "UPDATE runs SET seq = ?, hash = ?, at = ?, head = ? WHERE no = ?"
 MOVE: Final = """
@@ -42,7 +47,11 @@ SET_KEY: Final = "INSERT INTO chains SELECT ? WHERE NOT EXISTS (SELECT 1 FROM ch
 FORGET_HOLDERS: Final = """
     DELETE FROM holders WHERE beat_at + ttl < ?1 - ?2 OR beat_at - ttl >= ?1
 """
+# A holder is alive while the clock is within `ttl` of its last beat, in either direction. After
+# the clock was set back a little, a beat from the future still counts.
 FRESH: Final = "SELECT 1 FROM holders WHERE holder = ? AND abs(? - beat_at) < ttl"
+# Runs of the scope that a live holder holds, without the run that is about to be taken. The
+# partial index `runs_by_holder` has exactly these phases.
 HELD: Final = """
     SELECT count(*) FROM runs AS r INDEXED BY runs_by_holder
     WHERE phase IN ('queued', 'running', 'pausing', 'cancelling')
@@ -70,7 +79,8 @@ PLACE: Final = "SELECT no, seq, hash FROM runs WHERE run = ?"
 LINES: Final = """
     SELECT line, hash FROM entries WHERE no = ? AND seq > ? AND seq <= ? ORDER BY seq
 """
-# A line that refers to chunks begins with "#" and counts as 1 MiB: it is long when it is whole.
+# A line that refers to chunks begins with "#". It counts as 1 MiB, because it is long when it
+# is joined.
 WEIGHT: Final = """
     SELECT coalesce(sum(length(line) + iif(substr(line, 1, 1) = x'23', 1048576, 0)), 0)
     FROM entries WHERE no = ? AND seq > ? AND seq <= ?
@@ -88,9 +98,10 @@ SNAPSHOT: Final = """
 """
 
 # ── lists ────────────────────────────────────────────────────────────────────
-# One statement for each filter that leads; the other filters only thin out what it finds.
-# Parameters: before, limit, label, phase, agent, thread, parent, attention, owner, decider
-# (NULL: any).
+# One statement for each leading filter, which names its index; the other filters only thin out
+# its result. SQLite would otherwise choose by statistics that the file may not have.
+# Parameters: before, limit, label, phase, agent, thread, parent, attention, owner, decider;
+# NULL means any.
 _COLUMNS: Final = """
     SELECT no, run, head, seq, hash, epoch, holder, started_at, at FROM runs AS r
 """
@@ -161,7 +172,8 @@ KEY: Final = "SELECT kid FROM chains"
 HALTS: Final = "SELECT scope, by, reason, at FROM halts ORDER BY at, rowid"
 HOLDERS: Final = "SELECT holder, lag FROM holders WHERE abs(? - beat_at) < ttl ORDER BY holder"
 
-# ── noticing what other processes did ────────────────────────────────────────
+# ── changes of other processes ───────────────────────────────────────────────
+# The position of the change poller: see `change_poller.py`.
 DATA_VERSION: Final = "PRAGMA data_version"
 VERSION: Final = "PRAGMA user_version"
 NEWEST: Final = "SELECT coalesce(max(id), 0) FROM entries"
@@ -172,6 +184,7 @@ NEWS: Final = """
 """
 
 # ── growing the log ──────────────────────────────────────────────────────────
+# A blob that is larger than the page cache is spilled into the log: see `Writer._grow_wal`.
 CACHE_SIZE: Final = "PRAGMA cache_size"
 SMALL_CACHE: Final = "PRAGMA cache_size = 10"
 MAKE_ROOM: Final = "CREATE TABLE room (zeros BLOB)"

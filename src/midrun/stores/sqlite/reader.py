@@ -1,7 +1,9 @@
-"""Reading: what is quick is read at once, what may take long in a thread.
+"""Reads of the SQLite store, in the event loop's thread if they are short.
 
-Readers never wait for the writer nor it for them. A run's row is read first, then its entries
-up to the seq of the row: entries are never removed, so together they are one consistent view.
+Long reads go to a worker thread. In WAL mode readers never wait for the writer, nor the writer
+for them. A read of a journal takes the run's row first and then the entries up to the row's
+seq. Entries are never removed, so both together are one consistent view even though they are
+two statements.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,18 +34,18 @@ T = TypeVar("T")
 Pair = tuple[bytes, bytes]
 
 QUICK_MAX: Final = 64
-"""So many entries are read in the event loop's thread; a hop would cost more than they do."""
+"""A read of at most this many entries stays in the event loop's thread."""
 
 QUICK_BYTES: Final = 256 * 1024
-"""Nor may they be longer than this together: hashing and decoding takes about a millisecond."""
+"""A read of at most this many bytes does, too: to hash and decode them takes about 1 ms."""
 
 
 READERS: Final = 8
-"""How many threads may wait for one connection."""
+"""The most threads that may wait for one connection."""
 
 
 class Reader:
-    """A connection that only reads, for one thread at a time."""
+    """A read-only connection for one thread at a time."""
 
     def __init__(self, path: Path, *, busy_ms: int) -> None:
         self._path = path
@@ -53,23 +55,26 @@ class Reader:
         self._db: apsw.Connection | None = open_reader(path, busy_ms=busy_ms)
 
     def now(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Return what `work` reads, in this thread."""
+        """Run `read` on the connection in this thread and return its result."""
         with self._turn, meaning(self._path, self._busy_ms):
             if self._db is None:
                 raise StoreClosed(str(self._path))
             try:
                 return work(self._db)
             except DAMAGE:
-                check_version(self._db)  # then it is no damage
+                # A statement also fails after a newer midrun has upgraded the schema. Then
+                # `SchemaTooNew` says so, and the file is not reported as damaged.
+                check_version(self._db)
                 raise
 
     async def aside(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Return what `work` reads, in a thread of its own."""
-        # A limiter of its own: what else this process does in threads must not hold it up.
+        """Run `read` on the connection in a worker thread and return its result."""
+        # A limiter of its own: AnyIO's default limiter is shared with everything that the
+        # process does in threads, and blocking tools could use it up.
         return await anyio.to_thread.run_sync(self.now, work, limiter=self._threads)
 
     def close(self) -> None:
-        """Close the connection once nobody reads."""
+        """Close the connection when the current read has finished."""
         with self._turn:
             if self._db is not None:
                 self._db.close()
@@ -97,26 +102,31 @@ def indexed_row(db: apsw.Connection, run: RunId) -> tuple[RunRow, dict[str, obje
 
 
 def tail(db: apsw.Connection, run: RunId, after: Seq, limit: int | None) -> "Tail":
-    """Return where the entries after `after` are, up to the head as it is now."""
+    """Fix the range of entries after `after`, up to the run's current end."""
     validation.check_stretch(after, limit)
     validation.check_id(run)
     found = db.execute(queries.PLACE, (run,)).get
     if found is None:
         raise RunNotFound(run)
     number, seq, link = found
+    # The hash of the run's row can be compared only with the last entry of the journal. A range
+    # that ends earlier has none to compare.
     end = seq if limit is None else min(seq, after + limit)
     return Tail(run, number, min(after, INTEGER_MAX), end, link if end == seq else None)
 
 
 def is_quick(db: apsw.Connection, tail: "Tail") -> bool:
-    """Tell whether reading `tail` would not keep an event loop from its work."""
+    """Tell whether `tail` is small enough to be read in the event loop's thread."""
     if len(tail) > QUICK_MAX:
         return False
     return not len(tail) or tail.weight(db) <= QUICK_BYTES
 
 
 class Tail:
-    """A stretch of one journal: after `after`, up to `end`; `link` is the head's hash there."""
+    """The range of one journal after `after`, up to and including `end`.
+
+    `end_hash` is the hash in the run's row if the range ends with the journal, else None.
+    """
 
     def __init__(
         self, run: RunId, number: int, after: int, end: int, link: bytes | None
@@ -131,20 +141,25 @@ class Tail:
         return max(0, self._end - self._after)
 
     def weight(self, db: apsw.Connection) -> int:
-        """Return about how long the lines are together, without reading them."""
+        """Return the total length of the lines in bytes, without reading them."""
         size: int = db.execute(queries.WEIGHT, (self._number, self._after, self._end)).get
         return size
 
     def pairs(self, db: apsw.Connection) -> list[Pair]:
-        """Return the lines and their stored hashes."""
+        """Return the lines with their stored hashes, unchecked."""
         bounds = (self._number, self._after, self._end)
         found: list[Pair] = list(db.execute(queries.LINES, bounds))
         return [(_read_line(db, stored), link) for stored, link in found]
 
     def records(self, db: apsw.Connection, chain: Chain) -> list[Record]:
-        """Return the entries, checked against the chain and the head."""
+        """Return the entries; verify their hash chain and their number.
+
+        Raises:
+            JournalCorrupt: an entry is missing or was changed.
+        """
         if not len(self):
             return []
+        # The chain of the range starts with the hash of the entry before it.
         previous = None
         if self._after:
             previous = db.execute(queries.LINK, (self._number, self._after)).get
@@ -152,6 +167,8 @@ class Tail:
                 raise JournalCorrupt(self._run, self._after, "the entry is missing")
         pairs = self.pairs(db)
         after = Seq(self._after)
+        # The chain proves that the lines follow each other. It cannot show that lines at the
+        # end are missing; the count and the hash in the run's row do.
         lines = chain.verified(self._run, pairs, after=after, previous=previous)
         if len(pairs) != len(self):
             raise JournalCorrupt(self._run, after + len(pairs) + 1, "the entry is missing")
@@ -168,13 +185,13 @@ def _read_line(db: apsw.Connection, stored: bytes) -> bytes:
 
 
 def snapshot_weight(db: apsw.Connection, run: RunId) -> int:
-    """Return how long the snapshot of `run` is, without reading it; 0 if there is none."""
+    """Return the length of the snapshot of `run` in bytes; 0 if there is none."""
     size: int | None = db.execute(queries.SNAPSHOT_WEIGHT, (run,)).get
     return size or 0
 
 
 def snapshot(db: apsw.Connection, run: RunId) -> Snapshot | None:
-    """Return the snapshot of `run` if it fits the chain."""
+    """Return the snapshot of `run` if its hash matches the journal's at that seq."""
     validation.check_id(run)
     if db.execute(queries.EXISTS, (run,)).get is None:
         raise RunNotFound(run)
@@ -188,41 +205,44 @@ def snapshot(db: apsw.Connection, run: RunId) -> Snapshot | None:
 def page(db: apsw.Connection, query: Query) -> Page[RunRow]:
     """Return a page of runs, newest first."""
     limit, before = validation.page_limit(query), _find_start(db, query.cursor)
-    rest = (query.agent, query.thread, query.parent, query.attention)
+    filters = (query.agent, query.thread, query.parent, query.attention)
     people = (query.owner, query.decider)
     found: list[tuple[int, RunRow]] = []
+    # One statement for each phase, each with the full limit, merged by creation order. Compared
+    # with a single phase, the index gives the rows in that order already.
     for phase in dict.fromkeys(query.phases) or (None,):
         bound = (
             before,
             limit + 1,
             query.label or None,
             phase,
-            *(v or None for v in (*rest, *people)),
+            *(v or None for v in (*filters, *people)),
         )
-        for number, *values in db.execute(_statement(query), bound):
-            found.append((number, row_of(*values)))
+        for number, *columns in db.execute(_statement(query), bound):
+            found.append((number, row_of(*columns)))
     if len(query.phases) > 1:
         found.sort(key=itemgetter(0), reverse=True)
+    # One row more than the page was requested: it tells whether there is a next page.
     items = tuple(row for _, row in found[:limit])
     return Page(items=items, cursor=items[-1].run if len(found) > len(items) else "")
 
 
 def _find_start(db: apsw.Connection, cursor: str) -> int:
-    """Return the number before which a page begins.
+    """Return the run number below which the page of `cursor` begins.
 
     Raises:
         CursorRefused: there is no such run.
     """
     if not cursor:
         return INTEGER_MAX
-    number: int | None = db.execute(queries.NUMBER, (cursor,)).get
-    if number is None:
+    start: int | None = db.execute(queries.NUMBER, (cursor,)).get
+    if start is None:
         raise CursorRefused(cursor)
-    return number
+    return start
 
 
 def usage(db: apsw.Connection, owner: str, since: Micros, *, sizes: bool) -> Usage:
-    """Return how much the runs of `owner` take."""
+    """Return the resources that the runs of `owner` use."""
     found = db.execute(queries.USAGE, (owner, since, sizes)).get
     open_runs, runs, cost, tokens, size = found
     return Usage(open_runs=open_runs, runs=runs, cost=cost, tokens=tokens, stored_bytes=size)
@@ -236,23 +256,23 @@ def counts(db: apsw.Connection) -> Mapping[Phase, int]:
 def drivable(
     db: apsw.Connection, now: Micros, limit: int, agents: Sequence[str]
 ) -> list[RunId]:
-    """Return runs that need a driver and have none alive."""
+    """Return runs that need a driver and have no live holder, oldest first."""
     names = msgspec.json.encode(agents).decode() if agents else None
     return [run for (run,) in db.execute(queries.DRIVABLE, (now, names, limit))]
 
 
 def due(db: apsw.Connection, now: Micros, limit: int) -> list[RunId]:
-    """Return runs whose time has come."""
+    """Return runs whose `wake_at` has passed, the longest overdue first."""
     return [run for (run,) in db.execute(queries.DUE, (now, limit))]
 
 
 def holders(db: apsw.Connection, now: Micros) -> Mapping[str, float]:
-    """Return the holders that are alive, with their lag."""
+    """Return the live holders, each with the lag of its event loop."""
     return dict(db.execute(queries.HOLDERS, (now,)))
 
 
 def _statement(query: Query) -> str:
-    """Choose the filter that leads: the one that is likely to leave the fewest."""
+    """Choose the statement whose leading filter is likely to match the fewest runs."""
     if query.parent:
         return queries.LIST_BY_PARENT
     if query.thread:

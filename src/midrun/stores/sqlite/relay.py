@@ -1,13 +1,14 @@
-"""Sockets: how processes that share a file tell one another what is live.
+"""Carry live deltas between the processes that share a file, over datagram sockets.
 
-Who listens has a datagram socket in a folder beside the database, `runs.db-live`, and for each
-run that somebody watches a link to it that is named for the run, and numbered. Who has
-something to tell looks there, so nobody has to be announced to anybody. Folder and sockets are
-the owner's alone.
+Each listening process binds one Unix datagram socket in a folder beside the database,
+`runs.db-live`. For each run that it watches, it adds a symbolic link to that socket, named
+after the run, the socket and a running number. A process with a delta to send lists the folder,
+so no process has to be registered with another. Folder and sockets are accessible to their
+owner only.
 
-A name whose process is gone is removed by whoever comes across it, the folder by whoever leaves
-it last. Where there can be no sockets nothing is live across processes, and nothing else is
-different.
+The names of a process that died are removed by the next process that meets them, the folder by
+the last one that leaves. On a file system without sockets nothing is live across processes;
+everything else works, because nothing depends on the relay.
 """
 
 import logging
@@ -30,23 +31,23 @@ from midrun.core.ids import RunId
 from midrun.ports.relay import Listener
 
 LIMIT: Final = 60_000
-"""Bytes in one datagram: well within what every kernel takes."""
+"""The most bytes in one datagram: well within the limit of every kernel."""
 
 ADDRESS_MAX: Final = 100
-"""Bytes in the path of a socket: the kernels' own bounds are 104 and 108."""
+"""The most bytes in the path of a socket: the kernels' limits are 104 and 108."""
 
 LOOK_S: Final = 0.05
-"""How old a look into the folder may be."""
+"""The longest time for which a listing of the folder is reused."""
 
 ENDING: Final = ".sock"
 ATTEMPTS: Final = 3
-"""To bind a socket, if others remove the folder at the same time, again and again."""
+"""Attempts to bind the socket while other processes remove the empty folder."""
 
 log = logging.getLogger("midrun")
 
 
 class Sockets:
-    """A `Relay` over the folder of one database."""
+    """A `Relay` over the socket folder of one database."""
 
     def __init__(self, database: Path) -> None:
         self.limit = LIMIT
@@ -54,61 +55,66 @@ class Sockets:
         self._name = token_hex(4)
         self._listening: socket.socket | None = None
         self._bound = anyio.Event()
-        self._sending: dict[str, socket.socket] = {}  # each has its own room in the kernel
+        # One sending socket per listener: the kernel's send buffer belongs to the sender, so
+        # one listener that does not read cannot block the messages to the others.
+        self._sending: dict[str, socket.socket] = {}
         self._looked_at = -LOOK_S
         self._seen: Mapping[str, Sequence[Listener]] = {}
         self._links: dict[RunId, Path] = {}
-        self._linked = 0  # how many there were; so one that is made again is another one
+        self._linked = 0  # numbers the links: a run that is watched again gets a new number
         self._warned = False
 
-    # ── telling ───────────────────────────────────────────────────────────────────────────
+    # ── sending ───────────────────────────────────────────────────────────────────────────
 
     def listeners(self, run: RunId) -> Sequence[Listener]:
-        """Return whose sockets are linked to `run`, without our own."""
+        """Return the other processes whose sockets are linked to `run`."""
+        # Called for every token of a model, so the folder is listed at most once per
+        # `LISTING_MAX_AGE_S`.
         now = time.monotonic()
         if now - self._looked_at >= LOOK_S:
             self._looked_at, self._seen = now, self._look()
         return self._seen.get(_sign(run), ()) if self._seen else ()
 
     def _look(self) -> Mapping[str, Sequence[Listener]]:
-        found: dict[str, list[Listener]] = {}
+        listeners_by_run: dict[str, list[Listener]] = {}
         for link in self._names():
             run, _, rest = link.partition(".")
             name, _, since = rest.partition(".")
             if since.isdecimal() and name != self._name:
-                found.setdefault(run, []).append(Listener(name, int(since)))
-        there = {listener.name for listeners in found.values() for listener in listeners}
-        for name in self._sending.keys() - there:
+                listeners_by_run.setdefault(run, []).append(Listener(name, int(since)))
+        # Close the sending sockets to processes that no longer listen to any run.
+        present = {
+            listener.name for listeners in listeners_by_run.values() for listener in listeners
+        }
+        for name in self._sending.keys() - present:
             self._let_go(name)
-        return found
+        return listeners_by_run
 
     def _let_go(self, name: str) -> None:
-        sending = self._sending.pop(name, None)
-        if sending is not None:
-            sending.close()
+        sender = self._sending.pop(name, None)
+        if sender is not None:
+            sender.close()
 
     def _names(self) -> Sequence[str]:
         try:
             return (
-                [there.name for there in self._folder.iterdir()]
-                if _is_ours(self._folder)
-                else ()
+                [path.name for path in self._folder.iterdir()] if _is_ours(self._folder) else ()
             )
         except OSError:
             return ()
 
     async def send(self, name: str, message: bytes) -> bool:
-        """Send a datagram; the kernel holds a few of them for each listener, and no more."""
+        """Send a datagram; return False if the listener's queue in the kernel is full."""
         try:
-            sending = self._sending.get(name)
-            if sending is None:
-                sending = self._sending[name] = _socket()
-            sending.sendto(message, self._address(name))
+            sender = self._sending.get(name)
+            if sender is None:
+                sender = self._sending[name] = _socket()
+            sender.sendto(message, self._address(name))
         except BlockingIOError:
             return False
         except (ConnectionRefusedError, FileNotFoundError):
-            self._bury(name)
-        except OSError as error:  # a folder without sockets, a message that is too long
+            self._bury(name)  # the process is gone and left its names behind
+        except OSError as error:  # no sockets on this file system, or a message too long
             self._warn(error)
         return True
 
@@ -121,10 +127,10 @@ class Sockets:
                     (self._folder / name).unlink()
         self._looked_at = -LOOK_S
 
-    # ── hearing ───────────────────────────────────────────────────────────────────────────
+    # ── receiving ─────────────────────────────────────────────────────────────────────────
 
     def listen(self, run: RunId) -> None:
-        """Link the socket to `run`; the first time, bind it."""
+        """Link the socket to `run`; bind it first if this is the first run."""
         try:
             if self._listening is None:
                 self._bind()
@@ -136,7 +142,7 @@ class Sockets:
             self._warn(error)
 
     def leave(self, run: RunId) -> None:
-        """Take the link away."""
+        """Remove the link for `run`."""
         link = self._links.pop(run, None)
         if link is not None:
             with suppress(OSError):
@@ -150,10 +156,10 @@ class Sockets:
                 return self._listening.recv(LIMIT)
             except BlockingIOError:
                 await anyio.wait_readable(self._listening)
-        raise AssertionError("a relay that is closed receives nothing")
+        raise AssertionError("receive() was called on a closed relay")
 
     def close(self) -> None:
-        """Remove our names, and the folder if nobody else has one there."""
+        """Remove the names of this process, and the folder if it is empty."""
         for name in tuple(self._sending):
             self._let_go(name)
         if self._listening is not None:
@@ -167,7 +173,7 @@ class Sockets:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 self._listening = self._made()
-            except FileNotFoundError:  # somebody who left has just removed the folder
+            except FileNotFoundError:  # the last process that left has removed the folder
                 if attempt == ATTEMPTS:
                     raise
             else:
@@ -179,27 +185,33 @@ class Sockets:
         with suppress(FileExistsError):
             self._folder.mkdir(mode=0o700)
         if not _is_ours(self._folder):
-            raise PermissionError(f"{self._folder} is not ours alone")
-        made = _socket()
+            raise PermissionError(
+                f"{self._folder} must be a directory that only this account can access"
+            )
+        receiver = _socket()
         try:
-            # Under another name first: one that is there already must answer.
-            new = self._folder / f"{self._name}.new"
-            made.bind(str(new))
-            new.chmod(0o600)
-            new.rename(self._address(self._name))
+            # Bound under a temporary name and then renamed. A socket under its final name must
+            # already accept messages: another process removes one that does not.
+            temporary = self._folder / f"{self._name}.new"
+            receiver.bind(str(temporary))
+            temporary.chmod(0o600)
+            temporary.rename(self._address(self._name))
         except BaseException:
-            made.close()
+            receiver.close()
             raise
-        return made
+        return receiver
 
     def _sweep(self) -> None:
-        """Bury whoever left without a word: nobody else may come across them."""
+        """Remove the names of processes that died without removing them.
+
+        A listener that no process sends to would otherwise stay for ever.
+        """
         for name in self._names():
             listener = name.removesuffix(ENDING)
             if name.endswith(ENDING) and listener != self._name:
-                with _socket() as knocking:
+                with _socket() as probe:
                     try:
-                        knocking.connect(self._address(listener))
+                        probe.connect(self._address(listener))
                     except ConnectionRefusedError:
                         self._bury(listener)
                     except OSError:
@@ -211,39 +223,45 @@ class Sockets:
     def _warn(self, error: OSError) -> None:
         if not self._warned:
             self._warned = True
-            log.warning("nothing is live across processes here: %s", error)
+            log.warning("Cannot relay live output to other processes: %s", error)
 
 
 def folder_of(database: Path) -> Path:
     """Return the folder for the sockets of `database`.
 
-    A socket's path must be short. Where the database's is not, the folder is among the
-    temporary files: in one of the owner's alone, under a name that follows from the path.
+    The path of a socket must be short. If the database's path is too long, the folder is placed
+    in the directory for temporary files, under a name that is derived from the path and the
+    account.
     """
-    there = os.path.realpath(database)
-    beside = f"{there}-live"
+    resolved = os.path.realpath(database)
+    beside = f"{resolved}-live"
     if len(os.fsencode(beside)) + len("/12345678.sock") <= ADDRESS_MAX:
         return Path(beside)
-    digest = sha256(os.fsencode(there)).hexdigest()[:16]
+    digest = sha256(os.fsencode(resolved)).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"midrun-{os.geteuid()}-{digest}"
 
 
 def _is_ours(folder: Path) -> bool:
-    """Tell whether nobody else can put anything into `folder`, or read what is there."""
+    """Tell whether `folder` is a directory that only this account can read and write."""
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except FileNotFoundError:
         return False
-    return S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    return (
+        S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+    )
 
 
 @lru_cache(maxsize=4096)
 def _sign(run: RunId) -> str:
-    """Return the part of a link's name that stands for a run: any id makes a good name."""
+    """Return the part of a link's name that stands for a run.
+
+    A run id need not be a valid file name; its hash is.
+    """
     return sha256(run.encode()).hexdigest()[:16]
 
 
 def _socket() -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    made.setblocking(False)  # noqa: FBT003 - its only argument
-    return made
+    new = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    new.setblocking(False)  # noqa: FBT003 - its only argument
+    return new

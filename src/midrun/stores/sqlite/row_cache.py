@@ -1,9 +1,14 @@
-"""Standings: where runs stand, inside a write transaction of this process's one writer.
+"""The write transaction of the SQLite store, with a cache of its rows.
 
-What the writer has read or written itself it need not read again, as long as nobody else has
-written since. SQLite tells: a connection's data version is the same in the next transaction as
-after the last commit only if no other connection has committed in between. So what is
-remembered is asked about once for each transaction, and never trusted on its own.
+An append needs the run's row: its seq, hash, time, epoch, holder and head. Usually this process
+wrote that row itself a moment ago, so `RowCache` keeps the rows that it has written and saves
+the read.
+
+A cached row is valid only if no other connection has committed since. SQLite can tell: the data
+version of a connection changes with every commit to the file, its own or another's. `commit`
+notes the version after its own commit; `begin` compares it once it holds the write lock. If
+they differ, another process has written, and the whole cache is dropped. So the cache is never
+trusted across a foreign write, and no invalidation message is needed.
 """
 
 from typing import Final
@@ -21,35 +26,47 @@ from midrun.stores.validation import Stamped, Standing, StoredHead, read_head
 from midrun.stores.watchers import LATCHES
 
 REMEMBERED: Final = 4096
+"""The cache is dropped at the next transaction when it holds more rows than this."""
+
 FIRST: Final = START + 1
+"""The seq of a run's first entry, the only one that is split into chunks."""
 
 
 class Found(Standing, frozen=True, kw_only=True, gc=False):
-    """Where a run stands, and what of its row may have to be changed."""
+    """The row of a run, with its number and its head."""
 
     number: int
     top: StoredHead
 
 
 class Standings:
-    """The connection of the writer, and what it knows of the runs it writes to."""
+    """The writer's connection, its open transaction, and the rows it has written.
+
+    Not thread-safe: the writer's connection lock guards it.
+    """
 
     def __init__(self, db: apsw.Connection) -> None:
         self.db = db
-        self.news: list[tuple[RunId, Seq]] = []  # what watchers hear once it is committed
-        self._execute = db.cursor().execute  # one cursor for all that returns no rows
+        self.news: list[tuple[RunId, Seq]] = []  # for the watchers, after the commit
+        # One cursor serves every statement that returns no rows. That saves creating one each
+        # time.
+        self._execute = db.cursor().execute
         self._known: dict[RunId, Found] = {}
         self._halts: tuple[Halt, ...] | None = None
         self._version = -1
 
     def begin(self) -> None:
-        """Begin a transaction; whatever another process has changed is forgotten.
+        """Begin a write transaction; drop the cache if another connection has written.
 
         Raises:
-            Newer: what it has changed is the schema.
+            SchemaTooNew: the other connection has upgraded the schema.
         """
         self._execute("BEGIN IMMEDIATE")
         self.news.clear()
+        # The comparison comes after BEGIN IMMEDIATE. From here until the commit no other
+        # connection can write, so a version that matches now cannot become stale in this
+        # transaction. A newer midrun that upgraded the file also changed the version: the
+        # schema is checked only then.
         if self.db.data_version() != self._version:
             self._forget()
             check_version(self.db)
@@ -57,12 +74,15 @@ class Standings:
             self._forget()
 
     def commit(self) -> None:
-        """Commit the transaction."""
+        """Commit the transaction and note the data version that it led to."""
         self._execute("COMMIT")
+        # The version is that of the pages in this connection's own cache. A commit by another
+        # process between these two statements does not change it; the next `begin` loads the
+        # new pages, and the version moves then.
         self._version = self.db.data_version()
 
     def abandon(self) -> None:
-        """Take back everything since `begin`."""
+        """Roll back everything since `begin` and drop the cache."""
         self._forget()
         if self.db.in_transaction:
             self._execute("ROLLBACK")
@@ -72,14 +92,14 @@ class Standings:
         self._halts = None
 
     def find(self, run: RunId) -> Found:
-        """Return where `run` stands in this transaction.
+        """Return the row of `run` as this transaction sees it.
 
         Raises:
             RunNotFound: no such run.
         """
-        known = self._known.get(run)
-        if known is not None:
-            return known
+        cached = self._known.get(run)
+        if cached is not None:
+            return cached
         validation.check_id(run)
         row = self.db.execute(queries.STANDING, (run,)).get
         if row is None:
@@ -97,7 +117,7 @@ class Standings:
         )
 
     def add(self, run: RunId, number: int, stamped: Stamped) -> None:
-        """Add entries to `run`, which has this number."""
+        """Insert stamped entries of `run`; `number` is its primary key."""
         end = stamped.appended.seq
         for seq, (data, link) in enumerate(stamped.lines, end - len(stamped.lines) + 1):
             line = self._share_chunks(data) if seq == FIRST else data
@@ -105,7 +125,7 @@ class Standings:
         self.news.append((run, end))
 
     def _share_chunks(self, data: bytes) -> bytes:
-        """Store the chunks of a first line; return the line as it is stored."""
+        """Store the chunks of a first line; return the line in its stored form."""
         line, chunks = split_line(data)
         for digest, body in chunks.items():
             self._execute(queries.ADD_CHUNK, (digest, body))
@@ -114,8 +134,10 @@ class Standings:
     def move(
         self, found: Found, new: Appended, top: StoredHead, epoch: Epoch, holder: str
     ) -> None:
-        """Move the row of a run to `new`, touching no more of it than has changed."""
+        """Update the row of a run to `new`; write only the columns that changed."""
         head, old = top.head, found.top.head
+        # Three statements of growing cost. Most appends change neither the lease nor a column
+        # with an index; then no index page is written.
         if (
             epoch != found.epoch
             or holder != found.holder
@@ -123,8 +145,8 @@ class Standings:
             or head.attention != old.attention
             or head.wake_at != old.wake_at
         ):
-            listed = (head.phase.value, head.attention, head.wake_at)
-            row = (new.seq, new.hash, new.at, top.body, epoch, holder, *listed)
+            indexed = (head.phase.value, head.attention, head.wake_at)
+            row = (new.seq, new.hash, new.at, top.body, epoch, holder, *indexed)
             self._execute(queries.MOVE, (*row, found.number))
         elif top.body != found.top.body:
             grown = (new.seq, new.hash, new.at, top.body, found.number)
@@ -143,24 +165,24 @@ class Standings:
         )
 
     def held(self, scope: str, but: RunId, now: Micros) -> int:
-        """Return how many other runs of `scope` somebody holds who is alive."""
+        """Count the other runs of `scope` that are held by a live holder."""
         return int(self.db.execute(queries.HELD, (now, but, scope)).get)
 
     def halts(self) -> tuple[Halt, ...]:
-        """Return the latches that hold in this transaction, oldest first."""
+        """Return the halts that are in force in this transaction, oldest first."""
         if self._halts is None:
             self._halts = all_halts(self.db)
         return self._halts
 
     def turn_latch(self) -> None:
-        """Have everybody notice that the latches have changed."""
+        """Record that the halts have changed, for the pollers of all processes."""
         self._halts = None
         self._execute(queries.TURN_LATCH)
         self.news.append((LATCHES, START))
 
 
 def all_halts(db: apsw.Connection) -> tuple[Halt, ...]:
-    """Return the latches that hold, oldest first."""
+    """Return the halts that are in force, oldest first."""
     return tuple(
         Halt(scope=scope, by=by, reason=reason, at=at)
         for scope, by, reason, at in db.execute(queries.HALTS)

@@ -1,4 +1,11 @@
-"""The store on one SQLite file."""
+"""`SqliteStore`: the store port on one SQLite file.
+
+Writes are validated and encoded before they reach the writer, so that only the short part, read
+the row, compare, insert, runs inside the transaction. Small entries are encoded in the event
+loop's thread and may be committed there; large ones go through threads. Short reads run in the
+event loop's thread as well, after one checkpoint, because a hop to a thread would cost more
+than the read.
+"""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
@@ -46,18 +53,20 @@ from midrun.stores.validation import adopted, stored, stored_first
 from midrun.stores.watchers import Watchers
 
 BUSY: Final = timedelta(seconds=5)
+"""The longest wait for the write lock of another process."""
 
 QUICK: Final = Limits(size=32 * 1024)
-"""An entry within this is encoded and written in the event loop's thread: 3 ms at worst."""
+"""Size limit of an entry that is encoded and written in the event loop's thread: 3 ms at worst.
+"""
 
 
 class SqliteStore:
-    """Keeps runs in one file that any number of processes of this machine may share.
+    """Keep runs in one file that any number of processes of a machine may share.
 
-    Making one opens the file, or creates it with mode 0600. With `durability="relaxed"` the
-    newest entries may be lost when the power fails, never when a process does. `busy` is how
-    long a write waits for other processes before it is `StoreBusy`. With a `key` the chain of
-    every journal is made with it; the file is opened with the same one ever after.
+    The constructor opens the file, or creates it with mode 0600. With `durability="relaxed"` a
+    power failure may lose the newest entries; a crash of the process never does. `busy` is the
+    longest wait for other writers before `StoreBusy`. With a `key` the hash chain of every
+    journal is keyed. The file has to be opened with the same key ever after.
     """
 
     def __init__(
@@ -70,12 +79,14 @@ class SqliteStore:
         key: bytes | None = None,
     ) -> None:
         self.chain = Chain(key)
-        self.path = Path(path).absolute()  # a later chdir must not lead to another file
+        self.path = Path(path).absolute()  # a later chdir must not change the file
         self._clock = clock
         busy_ms = busy // timedelta(milliseconds=1)
         self._watchers = Watchers()
         db = open_file(self.path, durability=durability, busy_ms=busy_ms, kid=self.chain.kid)
         self._writer = Writer(db, self.path, busy_ms=busy_ms, watchers=self._watchers)
+        # Two connections for reading, so that a long read in a thread does not hold the lock
+        # that a short read in the event loop needs.
         self._quick = Reader(self.path, busy_ms=busy_ms)
         self._long = Reader(self.path, busy_ms=busy_ms)
         self._notice = Notice(self.path, busy_ms=busy_ms, tell=self._watchers.tell)
@@ -96,10 +107,10 @@ class SqliteStore:
     async def adopt(
         self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
     ) -> Appended:
-        top = stored_first(head)
-        sound = await anyio.to_thread.run_sync(adopted, run, lines, imported, self.chain)
+        stored_head = stored_first(head)
+        journal = await anyio.to_thread.run_sync(adopted, run, lines, imported, self.chain)
         request = operations.Create(
-            run=run, top=top, adopted=sound, chain=self.chain, clock=self._clock
+            run=run, top=stored_head, adopted=journal, chain=self.chain, clock=self._clock
         )
         return await self._writer.write(request, quick=False)
 
@@ -126,6 +137,8 @@ class SqliteStore:
             top=None if head is None else stored(head),
             starts=starts or validation.has_starts(entries),
             chain=self.chain,
+            # `at` is the time at which the caller decided. It knows the timestamps of its
+            # entries before they are stored.
             now=self._clock() if at is None else at,
         )
         return await self._writer.write(request, quick=quick)
@@ -162,6 +175,8 @@ class SqliteStore:
         self, run: RunId, *, after: Seq = START, limit: int | None = None
     ) -> Sequence[Record]:
         await checkpoint()
+        # The range is fixed first, from the run's row. Entries are never changed or removed, so
+        # reading them later, through either connection, gives the same consistent view.
         tail = self._quick.now(lambda db: reader.tail(db, run, after, limit))
         if self._quick.now(lambda db: reader.is_quick(db, tail)):
             return self._quick.now(lambda db: tail.records(db, self.chain))
@@ -179,7 +194,7 @@ class SqliteStore:
         return self._quick.now(lambda db: reader.row(db, run))
 
     async def indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
-        """Return the row of `run`, and its indexed columns by name."""
+        """Return the row of `run` and its indexed columns by name."""
         await checkpoint()
         return self._quick.now(lambda db: reader.indexed_row(db, run))
 
@@ -192,6 +207,7 @@ class SqliteStore:
     async def load_snapshot(self, run: RunId) -> Snapshot | None:
         await checkpoint()
         read = partial(reader.snapshot, run=run)
+        # The length is read first, without the body: a large snapshot goes to the thread.
         quick = self._quick.now(partial(reader.snapshot_weight, run=run)) <= QUICK_BYTES
         found = self._quick.now(read) if quick else await self._long.aside(read)
         return None if found is None else validation.opened(self.chain, found)
@@ -200,8 +216,8 @@ class SqliteStore:
         await self._writer.write(operations.DropSnapshots(run=run))
 
     async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
-        lasts = validation.check_beat(holder, ttl, lag)
-        request = operations.Beat(holder=holder, ttl=lasts, lag=lag, clock=self._clock)
+        ttl_micros = validation.check_beat(holder, ttl, lag)
+        request = operations.Beat(holder=holder, ttl=ttl_micros, lag=lag, clock=self._clock)
         await self._writer.write(request)
 
     async def rest(self, holder: str) -> None:
@@ -250,6 +266,8 @@ class SqliteStore:
         if self._closed:
             raise StoreClosed(str(self.path))
         with self._watchers.joined() as watch, ExitStack() as stack:
+            # The watch is subscribed before the poller starts. A change in between is then
+            # queued in the watch, and none is lost.
             self._notice.listen()
             stack.callback(self._notice.leave)
             yield watch
@@ -262,6 +280,7 @@ class SqliteStore:
 
     async def close(self) -> None:
         self._closed = True
+        # The writer first: the requests it still commits are reported to watches that are open.
         await self._writer.close()
         self._watchers.end()
         self._quick.close()
@@ -271,7 +290,10 @@ class SqliteStore:
 def _quickly(
     encode: Callable[[Limits], list[bytes]], entries: Sequence[Entry]
 ) -> tuple[list[bytes], bool] | None:
-    """Return the bodies of `entries`, and that they are small; None if they are not."""
+    """Encode `entries` here if they are small; return None if they are not.
+
+    The second value is True: the write may be committed in the event loop's thread.
+    """
     if len(entries) > QUICK_MAX:
         return None
     try:
@@ -281,8 +303,8 @@ def _quickly(
 
 
 async def _aside(encode: Callable[[Limits], list[bytes]]) -> tuple[list[bytes], bool]:
-    """Return bodies that are encoded in a thread of their own, and that they are large.
+    """Encode large entries in a thread; the write then goes through the writer thread.
 
-    Whoever changes the entries meanwhile has both versions mixed, or is refused.
+    A caller that changes its entries meanwhile gets a mixture of both versions, or a refusal.
     """
     return await anyio.to_thread.run_sync(encode, DEFAULT), False

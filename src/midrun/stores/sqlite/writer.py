@@ -1,24 +1,29 @@
-"""The writer: one connection through which everything this process writes goes, in groups.
+"""Group commit: every write of this process goes through one SQLite connection.
 
-**Groups.** A commit costs an fsync whether it holds one append or two hundred. The first
-writer of a loop's turn leads: it lets every task that is ready hand in its request, then
-carries all of them out in one transaction and answers each after the commit. A task that was
-also the last to write goes ahead alone instead, up to `ROW_MAX` times in a row: there is
-nobody to wait for.
+**Why groups.** A commit costs one fsync whether it holds one append or two hundred. So tasks
+that write at the same time share a transaction. The first task that calls `write` in one turn
+of its event loop becomes the *leader*: it opens a group and yields once. Every other ready task
+finds the open group and adds its request to it. The leader then commits the whole group in one
+transaction, and each request gets its own result after the commit. A task that writes several
+times in succession without a competitor commits alone, up to `SOLO_COMMITS_MAX` times, because
+no other task would join its group.
 
-**Inline or by thread.** A hop to a thread and back costs about as much as a commit on a good
-disk, and under a busy loop the thread waits milliseconds for the interpreter lock. So a group
-is committed right here, in the event loop's thread, as long as that is quick: it blocks the
-loop no longer than any other callback would. A commit that took longer than `QUICK_S` sends the
-next ones to the thread, for twice as long every time it happens again. Waiting for the lock of
-another process is always left to the thread, and so are checkpoints; while the thread is busy
-with either, a group goes on gathering instead of queueing up behind it.
+**Inline or in the thread.** A hop to a thread and back costs about as much as a commit on a
+good disk, and under a busy event loop the thread waits milliseconds for the interpreter lock.
+So a group is committed inline, in the event loop's own thread, while that is fast. A commit
+that took longer than `INLINE_COMMIT_MAX_S` sends the next groups to the writer thread (a
+*detour*); the detour doubles each time the following inline commit is slow again. Waiting for
+another process's lock is always left to the thread: inline commits run with a busy timeout of
+zero and fall back to the thread when the file is locked. Checkpoints run in the thread, too.
+While the thread uses the connection, a leader keeps its group open, so that more requests join
+it instead of queueing behind the thread.
 
-**Nothing by halves.** A request that raises before it has written anything was refused, and
-its group is committed without it. One that raises later takes its group back with it; then each
-of them is carried out alone.
+**Atomicity.** A request that raises before its first change was refused; the rest of its group
+is committed without it. A request that raises after its first change is a `PartialWrite`: the
+whole transaction is rolled back, and each request of the group is then committed alone.
 
-**Cancellation.** A request that was handed in is carried out, whatever becomes of its waiter.
+**Cancellation.** A request that was handed in is carried out even if the task that waits for it
+is cancelled. That task cannot know the outcome; it has to read the journal.
 """
 
 import os
@@ -48,26 +53,42 @@ from midrun.stores.watchers import Watchers
 T = TypeVar("T")
 
 GROUP_MAX: Final = 256
+"""A group of this many requests takes no more. The next request opens a new group."""
+
 ROW_MAX: Final = 8
+"""The most commits in succession that one task makes without opening a group."""
+
 QUICK_S: Final = 0.004
-"""A commit by the thread takes about that long when the loop is busy: they share one lock."""
+"""The longest inline commit that is still fast, in seconds.
+
+A commit through the thread takes about this long when the loop is busy, because both threads
+share the interpreter lock. Above it the thread is the cheaper way.
+"""
 
 DETOUR: Final = 8
+"""Groups that go to the thread after the first slow inline commit."""
+
 DETOUR_MAX: Final = 4096
+"""The detour doubles with each slow inline commit, up to this many groups."""
 
 PAGES: Final = 1000
-"""A checkpoint is due when the write-ahead log has this many pages: SQLite's own default."""
+"""A checkpoint is due after this many pages were written: SQLite's own default."""
 
 LOOK: Final = 4
-"""How much was written is asked for once in so many commits."""
+"""The number of written pages is read once in this many commits."""
 
 FRAME: Final = 4096 + 24
+"""Size of one page in the write-ahead log: the page and its frame header."""
+
 WARM: Final = 16
-"""After so many commits a process is not a passing command: the log is grown to full size."""
+"""After this many commits the log is grown to full size.
+
+A process that writes less than this is a short command and would not profit.
+"""
 
 
 class Chore(Enum):
-    """What the thread does besides committing."""
+    """Work of the writer thread besides commits."""
 
     CHECKPOINT = auto()
     GROW_LOG = auto()
@@ -75,7 +96,7 @@ class Chore(Enum):
 
 
 class Writer:
-    """Commits requests in groups; see the module for how."""
+    """Commit requests in groups; the module docstring explains the mechanism."""
 
     def __init__(
         self,
@@ -93,72 +114,94 @@ class Writer:
         self._busy_ms = busy_ms
         self._watchers = watchers
         self._timer = timer
+        # The groups that still accept requests, one per event loop. Only tasks of that loop
+        # read or change its entry, so it needs no lock.
         self._gathering: dict[Loop, Group] = {}
-        self._turn = Lock()  # whoever has it may use the connection
-        self._busy = False  # whether the thread has it, or is about to
-        self._held_up: list[Waiter] = []  # leaders that wait until it has not
-        self._door = Lock()  # closing, and handing over to the thread, exclude one another
+        self._turn = Lock()  # held while a thread uses the connection
+        # `_thread_busy` is a hint, not a lock: the writer thread sets it when it takes an item.
+        # A leader that misses the moment fails to get `_connection_lock` and queues its group
+        # instead.
+        self._busy = False
+        self._held_up: list[Waiter] = []  # leaders that wait for the thread to finish
+        # Orders `close` against handing over. A group put on the queue after STOP would never
+        # be answered, so `_closed` is read and the queue is filled under one lock.
+        self._door = Lock()
         self._closed = False
         self._queue: SimpleQueue[Group | Chore] = SimpleQueue()
         self._detours_left = 0
         self._detour = DETOUR
         self._commits = 0
-        self._waits = True  # whether the connection waits for locks, as it was opened
-        self._pages = 0  # written at the last checkpoint
+        self._waits = True  # the connection was opened with a busy timeout
+        self._pages = 0  # pages written when the last checkpoint was queued
         self._last_task = 0
         self._in_a_row = 0
-        db.wal_autocheckpoint(0)  # checkpoints are the thread's, not some commit's
+        # A checkpoint can take many milliseconds. It must not hit a commit in the event loop.
+        db.wal_autocheckpoint(0)
         self._thread = Thread(target=self._serve, name="midrun-writer", daemon=True)
         self._thread.start()
 
     async def write(self, work: Callable[[Standings], T], *, quick: bool = True) -> T:
-        """Return what `work` returned, once it is committed.
+        """Return the result of `operation` once it is committed.
 
-        What is not `quick` is left to the thread.
+        `inline=False` sends the request to the writer thread, whatever the last commits cost.
         """
         await checkpoint_if_cancelled()
         request = Request(work)
         loop = get_running_loop()
-        gathering = self._gathering.get(loop)
+        # From here to the end of the branches there is no await before the request is part of a
+        # group or of the queue. So a cancellation arrives either before it was handed in or
+        # after, never between.
+        open_group = self._gathering.get(loop)
         if not quick:
             self._hand_over([request])
-        elif gathering is not None and len(gathering) < GROUP_MAX:
+        elif open_group is not None and len(open_group) < GROUP_MAX:
             request.waiter = loop.create_future()
-            gathering.append(request)
-        elif gathering is None and self._goes_ahead(loop):
+            open_group.append(request)
+        elif open_group is None and self._goes_ahead(loop):
             self._hand_in([request])
         else:
+            # There is no open group, or it is full. The new group takes its place; the leader
+            # of the full one still commits that.
             await self._lead(loop, request)
+        # The leader's own request has no waiter when it was committed inline: then its outcome
+        # is already set.
         if request.waiter is not None:
             await request.waiter
         return request.result()
 
     def _goes_ahead(self, loop: Loop) -> bool:
-        """Tell whether the caller's task need not wait for others: it was the last to write."""
+        """Tell whether the caller's task wrote last and may commit without a group."""
         task = id(current_task(loop))
         if task == self._last_task and self._in_a_row < ROW_MAX:
             self._in_a_row += 1
             return True
+        # Another task wrote in between, or the allowance is used up. The caller opens a group,
+        # so that tasks which wait for their turn of the loop can join.
         self._last_task, self._in_a_row = task, 0
         return False
 
     async def _lead(self, loop: Loop, request: Request[T]) -> None:
-        """Let the others of this turn come in, then see to it that all are carried out."""
+        """Open a group, let the other ready tasks join it, then submit it."""
         group: Group = [request]
         self._gathering[loop] = group
         try:
-            await checkpoint()
+            await checkpoint()  # one turn of the loop: every ready task can join
+            # On a detour the group goes to the thread's queue anyway. There is no use in
+            # waiting for the thread first.
             if not self._detours_left:
                 await self._thread_done()
-        finally:  # also when it is cancelled: the others rely on it
+        finally:
+            # This runs also when the leader is cancelled: the tasks that joined the group
+            # depend on its commit. Another leader may have replaced a full group meanwhile.
             if self._gathering.get(loop) is group:
                 del self._gathering[loop]
             if len(group) > 1:
-                self._last_task = 0  # in a crowd the leader does not go ahead alone next time
+                # Other tasks write at the same time: the leader must not commit alone next.
+                self._last_task = 0
             self._hand_in(group)
 
     async def _thread_done(self) -> None:
-        """Wait until the thread has no need of the connection, if it has."""
+        """Wait until the writer thread does not use the connection."""
         with self._door:
             if not self._busy:
                 return
@@ -167,7 +210,7 @@ class Writer:
         await waiter
 
     async def close(self) -> None:
-        """Commit what was handed in, then close the connection."""
+        """Commit every request that was handed in, then close the connection."""
         with self._door:
             if self._closed:
                 return
@@ -179,10 +222,15 @@ class Writer:
             self._db.close()
 
     def _hand_in(self, group: Group) -> None:
-        """Commit here and now if that is likely to be quick; else leave it to the thread."""
+        """Commit `group` inline if that is likely fast; else queue it."""
         if self._detours_left:
             self._detours_left -= 1
+        # An inline commit must not overtake groups that already wait for the thread, and it
+        # must never block the event loop: the lock is only tried.
         elif self._queue.empty() and self._turn.acquire(blocking=False):
+            # `True` covers the exceptions that `_commit_group` re-raises (KeyboardInterrupt,
+            # say): it has set a failure on every request, and the waiters must be woken to see
+            # it.
             answered = True
             try:
                 answered = not self._closed and self._commit(group, wait=False)
@@ -195,7 +243,7 @@ class Writer:
         self._hand_over(group)
 
     def _judge(self, took_s: float) -> None:
-        """Decide from what a commit took in the loop's thread whether the next go there."""
+        """Send the next groups to the thread if an inline commit was slow."""
         if took_s <= QUICK_S:
             self._detour = DETOUR
             return
@@ -204,7 +252,9 @@ class Writer:
 
     def _hand_over(self, group: Group) -> None:
         for request in group:
-            request.waiter = request.waiter or new_waiter()  # here, in the loop that it is for
+            # A waiter belongs to one event loop. It is created here, in the loop of the task
+            # that waits.
+            request.waiter = request.waiter or new_waiter()
         with self._door:
             if not self._closed:
                 self._queue.put(group)
@@ -214,7 +264,7 @@ class Writer:
         _answer(group)
 
     def _serve(self) -> None:
-        """Be the thread: take what has gathered, commit it, answer."""
+        """Run the writer thread: take a queued item, carry it out, answer it."""
         while True:
             item = self._queue.get()
             if item is Chore.STOP:
@@ -223,72 +273,93 @@ class Writer:
             try:
                 self._see_to(item)
             finally:
+                # Reset the flag and collect the waiting leaders under the lock under which
+                # `_wait_for_thread` tests the flag and adds its waiter. Otherwise a leader
+                # could wait for a wake-up that has already been sent.
                 with self._door:
                     self._busy = False
-                    held_up, self._held_up = self._held_up, []
-                wake(held_up)
+                    leaders, self._held_up = self._held_up, []
+                wake(leaders)
 
     def _see_to(self, item: Group | Chore) -> None:
         with self._turn:
             if isinstance(item, Chore):
                 self._do(item)
                 return
-            chores = self._gather(item)
-            with suppress(Exception):  # they have been told; the next group may fare better
+            tasks = self._gather(item)
+            # `_commit_group` has stored the failure in each request. The thread must survive
+            # it.
+            with suppress(Exception):
                 self._commit(item, wait=True)
         _answer(item)
-        for chore in chores:
+        # Maintenance that was queued between two groups comes after both, and so does STOP.
+        for chore in tasks:
             self._queue.put(chore)
 
     def _gather(self, group: Group) -> list[Chore]:
-        """Add what else has been handed over; return the chores that were in between."""
-        chores: list[Chore] = []
+        """Add the groups that wait in the queue; return the maintenance tasks between them."""
+        tasks: list[Chore] = []
         while len(group) < GROUP_MAX:
             try:
                 item = self._queue.get_nowait()
             except Empty:
                 break
             if isinstance(item, Chore):
-                chores.append(item)
+                tasks.append(item)
             else:
                 group += item
-        return chores
+        return tasks
 
     def _commit(self, group: Group, *, wait: bool) -> bool:
-        """Carry out and commit `group`; False if that must be left to those who can wait.
+        """Carry out `group` in one transaction; return False to leave it to the thread.
 
-        Whatever happens to this thread, each of them has an outcome then.
+        When this returns True or raises, every request of the group has an outcome.
         """
-        at = self._standings
+        rows = self._standings
         try:
             if wait != self._waits:
                 self._db.set_busy_timeout(self._busy_ms if wait else 0)
                 self._waits = wait
-            at.begin()
+            # `BEGIN IMMEDIATE` takes the write lock first. So everything that the requests read
+            # stays true until the commit.
+            rows.begin()
             for request in group:
-                request.attempt(at)
+                request.attempt(rows)
+            # Before the commit, not after it: entries committed to a file that lost its name
+            # would be acknowledged and then be gone with this process.
             self._place.check()
             started = self._timer()
-            at.commit()
+            rows.commit()
         except (*DAMAGE, Torn) as error:
+            # The rollback below overwrites the connection's errno, so it is read first. Inline,
+            # any failure is repeated by the thread, which can wait for locks and can split the
+            # group.
             errno = self._db.system_errno
-            at.abandon()
+            rows.abandon()
             return wait and self._fail(group, error, errno)
         except BaseException as error:
-            problem = f"{type(error).__name__} interrupted a commit; read what became of it"
+            # KeyboardInterrupt, SystemExit or a bug. The commit may or may not have reached the
+            # disk.
+            problem = (
+                f"{type(error).__name__} interrupted a commit, which may have taken effect:"
+                " read the run to find out"
+            )
             for request in group:
                 request.failure = StoreUnreachable(str(self._path), problem)
-            at.abandon()
+            rows.abandon()
             raise
+        # Only inline commits are measured. One in the thread does not block the event loop.
         if not wait:
             self._judge(self._timer() - started)
-        self._watchers.tell(at.news, later=True)
+        self._watchers.tell(rows.news, later=True)
         self._count()
         return True
 
     def _fail(self, group: Group, error: Exception, errno: int) -> bool:
         if len(group) > 1 and not isinstance(error, apsw.BusyError):
-            # One of them may be what the disk has no room for: each gets a chance of its own.
+            # One request may be too large for the disk, or may have raised after its first
+            # change. Committed one by one, the others succeed. A lock is no request's fault:
+            # then all fail at once, or each would wait the whole busy timeout.
             for request in group:
                 self._commit([request], wait=True)
             return True
@@ -307,28 +378,33 @@ class Writer:
             self._queue.put(Chore.GROW_LOG)
         if self._commits % LOOK:
             return
+        # The pages that this connection has written since it was opened: a cheap measure of how
+        # far the log has grown.
         pages, _ = self._db.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)
         if pages - self._pages >= PAGES:
             self._pages = pages
             self._queue.put(Chore.CHECKPOINT)
 
     def _do(self, chore: Chore) -> None:
-        with suppress(*DAMAGE, OSError):  # either can be done another time, or never
+        # Both tasks are optional. A checkpoint that fails is queued again later; a log that was
+        # not grown is only slower.
+        with suppress(*DAMAGE, OSError):
             if chore is Chore.CHECKPOINT:
                 self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             else:
                 self._grow_log()
 
     def _grow_log(self) -> None:
-        """Have the write-ahead log's file grow to the size that it will have anyway.
+        """Grow the file of the write-ahead log to the size it will reach anyway.
 
-        While the file still grows, every fsync also has to write the file's new length: a
-        commit costs nearly twice as much. What does not fit into a small cache is spilled into
-        the log; taken back, it leaves nothing but the room.
+        While the file grows, each fsync also has to write the file's new length, and a commit
+        costs nearly twice as much. To grow it at once, a transaction writes a large blob with a
+        tiny page cache, so that SQLite spills the pages into the log. Then it is rolled back:
+        the pages are invisible and the file keeps its length.
         """
-        room = os.statvfs(self._path)
-        if room.f_bavail * room.f_frsize < 16 * PAGES * FRAME:
-            return  # better slow than full
+        disk = os.statvfs(self._path)
+        if disk.f_bavail * disk.f_frsize < 16 * PAGES * FRAME:
+            return  # a slow log is better than a full disk
         size = self._db.execute(queries.CACHE_SIZE).get
         self._db.execute(queries.SMALL_CACHE)
         try:
@@ -341,6 +417,6 @@ class Writer:
 
 
 def _answer(group: Group) -> None:
-    """Wake those who wait for a request of `group`."""
+    """Wake the tasks that wait for a request of `group`."""
     if waiters := [request.waiter for request in group if request.waiter is not None]:
         wake(waiters)

@@ -121,7 +121,7 @@ class Journals(Setting):
                 await store.append(
                     RUN, [done(), done(result=bad)], after=None, lease=lease, head=None
                 )
-        with pytest.raises(ValueError, match="nothing"):
+        with pytest.raises(ValueError, match="empty"):
             await store.append(RUN, [], after=None, lease=lease, head=None)
         assert (await store.row(RUN)).seq == 2
 

@@ -150,7 +150,7 @@ class Leases(Setting):
         await say(store, RUN, 1)
         with pytest.raises(SeqConflict):
             await take(store, RUN, 1, "a")
-        with pytest.raises(ValueError, match="next epoch is 1"):
+        with pytest.raises(ValueError, match="epoch must be 1"):
             await take(store, RUN, 2, "a", epoch=2)
         for entries in ([], [said()], [LeaseTaken(epoch=Epoch(1), holder="somebody else")]):
             with pytest.raises(ValueError, match="LeaseTaken"):

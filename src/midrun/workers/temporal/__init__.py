@@ -1,7 +1,12 @@
-"""Runs placed on machines by Temporal; what happens in them is in the store alone.
+"""A placement that lets Temporal decide on which machine a run is driven.
 
-Temporal decides where a run is driven, the journal who may drive it. A run that rests has no
-workflow. An outage of Temporal delays new placements and disturbs nothing that is at work.
+Temporal decides where, the store decides which process may act. For each drivable run there is
+one workflow, `midrun:RUN`, with one activity that drives it; when the run rests, the workflow
+ends. Everything that happens in the run is in its journal alone. An outage of Temporal delays
+new placements and disturbs no run that is being driven.
+
+`worker.Temporal` announces runs and drives the ones that it is given, `workflow` has the
+workflow. Start with `worker`.
 """
 
 from midrun.workers.temporal.worker import Temporal

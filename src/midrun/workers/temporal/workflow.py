@@ -1,4 +1,7 @@
-"""The workflow: one activity, for as long as the run is at work. It knows nothing else."""
+"""The workflow that keeps one activity running while a run is at work.
+
+It holds no data of the run. Its names are stored in Temporal's history and must not change.
+"""
 
 from datetime import timedelta
 
@@ -9,16 +12,16 @@ DRIVE = "midrun.drive"
 NAME = "midrun.placement"
 
 LONG = timedelta(days=3650)
-"""For how long a run may be at work without a rest: Temporal wants a bound."""
+"""The longest time a run may work without a rest: Temporal requires a bound."""
 
 
 @workflow.defn(name=NAME)
 class Placement:
-    """Sees to it that a run is driven on some worker, and on another if that one is gone."""
+    """Have a run driven by one worker, and by another if that is gone."""
 
     @workflow.run
     async def run(self, run: str, silence_s: float) -> None:
-        """Have `run` driven until it rests; a worker may be silent for so many seconds."""
+        """Drive `run` until it rests; `silence_s` is the heartbeat timeout of a worker."""
         await workflow.execute_activity(
             DRIVE,
             run,

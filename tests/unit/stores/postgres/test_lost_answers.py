@@ -174,7 +174,7 @@ async def test_a_server_that_is_silent_is_given_up_in_time(
     monkeypatch.setattr(connection, "CONNECT_S", 0.2)
     monkeypatch.setattr(pool, "BACK_S", 0.5)
     cutter.stall()
-    with pytest.raises(StoreUnreachable, match="read what became of it"):
+    with pytest.raises(StoreUnreachable, match="read the run to find out"):
         await say(store, RUN, 1)
     cutter.flow()
     seq = (await store.row(RUN)).seq
