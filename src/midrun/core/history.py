@@ -81,6 +81,8 @@ def history(state: State, *, inherited: int = 0) -> Iterator[Message]:
     """
     if state.summary:
         yield Message(role="runtime", text=state.summary, kind="summary")
+    # A summary covers the oldest messages, inherited ones included. Then the count of inherited
+    # messages no longer applies.
     first = max(state.condensed, 0 if state.condensed else inherited)
     for index in range(first, len(state.messages)):
         message = state.messages[index]
@@ -106,6 +108,7 @@ def bounded(said: Sequence[Message]) -> tuple[Message, ...]:
     """
     if _size(said) <= ROOM:
         return tuple(said)
+    # Keep as many of the newest messages as fit.
     short = [_shortened(message) for message in said]
     room, first = ROOM, len(short)
     while first and (room := room - _size(short[first - 1 : first])) >= 0:

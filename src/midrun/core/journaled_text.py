@@ -95,6 +95,7 @@ def acknowledgement(
         return f"Noted — after *{goal(state)}*"
     if state.phase in {Phase.PAUSING, Phase.PAUSED}:
         return "Noted — for when the run is resumed"
+    # A waiting run has no step to finish, so it takes up any message at once.
     if urgency == "now" or state.phase is Phase.WAITING:
         return f"Switching: *{line(text)}*{_once(state)}"
     plan = own_plan(state)
@@ -162,6 +163,7 @@ def fate(call: Call) -> str:
 
     The strongest doubt comes first: an unknown outcome, then a partial effect.
     """
+    # `text.call_entries` matches these phrases as prefixes of `CallSealed.why`.
     if call.maybe or call.stage is Stage.UNKNOWN:
         return "outcome unknown, and not made again"
     if call.entered or call.stage is Stage.ABORTED:

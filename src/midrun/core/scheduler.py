@@ -109,6 +109,8 @@ def _running(state: State) -> Iterator[Order]:
         return
     if state.open and (state.wheel or not state.redirects) and failure(state) is None:
         yield from _starts(state)
+    # Not at a boundary: something is in flight, or a start was planned above. The worker also
+    # needs the next timer, which may fire before a call ends.
     if state.in_flight or state.cleaning or _startable(state):
         if (wake := wake_at(state)) is not None:
             yield WakeAt(at=wake)
@@ -177,6 +179,8 @@ def _at_boundary(state: State) -> Order:
     # The agent may have its answer while a non-blocking approval is still open. The run waits
     # for that approval before it ends.
     waits = bool(state.open) or (state.answer is not None and bool(state.open_asks))
+    # Before the run waits or starts a new step, end child runs that were given up. At the end
+    # of the run the ordinary cleanup below covers them.
     if (waits or state.answer is None) and (left := left_behind(state)) is not None:
         return left
     if waits:
@@ -201,8 +205,8 @@ def left_behind(state: State) -> Order | None:
         call = state.calls[number - 1]
         if call.call_kind != "child" or call.unclosed or call.stage not in GIVEN_UP:
             continue
-        # A child that cannot be ended gets the same number of attempts as any release. The
-        # end of the run lists it as residue.
+        # A child that cannot be ended gets the same number of attempts as any release. At the
+        # end of the run it is listed as residue.
         tried = call.release.attempts >= state.started.undo_attempts
         if to_release(call) and not tried and (last is None or call.closed > last.closed):
             last = call
@@ -237,6 +241,7 @@ def _stopping(state: State, hold: Hold) -> Iterator[Order]:
             yield ControlChild(call=call.id, child=child, control="pause", now=hold.now)
         elif hold.now or call.call_kind == "model" or call.progress is not None:
             yield AbortCall(call=call.id, because="paused")
+    # An undo or a release in flight is not interrupted by a pause.
     if not state.in_flight and not state.cleaning:
         yield Settle()
     elif (wake := wake_at(state)) is not None:
@@ -271,6 +276,8 @@ def _cancelling(state: State) -> Iterator[Order]:
 
 
 def _abort(state: State, number: int, because: Because) -> Order:
+    # A child run has its own journal and perhaps another worker. It is stopped by a control in
+    # that journal, not by an abort of the call that waits for it.
     call = state.calls[number - 1]
     if call.call_kind != "child":
         return AbortCall(call=call.id, because=because)

@@ -2,7 +2,7 @@
 
 A boundary is the moment between two steps when nothing is in flight. `boundary_entries` is a
 pure function with two callers: the scheduler yields `Advance` if it returns anything, and
-`decide` answers `Advanced` with its entries. So the two cannot disagree.
+`decide` answers `CrossBoundary` with its entries. So the two cannot disagree.
 
 One call returns the entries of the first of these that is due; the next call finds the next:
 
@@ -44,16 +44,24 @@ from midrun.core.values import Phase
 
 def crossing(state: State, now: Micros) -> tuple[Entry, ...]:
     """Return the entries that are due now; () if the run is not at a boundary."""
+    # A cancelling run takes no new input; it only gives up undos that cannot succeed.
     if state.phase is Phase.CANCELLING:
         return tuple(_given_up(state))
     if state.phase is not Phase.RUNNING or failure(state) is not None:
         return ()
+    # A person has taken over: messages, frames and stop conditions wait for the hand-back.
+    # Only the calls that the person requests may need an approval.
     if state.wheel:
         return tuple(_asks(state, now))
+    # A redirect comes before everything else, because it closes the asks and calls below. It
+    # waits until the calls in flight have ended.
     if state.redirects:
         return () if state.in_flight else tuple(_redirected(state))
+    # Asks do not wait for calls in flight: a person can decide meanwhile.
     if state.open and (asks := tuple(_asks(state, now))):
         return asks
+    # Everything below needs a boundary: nothing in flight, and no call left to start. Calls
+    # that wait for a person may be open; a message can be answered meanwhile.
     if state.in_flight or _startable(state):
         return ()
     if state.pending and (taken := _message(state, now)):
@@ -92,6 +100,7 @@ def close_asks(state: State, why: Unanswered, by: str = "") -> Iterator[AskClose
 
 def _asks(state: State, now: Micros) -> Iterator[AskOpened]:
     """Open the asks that calls need: approvals, and outcomes that no check can settle."""
+    # Ask ids are consecutive, so count on from the asks in the state.
     count = len(state.asks)
     asked = {state.asks[n - 1].call for n in state.open_asks}
     for number in state.at_hand:
@@ -116,6 +125,8 @@ def _asks(state: State, now: Micros) -> Iterator[AskOpened]:
 
 def needs_approval(state: State, call: Call, now: Micros) -> bool:
     """Tell whether the call needs an approval that is missing or has expired."""
+    # A retry needs no new approval while the old one is valid. A redirect or an import voids
+    # the approval of a call that has not started.
     if not call.traits.approve or not (call.again or call.stage is Stage.PROPOSED):
         return False
     given = state.ask(call.approval.ask) if call.approval is not None else None
@@ -147,6 +158,7 @@ def _message(state: State, now: Micros) -> Entry | None:
     """
     at_hand = state.answer is not None and not state.open
     for waiting in state.pending:
+        # `due_at` is set while a message waits for its time; `MessageDue` clears it.
         if waiting.kind != "message" or waiting.due is not None:
             continue
         if at_hand and (waiting.urgency != "later" or not state.frames):

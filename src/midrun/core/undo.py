@@ -38,6 +38,8 @@ def to_undo(state: State, call: Call) -> bool:
         return state.cancel.undo == "all" and _outlived(call)
     if not call.touched:
         return False
+    # A finished call is undone only if it was still in flight when the cancel came, or if the
+    # cancel includes everything. A call that did not finish always belongs to the undo set.
     return call.stage is not Stage.DONE or call.doomed or state.cancel.undo == "all"
 
 
@@ -71,4 +73,4 @@ def hopeless(call: Call, action: Action) -> bool:
     """
     if action != "undo" or call.traits.undo_unknown:
         return False
-    return call.stage is not Stage.DONE
+    return call.stage is not Stage.DONE  # only a finished call is known to have happened

@@ -335,6 +335,8 @@ def under_way(state: State) -> str:
 
 def _reach(state: State) -> Reach:
     """Sort the calls by the effect that a cancel with undo="all" would have on them."""
+    # Ask the rules of `core.undo` as if everything were cancelled. A cancel in progress keeps
+    # its own undo set.
     everything = replace(state, cancel=state.cancel or CancelRequested(undo="all"))
     found: Reach = {"undo": [], "never": [], "unsure": [], "release": []}
     for call in state.calls:
@@ -345,6 +347,8 @@ def _reach(state: State) -> Reach:
 
 def _fate(everything: State, call: Call) -> Fate:
     """Return the group of `call` under a hypothetical cancel with undo="all"."""
+    # `to_undo` knows only calls that have ended. A call in flight would join the undo set when
+    # the cancel comes.
     if (to_undo(everything, call) or undoable(call)) and not hopeless(call, "undo"):
         return "undo"
     if call.traits.release or call.call_kind == "child":

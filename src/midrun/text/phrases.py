@@ -48,7 +48,7 @@ class Told(Value, kw_only=True):
         return f"{self.who} {self.what}"
 
 
-Sentences = Mapping[type, Callable[..., Told]]  # type: ignore[explicit-any]  # as in `state.Arms`
+Sentences = Mapping[type, Callable[..., Told]]  # type: ignore[explicit-any]  # as `state.EvolveFunctions`
 
 
 def person(by: str) -> str:

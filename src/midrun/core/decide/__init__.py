@@ -1,13 +1,13 @@
 """Decide on one input (a control or a driver input) for a run in a given state.
 
 `decide(state, run_input, now)` is a pure, total function. It returns `Accepted` with the
-entries to append, `Already` for a no-op, or `Refused` with a reason code. It never raises.
+entries to append, `NoChange` for a no-op, or `Refused` with a reason code. It never raises.
 
 An input passes three checks, in this order:
 
 1. Control: the request id is new, and the revision that the caller saw is current.
    Driver input: its epoch is the current one, and the run is leased.
-2. The transition table (`transitions.ACCEPTS`) accepts this type of input in this phase.
+2. The transition table (`transitions.INPUT_TABLE`) accepts this type of input in this phase.
 3. The handler of the input checks everything the table cannot express: open asks, caps,
    calls in flight. It builds the entries.
 
@@ -57,7 +57,7 @@ def decide(state: State, given: Input, now: Micros) -> Verdict:
         return _asked_for(state, given, now)
     # Fencing. A worker that lost its lease may not know it yet. Its inputs carry the old
     # epoch and are refused here. Inputs that need no lease, such as a late result or a timer,
-    # do not derive from `Fenced`.
+    # do not derive from `LeasedInput`.
     if isinstance(given, Fenced) and (given.epoch != state.epoch or not state.leased):
         reason = "fenced" if given.epoch != state.epoch else "lease_lost"
         return Refused(reason=reason, seq=state.since, by=state.since_by)

@@ -78,7 +78,7 @@ def start(state: State, evidence: Start, now: Micros) -> Verdict:
     order = _ordered(state, evidence.call)
     if order is None:
         return Refused(reason=_why_not(state, evidence.call, now))
-    # `seen` is the newest entry that the worker knew when it built the prompt or the
+    # `seen_seq` is the newest entry that the worker knew when it built the prompt or the
     # arguments. If a control is newer than that, the call would ignore the control.
     if not state.controls <= evidence.seen <= state.seq:
         return Refused(reason="unseen_control", seq=state.controls)

@@ -36,6 +36,8 @@ def say(state: State, control: Say, now: Micros) -> Verdict:
     """Receive a message and acknowledge it; the agent gets it at a boundary."""
     if not control.text.strip():
         return Refused(reason="empty_text")
+    # A "later" message never pushes a frame, so a full stack does not delay it. A time in the
+    # past means now.
     full = len(state.frames) >= state.started.frame_depth and control.urgency != "later"
     due = control.due if control.due is not None and control.due > now else None
     received = MessageReceived(
@@ -102,6 +104,8 @@ def take_over(state: State, control: TakeOver, _: Micros) -> Verdict:
     """
     if state.wheel and control.by.role != "operator":
         return Refused(reason="taken_over", by=state.wheel)
+    # As with a pause: a run that a worker drives has to stop first. In the other phases no
+    # worker has the run, so the pause is recorded at once.
     taken = TakenOver(**asked(control))
     request = PauseRequested(why="taken_over", **by(control))
     match state.phase:
@@ -126,6 +130,8 @@ def use_tool(state: State, control: UseTool, _: Micros) -> Verdict:
     """Request one tool call by hand; a worker makes it, then the run pauses again."""
     if state.wheel != control.by.name:
         return Refused(reason="not_taken_over", by=state.wheel)
+    # A paused run has no worker. `RunWoken` queues it for the one call; the scheduler makes
+    # only calls of the person while `operator_name` is set, and then settles in a pause.
     used = ToolUsed(tool=control.use.tool, **asked(control))
     return accept(used, CallProposed(use=control.use), RunWoken(why="tool"))
 

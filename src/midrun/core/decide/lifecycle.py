@@ -154,7 +154,7 @@ def wake(state: State, _: Wake, now: Micros) -> Verdict:
     entries = waking(state, entries, "time")
     entries += _let_go(apply(state, entries), now)
     limit = deadline(state.stop)
-    # `state.worked` is as of the newest entry. Add the time since then if a worker holds the
+    # `worked_micros` is as of the newest entry. Add the time since then if a worker holds the
     # lease; otherwise the run does no work.
     worked = state.worked + (now - state.at if state.leased else 0)
     if state.phase is Phase.RUNNING and state.leased and limit and worked >= limit:

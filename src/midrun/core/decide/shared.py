@@ -46,6 +46,7 @@ def by(control: Control) -> By:
 
 def digest(control: Control) -> str:
     """Return a digest of the control's content, to detect a reused request id."""
+    # `seen` is left out: a client that retries a request may have seen a newer revision.
     plain = replace(control, request="", seen=None)
     return sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]
 
@@ -78,6 +79,8 @@ def can_go_on(state: State) -> bool:
         return True
     if any(not state.waits(state.calls[n - 1]) for n in state.open):
         return True
+    # The same rules as for messages in `step_boundary`: with an answer a message is taken
+    # without a frame; without one it needs room on the stack.
     room = len(state.frames) < state.started.frame_depth
     at_hand = state.answer is not None and not state.open
     takeable = (

@@ -5,7 +5,7 @@ journal. Both are pure. A worker that replays a journal therefore gets exactly t
 the previous worker had.
 
 `evolve` first does the work that is common to all entries: it checks with
-`transitions.FOLLOWS` that the entry may follow the current phase, and updates seq, time,
+`transitions.ENTRY_TABLE` that the entry may follow the current phase, and updates seq, time,
 phase and request ids. Then it calls the fold function of the entry's type. The fold functions
 are named after their entry (`call_started` for `CallStarted`) and grouped by topic:
 `lifecycle`, `controls`, `calls`, `undo`, `asks`, `conversation`.

@@ -1,7 +1,7 @@
 """Fold controls: pause, resume, caps, redirect, cancel, halt.
 
-`State.hold` is the requested or active pause, `State.pending` holds redirects and messages
-that wait for a boundary, and `State.cancel` is the cancel request.
+`State.pause` is the requested or active pause, `State.pending` holds redirects and messages
+that wait for a boundary, and `State.cancel_request` is the cancel request.
 """
 
 from msgspec.structs import replace
@@ -40,6 +40,7 @@ def pause_requested(state: State, entry: PauseRequested) -> State:
     hold = Hold(
         why=entry.why,
         now=entry.now or before.now,
+        # A pause at a cap stays one: the run may not resume until that cap is raised.
         cap=before.cap if entry.why == "cap" else "",
         until=entry.until,
         seq=state.seq,
@@ -64,6 +65,8 @@ def run_resumed(state: State, entry: RunResumed) -> State:
     state = forgiven(replace(state, hold=None, error=None, meter=_afresh(state.meter)))
     if not entry.instruction:
         return state
+    # From here on an instruction and a redirect are the same. `redirected_at` marks the model
+    # calls that started before this entry as outdated.
     waiting = Pending(seq=state.seq, kind="redirect", text=entry.instruction, by=entry.by)
     return _without_approvals(replace(state, pending=(*state.pending, waiting), cut=state.seq))
 
@@ -117,6 +120,7 @@ def _without_approvals(state: State) -> State:
     parked = (n for frame in state.frames for n in frame.parked)
     for number in (*state.open, *parked):
         call = state.calls[number - 1]
+        # A started call has used its approval; the entry of its start refers to it.
         if call.approval is not None and call.stage is not Stage.STARTED:
             state = state.with_call(replace(call, approval=None))
     return state
@@ -156,6 +160,8 @@ def cancel_requested(state: State, entry: CancelRequested) -> State:
     Such a call belongs to the undo set however it ends, even if a later result says that it is
     done. For a child run, `in_undo_set` means that this cancel still has to end the child.
     """
+    # Only calls in flight and calls with a cleanup can belong to the undo set. A scan of all
+    # calls would make the cost grow with the length of the run.
     for number in {*state.in_flight, *state.effects}:
         call = state.calls[number - 1]
         if (doomed := _unfinished(call)) is not call.doomed:

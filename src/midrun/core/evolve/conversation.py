@@ -130,6 +130,8 @@ def frame_abandoned(state: State, entry: FrameAbandoned) -> State:
 
 def _popped(state: State, frame_: str) -> State:
     frame = _frame_of(state, frame_)
+    # Calls suspended with the frame may have been closed meanwhile, for example by an expired
+    # ask. Only open ones return to the open calls, before those of the current topic.
     back = tuple(n for n in frame.parked if state.calls[n - 1].unclosed)
     frames = tuple(f for f in state.frames if f is not frame)
     return replace(state, frames=frames, open=(*back, *state.open))
@@ -161,6 +163,8 @@ def answer_given(state: State, entry: AnswerGiven) -> State:
 def taken_over(state: State, entry: TakenOver) -> State:
     """Let a person act in the agent's place; clear a failure."""
     hold = state.hold
+    # A pause that is in force becomes the pause of this person: it has no time limit, and only
+    # the hand-back ends it. A running run pauses first; `PauseRequested` follows for that.
     if state.phase is Phase.PAUSED:
         hold = replace(hold or Hold(seq=state.seq, by=entry.by), why="taken_over", until=None)
     return forgiven(replace(state, wheel=entry.by, hold=hold, error=None))

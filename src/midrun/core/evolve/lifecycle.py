@@ -36,6 +36,8 @@ def run_imported(state: State, entry: RunImported) -> State:
     forged them. A call that is still to be made, or made again, therefore needs a new approval.
     For four eyes the importer counts as a person who steered the run.
     """
+    # A non-blocking approval keeps its call out of the open calls, so the calls of open asks
+    # are added.
     parked = (n for frame in state.frames for n in frame.parked)
     asked = (number_of(state.asks[n - 1].call) for n in state.open_asks)
     for number in {*state.open, *parked, *asked}:

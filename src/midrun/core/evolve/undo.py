@@ -1,7 +1,7 @@
 """Fold undo and release: started, done, failed, unknown, given up.
 
-`State.cleaning` is the one undo or release in flight. All attempts use the same key, so an
-attempt with an unknown outcome is safe to repeat.
+`State.cleanup_in_flight` is the one undo or release in flight. All attempts use the same key,
+so an attempt with an unknown outcome is safe to repeat.
 """
 
 from msgspec.structs import replace
@@ -61,6 +61,7 @@ def _cleaned(
     retry_at: Micros | None = None,
     final: bool = False,
 ) -> State:
+    # `action` is "undo" or "release", and the call has a field of each name.
     call = call_of(state, call_)
     before = call.cleanup(action)
     after = Cleanup(
