@@ -1,4 +1,4 @@
-"""Build the history that a run passes on to a fork or to the next run of its thread.
+"""Build the history for a fork or for the next run of a thread.
 
 The history is a tuple of plain messages in the first entry of the new run. Calls appear in it
 with their arguments and outcome, under ids that cannot collide with calls of the new run.
@@ -39,12 +39,12 @@ def fork(state: State, *, by: Actor, instruction: str = "") -> RunStarted | Refu
     if state.spec is None or not is_boundary(state):
         return Refused(reason="not_a_boundary", seq=state.seq)
     spec = state.spec
-    told = bounded(tuple(history(state)))
+    messages = bounded(tuple(history(state)))
     return replace(
         spec,
         task=instruction or spec.task,
-        history=told,
-        steered_by=find_unnamed(state.steered_by, told, by.name),
+        history=messages,
+        steered_by=find_unnamed(state.steered_by, messages, by.name),
         plan=state.plan,
         stop=state.stop,
         by=by.name,
@@ -146,7 +146,7 @@ def _cut(text: str) -> str:
 
 
 def _made(state: State, call_: CallId) -> Made:
-    """Return a call with its outcome for the next run, under an id of its own."""
+    """Return a call with its outcome for the next run, under a new id."""
     call = state.call(call_)
     assert call is not None
     # The result is passed on only if its effect is still there.

@@ -37,7 +37,7 @@ def goal(state: State) -> str:
 
 
 def place(items: tuple[Item, ...], steps: int) -> str:
-    """Return the position in the work: "step 4 of 7" with a plan, else "step 4"."""
+    """Return the position in the work: "step 4 of 7", or "step 4" without a plan."""
     behind, total = progress(items)
     return _step(behind, total) if total else _step(steps, 0)
 
@@ -142,7 +142,7 @@ def _step(behind: int, total: int) -> str:
 
 
 def describe_unmade(state: State, name: Callable[[Call], str]) -> str:
-    """Return the number and names of the calls that were proposed and not made, or ""."""
+    """Return the number and names of proposed calls that were not made, or ""."""
     calls = [state.calls[number - 1] for number in state.open]
     unmade = [call for call in calls if call.stage is Stage.PROPOSED and not call.attempt]
     if not unmade:

@@ -92,7 +92,7 @@ def retry_at(now: Micros, attempt: int, *, chance: float, asked: float | None = 
 
 
 def doubled(attempt: int, *, first: float, longest: float, chance: float) -> float:
-    """Return the seconds to wait after `attempt`: doubling from `first` up to `longest`.
+    """Return the seconds to wait after `attempt`: doubling from `first_s` to `longest_s`.
 
     `chance` (0 to 1) is the jitter: it takes off up to half of the wait, so that callers that
     failed together do not retry together.

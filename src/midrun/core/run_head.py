@@ -17,7 +17,7 @@ NAME_MAX_CHARS: Final = 200
 
 
 class Head(Value, kw_only=True):
-    """The row of a run in a store; every field is indexed or shown in a list."""
+    """The row of a run in a store; lists and indexes use its fields."""
 
     phase: Phase
     agent: str = ""

@@ -10,7 +10,7 @@ One generator per phase yields the effects:
 - halted: abort every call in flight, then release the lease;
 - cancelling: abort every call, then undo and release one at a time, then settle.
 
-No other phase needs a worker. `wake_at` returns the time of the next timer of a run.
+No other phase needs a worker. `find_wake_time` returns the time of a run's next timer.
 """
 
 from collections.abc import Iterator
@@ -214,10 +214,11 @@ def left_behind(state: State) -> Order | None:
 
 
 def next_call(state: State) -> Order:
-    """Return the effect that continues the agent: a stop condition, the host, or a model call.
+    """Return the effect that continues the agent.
 
-    Custom stop conditions are evaluated first. A model call condenses the history if the last
-    prompt was larger than the window and there are messages to condense.
+    A custom stop condition is evaluated first. Then a hosted agent runs, or the model is called.
+    The model call condenses the history if the last prompt was larger than the window and there
+    are messages to condense.
     """
     if name := unjudged(state.stop, state.meter):
         return Judge(name=name)

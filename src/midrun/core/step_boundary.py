@@ -43,7 +43,7 @@ from midrun.core.values import Phase
 
 
 def crossing(state: State, now: Micros) -> tuple[Entry, ...]:
-    """Return the entries that are due now; () if the run is not at a boundary."""
+    """Return the entries that are due at this boundary, or ()."""
     # A cancelling run takes no new input; it only gives up undos that cannot succeed.
     if state.phase is Phase.CANCELLING:
         return tuple(_given_up(state))

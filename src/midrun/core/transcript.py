@@ -70,7 +70,7 @@ class Turn(Value, kw_only=True):
 class Transcript(Sequence[Turn]):
     """The turns of a run, oldest first, as a lazy sequence.
 
-    `spoken` is the number of the assistant's turns, including those that were condensed.
+    `assistant_turn_count` is the number of the assistant's turns, condensed ones included.
     """
 
     def __init__(self, state: State) -> None:

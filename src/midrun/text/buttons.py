@@ -72,7 +72,7 @@ def unheard(made: dict[str, Offer]) -> dict[str, Offer]:
 
 
 def raised_cap(name: str, cap: float) -> float:
-    """Return the new value of a cap after one press: half more, or a minimum more."""
+    """Return the value to which one press raises a cap: half more, or a minimum more."""
     more = max(cap / 2, _AT_LEAST.get(name, 0))
     return cap + (round(more, 2) if name == "cost" else round(more))
 
@@ -309,7 +309,7 @@ def _cancelling(state: State, reach: Reach) -> str:
 
 
 def _undoing(calls: list[Call]) -> str:
-    """Return the calls that can be undone: the number of calls, and child runs by name."""
+    """Describe the calls that can be undone: calls by number, child runs by name."""
     own = _own(calls)
     children = [call for call in calls if call.call_kind == "child"]
     many = len(children) > _NAMED

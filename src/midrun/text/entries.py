@@ -152,7 +152,7 @@ def describe_closure(ask: Ask) -> str:
 
 
 def _about(state: State, ask: Ask) -> str:
-    """Return the subject of an ask, for a reader who does not see its first sentence."""
+    """Return the subject of an ask: its question or its call."""
     if ask.ask_kind == "child":
         return f"of {child_named(state, call_of(state, ask.call))}"
     if ask.ask_kind == "question":

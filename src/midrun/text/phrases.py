@@ -60,7 +60,7 @@ def person(by: str) -> str:
 
 
 def run_named(run: str) -> str:
-    """Return the id of a run, with "run" before it unless the id starts with that."""
+    """Return the id of a run, prefixed with "run" if it does not start so."""
     return run if run.startswith("run") else f"run {run}"
 
 
@@ -70,7 +70,7 @@ def by_itself(by: str) -> bool:
 
 
 def flat(text: str, most: int = LONG) -> str:
-    """Return `text` as one line, cut to `most` characters."""
+    """Return `text` as one line, cut to `max_chars` characters."""
     text = " ".join(text.split())
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
@@ -87,7 +87,7 @@ def unmarked(text: str) -> str:
 
 
 def shown(value: Json, most: int = LONG) -> str:
-    """Return a string as it is and any other value as JSON, cut to `most` characters."""
+    """Return a value as text or JSON, cut to `max_chars` characters."""
     return flat(value if isinstance(value, str) else msgspec.json.encode(value).decode(), most)
 
 

@@ -166,7 +166,7 @@ def _partial(state: State) -> str:
 
 
 def _belongs(call: Call) -> str | None:
-    """Return the name of the report's list for `call`; None for a call that only read.
+    """Return the name of the list for `call`; None for a read-only call.
 
     The state of the undo takes precedence over the outcome of the call.
     """
@@ -204,7 +204,7 @@ def _unanswered(state: State) -> dict[str, str]:
 
 
 def _note(call: Call, belongs: str) -> str:
-    """Return a note that is more precise than the journaled reason of a call, or ""."""
+    """Return a note that is more precise than the journaled reason, or ""."""
     if belongs == "undone" and call.call_kind == "child":
         return "all its work, if any"  # only the child's journal knows its calls
     if belongs != "stopped":

@@ -66,9 +66,9 @@ def sign(state: State) -> Sign:
 
 
 def halting(before: Sign, by: str) -> Sign:
-    """Return the status line of a run that is halted in the store, but still works.
+    """Return the status line of a run whose halt has not taken effect yet.
 
-    The halt is set, and the run's worker has not appended `RunHalted` yet.
+    The halt is in the store, and the run's worker has not appended `RunHalted` yet.
     """
     note = f"it was {before.word}" + (f", {before.note}" if before.note else "")
     return Sign(look="halting", word="Halting", by=by, note=note, said="Halting.")

@@ -1,4 +1,4 @@
-"""Decide on one input (a control or a driver input) for a run in a given state.
+"""Decide on one input of a run: a control or a driver input.
 
 `decide(state, run_input, now)` is a pure, total function. It returns `Accepted` with the
 entries to append, `NoChange` for a no-op, or `Refused` with a reason code. It never raises.

@@ -74,7 +74,7 @@ def orphans(state: State) -> tuple[Entry, ...]:
 
 
 def start(state: State, evidence: Start, now: Micros) -> Verdict:
-    """Start a call if the scheduler plans it, no control is unseen, and caps allow it."""
+    """Start a call if the scheduler plans it and the caps allow it."""
     order = _ordered(state, evidence.call)
     if order is None:
         return Refused(reason=_why_not(state, evidence.call, now))
@@ -181,7 +181,7 @@ def save_progress(state: State, evidence: SaveProgress, _: Micros) -> Verdict:
 
 
 def propose(state: State, evidence: Propose, _: Micros) -> Verdict:
-    """Record a call that a hosted agent wants; it passes the same gate as any call."""
+    """Propose a call of a hosted agent; `start_call` checks it like any call."""
     if state.wheel:
         return Refused(reason="taken_over", by=state.wheel)
     return accept(CallProposed(use=evidence.use))
@@ -215,7 +215,7 @@ def settle_call(state: State, evidence: SettleCall, _: Micros) -> Verdict:
 
 
 def start_undo(state: State, evidence: StartUndo, _: Micros) -> Verdict:
-    """Start an undo or a release: one at a time, and only the next in order."""
+    """Start an undo or a release if it is the next in order."""
     if state.in_flight or state.cleaning:
         return Refused(reason="in_flight")
     wanted = (evidence.call, evidence.action)

@@ -130,7 +130,7 @@ def redirect(state: State, control: Redirect, _: Micros) -> Verdict:
 
 
 def cancel(state: State, control: Cancel, _: Micros) -> Verdict:
-    """Request a cancel; end the run at once if there is nothing left to clean up.
+    """Request a cancel; end the run at once if no cleanup is left.
 
     Open asks are closed, frames are abandoned, and texts that were not applied go back to
     their senders. These entries come in the same append as the request.
@@ -202,7 +202,7 @@ def raise_cap(state: State, control: RaiseCap, _: Micros) -> Verdict:
 
 
 def cap_problem(state: State, wanted: dict[str, int]) -> Refused | None:
-    """Return a refusal if a cap is unknown or its new value is not higher, else None."""
+    """Return a refusal if a cap is unknown or not raised, else None."""
     bounds = {name: bound for name, (_, bound) in caps(state.stop, state.metered).items()}
     if not wanted or not wanted.keys() <= bounds.keys():
         return Refused(reason="no_such_cap")

@@ -1,8 +1,8 @@
 """Decide on boundaries, ends and timers.
 
-`advance` appends the entries that are due at a step boundary. `settle` enters the phase that
-follows when nothing is left to do. `wake` handles timers: expired asks, scheduled messages,
-pauses with a time limit, and the cap on time.
+`cross_boundary` appends the entries that are due at a step boundary. `settle_phase` enters
+the phase that follows when nothing is left to do. `wake` handles timers: expired asks,
+scheduled messages, pauses with a time limit, and the cap on time.
 """
 
 from midrun.core.decide.shared import parking, waking

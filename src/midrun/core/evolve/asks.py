@@ -25,7 +25,7 @@ BECAUSE = {
 
 
 def ask_opened(state: State, entry: AskOpened) -> State:
-    """Park the call on the ask; a non-blocking ask lets the step go on without it."""
+    """Park the call on the ask; a non-blocking ask does not hold up the step."""
     excluded = entry.excluded
     if entry.four_eyes:
         for name in call_of(state, entry.call).steered_by:

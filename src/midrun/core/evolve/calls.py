@@ -181,9 +181,11 @@ def _replied(state: State, call: Call, reply: Reply) -> State:
 
 
 def call_failed(state: State, entry: CallFailed) -> State:
-    """Record an error: pass a tool's to the model, retry a model's or fail the run.
+    """Record the error of a call; retry it, pass it to the model, or fail the run.
 
-    A tool that cannot be imported also fails the run: the model cannot repair the program.
+    A transient error of a model call is retried; any other one fails the run. The model gets the
+    error of a tool. A tool that cannot be imported also fails the run, because the model cannot
+    repair the program.
     """
     call = call_of(state, entry.call)
     thinking = call.call_kind == "model"
@@ -212,7 +214,7 @@ def call_aborted(state: State, entry: CallAborted) -> State:
 
 
 def _stopper(state: State, call: Call) -> str:
-    """Return the reason why `call` was stopped: a pause, a redirect or a halt, else ""."""
+    """Return the reason of the stop: a pause, a redirect, a halt, or ""."""
     hold = state.hold
     if state.phase is Phase.PAUSING and hold is not None:
         # A pause without `now` lets a tool finish, unless the tool saves its progress. So an

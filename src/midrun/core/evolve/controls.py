@@ -173,7 +173,7 @@ def cancel_requested(state: State, entry: CancelRequested) -> State:
 
 
 def _unfinished(call: Call) -> bool:
-    """Tell whether the call is in flight, or was started and may still have an effect."""
+    """Tell whether the call is in flight, or ended without a certain outcome."""
     if call.stage in {Stage.STARTED, Stage.DONE}:
         return call.stage is Stage.STARTED or call.doomed
     # If the end of the child is under way or done, an earlier cause ordered it, for example a
@@ -200,7 +200,7 @@ def undo_retried(state: State, _: UndoRetried) -> State:
 
 
 def run_halted(state: State, entry: RunHalted) -> State:
-    """Store the phase after the halt; a worker releases the run when nothing is in flight."""
+    """Store the phase for after the halt; the worker releases its lease later."""
     return replace(state, then=entry.then)
 
 
