@@ -216,9 +216,9 @@ def left_behind(state: State) -> Order | None:
 def next_call(state: State) -> Order:
     """Return the effect that continues the agent.
 
-    A custom stop condition is evaluated first. Then a hosted agent runs, or the model is called.
-    The model call condenses the history if the last prompt was larger than the window and there
-    are messages to condense.
+    A custom stop condition is evaluated first. Then a hosted agent runs, or the model is
+    called. The model call condenses the history if the last prompt was larger than the window
+    and there are messages to condense.
     """
     if name := unjudged(state.stop, state.meter):
         return Judge(name=name)

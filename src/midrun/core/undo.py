@@ -46,8 +46,8 @@ def to_undo(state: State, call: Call) -> bool:
 def _outlived(call: Call) -> bool:
     """Tell whether a child run had ended before the cancel came.
 
-    Its effects are in place, and an undo of the call takes them back. A child that had not ended
-    is cancelled by its release, and undoes its own effects then.
+    Its effects are in place, and an undo of the call takes them back. A child that had not
+    ended is cancelled by its release, and undoes its own effects then.
     """
     ended = call.release.stage == "done" and not call.doomed
     return call.stage is Stage.DONE or ended

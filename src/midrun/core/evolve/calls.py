@@ -183,9 +183,9 @@ def _replied(state: State, call: Call, reply: Reply) -> State:
 def call_failed(state: State, entry: CallFailed) -> State:
     """Record the error of a call; retry it, pass it to the model, or fail the run.
 
-    A transient error of a model call is retried; any other one fails the run. The model gets the
-    error of a tool. A tool that cannot be imported also fails the run, because the model cannot
-    repair the program.
+    A transient error of a model call is retried, any other one fails the run. The model gets
+    the error of a tool. A tool that cannot be imported also fails the run, because the model
+    cannot repair the program.
     """
     call = call_of(state, entry.call)
     thinking = call.call_kind == "model"
