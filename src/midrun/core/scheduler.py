@@ -10,7 +10,7 @@ One generator per phase yields the effects:
 - halted: abort every call in flight, then release the lease;
 - cancelling: abort every call, then undo and release one at a time, then settle.
 
-No other phase needs a worker. `find_wake_time` returns the time of a run's next timer.
+No other phase has effects. `find_wake_time` returns the time of a run's next timer.
 """
 
 from collections.abc import Iterator

@@ -94,8 +94,8 @@ def _following(state: State, kind: type[Entry], seq: Seq) -> Phase:
 
 def _heard(state: State, entry: Asked) -> State:
     """Record the seq of the request and the outcome for its request id."""
-    # A note about a refused or repeated request changes nothing, so it does not count as a
-    # control that a start must have seen.
+    # A note about a refused request or a no-op changes nothing, so it does not count as a
+    # control that the start of a call must have seen.
     if not isinstance(entry, RequestNoted):
         state = replace(state, controls=state.seq)
     if not entry.request:

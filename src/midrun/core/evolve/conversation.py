@@ -1,7 +1,7 @@
 """Fold messages, frames, plans, answers and take-overs.
 
-A frame suspends the current topic: its goal, plan and open calls move from the state into the
-frame, and come back when the frame is resumed. Frames form a stack.
+A frame suspends the current topic: its goal, plan and open calls are saved in the frame, and
+restored when the frame is resumed. Frames form a stack.
 """
 
 from msgspec.structs import replace
