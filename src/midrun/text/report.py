@@ -210,7 +210,7 @@ def _note(call: Call, belongs: str) -> str:
     if belongs != "stopped":
         return ""
     if call.call_kind == "child" and call.release.stage == "done":
-        return "its own report says what it did and undid"
+        return "its own report has the details"
     if call.stopped_by:
         return f"stopped by {call.stopped_by}"  # before the cancel came
     return call.error.removeprefix(f"{fate(call)}: ")  # the title of the list says that

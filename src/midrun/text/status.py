@@ -57,7 +57,7 @@ _CAPS: Final = {
     "repeats": "repetition",
 }
 
-UNHEARD: Final = "No word from the worker"
+UNHEARD: Final = "Worker not responding"
 
 
 def sign(state: State) -> Sign:

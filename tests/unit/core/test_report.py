@@ -103,7 +103,7 @@ def test_a_question_that_nobody_answered_was_not_stopped_midway() -> None:
 def test_of_a_child_that_was_ended_only_its_own_run_knows_what_it_undid() -> None:
     """Its parent's report has nothing under *Undone*, which must not read as: nothing was."""
     run = cleaned_up(begun.replies(AIDE).starts("c2").when(c.Cancel()).after(aborted(C2)))
-    assert notes(report(run.state)) == {"aide": "its own report says what it did and undid"}
+    assert notes(report(run.state)) == {"aide": "its own report has the details"}
 
 
 def test_the_report_of_a_child_calls_its_parent_so() -> None:
