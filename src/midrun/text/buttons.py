@@ -167,6 +167,7 @@ def _goes_on(state: State) -> str:
         return "Waits for the answer again; the question stays open."
     if not stopped:
         return f"Continues at {_next(state)}; nothing is repeated."
+    # A call with saved progress continues from there; any other one starts from its beginning.
     saved = [call for call in stopped if call.progress is not None]
     anew = [call for call in stopped if call.progress is None]
     said = f"Continues {_names(saved)} from its saved progress." if saved else ""
@@ -251,6 +252,7 @@ def _gives_up(state: State) -> str:
 
 
 def _cancel(state: State) -> Offer:
+    # A halted run still accepts its first cancel, which takes effect after the halt.
     reach = _reach(state)
     live = "cancel" in enabled(state.phase) and state.cancel is None
     return Offer(

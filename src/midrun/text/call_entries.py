@@ -179,6 +179,7 @@ def _call_aborted(entry: CallAborted, _: State, after: State) -> Told:
         return Told(who=AGENT, what=f"was stopped{said}")
     how = "timed out and was stopped" if entry.final else "was stopped midway"
     by = f" by {call.stopped_by}" if call.stopped_by else ""
+    # A read has no effect, and a child run reports its own effects.
     tool = call.call_kind == "tool" and call.traits.effect is not Effect.READ
     doubt = "; it may have taken effect in part" if tool else ""
     return Told(who=call_named(after, entry.call), what=f"{how}{by}{doubt}")
@@ -187,6 +188,7 @@ def _call_aborted(entry: CallAborted, _: State, after: State) -> Told:
 def _call_unknown(entry: CallUnknown, _: State, after: State) -> Told:
     call = call_of(after, entry.call)
     then = "it is unknown whether it took effect"
+    # Too many workers died during this call: it would be retried, but the run fails first.
     if call.again and failure(after) is not None:
         then = "it is not retried automatically"
     elif call.again:
@@ -249,6 +251,7 @@ def _undo_done(entry: UndoDone, _: State, after: State) -> Told:
 
 def _undo_failed(entry: UndoFailed, _: State, after: State) -> Told:
     again = f"; it will retry{_in(after, entry.retry_at)}"
+    # After the last attempt `UndoGaveUp` follows, so do not promise a retry.
     attempts = call_of(after, entry.call).cleanup(entry.action).attempts
     if entry.final or attempts >= after.started.undo_attempts:
         again = ""

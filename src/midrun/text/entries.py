@@ -236,6 +236,8 @@ def _bounds(stop: Stop) -> str:
 def _lease_taken(entry: LeaseTaken, before: State, _: State) -> Told:
     worker = f"worker {entry.holder}" if entry.holder else "a worker"
     how = "took the run"
+    # Every regular end of a lease has an entry. If the run is still leased, the previous
+    # worker died or lost contact with the store.
     if before.leased:
         how = "took the run over from a worker that was lost"
     changed = before.agent_print and entry.agent_print not in {"", before.agent_print}
@@ -303,6 +305,7 @@ _CAPS: Final = {"tool_calls": "tool calls", "repeats": "repetitions"}
 
 def _pause_requested(entry: PauseRequested, before: State, after: State) -> Told:
     when = "now" if entry.now else "at its next step"
+    # This entry follows `TakenOver`, which has named the person. Make the run the subject.
     if entry.why == "taken_over" and before.wheel == entry.by:
         return Told(who=RUN, what=f"will pause for {person(entry.by)} {when}")
     if entry.now and before.hold is not None and before.hold.now:
@@ -401,6 +404,7 @@ def _cancel_requested(entry: CancelRequested, _: State, __: State) -> Told:
 
 
 def _run_cancelled(entry: RunCancelled, before: State, _: State) -> Told:
+    # The report of the state before is complete: this entry only ends the run.
     told = report(before)
     fates = (("undone", told.undone), ("kept", told.done), ("unsure", told.unsure))
     came = [f"{len(deeds)} {fate}" for fate, deeds in fates if deeds]

@@ -33,6 +33,8 @@ name has other arguments and is described like any tool.
 """
 
 _EMPHASIS: Final = re.compile(r"\*([^*\n]+)\*")
+# `str(stop)` is journaled with the entry: "at most 1 steps or the agent says 'FIN'". These two
+# patterns correct the plural and the quotes when a condition is displayed.
 _ONE: Final = re.compile(r"(at most 1 [a-z ]+?)s(?= or | and |\)|$)")
 _SAYS: Final = re.compile(r"(the agent says )['\"](.*?)['\"](?= or | and |\)|$)")
 _UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
@@ -200,6 +202,8 @@ def _of_step(state: State, call: Call) -> str:
 
 def _of_its_step(state: State, call: Call) -> Iterable[Call]:
     """Yield the tool calls of the same step: they have consecutive numbers."""
+    # A model call separates the steps, so the calls of a step are neighbours. Walk back to the
+    # first and then forward, instead of scanning all calls of the run.
     first = call.number
     while first > 1 and _is_beside(state.calls[first - 2], call):
         first -= 1

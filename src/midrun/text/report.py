@@ -183,6 +183,7 @@ def _belongs(call: Call) -> str | None:
         return None if call.traits.effect is Effect.READ else "done"
     if call.call_kind == "child" and call.release.stage == "done":
         return "stopped"  # the child run has ended; its own report has the details
+    # The tool ran until it asked a person, and the call ended there.
     if call.entered and call.stage is not Stage.FAILED:
         return "stopped"
     if call.maybe or call.stage is Stage.UNKNOWN:

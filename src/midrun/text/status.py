@@ -148,6 +148,7 @@ def _waiting(state: State) -> Sign:
     asks = [state.asks[n - 1] for n in state.open_asks]
     if not asks:
         return Sign(look="waiting", word="Waiting", said="Waiting.")
+    # Name the ask that holds the run up. A non-blocking one only matters if there is no other.
     first = next((a for a in asks if a.blocking), asks[0])
     call = state.call(first.call)
     tool = call.use.tool if call is not None else ""
@@ -161,6 +162,7 @@ def _waiting(state: State) -> Sign:
 
 
 def _cancelling(state: State) -> Sign:
+    # "Undoing 2 of 5": the total includes the calls whose undo is over already.
     wanted = [call for call in state.calls if to_undo(state, call) or call.undo.over]
     over = sum(call.undo.over for call in wanted)
     word, note, said = "Cancelling — stopping", under_way(state), "Cancelling. No new calls."
