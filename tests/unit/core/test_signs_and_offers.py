@@ -261,7 +261,7 @@ def test_what_could_not_be_undone_can_be_tried_again() -> None:
     failed = UndoFailed(call=CallId("c2"), error="refused")
     for attempt in range(run.state.started.undo_attempts):
         if attempt:
-            assert "it is tried again" in sign(run.state).note
+            assert "it is retried" in sign(run.state).note
         run = run.later(3600).after(v.StartUndo(epoch=E1, call=CallId("c2")))
         run = run.after(v.CloseUndo(epoch=E1, outcome=failed))
     run = run.advances()
