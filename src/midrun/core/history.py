@@ -96,6 +96,7 @@ def history(state: State, *, inherited: int = 0) -> Iterator[Message]:
             yield replace(message, calls=(), opaque=None)
         for call in message.calls:
             yield _result(state, call)
+    # The next run of the thread must not take the work of a cancelled run for complete.
     if state.phase in TERMINAL and state.cancel is not None:
         yield Message(role="runtime", text="That run was cancelled; its work is partial.")
 

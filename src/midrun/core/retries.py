@@ -44,6 +44,8 @@ def failure(state: State) -> RunFailed | None:
         return state.error
     if state.redirects and not state.wheel:
         return None  # the redirect will seal the open calls, so none of them is made again
+    # Only calls that could start now count. A suspect call of a suspended frame does not stop
+    # the run until the frame is resumed.
     calls = [call for n in state.at_hand if (call := state.calls[n - 1]).deaths >= DEATHS]
     if not calls:
         return None

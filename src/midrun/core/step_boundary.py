@@ -219,6 +219,8 @@ def _given_up(state: State) -> Iterator[UndoGaveUp]:
     for call, action in remaining(state):
         cleanup = call.cleanup(action)
         why = cleanup.error or "its last attempt was cut short"
+        # An unsafe undo is never tried. Any other one has used its last attempt, or the last
+        # attempt may still be running.
         if hopeless(call, action):
             why = "it may not have happened, and its undo needs to know"
         elif not cleanup.final and cleanup.attempts < state.started.undo_attempts:

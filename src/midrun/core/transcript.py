@@ -154,6 +154,7 @@ def ended(call: Call) -> Made:
 
 
 def _problem(call: Call) -> str:
+    # The call waits with a suspended frame, or for a person, while the model is called.
     if call.unclosed:
         return HELD
     if call.stage is Stage.ABORTED and not call.error:

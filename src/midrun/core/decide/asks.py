@@ -47,12 +47,15 @@ def answer(state: State, control: Answer, now: Micros) -> Verdict:
     if read_child_caps(ask, control.value) and control.by.role != "operator":
         return Refused(reason="not_allowed", by="operator")
     outcome = control.value if isinstance(control.value, str) else ""
+    # A third answer, such as "maybe", would leave the call neither settled nor asked again.
     if ask.kind == "unsure" and outcome not in OUTCOMES:
         return Refused(reason="not_an_outcome")
     decision = Decision(choice="answer", value=control.value)
     answered = AskAnswered(ask=ask.id, decision=decision, **asked(control))
     if ask.ask_kind != "unsure":
         return accept(*waking(state, (answered,), "answered"))
+    # An answer to "did the call take effect?" needs a second entry: `CallSettled` is also what
+    # a check of the tool appends, so the state has one way to settle a call.
     settled = CallSettled(call=ask.call, happened=OUTCOMES[outcome], **by(control))
     return accept(*waking(state, (answered, settled), "answered"))
 
@@ -76,6 +79,8 @@ def approve(state: State, control: Approve, now: Micros) -> Verdict:
     # is about a call in the child's journal, and the child checks it there.
     if ask.ask_kind != "child" and call.attempt and args_hash(args) != args_hash(call.use.args):
         return Refused(reason="already_attempted")
+    # A person sees a placeholder instead of a secret, and cannot judge the value behind it.
+    # A placeholder is acceptable only in an argument that the tool declares as secret.
     if not check_hidden(ask, call.use, control.args)[1]:
         return Refused(reason="hidden_argument")
     decision = Decision(choice="approve", value=control.args)

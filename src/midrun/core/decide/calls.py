@@ -143,6 +143,7 @@ def close(state: State, evidence: Close, _: Micros) -> Verdict:
             # that the call is retried.
             failed = CallFailed(call=call.id, error="the summary was empty", transient=True)
             return accept(replace(failed, spent=outcome.spent))
+        # The newest messages stay word for word, and `upto` never moves back.
         upto = max(state.condensed, len(state.messages) - KEEP)
         summary = HistoryCondensed(call=call.id, upto=upto, summary=outcome.reply.text)
         return accept(outcome, summary)
@@ -153,6 +154,8 @@ def late(state: State, evidence: Late, _: Micros) -> Verdict:
     """Record a result from a fenced worker; it can only settle an unknown outcome."""
     result = evidence.result
     call = state.call(result.call)
+    # The worker is fenced and its input is not checked against a lease. Accept only a result
+    # for an attempt and an epoch that this journal knows.
     if call is None or not 0 < result.attempt <= call.attempt or result.epoch > state.epoch:
         return Refused(reason="no_such_call")
     if call.late >= result.attempt or call.stage is Stage.DONE:

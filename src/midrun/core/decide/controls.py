@@ -120,6 +120,8 @@ def redirect(state: State, control: Redirect, _: Micros) -> Verdict:
         return Refused(reason="taken_over", by=state.wheel)
     request = RedirectRequested(text=control.text, when=control.when, **asked(control))
     entries: tuple[Entry, ...] = (request, *close_asks(state, "superseded", control.by.name))
+    # A redirect of a paused or failed run also resumes it, unless a cap holds it: the redirect
+    # must not be a way around the cap.
     if state.phase in {Phase.PAUSED, Phase.FAILED}:
         if (problem := _held_fast(state)) is not None:
             return problem
@@ -224,6 +226,8 @@ def withdraw(state: State, control: Withdraw, _: Micros) -> Verdict:
         return accept(
             MessageClosed(message=closed.seq, why="withdrawn", text=closed.text, **fields)
         )
+    # Not a pending text, so perhaps the requested pause. The seq must match: a later pause
+    # request may come from another person. A pause at a cap cannot be withdrawn.
     hold = state.hold
     pends = state.phase is Phase.PAUSING and hold is not None and hold.why == "user"
     if pends and hold is not None and hold.seq == control.seq:

@@ -68,6 +68,7 @@ def settled(state: State, _: Settled, __: Micros) -> Verdict:
         return accept(error)
     if state.wheel:
         return accept(RunPaused(why="taken_over"))
+    # Nothing can start, but calls or asks are open: all of them wait for a person.
     if state.open or state.open_asks:
         return accept(RunWaiting())
     # A message that is scheduled for later can no longer reach the agent. Return its text.
@@ -151,6 +152,8 @@ def wake(state: State, _: Wake, now: Micros) -> Verdict:
             if p.due is not None and p.due <= now
         ),
     )
+    # The time limit of a pause is checked on the state after the entries above, because a
+    # wake-up may have ended the pause already.
     entries = waking(state, entries, "time")
     entries += _let_go(apply(state, entries), now)
     limit = deadline(state.stop)

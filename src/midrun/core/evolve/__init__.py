@@ -79,6 +79,7 @@ def evolve(state: State, entry: Entry, at: Micros) -> State:
 
 
 def _following(state: State, kind: type[Entry], seq: Seq) -> Phase:
+    # The table cannot express that `RunStarted` comes first and only once.
     phase = FOLLOWS[kind].get(state.phase)
     first = state.spec is None
     if phase is None or first != (kind is RunStarted):

@@ -120,6 +120,7 @@ def _approved(state: State, call: Call, ask: Ask, entry: AskAnswered) -> State:
     )
     if is_edit_under_four_eyes(ask, entry.decision):
         call = replace(call, approval=None, steered_by=with_name(call.steered_by, entry.by))
+    # A deferred call left the open calls when its ask was opened. It has to start now.
     opened = (*state.open, call.number) if call.shelved else state.open
     return replace(state.with_call(call), open=opened)
 

@@ -123,6 +123,8 @@ def call_started(state: State, entry: CallStarted) -> State:
 
 def _metered(meter: Meter, call: Call, told: int) -> Meter:
     reserved = meter.reserved.plus(call.reserved)
+    # The tokens of suspended frames are counted for every attempt, because each attempt sends
+    # the prompt again.
     if call.call_kind == "model" and told:
         meter = replace(meter, held=meter.held + told)
     # A retry reserves spend again, but counts neither as a step nor as a tool call.
@@ -359,6 +361,7 @@ def _closed(state: State, call: Call, spent: Spend | None) -> State:
             spent=meter.spent.plus(call.reserved if spent is None else spent),
             reserved=meter.reserved.minus(call.reserved),
         )
+    # `is_open` depends on the new stage: a failed call that is retried stays in the open calls.
     call = replace(call, closed=state.seq, reserved=NOTHING)
     state = replace(
         state,

@@ -63,6 +63,7 @@ def lease_taken(state: State, entry: LeaseTaken) -> State:
             call = state.calls[number - 1]
             if call.unsure and call.traits.check:
                 state = state.with_call(replace(call, deaths=call.deaths + 1))
+    # An empty fingerprint means that the version of the agent has not changed.
     its = entry.agent_print or state.agent_print
     return replace(state, epoch=entry.epoch, leased=True, taken=state.seq, agent_print=its)
 
