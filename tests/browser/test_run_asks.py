@@ -292,7 +292,7 @@ async def test_two_tabs_of_one_person_can_lose_to_each_other(
 async def test_a_pause_keeps_the_question_open(bench: Bench, stage: Stage) -> None:
     """Both can be done, in either order."""
     seen = await asked(bench, stage)
-    await expect(seen.button("pause")).to_contain_text("Holds here; the question stays open.")
+    await expect(seen.button("pause")).to_contain_text("Pauses here; the question stays open.")
     await seen.button("pause").click()
     await seen.says("Paused by you")
     await seen.action("Approve").click()

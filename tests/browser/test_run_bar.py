@@ -46,7 +46,7 @@ async def test_a_run_is_paused_and_goes_on(bench: Bench, stage: Stage) -> None:
     assert stage.did == []
     stage.gate("work").set()
     await seen.says("Paused by you")
-    await expect(pause).to_contain_text("Goes on at “Look around”; nothing is repeated.")
+    await expect(pause).to_contain_text("Continues at “Look around”; nothing is repeated.")
     await seen.press("pause")
     await seen.says("Completed")
     assert stage.did == ["work"]
@@ -95,7 +95,7 @@ async def test_at_a_cap_it_is_raised_and_the_run_goes_on(bench: Bench, stage: St
     turns = ([PLAN, Use("quick", name="a")], "All done.")
     seen = await watched(bench, stage, *turns, stop=MaxSteps(1))
     await seen.says("Paused at the step cap (1)")
-    await expect(seen.button("pause")).to_contain_text("Adds 10 steps, then goes on")
+    await expect(seen.button("pause")).to_contain_text("Adds 10 steps, then continues")
     await seen.button("pause").click()
     await seen.says("Completed")
     await expect(seen.page.locator("midrun-caps")).to_contain_text("2 / 11")

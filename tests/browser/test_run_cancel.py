@@ -57,7 +57,7 @@ async def test_a_halted_run_is_cancelled_through_the_sheet_too(
     sheet = seen.page.locator("midrun-cancel-sheet")
     await sheet.get_by_role("button", name="Cancel", exact=True).click()
     await expect(sheet).to_have_count(0)
-    await expect(seen.button("cancel")).to_contain_text("Asked for")
+    await expect(seen.button("cancel")).to_contain_text("Requested")
 
 
 async def test_the_sheet_holds_the_run_and_names_what_will_happen(

@@ -77,7 +77,7 @@ class Scene:
     async def is_lost(self) -> None:
         """Wait until the page says that nobody hears from the worker."""
         await later(self.page, LOOK_MS)
-        await expect(self.badge).to_contain_text("No word from the worker")
+        await expect(self.badge).to_contain_text("Worker not responding")
         await expect(self.bar.locator("#cancel")).to_contain_text("when the worker returns")
         await expect(self.page.locator("midrun-steps")).not_to_contain_text("Running")
         await expect(self.bar).not_to_contain_text("takes its time")
@@ -146,7 +146,7 @@ async def test_killed_while_running(scene: Scene) -> None:
         await scene.bar.get_by_role("button", name="It did", exact=True).click()
         await expect(scene.badge).to_contain_text("Completed")
     told = await scene.told()
-    assert [word for word in told if not word.startswith("No word")][-1] == "Completed"
+    assert [word for word in told if not word.startswith("Worker not")][-1] == "Completed"
 
 
 async def test_killed_while_pausing(scene: Scene) -> None:
@@ -179,7 +179,7 @@ async def test_killed_while_paused(scene: Scene) -> None:
     await expect(scene.bar).to_contain_text("no worker is there to take it")
     async with scene.another_worker():
         await expect(scene.badge).to_contain_text("Completed")
-    assert not any(word.startswith("No word") for word in await scene.told())
+    assert not any(word.startswith("Worker not") for word in await scene.told())
 
 
 async def test_killed_while_cancelling(scene: Scene) -> None:

@@ -248,7 +248,7 @@ async def test_a_run_whose_driver_is_gone_is_not_called_running(
 
     monkeypatch.setattr(site.mid.store, "holders", nobody)
     await later(page, LOOK_MS)
-    await expect(badge(page, "Crawl")).to_contain_text("No word from the worker")
+    await expect(badge(page, "Crawl")).to_contain_text("Worker not responding")
     await expect(row(page, "Crawl")).to_contain_text("it was Running")
     monkeypatch.undo()
     await later(page, LOOK_MS)

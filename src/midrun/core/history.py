@@ -1,7 +1,10 @@
-"""Going on elsewhere: the history a run hands to the next one of its thread, or to a fork.
+"""Build the history for a fork or for the next run of a thread.
 
-A fork starts a new run from a boundary of another. It inherits what was said and planned, not
-what was done: the effects of the first run stay the first run's, to keep or to undo.
+The history is a tuple of plain messages in the first entry of the new run. Calls appear in it
+with their arguments and outcome, under ids that cannot collide with calls of the new run.
+
+A fork starts a new run at a boundary of another run. It inherits the conversation and the
+plan, but not the effects: only the first run can undo those.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,26 +22,29 @@ from midrun.core.transcript import ended
 from midrun.core.values import TERMINAL, Actor, Json, Made, Message, Origin
 
 ID: Final = 24
-"""Characters of a call's key that name it in another run: providers bound the length of ids."""
+"""Length of the id of an inherited call: a prefix of its key. Providers limit id lengths."""
 
 ROOM: Final = 4 * 1024 * 1024
-"""Bytes of history that a run is given: half of what one entry holds."""
+"""Maximum size of a history. One entry may hold twice as much."""
 
 LONG: Final = 16 * 1024
-"""Characters of one text or result that are kept of a history for which there is no room."""
+"""Maximum length of one text or result in a history that must be shortened."""
 
 
 def fork(state: State, *, by: Actor, instruction: str = "") -> RunStarted | Refused:
-    """Return the first entry of a run that continues from `state`, if that is a boundary."""
+    """Return the first entry of a run that continues from `state`.
+
+    Refused if `state` is not at a boundary.
+    """
     if state.spec is None or not is_boundary(state):
         return Refused(reason="not_a_boundary", seq=state.seq)
     spec = state.spec
-    told = bounded(tuple(history(state)))
+    messages = bounded(tuple(history(state)))
     return replace(
         spec,
         task=instruction or spec.task,
-        history=told,
-        steered_by=find_unnamed(state.steered_by, told, by.name),
+        history=messages,
+        steered_by=find_unnamed(state.steered_by, messages, by.name),
         plan=state.plan,
         stop=state.stop,
         by=by.name,
@@ -53,33 +59,36 @@ def fork(state: State, *, by: Actor, instruction: str = "") -> RunStarted | Refu
 def find_unnamed(
     steered_by: Iterable[str], told: Sequence[Message], by: str
 ) -> tuple[str, ...]:
-    """Return the people of `steered_by` whom neither the history `told` nor `by` names.
+    """Return the people in `steered_by` whose names are not in the history.
 
-    A history has answers, reasons and condensed texts without the names of their authors. Four
-    eyes exclude the authors from what a run does with that history.
+    A history contains answers, reasons and summaries without the names of their authors. Four
+    eyes must exclude these authors in the new run, too, so their names are passed on.
     """
     named = {by, *(message.by for message in told if message.role != "runtime")}
     return tuple(name for name in dict.fromkeys(steered_by) if name and name not in named)
 
 
 def is_boundary(state: State) -> bool:
-    """Tell whether nothing is under way, and nothing has been asked for that could start."""
+    """Tell whether nothing is in flight and no open call could start."""
     mid_step = any(not state.waits(state.calls[n - 1]) for n in state.open)
     return not (state.in_flight or state.cleaning or mid_step)
 
 
 def history(state: State, *, inherited: int = 0) -> Iterator[Message]:
-    """Yield the conversation as plain messages, results in words, partial work marked.
+    """Yield the conversation as plain messages, with call outcomes as text.
 
-    Without the first `inherited` messages, unless they were condensed with the rest.
+    The first `inherited` messages are left out, unless the summary covers them.
     """
     if state.summary:
         yield Message(role="runtime", text=state.summary, kind="summary")
+    # A summary covers the oldest messages, inherited ones included. Then the count of inherited
+    # messages no longer applies.
     first = max(state.condensed, 0 if state.condensed else inherited)
     for index in range(first, len(state.messages)):
         message = state.messages[index]
         if message.role == "assistant":
-            # Also one that said nothing: it made calls, and a script counts its turns.
+            # An assistant message without text is kept: it has calls, and a scripted model
+            # counts the assistant's turns.
             made = message.made or tuple(_made(state, call) for call in message.calls)
             yield replace(message, calls=(), opaque=None, made=made)
             continue
@@ -87,18 +96,20 @@ def history(state: State, *, inherited: int = 0) -> Iterator[Message]:
             yield replace(message, calls=(), opaque=None)
         for call in message.calls:
             yield _result(state, call)
+    # The next run of the thread must not take the work of a cancelled run for complete.
     if state.phase in TERMINAL and state.cancel is not None:
         yield Message(role="runtime", text="That run was cancelled; its work is partial.")
 
 
 def bounded(said: Sequence[Message]) -> tuple[Message, ...]:
-    """Return a history that fits into the first entry of a run.
+    """Return the history, shortened to fit into the first entry of a run.
 
-    One that does not is told with its long texts cut short, and if need be without what is
-    oldest; each says so. The journals that it comes from keep everything.
+    First, long texts are cut. If that is not enough, the oldest messages are left out. Both
+    leave a note in the text. The journals of the earlier runs keep everything.
     """
     if _size(said) <= ROOM:
         return tuple(said)
+    # Keep as many of the newest messages as fit.
     short = [_shortened(message) for message in said]
     room, first = ROOM, len(short)
     while first and (room := room - _size(short[first - 1 : first])) >= 0:
@@ -124,7 +135,8 @@ def _shortened(message: Message) -> Message:
 
 
 def _brief(value: Json) -> Json:
-    if isinstance(value, dict):  # arguments have to stay some
+    # A provider accepts only an object as arguments, so shorten the values inside.
+    if isinstance(value, dict):
         return {name: _brief(inner) for name, inner in value.items()}
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return value if len(text) <= LONG else _cut(text)
@@ -135,9 +147,10 @@ def _cut(text: str) -> str:
 
 
 def _made(state: State, call_: CallId) -> Made:
-    """Return a call as the next run is told of it, under an id that is none of its own."""
+    """Return a call with its outcome for the next run, under a new id."""
     call = state.call(call_)
     assert call is not None
+    # The result is passed on only if its effect is still there.
     kept = call.stage is Stage.DONE and call.undo.stage not in {"done", "gave_up"}
     id_ = CallId(call_key(state.run, call.id)[:ID])
     if kept:
@@ -146,7 +159,7 @@ def _made(state: State, call_: CallId) -> Made:
 
 
 def _fate(call: Call) -> str:
-    """Return what became of a call, its undo included: the next run must not count on it."""
+    """Return the outcome of a call, including its undo, as text."""
     if call.stage is Stage.STARTED:
         return "still under way there"
     came = fate(call) if call.stage is not Stage.DONE else "done"

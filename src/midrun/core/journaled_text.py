@@ -1,6 +1,11 @@
-"""What the runtime says in its own words, so that every surface says the same.
+"""Texts of the runtime that are stored in journal entries.
 
-No model speaks here: an acknowledgement must come at once and must be true.
+Acknowledgements, the announcement of a resumed topic and the reasons of sealed calls are part
+of the journal, so that every surface shows the same text and a replay gives the same state.
+No model writes them: an acknowledgement must come at once and must be true.
+
+A change to a string here changes new journals and makes the stored ones in `tests/journals`
+differ. Texts that are only displayed belong to `midrun.text`.
 """
 
 from collections.abc import Callable
@@ -12,35 +17,35 @@ from midrun.core.values import Item, Phase
 LINE = 80
 
 UNMADE_NAMED_MAX = 10
-"""How many of the calls that wait to be made are named in one sentence."""
+"""Maximum number of calls that `describe_unmade` names."""
 
 
 def line(text: str) -> str:
-    """Return `text` as one line that fits a list."""
+    """Return `text` as one line, cut to `LINE_MAX_CHARS`."""
     flat = " ".join(text.split())
     return flat if len(flat) <= LINE else flat[: LINE - 1].rstrip() + "…"
 
 
 def who(actor: str) -> str:
-    """Return an actor as people read it: a run that acts on another one is its parent."""
+    """Return an actor's name for display; an actor that is a run is "its parent"."""
     return "its parent" if actor.startswith("run:") else actor
 
 
 def goal(state: State) -> str:
-    """Return what the run is at, as one line."""
+    """Return the current goal of the run as one line."""
     return line(state.goal)
 
 
 def place(items: tuple[Item, ...], steps: int) -> str:
-    """Return where the work stands: "step 4 of 7" with a plan, else "step 4"."""
+    """Return the position in the work: "step 4 of 7", or "step 4" without a plan."""
     behind, total = progress(items)
     return _step(behind, total) if total else _step(steps, 0)
 
 
 def progress(items: tuple[Item, ...]) -> tuple[int, int]:
-    """Return how many items of the plan lie behind the one at hand, and how many there are.
+    """Return the number of plan items before the current one, and of all items.
 
-    One that failed lies behind, as one that is done does; one that was dropped is none.
+    A failed item counts like a finished one. A dropped item does not count at all.
     """
     counted = tuple(item for item in items if item.mark != "dropped")
     at_hand = current(counted)
@@ -48,7 +53,7 @@ def progress(items: tuple[Item, ...]) -> tuple[int, int]:
 
 
 def current(items: tuple[Item, ...]) -> Item | None:
-    """Return the item that is worked at, or would be next; None without one."""
+    """Return the running plan item, else the first queued one, else None."""
     for mark in ("running", "queued"):
         for item in items:
             if item.mark == mark:
@@ -57,15 +62,16 @@ def current(items: tuple[Item, ...]) -> Item | None:
 
 
 def own_plan(state: State) -> tuple[Item, ...]:
-    """Return the plan of the chain that the run is at.
+    """Return the plan of the current topic.
 
-    A side question that made none of its own is at no item of the one that is held.
+    After a frame is pushed, the state still has the plan of the suspended topic until the agent
+    sets another one. That plan says nothing about the message being answered.
     """
     return () if state.frames and state.plan == state.frames[-1].plan else state.plan
 
 
 def upcoming(state: State, plan: tuple[Item, ...]) -> str:
-    """Return what would come next by `plan`: the left side of a one-line difference."""
+    """Return the next plan item or open call: the "minus" side of a redirect."""
     if (item := current(plan)) is not None:
         return line(item.text)
     for number in state.open:
@@ -78,7 +84,7 @@ def upcoming(state: State, plan: tuple[Item, ...]) -> str:
 def acknowledgement(
     state: State, text: str, urgency: str, *, scheduled: bool, queued: bool
 ) -> str:
-    """Return what somebody who speaks to the run is told at once."""
+    """Return the immediate reply to a message that was sent to the run."""
     if scheduled:
         return "Noted — it waits for its time"
     if queued:
@@ -89,6 +95,7 @@ def acknowledgement(
         return f"Noted — after *{goal(state)}*"
     if state.phase in {Phase.PAUSING, Phase.PAUSED}:
         return "Noted — for when the run is resumed"
+    # A waiting run has no step to finish, so it takes up any message at once.
     if urgency == "now" or state.phase is Phase.WAITING:
         return f"Switching: *{line(text)}*{_once(state)}"
     plan = own_plan(state)
@@ -96,7 +103,7 @@ def acknowledgement(
 
 
 def _once(state: State) -> str:
-    """Return what comes first even so: a tool at work finishes."""
+    """Return the tools in flight that finish before the switch, as a suffix."""
     calls = (state.calls[number - 1] for number in state.in_flight)
     tools = [call.use.tool for call in calls if call.use.tool]
     if len(tools) > 1:
@@ -105,12 +112,12 @@ def _once(state: State) -> str:
 
 
 def back_to(frame: Frame) -> str:
-    """Return how the run says that it goes on where it was."""
+    """Return the announcement of a resumed topic."""
     return f"Back to *{frame.goal}* — {place_of(frame)}"
 
 
 def reconstruction(frame: Frame) -> str:
-    """Return how the run admits that it held a thought for too long."""
+    """Return the announcement of a topic that was suspended for too long."""
     return (
         f"Back to *{frame.goal}* — {place_of(frame)}. "
         "This was held for too long: what follows is a reconstruction, not a continuation"
@@ -118,24 +125,24 @@ def reconstruction(frame: Frame) -> str:
 
 
 def dropped(frame: Frame) -> str:
-    """Return how the run says that it gave a thought up."""
+    """Return the announcement of a dropped topic."""
     return f"Dropped *{frame.goal}* at {place_of(frame)}"
 
 
 def place_of(frame: Frame) -> str:
-    """Return where a held thought stands, in the words of `place`."""
+    """Return the position of a suspended topic, in the format of `format_position`."""
     return _step(frame.done, frame.total)
 
 
 def _step(behind: int, total: int) -> str:
-    """Return the step after those of a plan that lie behind; without a plan, how many were."""
+    """Return the current step of a plan; without a plan, the number of steps made."""
     if total:
         return f"step {min(behind + 1, total)} of {total}"
     return f"step {behind}" if behind else "the beginning"
 
 
 def describe_unmade(state: State, name: Callable[[Call], str]) -> str:
-    """Return how many calls of the reply wait to be made, and their names; "" without any."""
+    """Return the number and names of proposed calls that were not made, or ""."""
     calls = [state.calls[number - 1] for number in state.open]
     unmade = [call for call in calls if call.stage is Stage.PROPOSED and not call.attempt]
     if not unmade:
@@ -147,12 +154,16 @@ def describe_unmade(state: State, name: Callable[[Call], str]) -> str:
 
 
 def seal(call: Call, why: str) -> CallSealed:
-    """Return that `call` will not be made, or not again, in words that are true of it."""
+    """Build the entry that closes `call`, with its outcome so far and the reason."""
     return CallSealed(call=call.id, why=f"{fate(call)}: {why}")
 
 
 def fate(call: Call) -> str:
-    """Return what may be said of a call that somebody cut short."""
+    """Return the outcome of a call that was cut short.
+
+    The strongest doubt comes first: an unknown outcome, then a partial effect.
+    """
+    # `text.call_entries` matches these phrases as prefixes of `CallSealed.why`.
     if call.maybe or call.stage is Stage.UNKNOWN:
         return "outcome unknown, and not made again"
     if call.entered or call.stage is Stage.ABORTED:

@@ -1,7 +1,9 @@
-"""Attempts: how often a call is made again by itself, before somebody has to say so.
+"""Limit automatic retries: worker deaths per call, check denials, and backoff.
 
-What is safe to make again may still be what ends its process: it would be made again by every
-process that takes the run over. The journal knows how many it has cost, and rests the run.
+A call that is safe to repeat may still crash its worker process, for example by using all
+memory. Every worker that takes the run over would make the call again and crash, too. The
+journal counts the workers that died during a call; at `WORKER_DEATHS_MAX` the run fails and
+waits for a person.
 """
 
 from typing import Final
@@ -13,34 +15,37 @@ from midrun.core.ids import SECOND, Micros, later
 from midrun.core.state import Call, State
 
 DEATHS: Final = 3
-"""How many drivers may end, or fall silent, while a call is under way before the run rests.
+"""How many workers may die, or lose their lease, during a call before the run fails.
 
-One is a machine that went away, two are a bad day. Each costs every other run of its process a
-lease, so that it is not many more.
+One death may be a lost machine, and two may be chance. Each death also interrupts all other
+runs of the same process, so the limit is low.
 """
 
 DENIALS: Final = 8
-"""How often the check of a call may say that it was not done before the agent is told so.
+"""How often a check may say that its call did not happen before the call is sealed.
 
-With the waits in between, which double from half a second, that is about a minute.
+The waits between the attempts double from half a second, so this takes about a minute.
 """
 
 DIED: Final = "drivers_died"
-"""The code of a run that rests because a call of it has cost too many drivers."""
+"""Error code of a run that failed because too many workers died during one call."""
 
 NOT_IMPORTABLE: Final = "tool_not_importable"
-"""The code of a call, and then of its run, whose tool cannot be imported in its own process.
+"""Error code of a call, and then of its run, whose tool a subprocess cannot import.
 
-The program is at fault, and its author must be told; the model could only work around it.
+The run fails, so that the author of the program learns of it. The model could only work
+around the missing tool.
 """
 
 
 def failure(state: State) -> RunFailed | None:
-    """Return why the run comes to rest at its boundary although it is not done, if it must."""
+    """Return the failure that ends the run at its next boundary, or None."""
     if state.error is not None or not state.open:
         return state.error
     if state.redirects and not state.wheel:
-        return None  # on the new course, nothing that was open is made
+        return None  # the redirect will seal the open calls, so none of them is made again
+    # Only calls that could start now count. A suspect call of a suspended frame does not stop
+    # the run until the frame is resumed.
     calls = [call for n in state.at_hand if (call := state.calls[n - 1]).deaths >= DEATHS]
     if not calls:
         return None
@@ -52,15 +57,16 @@ def failure(state: State) -> RunFailed | None:
 
 
 def counts(call: Call) -> bool:
-    """Tell whether a driver that dies under `call` counts: whether nobody is asked each time.
+    """Tell whether the death of a worker during `call` counts towards the limit.
 
-    A child run is driven on its own; what ends its drivers is counted there.
+    It counts if the call is repeated without asking a person. A child run has its own worker,
+    and its own journal counts the deaths there.
     """
     return call.call_kind != "child" and (call.harmless or call.traits.check)
 
 
 def forgiven(state: State) -> State:
-    """Return the state with nothing counted: a person has the run go on, knowing what was."""
+    """Reset the counts of worker deaths: a person decided to continue the run."""
     parked = (n for frame in state.frames for n in frame.parked)
     for number in (*state.open, *parked):
         call = state.calls[number - 1]
@@ -69,33 +75,34 @@ def forgiven(state: State) -> State:
     return state
 
 
-# Backoff: when a failed attempt is made again. Bounded in number by the run, here in time.
+# Backoff. The run limits the number of attempts; this part limits the time between them.
 
 FIRST: Final = 0.5
 LONGEST: Final = 60.0
 PATIENCE: Final = 15 * 60.0
-"""A far end that wants us to wait longer than this has said no."""
+"""If a server asks for a longer wait than this (`Retry-After`), the call fails instead."""
 
 
 def retry_at(now: Micros, attempt: int, *, chance: float, asked: float | None = None) -> Micros:
-    """Return when the attempt after `attempt` is due.
+    """Return the time of the attempt after `attempt`.
 
-    Doubles from half a second to a minute, spread by `chance` (between 0 and 1) so that many
-    runs do not come back at once; never earlier than the far end `asked` for.
+    The wait doubles from half a second up to a minute. `chance` (0 to 1) is the jitter. The
+    wait is never shorter than `requested_s`, the seconds that the server asked for.
     """
     wait = doubled(attempt, first=FIRST, longest=LONGEST, chance=chance)
     return later(now, max(wait, asked or 0.0) * SECOND)
 
 
 def doubled(attempt: int, *, first: float, longest: float, chance: float) -> float:
-    """Return how many seconds to wait after `attempt`: `first` at first, `longest` at most.
+    """Return the seconds to wait after `attempt`: doubling from `first_s` to `longest_s`.
 
-    Up to half of it is left off by `chance` (between 0 and 1), so that many who failed together
-    do not come back together.
+    `chance` (0 to 1) is the jitter: it takes off up to half of the wait, so that callers that
+    failed together do not retry together.
     """
+    # The exponent is limited, because 2.0 ** n overflows for a large number of attempts.
     return min(longest, first * 2.0 ** min(attempt - 1, 16)) * (0.5 + chance / 2)
 
 
 def worth_waiting(asked: float | None) -> bool:
-    """Tell whether a far end that asked us to wait so many seconds will be asked again."""
+    """Tell whether the wait that a server requested is short enough to retry."""
     return asked is None or asked <= PATIENCE

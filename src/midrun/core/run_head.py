@@ -1,7 +1,7 @@
-"""The head: the few facts of a run that lists, wake-ups and leases need without folding it.
+"""The head of a run: the row that stores keep for lists, timers and leases.
 
-It is computed from the state and stored in the same transaction as the entries it follows
-from, so a store never has to fold a journal.
+The head is computed from the state and stored in the same transaction as the entries. So a
+store never has to fold a journal, and the row is never older than the journal.
 """
 
 from typing import Final
@@ -13,11 +13,11 @@ from midrun.core.state import State
 from midrun.core.values import Phase, Value
 
 NAME_MAX_CHARS: Final = 200
-"""Of a thread, label, agent, parent or owner: each stands in an index of every store."""
+"""Maximum length of a thread, label, agent, parent or owner: every store indexes them."""
 
 
 class Head(Value, kw_only=True):
-    """What a store knows about a run. Every field is indexed or shown in a list."""
+    """The row of a run in a store; lists and indexes use its fields."""
 
     phase: Phase
     agent: str = ""
@@ -26,18 +26,18 @@ class Head(Value, kw_only=True):
     labels: tuple[str, ...] = ()
     parent: RunId = RunId("")
     owner: str = ""  # the user who started it, or its parent
-    attention: str = ""  # why a person should look: ask, cap, failed, residue; or nothing
+    attention: str = ""  # the reason why a person is needed: ask, cap, failed, residue, or ""
     asks: int = 0
     addressees: tuple[str, ...] = ()  # users whom its open asks name
     step: int = 0
     cost: int = 0  # spent so far, in millionths of a dollar
     tokens: int = 0
-    leased: bool = False  # False gives the lease back
-    wake_at: Micros | None = None  # when a parked run must be looked at again
+    leased: bool = False  # when an append sets it to False, the store releases the lease
+    wake_at: Micros | None = None  # the next timer of a run without a worker
 
 
 def head_of(state: State) -> Head:
-    """Return the head of a run in `state`."""
+    """Compute the head of a run in `state`."""
     spec = state.started
     return Head(
         phase=state.phase,
@@ -54,7 +54,8 @@ def head_of(state: State) -> Head:
         cost=state.meter.spent.cost,
         tokens=state.meter.spent.tokens,
         leased=state.leased,
-        wake_at=None if state.leased else wake_at(state),  # a driver has its own clock
+        # A worker that holds the lease runs the timers itself.
+        wake_at=None if state.leased else wake_at(state),
     )
 
 
@@ -64,7 +65,7 @@ def _addressees(state: State) -> tuple[str, ...]:
 
 
 def attention(state: State) -> str:
-    """Return why a person should look at the run, or "" if nobody needs to."""
+    """Return the reason why the run needs a person, or ""."""
     if state.open_asks:
         return "ask"
     if state.phase is Phase.PAUSED and state.hold is not None and state.hold.why == "cap":

@@ -1,4 +1,17 @@
-"""`plan`: what the driver must do now. It looks at the state and at nothing else."""
+"""Compute the effects that a worker must perform next.
+
+`plan_effects(state)` depends on the state alone. A worker that has just replayed the journal
+gets the same effects as one that never stopped, so recovery needs no code of its own.
+
+One generator per phase yields the effects:
+
+- running: abort outdated calls, append boundary entries, start calls, else end the step;
+- pausing: abort the calls that can stop, wait for the others, then settle;
+- halted: abort every call in flight, then release the lease;
+- cancelling: abort every call, then undo and release one at a time, then settle.
+
+No other phase has effects. `find_wake_time` returns the time of a run's next timer.
+"""
 
 from collections.abc import Iterator
 from typing import Final, assert_never
@@ -30,23 +43,23 @@ from midrun.core.undo import next_cleanup, to_release
 from midrun.core.values import TERMINAL, Phase, Purpose
 
 KEEP = 8
-"""How many of the newest messages a condensed history keeps word for word."""
+"""How many of the newest messages stay in the prompt when the history is condensed."""
 
 HELD: Final = frozenset({Phase.PAUSING, Phase.PAUSED})
 GIVEN_UP: Final = frozenset({Stage.SEALED, Stage.ABORTED, Stage.UNKNOWN})
 
 
 def plan(state: State) -> tuple[Order, ...]:
-    """Return what must be done now; nothing means: wait for what is in flight.
+    """Return the effects to perform now; an empty tuple means wait for calls in flight.
 
-    Orders for calls already in flight are not repeated, except aborts: a driver that has
-    aborted a call waits for it to end.
+    A call in flight is not planned again. Its abort is planned until the call ends; the worker
+    ignores the abort of a call that it has aborted already.
     """
     return tuple(orders(state))
 
 
 def orders(state: State) -> Iterator[Order]:
-    """Return the same one by one: the gate looks no further than the call it is asked for."""
+    """Yield the effects of `plan_effects` lazily; `start_call` stops at the first match."""
     match state.phase:
         case Phase.RUNNING:
             return _running(state)
@@ -65,11 +78,12 @@ def orders(state: State) -> Iterator[Order]:
 
 
 def wake_at(state: State) -> Micros | None:
-    """Return when the run must be looked at although nothing happens, if ever."""
+    """Return the time of the run's next timer, or None."""
     if state.phase is Phase.HALTED or state.phase in TERMINAL:
         return None
     hold, stop = state.hold, state.stop
-    if not (state.open_asks or state.pending or hold or stop):  # nearly every look
+    # Most states have no timer, and this function is called often.
+    if not (state.open_asks or state.pending or hold or stop):
         return None
     asks = (state.asks[n - 1] for n in state.open_asks)
     times = [ask.expires for ask in asks if ask.expires and ask.ask_kind != "child"]
@@ -85,6 +99,9 @@ def wake_at(state: State) -> Micros | None:
 
 
 def _running(state: State) -> Iterator[Order]:
+    # The order matters. Aborts come first, because a redirect waits until nothing is in
+    # flight. Boundary entries come before starts, because they may close the calls that would
+    # be started, or open asks for them.
     if state.in_flight:
         yield from _cuts(state)
     if crossing(state, state.at):
@@ -92,6 +109,8 @@ def _running(state: State) -> Iterator[Order]:
         return
     if state.open and (state.wheel or not state.redirects) and failure(state) is None:
         yield from _starts(state)
+    # Not at a boundary: something is in flight, or a start was planned above. The worker also
+    # needs the next timer, which may fire before a call ends.
     if state.in_flight or state.cleaning or _startable(state):
         if (wake := wake_at(state)) is not None:
             yield WakeAt(at=wake)
@@ -100,7 +119,7 @@ def _running(state: State) -> Iterator[Order]:
 
 
 def _cuts(state: State) -> Iterator[Order]:
-    """Close model calls that have not heard of a new course; tools only if it says *now*."""
+    """Abort model calls that have not seen a redirect; abort tools only for when="now"."""
     now = not state.wheel and any(p.when == "now" for p in state.redirects)
     for number in state.in_flight:
         call = state.calls[number - 1]
@@ -120,10 +139,11 @@ def _starts(state: State) -> Iterator[Order]:
 
 
 def _thinks_again(state: State, call: Call) -> Iterator[Order]:
-    """Ask the model once more, after what a new step waits for: no child is left behind.
+    """Retry a model call, but first end child runs whose call was given up.
 
-    A person may have given one up while the call was out. It is ended when nothing is in
-    flight: a call that somebody approved meanwhile may be.
+    A person may have given up a child while the model call was in flight. A new step waits for
+    the end of such a child, so a retry of the model call waits, too. The child is ended only
+    when nothing is in flight: an approved call may have started meanwhile.
     """
     if state.cleaning:
         return
@@ -135,7 +155,7 @@ def _thinks_again(state: State, call: Call) -> Iterator[Order]:
 
 
 def may_start(call: Call) -> bool:
-    """Tell whether the call waits for nothing but the door."""
+    """Tell whether the call is proposed or must be retried."""
     return call.again or call.stage is Stage.PROPOSED
 
 
@@ -153,11 +173,14 @@ def _startable(state: State) -> bool:
 
 
 def _at_boundary(state: State) -> Order:
-    """Nothing is in flight, nothing can be started, nothing waits to be taken up."""
+    """Return the one effect that follows when nothing is in flight or startable."""
     if failure(state) is not None or state.wheel:
-        return Settle()  # failed, or back with the person at the wheel
-    # With an answer, an approval may still be out: the run waits for it before it ends.
+        return Settle()  # the run fails, or pauses again for the person who has taken over
+    # The agent may have its answer while a non-blocking approval is still open. The run waits
+    # for that approval before it ends.
     waits = bool(state.open) or (state.answer is not None and bool(state.open_asks))
+    # Before the run waits or starts a new step, end child runs that were given up. At the end
+    # of the run the ordinary cleanup below covers them.
     if (waits or state.answer is None) and (left := left_behind(state)) is not None:
         return left
     if waits:
@@ -171,17 +194,19 @@ def _at_boundary(state: State) -> Order:
 
 
 def left_behind(state: State) -> Order | None:
-    """Return the end of a child run that nobody attends to any more, if there is one.
+    """Return the effect that ends a child run whose call was given up, or None.
 
-    Its call was given up, by a redirect say: it must not go on for a plan that is gone. One
-    that has failed rests by itself. What came last goes first, as in every clean-up.
+    A redirect, for example, seals the call of a child, but the child run would go on working
+    for the old plan. A child that has failed does not go on by itself and is left alone. The
+    child whose call closed last is ended first, as in every cleanup.
     """
     last: Call | None = None
     for number in state.effects:
         call = state.calls[number - 1]
         if call.call_kind != "child" or call.unclosed or call.stage not in GIVEN_UP:
             continue
-        # What cannot be ended is tried no more than anything else, and listed at the end.
+        # A child that cannot be ended gets the same number of attempts as any release. At the
+        # end of the run it is listed as residue.
         tried = call.release.attempts >= state.started.undo_attempts
         if to_release(call) and not tried and (last is None or call.closed > last.closed):
             last = call
@@ -189,7 +214,12 @@ def left_behind(state: State) -> Order | None:
 
 
 def next_call(state: State) -> Order:
-    """Return the order that goes on thinking: the host, a condensed history, or the model."""
+    """Return the effect that continues the agent.
+
+    A custom stop condition is evaluated first. Then a hosted agent runs, or the model is
+    called. The model call condenses the history if the last prompt was larger than the window
+    and there are messages to condense.
+    """
     if name := unjudged(state.stop, state.meter):
         return Judge(name=name)
     if state.started.hosted:
@@ -204,7 +234,7 @@ def next_call(state: State) -> Order:
 
 
 def _stopping(state: State, hold: Hold) -> Iterator[Order]:
-    """Pausing: close model streams, let tools finish unless they can stop where they are."""
+    """Stop for a pause: abort model calls; let tools finish unless they saved progress."""
     for number in state.in_flight:
         call = state.calls[number - 1]
         if call.call_kind == "child":
@@ -212,6 +242,7 @@ def _stopping(state: State, hold: Hold) -> Iterator[Order]:
             yield ControlChild(call=call.id, child=child, control="pause", now=hold.now)
         elif hold.now or call.call_kind == "model" or call.progress is not None:
             yield AbortCall(call=call.id, because="paused")
+    # An undo or a release in flight is not interrupted by a pause.
     if not state.in_flight and not state.cleaning:
         yield Settle()
     elif (wake := wake_at(state)) is not None:
@@ -219,7 +250,7 @@ def _stopping(state: State, hold: Hold) -> Iterator[Order]:
 
 
 def _halted(state: State) -> Iterator[Order]:
-    """Halted: abort what is in flight, then let go."""
+    """Abort every call in flight, then release the lease."""
     for number in state.in_flight:
         yield _abort(state, number, "halted")
     if not state.in_flight and state.leased and not state.cleaning:
@@ -227,7 +258,7 @@ def _halted(state: State) -> Iterator[Order]:
 
 
 def _cancelling(state: State) -> Iterator[Order]:
-    """Abort what is in flight, children first; then undo and release; then the report."""
+    """Abort every call in flight, then undo and release in order, then settle."""
     for number in state.in_flight:
         yield _abort(state, number, "cancelled")
     if state.in_flight or state.cleaning:
@@ -246,6 +277,8 @@ def _cancelling(state: State) -> Iterator[Order]:
 
 
 def _abort(state: State, number: int, because: Because) -> Order:
+    # A child run has its own journal and perhaps another worker. It is stopped by a control in
+    # that journal, not by an abort of the call that waits for it.
     call = state.calls[number - 1]
     if call.call_kind != "child":
         return AbortCall(call=call.id, because=because)

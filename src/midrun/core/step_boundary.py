@@ -1,8 +1,18 @@
-"""The boundary: what is taken up between two steps, before anything else may start.
+"""Compute the entries that are due at a step boundary.
 
-`crossing` is one pure function behind two things: `plan` orders `Advance` when it is not
-empty, and `decide` answers `Advanced` with it. In this order: instructions, asks that must be
-opened, messages, the way back from a side question, and the stop condition.
+A boundary is the moment between two steps when nothing is in flight. `boundary_entries` is a
+pure function with two callers: the scheduler yields `Advance` if it returns anything, and
+`decide` answers `CrossBoundary` with its entries. So the two cannot disagree.
+
+One call returns the entries of the first of these that is due; the next call finds the next:
+
+1. pending redirects,
+2. asks that calls need (approvals, unknown outcomes),
+3. one pending message,
+4. the return to a suspended frame,
+5. the stop condition, or undo attempts to give up before the end.
+
+Asks are also opened while other calls are in flight, because they need no boundary.
 """
 
 from collections.abc import Iterator
@@ -33,17 +43,25 @@ from midrun.core.values import Phase
 
 
 def crossing(state: State, now: Micros) -> tuple[Entry, ...]:
-    """Return what the boundary brings; empty when the run is not at one, or nothing waits."""
+    """Return the entries that are due at this boundary, or ()."""
+    # A cancelling run takes no new input; it only gives up undos that cannot succeed.
     if state.phase is Phase.CANCELLING:
         return tuple(_given_up(state))
     if state.phase is not Phase.RUNNING or failure(state) is not None:
         return ()
+    # A person has taken over: messages, frames and stop conditions wait for the hand-back.
+    # Only the calls that the person requests may need an approval.
     if state.wheel:
         return tuple(_asks(state, now))
+    # A redirect comes before everything else, because it closes the asks and calls below. It
+    # waits until the calls in flight have ended.
     if state.redirects:
         return () if state.in_flight else tuple(_redirected(state))
+    # Asks do not wait for calls in flight: a person can decide meanwhile.
     if state.open and (asks := tuple(_asks(state, now))):
         return asks
+    # Everything below needs a boundary: nothing in flight, and no call left to start. Calls
+    # that wait for a person may be open; a message can be answered meanwhile.
     if state.in_flight or _startable(state):
         return ()
     if state.pending and (taken := _message(state, now)):
@@ -60,12 +78,13 @@ def _startable(state: State) -> bool:
 
 
 def _redirected(state: State) -> Iterator[Entry]:
-    """The new course: what had not started will not start, and nobody decides about it."""
+    """Apply every pending redirect; close open asks and seal calls that have not started."""
     yield from close_asks(state, "superseded")
     parked = (n for frame in state.frames for n in frame.parked)
     for number in (*state.open, *parked):
         call = state.calls[number - 1]
-        if call.unclosed and call.stage is not Stage.ASKING:  # closing its ask sealed that one
+        # The fold of `AskClosed` seals a call that waits on its ask.
+        if call.unclosed and call.stage is not Stage.ASKING:
             yield seal(call, "the run was redirected")
     minus = journaled_text.upcoming(state, state.plan)
     for waiting in state.redirects:
@@ -74,13 +93,14 @@ def _redirected(state: State) -> Iterator[Entry]:
 
 
 def close_asks(state: State, why: Unanswered, by: str = "") -> Iterator[AskClosed]:
-    """Close every open ask: nobody decides them any more."""
+    """Close every open ask without a decision."""
     for number in state.open_asks:
         yield AskClosed(ask=state.asks[number - 1].id, why=why, by=by)
 
 
 def _asks(state: State, now: Micros) -> Iterator[AskOpened]:
-    """Open the asks that calls need before they may go on: approvals, and unsure outcomes."""
+    """Open the asks that calls need: approvals, and outcomes that no check can settle."""
+    # Ask ids are consecutive, so count on from the asks in the state.
     count = len(state.asks)
     asked = {state.asks[n - 1].call for n in state.open_asks}
     for number in state.at_hand:
@@ -104,7 +124,9 @@ def _asks(state: State, now: Micros) -> Iterator[AskOpened]:
 
 
 def needs_approval(state: State, call: Call, now: Micros) -> bool:
-    """Tell whether a person must let the call be made first, or once more: a yes expires."""
+    """Tell whether the call needs an approval that is missing or has expired."""
+    # A retry needs no new approval while the old one is valid. A redirect or an import voids
+    # the approval of a call that has not started.
     if not call.traits.approve or not (call.again or call.stage is Stage.PROPOSED):
         return False
     given = state.ask(call.approval.ask) if call.approval is not None else None
@@ -112,7 +134,7 @@ def needs_approval(state: State, call: Call, now: Micros) -> bool:
 
 
 def approval(call: Call, ask: AskId, now: Micros) -> AskOpened:
-    """Return the ask for a person's yes to `call`, bound to its arguments."""
+    """Build the approval ask for `call`, bound to its arguments."""
     return AskOpened(
         ask=ask,
         ask_kind="approval",
@@ -128,13 +150,15 @@ def approval(call: Call, ask: AskId, now: Micros) -> AskOpened:
 
 
 def _message(state: State, now: Micros) -> Entry | None:
-    """Take up the first message whose turn it is.
+    """Return the entry that delivers the first deliverable message, or None.
 
-    With an answer at hand nothing has to be suspended. Mid-chain, a frame is pushed, unless
-    the stack is full: then the message waits until a frame closes.
+    If the agent has given its answer, nothing has to be suspended. In the middle of the work a
+    frame is pushed, unless the stack is full: then the message waits until a frame closes. A
+    "later" message waits for the answer to the task itself.
     """
     at_hand = state.answer is not None and not state.open
     for waiting in state.pending:
+        # `due_at` is set while a message waits for its time; `MessageDue` clears it.
         if waiting.kind != "message" or waiting.due is not None:
             continue
         if at_hand and (waiting.urgency != "later" or not state.frames):
@@ -160,7 +184,7 @@ def _frame(state: State, waiting: Pending, now: Micros) -> FramePushed:
 
 
 def way_back(state: State, now: Micros) -> FrameResumed | FrameReconstructed:
-    """Return to the thought on top of the stack, honestly if it was held for too long."""
+    """Resume the frame on top; after its time limit, as a reconstruction."""
     frame = state.frames[-1]
     if now >= frame.expires:
         return FrameReconstructed(frame=frame.id, words=journaled_text.reconstruction(frame))
@@ -168,7 +192,7 @@ def way_back(state: State, now: Micros) -> FrameResumed | FrameReconstructed:
 
 
 def _stopped(state: State) -> tuple[Entry, ...]:
-    """Pause at a cap, or end, when the stop condition is met before a new step."""
+    """Return the entry of a met stop condition before a new step; else ()."""
     if state.answer is not None:
         return tuple(_given_up(state))
     if state.stop is None:
@@ -178,19 +202,25 @@ def _stopped(state: State) -> tuple[Entry, ...]:
 
 
 def stopped_by(hit: Stop) -> CapReached | EndReached:
-    """Return what meeting `hit` means: a pause at a cap, or the end."""
+    """Build the entry for a met condition: a pause at a cap, or the end."""
     if completes(hit):
         return EndReached(stop=str(hit))
     return CapReached(stop=str(hit), cap=cap_of(hit))
 
 
 def _given_up(state: State) -> Iterator[UndoGaveUp]:
-    """Before an end: list what will not be tried again, once it is its turn."""
+    """Give up undos and releases that will not be tried again, in cleanup order.
+
+    Stops at the first one that has attempts left: the scheduler must try that one before any
+    later one is given up.
+    """
     if state.in_flight or state.cleaning:
         return
     for call, action in remaining(state):
         cleanup = call.cleanup(action)
         why = cleanup.error or "its last attempt was cut short"
+        # An unsafe undo is never tried. Any other one has used its last attempt, or the last
+        # attempt may still be running.
         if hopeless(call, action):
             why = "it may not have happened, and its undo needs to know"
         elif not cleanup.final and cleanup.attempts < state.started.undo_attempts:

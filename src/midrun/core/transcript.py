@@ -1,9 +1,13 @@
-"""The transcript: what a model is given of a run, turn by turn.
+"""The transcript: the conversation of a run as a model receives it.
 
-It is a view: the state's messages are shared, and a turn is made when somebody looks at it. So
-asking for the last turn of a long run costs what it costs in a short one. Every call that the
-agent asked for has an outcome here, in words where it has no result: no provider accepts a
-history with an unanswered call, and no agent should go on without knowing.
+`Transcript` is a lazy sequence over the state's messages. A turn is built when it is read, so
+the last turn of a long run costs as much as that of a short run.
+
+Every call in a transcript has an outcome: a result, or a text that says why there is none.
+Providers reject a conversation in which a call has no result.
+
+The texts in this module are part of the prompt and of inherited histories. A change to them
+changes the behaviour of agents.
 """
 
 from collections.abc import Sequence
@@ -16,30 +20,28 @@ from midrun.core.journaled_text import fate, line
 from midrun.core.state import Call, Stage, State
 from midrun.core.values import Json, Made, Message, Value
 
-# Held thoughts in a prompt: what a model is told of them, and what telling it costs.
-#
-# A frame costs tokens in every model call that is made while it is held. What is said of it is
-# short whatever its goal is, and counted with each call.
+# Frames in a prompt. Each suspended frame adds a line to every prompt while it is suspended.
+# The line has a maximum length whatever its goal is, and its tokens are counted per call.
 
 TOKEN: Final = 4
-"""Characters that count as one token: providers differ, and this is an estimate."""
+"""Estimated characters per token. Providers differ."""
 
 FRAME_TOKENS: Final = 60
-"""No held thought costs more than this in one call."""
+"""Maximum number of tokens that one suspended frame adds to a prompt."""
 
 
 def told(goal: str) -> str:
-    """Return what a model is told when a chain of thought is suspended."""
+    """Return the message that tells the model that a topic is suspended."""
     return f"Held: {line(goal)}. Answer this first; the run comes back to it."
 
 
 def reminder(goal: str) -> str:
-    """Return what a summary of the history says of a thought that is held meanwhile."""
+    """Return the line about a suspended topic in a summary of the history."""
     return f"Held: {line(goal)}"
 
 
 def tokens(state: State) -> int:
-    """Return about how many tokens of the next prompt are there because thoughts are held."""
+    """Estimate how many tokens of the next prompt are due to suspended frames."""
     said = [told(frame.goal) for frame in state.frames]
     if state.summary:
         said += [reminder(frame.goal) for frame in state.frames]
@@ -53,7 +55,7 @@ HELD: Final = "not finished yet: it waits while another question is answered"
 
 
 class Turn(Value, kw_only=True):
-    """One message, with where it came from. `uses` are an assistant's calls and their ends."""
+    """One message of the transcript; `uses` are an assistant's calls with their outcomes."""
 
     role: Literal["user", "assistant", "runtime"]
     text: str
@@ -61,12 +63,15 @@ class Turn(Value, kw_only=True):
     kind: str = ""
     thinking: str = ""
     uses: tuple[Made, ...] = ()
-    interrupted: bool = False  # the assistant was stopped in the middle of saying this
-    opaque: Json = None  # the provider's own form of it
+    interrupted: bool = False  # the model call was stopped in the middle of this text
+    opaque: Json = None  # the message in the provider's own format
 
 
 class Transcript(Sequence[Turn]):
-    """The turns of a run in `state`, oldest first. `spoken` counts the assistant's."""
+    """The turns of a run, oldest first, as a lazy sequence.
+
+    `assistant_turn_count` is the number of the assistant's turns, condensed ones included.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -85,7 +90,7 @@ class Transcript(Sequence[Turn]):
     ) -> Turn | list[Turn]:
         if isinstance(index, slice):
             return [self[n] for n in range(*index.indices(len(self)))]
-        place = range(len(self))[index]  # raises IndexError where it should
+        place = range(len(self))[index]  # handles negative indexes; raises IndexError
         state = self._state
         if state.summary:
             if not place:
@@ -95,9 +100,10 @@ class Transcript(Sequence[Turn]):
 
 
 def summary(state: State) -> str:
-    """Return what stands for the condensed messages: first what people asked for.
+    """Return the text that replaces the condensed messages.
 
-    That must not depend on how well a model sums up.
+    Task, instruction, plan and suspended topics come first, word for word: they must not depend
+    on the quality of the model's summary.
     """
     lines = [f"Task: {state.started.task}"]
     if state.goal != state.started.task:
@@ -125,7 +131,11 @@ def _turn(state: State, message: Message) -> Turn:
 
 
 def _made(call: Call) -> Made:
-    """Return the call with its outcome as the agent was first told it."""
+    """Return the call with the outcome that the agent knew first.
+
+    The agent went on while a deferred call waited for its review. Its outcome comes later, as
+    a message of its own, so that earlier turns of the prompt never change.
+    """
     use = call.use
     if call.shelved:
         return Made(call=call.id, tool=use.tool, args=use.args, problem=AWAITING_REVIEW)
@@ -133,17 +143,18 @@ def _made(call: Call) -> Made:
 
 
 def ended(call: Call) -> Made:
-    """Return the call with what came of it in the end."""
+    """Return the call with its final outcome."""
     use = call.use
     if call.stage is Stage.DONE:
         result = call.result
-        if call.error:  # it happened, but what it returned could not be kept
+        if call.error:  # the call happened, but its result could not be encoded as JSON
             result = f"done; its result is not JSON: {call.error}"
         return Made(call=call.id, tool=use.tool, args=use.args, result=result)
     return Made(call=call.id, tool=use.tool, args=use.args, problem=_problem(call))
 
 
 def _problem(call: Call) -> str:
+    # The call waits with a suspended frame, or for a person, while the model is called.
     if call.unclosed:
         return HELD
     if call.stage is Stage.ABORTED and not call.error:
@@ -152,7 +163,7 @@ def _problem(call: Call) -> str:
 
 
 def _late_outcome(call: Call) -> str:
-    """Return how the agent hears of a call whose outcome came after it had gone on."""
+    """Return the message with the outcome of a deferred call."""
     made = ended(call)
     said = made.problem or msgspec.json.encode(made.result).decode()
     return f"Outcome of {made.tool}, which was awaiting review: {said}"

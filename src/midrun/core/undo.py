@@ -1,9 +1,11 @@
-"""What a run must take back or give back before it may end, and in which order.
+"""Select the calls to undo and to release before a run ends, and their order.
 
-The undo set of a cancel: calls in flight, aborted or unknown when it came; with `undo="all"`
-every finished call that has an undo as well, and of children that had ended everything they
-did. What is held is released at every end. Both go in the reverse order of the calls' last
-closing, so that what came last goes first.
+The undo set of a cancel holds the calls that were in flight, aborted or unknown when the
+cancel came. With `undo="all"` it also holds every finished call that has an undo, and child
+runs that had ended. Held resources are released at every end, also of a completed run.
+
+The order is the reverse of the order in which the calls were closed: the newest effect is
+undone first, so an effect is undone before the effects that it was built on.
 """
 
 from midrun.core.state import Call, Stage, State
@@ -11,13 +13,13 @@ from midrun.core.values import Action
 
 
 def next_cleanup(state: State) -> tuple[Call, Action] | None:
-    """Return what must be undone or released next, if anything is left."""
+    """Return the next call to undo or release, or None."""
     left = remaining(state)
     return left[0] if left else None
 
 
 def remaining(state: State) -> list[tuple[Call, Action]]:
-    """Return what is still to be undone or released, in order."""
+    """Return all calls that are still to be undone or released, in order."""
     found: list[tuple[Call, Action]] = []
     for number in state.effects:
         call = state.calls[number - 1]
@@ -29,29 +31,33 @@ def remaining(state: State) -> list[tuple[Call, Action]]:
 
 
 def to_undo(state: State, call: Call) -> bool:
-    """Tell whether the cancel of this run wants `call` undone and it is not, yet."""
+    """Tell whether this run's cancel includes `call` and its undo is not over."""
     if state.cancel is None or not call.traits.undo or call.undo.over:
         return False
     if call.call_kind == "child":
         return state.cancel.undo == "all" and _outlived(call)
     if not call.touched:
         return False
+    # A finished call is undone only if it was still in flight when the cancel came, or if the
+    # cancel includes everything. A call that did not finish always belongs to the undo set.
     return call.stage is not Stage.DONE or call.doomed or state.cancel.undo == "all"
 
 
 def _outlived(call: Call) -> bool:
-    """Tell whether a child had ended before the cancel came, and so kept what it had done.
+    """Tell whether a child run had ended before the cancel came.
 
-    One that had not is told to undo as it is ended, which is its release.
+    Its effects are in place, and an undo of the call takes them back. A child that had not
+    ended is cancelled by its release, and undoes its own effects then.
     """
     ended = call.release.stage == "done" and not call.doomed
     return call.stage is Stage.DONE or ended
 
 
 def to_release(call: Call) -> bool:
-    """Tell whether `call` may hold something that is not released, yet.
+    """Tell whether `call` may hold a resource whose release is not over.
 
-    A child run is held by its parent until it has ended: releasing it is cancelling it.
+    A child run counts as a resource of its parent until it has ended. To release it is to
+    cancel it.
     """
     if call.release.over:
         return False
@@ -61,7 +67,11 @@ def to_release(call: Call) -> bool:
 
 
 def hopeless(call: Call, action: Action) -> bool:
-    """Tell whether nobody dares to undo `call`: its tool wants to know that it happened."""
+    """Tell whether the undo is unsafe: it needs to know that the call happened.
+
+    A tool declares with `undo_unknown=False` that its undo must not run for a call that may
+    not have happened.
+    """
     if action != "undo" or call.traits.undo_unknown:
         return False
-    return call.stage is not Stage.DONE
+    return call.stage is not Stage.DONE  # only a finished call is known to have happened

@@ -1,6 +1,12 @@
-"""Offers: what a person may press now, what the button says, and what pressing it will do.
+"""Compute the three buttons of a run: pause, redirect and cancel.
 
-Computed from the state in one place, so that page, terminal and everybody else say the same.
+Each `Button` has a label, a command, and the consequence of pressing it right now. They are
+computed from the state in one place, so that the page, the terminal and the command line agree.
+The pause button changes its command with the phase: resume, hand back, raise the cap, retry.
+
+The cancel button lists the calls that a cancel with `undo="all"` would undo, release, or could
+not undo. It runs the rules of `core.undo` on a hypothetical cancel, so the list is the set
+that a real cancel would use.
 """
 
 from typing import Final, Literal, TypeAlias
@@ -18,28 +24,28 @@ from midrun.core.values import Effect, Phase, Value
 
 
 class Offer(Value, kw_only=True):
-    """One button. `consequence` is true of the run as it is now."""
+    """One button; `consequence` describes the effect of pressing it now."""
 
     enabled: bool
-    command: str  # the control that pressing it means now
+    command: str  # the control that pressing the button sends now
     label: str
     consequence: str
-    undo: tuple[str, ...] = ()  # what would be undone; of a long list the newest
-    never: tuple[str, ...] = ()  # what was done and cannot be undone
-    unsure: tuple[str, ...] = ()  # what may or may not have happened, and cannot be undone
-    release: tuple[str, ...] = ()  # what is held, and given up in any case
-    undoes: int = 0  # how many calls would be undone; child runs only if there is nothing else
+    undo: tuple[str, ...] = ()  # calls that would be undone; the newest of a long list
+    never: tuple[str, ...] = ()  # finished calls that cannot be undone
+    unsure: tuple[str, ...] = ()  # calls that may have happened and cannot be undone
+    release: tuple[str, ...] = ()  # calls whose resources would be released
+    undoes: int = 0  # calls that would be undone; child runs count only if there are no others
     caps: dict[str, float] = {}  # noqa: RUF012 - msgspec copies an empty default
-    """Bounds that pressing it raises, and to what; money in dollars, time in seconds."""
+    """Caps that the button raises → new value; money in dollars, time in seconds."""
 
 
 SCALES: Final = {"cost": 1e6, "time": 1e6}
-"""Name of a cap → by what its counted bound is divided for people."""
+"""Name of a cap → divisor from its stored integer to dollars or seconds."""
 
 LISTED: Final = 50
-"""How many calls a button names."""
+"""Maximum number of calls in one list of a button."""
 
-_NAMED: Final = 2  # how many of those held are named in a sentence
+_NAMED: Final = 2  # maximum number of calls named in a sentence; more are counted
 _AT_LEAST: Final = {"steps": 10, "tool_calls": 10, "repeats": 2, "tokens": 1000}
 _UNITS: Final = {"tool_calls": "tool calls", "time": "s of work", "repeats": "rounds"}
 _REST: Final = frozenset({Phase.PAUSED, Phase.FAILED})
@@ -52,35 +58,36 @@ def offers(state: State) -> dict[str, Offer]:
 
 
 def unheard(made: dict[str, Offer]) -> dict[str, Offer]:
-    """Return offers as they are while nobody hears from the run's driver."""
+    """Return the buttons of a run whose worker sends no heartbeat."""
     then = "when the worker returns, or another takes the run"
-    later, on = f"Takes effect {then}.", f"Nothing new starts. Goes on {then}."
+    later, on = f"Takes effect {then}.", f"Nothing new starts. Continues {then}."
     heard = {
         name: replace(offer, consequence=later) if offer.enabled else offer
         for name, offer in made.items()
     }
     cancel = heard["cancel"]
-    # One that is under way says what it is at; now nobody is at it.
+    # The disabled button of a cancel in progress normally shows the current action. Without a
+    # live worker there is no current action.
     return heard if cancel.enabled else heard | {"cancel": replace(cancel, consequence=on)}
 
 
 def raised_cap(name: str, cap: float) -> float:
-    """Return what a cap would be raised to in one press: half as much again, or a few more."""
+    """Return the value to which one press raises a cap: half more, or a minimum more."""
     more = max(cap / 2, _AT_LEAST.get(name, 0))
     return cap + (round(more, 2) if name == "cost" else round(more))
 
 
-# ── pause, and what stands in its place ──────────────────────────────────────
+# ── pause, resume and their variants ─────────────────────────────────────────
 
 
 def _pause(state: State) -> Offer:
     may = enabled(state.phase)
     match state.phase:
         case Phase.PAUSING:
-            text = f"Takes the pause back. {_waits_for(state)}"
+            text = f"Withdraws the pause. {_waits_for(state)}"
             return _resume("Keep running", text)
         case Phase.PAUSED if state.wheel:
-            text = "The agent goes on from here, and is told what you did."
+            text = "The agent continues from here, and sees what you did."
             return Offer(enabled=True, command="hand_back", label="Hand back", consequence=text)
         case Phase.PAUSED if state.hold is not None and state.hold.cap:
             return _raise(state, state.hold.cap)
@@ -97,7 +104,7 @@ def _pause(state: State) -> Offer:
     texts = {
         Phase.QUEUED: "Does not start until you resume.",
         Phase.RUNNING: f"{_stops_after(state)} Everything is kept; nothing is spent meanwhile.",
-        Phase.WAITING: "Holds here; the question stays open.",
+        Phase.WAITING: "Pauses here; the question stays open.",
         Phase.CANCELLING: "A cancel is in progress.",
         Phase.HALTED: "Nothing of this run starts until the halt is lifted.",
     }
@@ -110,7 +117,7 @@ def _pause(state: State) -> Offer:
 
 
 def _left(state: State) -> str:
-    """Return what is to be tried again."""
+    """Return the number of undos and releases to retry: "undo 2 calls"."""
     counts = {"undo": 0, "release": 0}
     for left in state.residue:
         counts[left.action] += 1
@@ -133,7 +140,7 @@ def _raise(state: State, name: str) -> Offer:
         enabled=True,
         command="resume",
         label="Raise cap, resume",
-        consequence=f"Adds {more}, then goes on; nothing is repeated.{waiting}",
+        consequence=f"Adds {more}, then continues; nothing is repeated.{waiting}",
         caps={name: new},
     )
 
@@ -144,32 +151,33 @@ def _stops_after(state: State) -> str:
     if finishing := [call for call in tools if not stoppable(call)]:
         return f"Stops after {_names(finishing)}."
     if tools:
-        return "Stops now; goes on from what it saved."
+        return "Stops now; continues from its saved progress."
     return "Stops now." if calls else "Stops before the next call."
 
 
 def stoppable(call: Call) -> bool:
-    """Tell whether a pause stops `call` where it is, and does not let it finish."""
+    """Tell whether a pause without `now` stops `call` instead of letting it finish."""
     return call.call_kind == "model" or (call.call_kind == "tool" and call.progress is not None)
 
 
 def _goes_on(state: State) -> str:
-    """Return what resuming means: calls that were stopped midway are not over."""
+    """Return the consequence of resuming, including calls that were stopped midway."""
     stopped = _stopped(state)
     if not stopped and any(state.asks[number - 1].blocking for number in state.open_asks):
         return "Waits for the answer again; the question stays open."
     if not stopped:
-        return f"Goes on at {_next(state)}; nothing is repeated."
+        return f"Continues at {_next(state)}; nothing is repeated."
+    # A call with saved progress continues from there; any other one starts from its beginning.
     saved = [call for call in stopped if call.progress is not None]
     anew = [call for call in stopped if call.progress is None]
-    said = f"Goes on with {_names(saved)} from what it saved." if saved else ""
+    said = f"Continues {_names(saved)} from its saved progress." if saved else ""
     if anew:
-        said += f" Makes {_names(anew)} again; finished work is not repeated."
+        said += f" Calls {_names(anew)} again; finished work is not repeated."
     return said.strip()
 
 
 def _stopped(state: State) -> list[Call]:
-    """Return the tool calls that were stopped midway, and would be made again."""
+    """Return the tool calls that were stopped midway and would be retried."""
     parked = (number for frame in state.frames for number in frame.parked)
     calls = (state.calls[number - 1] for number in (*state.open, *parked))
     return [call for call in calls if call.again]
@@ -212,20 +220,20 @@ def _redirect(state: State) -> Offer:
         drops = (
             ", drops the calls that are not made yet" if describe_unmade(state, _name) else ""
         )
-        text = f"Raises the cap{drops}, and goes on with your instruction.{_gives_up(state)}"
+        text = f"Raises the cap{drops}, and follows your instruction.{_gives_up(state)}"
         return replace(offer, label="Redirect", consequence=text)
     texts = {
         Phase.QUEUED: "Starts with your instruction.",
-        Phase.RUNNING: "Changes course at the next step; finished work stays.",
-        Phase.PAUSING: "Pauses, then goes on with your instruction.",
-        Phase.WAITING: "Drops the question and changes course; finished work stays.",
+        Phase.RUNNING: "Follows your instruction from the next step; finished work stays.",
+        Phase.PAUSING: "Pauses, then follows your instruction.",
+        Phase.WAITING: "Drops the question and follows your instruction; finished work stays.",
         Phase.CANCELLING: "Nothing new can start.",
         Phase.HALTED: "Nothing of this run starts until the halt is lifted.",
     }
     text = texts.get(state.phase, "The run is over.")
     if state.phase in _REST:
-        dropped = "Drops the question, and goes" if state.open_asks else "Goes"
-        text = f"{dropped} on with your instruction; finished work stays.{_gives_up(state)}"
+        follows = "Drops the question and follows" if state.open_asks else "Follows"
+        text = f"{follows} your instruction; finished work stays.{_gives_up(state)}"
     return Offer(
         enabled="redirect" in enabled(state.phase),
         command="redirect",
@@ -235,15 +243,16 @@ def _redirect(state: State) -> Offer:
 
 
 def _gives_up(state: State) -> str:
-    """Return what a new course means for calls that were stopped midway, as a sentence."""
+    """Return the effect of a redirect on calls that were stopped midway, as a sentence."""
     names = _names(_stopped(state))
-    return f" Drops {names}, unless the agent wants it again." if names else ""
+    return f" Drops {names}, unless the agent calls it again." if names else ""
 
 
 # ── cancel ───────────────────────────────────────────────────────────────────
 
 
 def _cancel(state: State) -> Offer:
+    # A halted run still accepts its first cancel, which takes effect after the halt.
     reach = _reach(state)
     live = "cancel" in enabled(state.phase) and state.cancel is None
     return Offer(
@@ -251,7 +260,7 @@ def _cancel(state: State) -> Offer:
         command="cancel",
         label="Cancel",
         consequence=_cancelling(state, reach),
-        undo=_listed(reach["undo"], child="what {} did"),
+        undo=_listed(reach["undo"], child="the work of {}"),
         never=_listed(reach["never"]),
         unsure=_listed(reach["unsure"]),
         release=_listed(reach["release"]),
@@ -260,12 +269,12 @@ def _cancel(state: State) -> Offer:
 
 
 def _own(calls: list[Call]) -> list[Call]:
-    """Leave out child runs: what there is to undo of one, only its own journal knows."""
+    """Return the calls without child runs: only a child's journal knows its own calls."""
     return [call for call in calls if call.call_kind != "child"]
 
 
 def _listed(calls: list[Call], child: str = "{}") -> tuple[str, ...]:
-    """Return calls as people read them; who wants all of a long list has the report."""
+    """Format the newest calls of a list; the report has all of them."""
     told = [
         child.format(_told(call)) if call.call_kind == "child" else _told(call)
         for call in calls[-LISTED:]
@@ -283,7 +292,7 @@ def _cancelling(state: State, reach: Reach) -> str:
         return "The run is over."
     if state.phase is Phase.HALTED:
         asked = state.cancel is not None
-        return f"{'Asked for; t' if asked else 'T'}akes effect when the halt is lifted."
+        return f"{'Requested; t' if asked else 'T'}akes effect when the halt is lifted."
     if state.phase is Phase.CANCELLING:
         return f"Nothing new starts. {under_way(state)}".rstrip()
     if state.phase is Phase.QUEUED and not state.calls:
@@ -302,18 +311,18 @@ def _cancelling(state: State, reach: Reach) -> str:
 
 
 def _undoing(calls: list[Call]) -> str:
-    """Return what can be undone: calls by their number, child runs as what they did."""
+    """Describe the calls that can be undone: calls by number, child runs by name."""
     own = _own(calls)
     children = [call for call in calls if call.call_kind == "child"]
     many = len(children) > _NAMED
-    did = f"what {_count(len(children), 'child run') if many else _names(children)} did"
+    work = f"the work of {_count(len(children), 'child run') if many else _names(children)}"
     if not children:
         return _count(len(own), "call")
-    return f"{_count(len(own), 'call')}, and {did}" if own else did
+    return f"{_count(len(own), 'call')}, and {work}" if own else work
 
 
 def under_way(state: State) -> str:
-    """Return what a cancel is busy with, as a sentence."""
+    """Return the current action of a cancel as a sentence, or ""."""
     if state.cleaning is not None:
         number, action = state.cleaning
         verb = "Undoing" if action == "undo" else "Releasing"
@@ -322,12 +331,14 @@ def under_way(state: State) -> str:
         return f"Stopping {names}."
     left = remaining(state)
     if left and left[0][0].cleanup(left[0][1]).stage == "failed":
-        return f"Could not {left[0][1]} {_told(left[0][0])}; it is tried again."
+        return f"Could not {left[0][1]} {_told(left[0][0])}; it is retried."
     return ""
 
 
 def _reach(state: State) -> Reach:
-    """Return what an undo of everything would take back, what it could not, and the doubts."""
+    """Sort the calls by the effect that a cancel with undo="all" would have on them."""
+    # Ask the rules of `core.undo` as if everything were cancelled. A cancel in progress keeps
+    # its own undo set.
     everything = replace(state, cancel=state.cancel or CancelRequested(undo="all"))
     found: Reach = {"undo": [], "never": [], "unsure": [], "release": []}
     for call in state.calls:
@@ -337,7 +348,9 @@ def _reach(state: State) -> Reach:
 
 
 def _fate(everything: State, call: Call) -> Fate:
-    """Return what a cancel that undoes everything would mean for what `call` did."""
+    """Return the group of `call` under a hypothetical cancel with undo="all"."""
+    # `to_undo` knows only calls that have ended. A call in flight would join the undo set when
+    # the cancel comes.
     if (to_undo(everything, call) or undoable(call)) and not hopeless(call, "undo"):
         return "undo"
     if call.traits.release or call.call_kind == "child":
@@ -346,17 +359,17 @@ def _fate(everything: State, call: Call) -> Fate:
 
 
 def undoable(call: Call) -> bool:
-    """Tell whether `call` is in flight now and could be undone once it has ended."""
+    """Tell whether `call` is in flight and has an undo."""
     return call.traits.undo and call.stage is Stage.STARTED and not call.undo.over
 
 
 def acts(call: Call) -> bool:
-    """Tell whether `call` changed the world, or may have."""
+    """Tell whether `call` has, or may have, an effect outside the run."""
     changed = call.touched or call.stage is Stage.STARTED
     return call.call_kind != "model" and changed and call.traits.effect is not Effect.READ
 
 
 def _told(call: Call) -> str:
-    """Return a call as people recognise it: its tool, and what it was given."""
+    """Return the tool and the arguments of a call as one line."""
     args = "" if call.use.args is None else msgspec.json.encode(call.use.args).decode()
     return line(f"{_name(call)} {args}".strip())

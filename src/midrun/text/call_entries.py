@@ -1,4 +1,8 @@
-"""How calls are told: what was called, what came of it, and what was undone."""
+"""Describe entries about calls, undo and the conversation in sentences.
+
+The sentences for one call name it in the same way each time (`phrases.format_call`), so that
+a reader can follow it from its start to its undo.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -70,20 +74,21 @@ from midrun.text.phrases import (
 )
 
 _UNKNOWN: Final = {
-    "orphaned": "was under way when its worker went",
-    "not_responding": "did not stop when it was told to",
-    "forced": "was not waited for",
+    "orphaned": "was in flight when its worker was lost",
+    "not_responding": "did not stop in time",
+    "forced": "was in flight when the pause was forced",
 }
 _HAPPENED: Final = {
-    True: "{} did happen",
-    False: "{} did not happen",
-    None: "nobody can say whether {} happened",
+    True: "{} took effect",
+    False: "{} did not take effect",
+    None: "it is unknown whether {} took effect",
 }
+# Prefix of `CallSealed.why`, as `journaled_text.seal_call` writes it → predicate.
 _FATES: Final = {
     "not executed": "was not executed",
-    "stopped midway": "stays stopped midway",
-    "failed": "stays failed",
-    "outcome unknown, and not made again": "is not called again, its outcome unknown",
+    "stopped midway": "is not continued after its stop",
+    "failed": "is not retried after its failure",
+    "outcome unknown, and not made again": "is not retried, and its outcome is unknown",
 }
 CHECK: Final = "check:"
 _ACTIONS: Final = {"undo": ("undo", "undid"), "release": ("release", "released")}
@@ -92,7 +97,7 @@ _ACTIONS: Final = {"undo": ("undo", "undid"), "release": ("release", "released")
 def _call_proposed(entry: CallProposed, before: State, _: State) -> Told:
     wanted = f"{entry.use.tool}{arguments(entry.use.args)}"
     if before.wheel:
-        return Told(who=RUN, what=f"has the call to make: {wanted}")
+        return Told(who=RUN, what=f"will call {wanted}")
     return Told(who=AGENT, what=f"wants to call {wanted}")
 
 
@@ -101,19 +106,19 @@ def _call_started(entry: CallStarted, _: State, after: State) -> Told:
     again = f", attempt {entry.attempt}" if entry.attempt > 1 else ""
     if entry.call_kind == "model":
         if entry.purpose == "condense":
-            return Told(who=AGENT, what=f"began to sum up its older messages{again}")
+            return Told(who=AGENT, what=f"began to summarize its older messages{again}")
         return Told(who=AGENT, what=f"began step {call.step}{again}")
     use = call.use
     if is_told_elsewhere(use):
-        to = "to its plan" if use.tool == "plan" else "to a person with a question"
-        return Told(who=caller(call, after), what=f"turned {to}{again}")
+        what = "began to update its plan" if use.tool == "plan" else "began to ask a person"
+        return Told(who=caller(call, after), what=f"{what}{again}")
     named, child = call_named(after, entry.call), call.call_kind == "child"
     if again:
-        what = f"went back to {child_named(after, call)}" if child else f"called {named} again"
+        what = f"continued {child_named(after, call)}" if child else f"called {named} again"
         return Told(who=RUN, what=f"{what}{again}")
     what = f"started {named} as {child_of(after, call)}" if child else f"called {named}"
     yes = after.ask(entry.approval.ask) if entry.approval is not None else None
-    let = f", as {person(yes.by)} approved" if yes is not None else ""
+    let = f", approved by {person(yes.by)}" if yes is not None else ""
     what = f"{what}{arguments(use.args)}{let}{because(use.why)}"
     return Told(who=caller(call, after), what=what)
 
@@ -124,17 +129,16 @@ def _call_done(entry: CallDone, before: State, after: State) -> Told:
     if entry.reply is not None:
         return Told(who=AGENT, what=_said(call, entry.reply))
     if entry.encoding_error:
-        return Told(
-            who=named, what=f"is done; its result is lost: {flat(entry.encoding_error)}"
-        )
+        problem = flat(entry.encoding_error)
+        return Told(who=named, what=f"is done, but its result could not be stored: {problem}")
     if is_told_elsewhere(call.use) and call.use.tool == "plan":
-        return Told(who=AGENT, what="has its plan on record")
+        return Told(who=AGENT, what="finished updating its plan")
     return Told(who=named, what=_returned(entry.result))
 
 
 def _returned(result: Json) -> str:
     if is_empty(result):
-        return "returned, without a result"
+        return "returned without a result"
     return f"returned {spoken(result, GLIMPSE)}"
 
 
@@ -159,7 +163,7 @@ def _call_failed(entry: CallFailed, _: State, after: State) -> Told:
     said = f" after saying {quoted(entry.text)}" if entry.text.strip() else ""
     again = ""
     if call.again:
-        again = "; it is tried again" + _in(after, entry.retry_at)
+        again = "; it is retried" + _in(after, entry.retry_at)
     named = "the agent's model" if call.call_kind == "model" else call_named(after, entry.call)
     return Told(who=named, what=f"failed{said}: {fault(entry.error)}{again}")
 
@@ -173,8 +177,9 @@ def _call_aborted(entry: CallAborted, _: State, after: State) -> Told:
     if call.call_kind == "model":
         said = f" after saying {quoted(entry.text)}" if entry.text.strip() else ""
         return Told(who=AGENT, what=f"was stopped{said}")
-    how = "took too long and was stopped" if entry.final else "was stopped midway"
+    how = "timed out and was stopped" if entry.final else "was stopped midway"
     by = f" by {call.stopped_by}" if call.stopped_by else ""
+    # A read has no effect, and a child run reports its own effects.
     tool = call.call_kind == "tool" and call.traits.effect is not Effect.READ
     doubt = "; it may have taken effect in part" if tool else ""
     return Told(who=call_named(after, entry.call), what=f"{how}{by}{doubt}")
@@ -182,12 +187,15 @@ def _call_aborted(entry: CallAborted, _: State, after: State) -> Told:
 
 def _call_unknown(entry: CallUnknown, _: State, after: State) -> Told:
     call = call_of(after, entry.call)
-    then = "nobody knows whether it took effect"
+    then = "it is unknown whether it took effect"
+    # Too many workers died during this call: it would be retried, but the run fails first.
     if call.again and failure(after) is not None:
-        then = "it is not called again by itself"
+        then = "it is not retried automatically"
     elif call.again:
-        then = "it begins again" if call.call_kind == "model" else "it is called again"
-    return Told(who=call_named(after, entry.call), what=f"{_UNKNOWN[entry.why]}; {then}")
+        then = "it is retried"
+    model = call.call_kind == "model"
+    named = "the agent's model call" if model else call_named(after, entry.call)
+    return Told(who=named, what=f"{_UNKNOWN[entry.why]}; {then}")
 
 
 def _call_settled(entry: CallSettled, _: State, after: State) -> Told:
@@ -195,7 +203,7 @@ def _call_settled(entry: CallSettled, _: State, after: State) -> Told:
     found = _HAPPENED[entry.happened].format(named)
     if entry.by.startswith(CHECK):
         return Told(who=f"the check of {named}", what=f"found that {found}")
-    return Told(who=RUN, what=f"takes it from {person(entry.by)} that {found}")
+    return Told(who=RUN, what=f"recorded the answer of {person(entry.by)}: {found}")
 
 
 def _call_sealed(entry: CallSealed, _: State, after: State) -> Told:
@@ -206,16 +214,16 @@ def _call_sealed(entry: CallSealed, _: State, after: State) -> Told:
 
 def _progress_saved(entry: ProgressSaved, _: State, after: State) -> Told:
     far = arguments(entry.progress)
-    return Told(who=call_named(after, entry.call), what=f"noted how far it is{far}")
+    return Told(who=call_named(after, entry.call), what=f"saved its progress{far}")
 
 
 def _late_result(entry: LateResult, before: State, after: State) -> Told:
     named = call_named(after, entry.call)
-    news = "which settles it"
+    news = "this settles the call"
     if not settles(before, call_of(before, entry.call), entry.attempt):
-        news = "too late to count"
-    what = f"reported late: {named} {_returned(entry.result)}, {news}"
-    return Told(who="a worker that was gone", what=what)
+        news = "this is too late to count"
+    what = f"reported late: {named} {_returned(entry.result)}; {news}"
+    return Told(who="a worker that was lost", what=what)
 
 
 # ── undo and release ──────────────────────────────────────────────────────────────────────
@@ -224,9 +232,9 @@ def _late_result(entry: LateResult, before: State, after: State) -> Told:
 def _thing(state: State, call_: str, action: Action) -> str:
     call = call_of(state, call_)
     if call.call_kind == "child":
-        return f"what {child_named(state, call)} did"
+        return f"the work of {child_named(state, call)}"
     named = call_named(state, call_)
-    return named if action == "undo" else f"what {named} held"
+    return named if action == "undo" else f"the resource held by {named}"
 
 
 def _undo_started(entry: UndoStarted, _: State, after: State) -> Told:
@@ -242,7 +250,8 @@ def _undo_done(entry: UndoDone, _: State, after: State) -> Told:
 
 
 def _undo_failed(entry: UndoFailed, _: State, after: State) -> Told:
-    again = f"; it tries again{_in(after, entry.retry_at)}"
+    again = f"; it will retry{_in(after, entry.retry_at)}"
+    # After the last attempt `UndoGaveUp` follows, so do not promise a retry.
     attempts = call_of(after, entry.call).cleanup(entry.action).attempts
     if entry.final or attempts >= after.started.undo_attempts:
         again = ""
@@ -252,13 +261,14 @@ def _undo_failed(entry: UndoFailed, _: State, after: State) -> Told:
 
 def _undo_unknown(entry: UndoUnknown, _: State, after: State) -> Told:
     deed = _deed(after, entry.call, entry.action)
-    return Told(who=RUN, what=f"was cut short when it began to {deed}; it tries again")
+    return Told(who=RUN, what=f"was interrupted while it tried to {deed}; it will retry")
 
 
 def _undo_gave_up(entry: UndoGaveUp, before: State, after: State) -> Told:
     deed = _deed(after, entry.call, entry.action)
     clean = call_of(before, entry.call).cleanup(entry.action)
     tries = f" after {several(clean.attempts, 'attempt')}" if clean.attempts else ""
+    # The error of the last attempt is in the sentence above. Do not repeat it.
     why = "" if clean.attempts and clean.error == entry.error else f": {fault(entry.error)}"
     return Told(who=RUN, what=f"gave up{tries} and did not {deed}{why}")
 
@@ -295,11 +305,11 @@ CALL_TEXTS: Sentences = {
     UndoGaveUp: _undo_gave_up,
 }
 
-# How thought is told: messages, held thoughts, the plan, and a person in the agent's place.
+# ── conversation: messages, frames, the plan, and take-overs ──────────────────────────────
 
 _MARKS: Final = {
     "queued": "",
-    "running": " (at work on it)",
+    "running": " (in progress)",
     "done": " (done)",
     "failed": " (failed)",
     "dropped": " (dropped)",
@@ -309,29 +319,30 @@ _MARKS: Final = {
 def _message_received(entry: MessageReceived, _: State, after: State) -> Told:
     said = f"said {quoted(entry.text)}"
     if entry.due is not None:
-        said = f"left a note for the agent in {until(after, entry.due)}: {quoted(entry.text)}"
-    ack = f", and was told: {quoted(unmarked(entry.ack))}" if entry.ack else ""
+        wait = until(after, entry.due)
+        said = f"scheduled a message for the agent in {wait}: {quoted(entry.text)}"
+    ack = f"; the run replied {quoted(unmarked(entry.ack))}" if entry.ack else ""
     return Told(who=person(entry.by), what=f"{said}{ack}{because(entry.reason)}")
 
 
 def _message_due(entry: MessageDue, before: State, _: State) -> Told:
-    note = _waiting(before, entry.message)
-    what = f"has come to the time of {_whose(note)} note {quoted(note.text)}"
+    message = _waiting(before, entry.message)
+    what = f"reached the scheduled time of {_whose(message)} message {quoted(message.text)}"
     return Told(who=RUN, what=what)
 
 
 def _message_taken(entry: MessageTaken, before: State, _: State) -> Told:
     message = _waiting(before, entry.message)
-    return Told(who=AGENT, what=f"heard {_whose(message)} words {quoted(message.text)}")
+    return Told(who=AGENT, what=f"received {_whose(message)} message {quoted(message.text)}")
 
 
 def _message_closed(entry: MessageClosed, before: State, _: State) -> Told:
     said = quoted(entry.text)
     if entry.why == "withdrawn":
-        what = f"took back the words {said} before the agent heard them"
+        what = f"withdrew the message {said} before the agent received it"
         return Told(who=person(entry.by), what=f"{what}{because(entry.reason)}")
-    asker = person(_waiting(before, entry.message).by)
-    what = f"gave {asker} the words {said} back: the agent will not hear them"
+    sender = person(_waiting(before, entry.message).by)
+    what = f"returned the message {said} to {sender}: the agent will not receive it"
     return Told(who=RUN, what=what)
 
 
@@ -362,21 +373,22 @@ def _frame_resumed(entry: FrameResumed | FrameReconstructed, _: State, __: State
 
 def _frame_abandoned(entry: FrameAbandoned, before: State, _: State) -> Told:
     frame = next(one for one in before.frames if one.id == entry.frame)
-    thought = f"{quoted(frame.goal)}, which was put aside at {held_at(frame)}"
+    topic = f"{quoted(frame.goal)}, which was put aside at {held_at(frame)}"
     if entry.why == "cancelled" or by_itself(entry.by):
-        return Told(who=RUN, what=f"let go of {thought}")
-    what = f"had the agent drop {thought}{because(entry.reason)}"
+        return Told(who=RUN, what=f"dropped {topic}")
+    what = f"made the agent drop {topic}{because(entry.reason)}"
     return Told(who=person(entry.by), what=what)
 
 
 def _plan_made(entry: PlanMade, before: State, after: State) -> Told:
     if not entry.items:
-        return Told(who=AGENT, what="has no plan any more")
+        return Told(who=AGENT, what="removed its plan")
     where = f"plan {place(entry.items, after.meter.steps)}"
+    # The same items with other marks: describe only the items that changed.
     if [item.text for item in entry.items] == [item.text for item in before.plan]:
         known = set(before.plan)
         changed = "; ".join(_item(item) for item in entry.items if item not in known)
-        marked = f"marked its plan: {changed}" if changed else "kept its plan as it is"
+        marked = f"updated its plan: {changed}" if changed else "kept its plan unchanged"
         return Told(who=AGENT, what=flat(f"{marked}; it is at {where}"))
     items = "; ".join(f"{n}. {_item(item)}" for n, item in enumerate(entry.items, 1))
     how = "made a new plan of" if before.plan else "made a plan of"
@@ -390,7 +402,8 @@ def _item(item: Item) -> str:
 def _history_condensed(entry: HistoryCondensed, _: State, __: State) -> Told:
     older = "message" if entry.upto == 1 else f"{entry.upto} messages"
     summed = quoted(entry.summary, GLIMPSE)
-    what = f"goes on with a summary of the first {older}: {summed}; the journal keeps all"
+    kept = "the journal keeps the full text"
+    what = f"continues with a summary of the first {older}: {summed}; {kept}"
     return Told(who=AGENT, what=what)
 
 
@@ -399,8 +412,10 @@ def _answer_given(entry: AnswerGiven, _: State, __: State) -> Told:
 
 
 def _taken_over(entry: TakenOver, before: State, _: State) -> Told:
+    # A paused run is taken over at once; otherwise the run has to pause first.
     taken = "took" if before.phase is Phase.PAUSED else "asked to take"
-    return Told(who=person(entry.by), what=f"{taken} the agent's place{because(entry.reason)}")
+    what = f"{taken} over from the agent{because(entry.reason)}"
+    return Told(who=person(entry.by), what=what)
 
 
 def _person_wrote(entry: PersonWrote, _: State, __: State) -> Told:
@@ -408,7 +423,7 @@ def _person_wrote(entry: PersonWrote, _: State, __: State) -> Told:
 
 
 def _tool_used(entry: ToolUsed, _: State, __: State) -> Told:
-    what = f"asked for a call of {entry.tool} in the agent's place{because(entry.reason)}"
+    what = f"requested a call of {entry.tool} in the agent's place{because(entry.reason)}"
     return Told(who=person(entry.by), what=what)
 
 

@@ -1,8 +1,9 @@
-"""A journal read aloud: one sentence for each entry, for a person who was not there.
+"""Describe journal entries in sentences: asks, the life of a run, controls.
 
-An entry alone does not say what it is about; between the state before it and the one after it
-there is a sentence that names the people, the tools and the words. Whoever follows a run line
-by line is told it; the bar and the page have short words of their own.
+`describe_entry` finds the function for the type of an entry and passes it the states before
+and after the entry. The function returns an `EntryText`: a subject and the rest of the
+sentence. `call_entries` holds the functions for calls, undo and the conversation.
+`midrun feed` shows these sentences line by line.
 """
 
 from typing import Final
@@ -73,13 +74,14 @@ from midrun.text.phrases import (
 )
 from midrun.text.report import report
 
-# How asks are told: what a person is needed for, and what they decided.
+# ── asks ──────────────────────────────────────────────────────────────────────────────────
 
 _ARTICLES: Final = {"operator": "an"}
 _CLOSED: Final = {
     **BECAUSE,
-    "evidence": "what came of it is known",
-    "elsewhere": "it was decided on the child",
+    "expired": "it expired",
+    "evidence": "the outcome of the call is known now",
+    "elsewhere": "it was decided in the child run",
 }
 
 
@@ -95,24 +97,24 @@ def _ask_opened(entry: AskOpened, _: State, after: State) -> Told:
         return Told(who=asker, what=f"asks {entry.ask}: may {wanted} be called?{terms}")
     if entry.ask_kind == "unsure":
         return Told(who=asker, what=f"asks {entry.ask}: did {named} take effect?{terms}")
-    question = quoted(entry.question) if entry.question.strip() else "how does it go on?"
+    question = quoted(entry.question) if entry.question.strip() else "how should it continue?"
     return Told(who=asker, what=f"asks {entry.ask}: {question}{terms}")
 
 
 def _terms(entry: AskOpened, state: State) -> str:
-    """Return who may decide where not everybody may, and how long there is for it."""
+    """Return the terms of an ask in brackets: audience, four eyes, blocking, expiry."""
     name = entry.audience.removeprefix("user:")
     who = name if name != entry.audience or not name else f"{_ARTICLES.get(name, 'a')} {name}"
     terms = [f"{who} decides"] if who else []
     if entry.four_eyes:
         excluded = " or ".join(_asked(state, entry.ask).excluded)
-        starter = "the one who started the run"
+        starter = "the person who started the run"
         terms = [f"{who or 'any person'} may decide, but not {excluded or starter}"]
     if not entry.blocking:
-        terms.append("the agent goes on meanwhile")
+        terms.append("the agent continues meanwhile")
     if entry.expires is not None:
-        unanswered = "a no" if entry.ask_kind == "approval" else "dropped"
-        terms.append(f"after {until(state, entry.expires)} it is {unanswered}")
+        unanswered = "declined" if entry.ask_kind == "approval" else "dropped"
+        terms.append(f"{unanswered} automatically after {until(state, entry.expires)}")
     return f" ({'; '.join(terms)})" if terms else ""
 
 
@@ -123,7 +125,7 @@ def _ask_answered(entry: AskAnswered, before: State, _: State) -> Told:
     who = person(entry.by)
     if is_edit_under_four_eyes(ask, decision):
         what = f"changed the arguments of {about}{arguments(decision.value)}"
-        then = "; another person has to approve them"
+        then = "; another person must approve them"
         return Told(who=who, what=f"{what} in {entry.ask}{then}{because(entry.reason)}")
     if decision.choice == "approve":
         other = f", with other arguments{arguments(decision.value)}" if decision.value else ""
@@ -137,10 +139,10 @@ def _ask_answered(entry: AskAnswered, before: State, _: State) -> Told:
 
 
 def describe_closure(ask: Ask) -> str:
-    """Return how an ask was closed, as the predicate of its decider: "answered “no”"."""
+    """Describe how an ask was closed, as a predicate of its decider: "answered “no”"."""
     decision = ask.decision
     if decision is None:
-        return f"it was closed: {_CLOSED.get(ask.closed, 'its time was up')}"
+        return f"it was closed: {_CLOSED.get(ask.closed, 'it expired')}"
     if decision.choice == "approve":
         other = f" with other arguments{arguments(decision.value)}" if decision.value else ""
         return f"approved it{other}"
@@ -150,7 +152,7 @@ def describe_closure(ask: Ask) -> str:
 
 
 def _about(state: State, ask: Ask) -> str:
-    """Return what an ask is about, for whoever does not have its first line at hand."""
+    """Return the subject of an ask: its question or its call."""
     if ask.ask_kind == "child":
         return f"of {child_named(state, call_of(state, ask.call))}"
     if ask.ask_kind == "question":
@@ -167,7 +169,7 @@ def _ask_closed(entry: AskClosed, before: State, _: State) -> Told:
 
 def _asked(state: State, ask_: str) -> Ask:
     ask = state.ask(ask_)
-    assert ask is not None, "the fold has found it"
+    assert ask is not None, "evolve has found this ask already"
     return ask
 
 
@@ -177,25 +179,25 @@ ASK_TEXTS: Sentences = {
     AskClosed: _ask_closed,
 }
 
-# How the life of a run is told: it starts, is driven, waits, wakes and ends.
+# ── the life of a run ─────────────────────────────────────────────────────────────────────
 
 _WOKEN: Final = {
-    "answered": "it has its answer",
-    "approved": "its call is approved",
-    "declined": "its call is declined",
-    "edited": "the arguments of its call are changed",
-    "child": "its child was answered",
-    "evidence": "what was unknown is known",
-    "frame": "its thought is at hand again",
-    "lifted": "the halt is lifted",
-    "message": "somebody spoke to it",
-    "redirected": "it has a new course",
-    "time": "its time has come",
-    "tool": "a call is to be made by hand",
+    "answered": "its question was answered",
+    "approved": "its call was approved",
+    "declined": "its call was declined",
+    "edited": "the arguments of its call were changed",
+    "child": "an ask of its child run was decided",
+    "evidence": "the outcome of a call is known now",
+    "frame": "a suspended topic was resumed or dropped",
+    "lifted": "the halt was lifted",
+    "message": "it received a message",
+    "redirected": "it has a new instruction",
+    "time": "a timer is due",
+    "tool": "a person requested a call",
 }
 _LEFT: Final = {
     "halted": "the run is halted",
-    "shutdown": "its process shuts down",
+    "shutdown": "its process is shutting down",
 }
 
 
@@ -203,7 +205,7 @@ def _run_started(entry: RunStarted, _: State, after: State) -> Told:
     run = f"{run_named(after.run)} with the agent {entry.agent}"
     history = len(entry.history)
     said = f", after {several(history, 'earlier message')}" if history else ""
-    stop = f"; it goes on {_bounds(entry.stop)}" if entry.stop is not None else ""
+    stop = f"; it runs {_bounds(entry.stop)}" if entry.stop is not None else ""
     task = quoted(entry.task)
     if entry.forked is not None:
         first = f"{run_named(entry.forked.run)} at entry {entry.forked.seq}"
@@ -219,12 +221,12 @@ def _run_imported(entry: RunImported, before: State, _: State) -> Told:
     seal = f"signed with the key {entry.kid}" if entry.kid else "not signed"
     of = f" of {run_named(entry.checkpoint)}" if entry.checkpoint != before.run else ""
     above = several(before.seq, "entry", "entries")
-    what = f"imported the {above} above with a checkpoint{of}, {seal}"
+    what = f"imported the {above} above from a checkpoint{of}, {seal}"
     return Told(who=person(entry.by), what=what)
 
 
 def _bounds(stop: Stop) -> str:
-    """Return how far a run goes by itself."""
+    """Return the stop condition of a run as an adverbial: "for at most 3 steps"."""
     if isinstance(stop, AnyOf):
         return " or ".join(map(_bounds, stop.parts))
     capped = cap_name(stop) not in {"", "repeats"}
@@ -234,15 +236,17 @@ def _bounds(stop: Stop) -> str:
 def _lease_taken(entry: LeaseTaken, before: State, _: State) -> Told:
     worker = f"worker {entry.holder}" if entry.holder else "a worker"
     how = "took the run"
+    # Every regular end of a lease has an entry. If the run is still leased, the previous
+    # worker died or lost contact with the store.
     if before.leased:
-        how = "took the run over from a worker that is gone"
+        how = "took the run over from a worker that was lost"
     changed = before.agent_print and entry.agent_print not in {"", before.agent_print}
     return Told(who=worker, what=how + (", with another version of the agent" * bool(changed)))
 
 
 def _stood_down(entry: StoodDown, _: State, __: State) -> Told:
     why = _LEFT.get(entry.why, entry.why)
-    return Told(who="the worker", what="gave the run back" + (f": {why}" if why else ""))
+    return Told(who="the worker", what="released the run" + (f": {why}" if why else ""))
 
 
 def _run_waiting(_: RunWaiting, before: State, __: State) -> Told:
@@ -253,21 +257,22 @@ def _run_waiting(_: RunWaiting, before: State, __: State) -> Told:
 
 def _run_woken(entry: RunWoken, _: State, __: State) -> Told:
     why = _WOKEN.get(entry.why, entry.why)
-    return Told(who=RUN, what="can go on" + (f": {why}" if why else ""))
+    return Told(who=RUN, what="can continue" + (f": {why}" if why else ""))
 
 
 def _run_completed(entry: RunCompleted, before: State, _: State) -> Told:
     if not entry.output.strip():
-        return Told(who=RUN, what="completed, without an answer")
-    said = before.messages[-1] if len(before.messages) else None
-    if said is not None and said.role == "assistant" and said.text.endswith(entry.output):
-        return Told(who=RUN, what="completed; its answer is what was said last")
+        return Told(who=RUN, what="completed without an answer")
+    # The answer is usually the message directly above. Do not quote it twice.
+    last = before.messages[-1] if len(before.messages) else None
+    if last is not None and last.role == "assistant" and last.text.endswith(entry.output):
+        return Told(who=RUN, what="completed; its answer is the last message")
     return Told(who=RUN, what=f"completed with the answer {quoted(entry.output)}")
 
 
 def _run_failed(entry: RunFailed, before: State, _: State) -> Told:
     if before.error is not None and before.error.error == entry.error:
-        return Told(who=RUN, what="failed because of that; it can be resumed")
+        return Told(who=RUN, what="failed because of this error; it can be resumed")
     return Told(who=RUN, what=f"failed: {fault(entry.error)}; it can be resumed")
 
 
@@ -282,24 +287,27 @@ LIFECYCLE_TEXTS: Sentences = {
     RunFailed: _run_failed,
 }
 
-# How steering is told. What was asked for and what happened sound different.
+# ── controls ──────────────────────────────────────────────────────────────────────────────
+# A request ("asked to cancel the run") and its effect ("is cancelled") are two entries, and
+# their sentences differ: a reader must not take a request for its effect.
 
 _THEN: Final = {
-    Phase.QUEUED: "the run goes on",
-    Phase.RUNNING: "the run goes on",
-    Phase.PAUSING: "the run is about to pause",
-    Phase.PAUSED: "the run stays paused",
-    Phase.WAITING: "the run waits as before",
-    Phase.FAILED: "the run stays failed",
-    Phase.CANCELLING: "the cancel goes on",
+    Phase.QUEUED: "the run continues",
+    Phase.RUNNING: "the run continues",
+    Phase.PAUSING: "the run is pausing",
+    Phase.PAUSED: "the run is still paused",
+    Phase.WAITING: "the run is still waiting",
+    Phase.FAILED: "the run is still failed",
+    Phase.CANCELLING: "the cancel continues",
 }
 _CAPS: Final = {"tool_calls": "tool calls", "repeats": "repetitions"}
 
 
 def _pause_requested(entry: PauseRequested, before: State, after: State) -> Told:
     when = "now" if entry.now else "at its next step"
+    # This entry follows `TakenOver`, which has named the person. Make the run the subject.
     if entry.why == "taken_over" and before.wheel == entry.by:
-        return Told(who=RUN, what=f"is to pause for {person(entry.by)} {when}")
+        return Told(who=RUN, what=f"will pause for {person(entry.by)} {when}")
     if entry.now and before.hold is not None and before.hold.now:
         when = "without waiting any longer"
     elif entry.until is not None:
@@ -310,8 +318,9 @@ def _pause_requested(entry: PauseRequested, before: State, after: State) -> Told
 
 def _pause_withdrawn(entry: PauseWithdrawn, _: State, __: State) -> Told:
     if by_itself(entry.by):
-        return Told(who=RUN, what="goes on: nobody held it any longer")
-    what = f"took the pause back before it held; the run goes on{because(entry.reason)}"
+        return Told(who=RUN, what="continues: the time limit of the pause is over")
+    reason = because(entry.reason)
+    what = f"withdrew the pause before it took effect; the run continues{reason}"
     return Told(who=person(entry.by), what=what)
 
 
@@ -322,20 +331,20 @@ def _run_paused(entry: RunPaused, before: State, _: State) -> Told:
         )
         return Told(who=RUN, what=f"is paused at {bound}")
     if entry.why == "taken_over" and before.wheel:
-        return Told(who=RUN, what=f"is paused; {before.wheel} is in the agent's place")
+        return Told(who=RUN, what=f"is paused; {before.wheel} has taken over from the agent")
     return Told(who=RUN, what="is paused")
 
 
 def _run_resumed(entry: RunResumed, before: State, _: State) -> Told:
     if by_itself(entry.by):
-        return Told(who=RUN, what="goes on: nobody held it any longer")
+        return Told(who=RUN, what="continues: the time limit of the pause is over")
     if entry.instruction:
-        course = f"with the instruction {quoted(entry.instruction)}"
+        change = f"with the instruction {quoted(entry.instruction)}"
     elif before.redirects:
-        course = "on the new course"
+        change = "with the new instruction"
     else:
-        course = "with no changes"
-    return Told(who=person(entry.by), what=f"resumed the run {course}{because(entry.reason)}")
+        change = "with no changes"
+    return Told(who=person(entry.by), what=f"resumed the run {change}{because(entry.reason)}")
 
 
 def _amount(name: str, bound: int) -> str:
@@ -363,44 +372,45 @@ def _end_reached(entry: EndReached, _: State, __: State) -> Told:
 
 
 def _verdict_given(entry: VerdictGiven, _: State, __: State) -> Told:
-    said = "said that the run is to stop here" if entry.met else "let the run go on"
-    return Told(who=f"the stop condition {entry.name}", what=said)
+    result = "is met" if entry.met else "is not met"
+    return Told(who=f"the stop condition {entry.name}", what=result)
 
 
 def _redirect_requested(entry: RedirectRequested, _: State, __: State) -> Told:
     when = "now" if entry.when == "now" else "at its next step"
-    what = f"asked the run to change course {when}: {quoted(entry.text)}{because(entry.reason)}"
+    what = f"asked to redirect the run {when}: {quoted(entry.text)}{because(entry.reason)}"
     return Told(who=person(entry.by), what=what)
 
 
 def _redirect_applied(entry: RedirectApplied, _: State, __: State) -> Told:
     old = f", instead of: {flat(entry.minus)}" if entry.minus else ""
-    return Told(who=AGENT, what=f"was set on the new course {quoted(entry.plus)}{old}")
+    return Told(who=AGENT, what=f"received the new instruction {quoted(entry.plus)}{old}")
 
 
 def _redirect_closed(entry: RedirectClosed, before: State, _: State) -> Told:
     said = quoted(entry.text)
     if entry.why == "withdrawn":
-        what = f"took the new course {said} back before it was applied"
+        what = f"withdrew the instruction {said} before it was applied"
         return Told(who=person(entry.by), what=f"{what}{because(entry.reason)}")
     asker = person(next((p.by for p in before.pending if p.seq == entry.redirect), ""))
-    what = f"gave {asker} the new course {said} back: it will not be applied"
+    what = f"returned the instruction {said} to {asker}: it will not be applied"
     return Told(who=RUN, what=what)
 
 
 def _cancel_requested(entry: CancelRequested, _: State, __: State) -> Told:
-    undo = "everything undone that can be" if entry.undo == "all" else "finished work kept"
-    what = f"asked for the run to be cancelled, with {undo}{because(entry.reason)}"
+    undo = "undo everything possible" if entry.undo == "all" else "keep finished work"
+    what = f"asked to cancel the run and {undo}{because(entry.reason)}"
     return Told(who=person(entry.by), what=what)
 
 
 def _run_cancelled(entry: RunCancelled, before: State, _: State) -> Told:
+    # The report of the state before is complete: this entry only ends the run.
     told = report(before)
     fates = (("undone", told.undone), ("kept", told.done), ("unsure", told.unsure))
     came = [f"{len(deeds)} {fate}" for fate, deeds in fates if deeds]
     said = f"is cancelled; calls: {', '.join(came)}" if came else "is cancelled"
     if entry.residue:
-        said += f"; left behind: {_left(before, entry.residue)}"
+        said += f"; cleanup failed: {_left(before, entry.residue)}"
     return Told(who=RUN, what=said)
 
 
@@ -409,12 +419,12 @@ def _left(state: State, residue: tuple[Residue, ...]) -> str:
 
 
 def _undo_retried(entry: UndoRetried, before: State, _: State) -> Told:
-    what = f"asked for another try at what was left behind: {_left(before, before.residue)}"
+    what = f"asked to retry the failed cleanup: {_left(before, before.residue)}"
     return Told(who=person(entry.by), what=f"{what}{because(entry.reason)}")
 
 
 def _residue_accepted(entry: ResidueAccepted, before: State, _: State) -> Told:
-    what = f"accepted what was left behind: {_left(before, before.residue)}"
+    what = f"accepted the failed cleanup: {_left(before, before.residue)}"
     return Told(who=person(entry.by), what=f"{what}{because(entry.reason)}")
 
 
@@ -422,14 +432,13 @@ def _run_halted(entry: RunHalted, _: State, __: State) -> Told:
     kind, name = [*entry.scope.split(":", 1), ""][:2]
     scope = {
         "run": "the run",
-        "all": "all runs, and with them this one",
-        "agent": f"all runs of agent {name}, and with them this one",
-        "label": f"all runs with the label {name}, and with them this one",
+        "all": "all runs, including this one",
+        "agent": f"all runs of agent {name}, including this one",
+        "label": f"all runs with the label {name}, including this one",
     }.get(kind, "the run")
     why = because(entry.reason)
-    return Told(
-        who=person(entry.by), what=f"halted {scope}{why}; nothing starts while it holds"
-    )
+    what = f"halted {scope}{why}; nothing starts until the halt is lifted"
+    return Told(who=person(entry.by), what=what)
 
 
 def _run_lifted(entry: RunLifted, _: State, after: State) -> Told:
@@ -441,12 +450,10 @@ def _run_lifted(entry: RunLifted, _: State, after: State) -> Told:
 def _request_noted(entry: RequestNoted, _: State, __: State) -> Told:
     verdict = flat(entry.verdict.replace("_", " "))
     if entry.refused:
-        return Told(
-            who=person(entry.by), what=f"asked for something and was refused: {verdict}"
-        )
-    by = f" by {person(entry.since_by)}" if entry.since_by else ""
-    so = f"{verdict.removeprefix('already ')}{by}, since entry {entry.since}"
-    return Told(who=person(entry.by), what=f"asked for something that was so already: {so}")
+        return Told(who=person(entry.by), what=f"sent a request that was refused: {verdict}")
+    by = f"by {person(entry.since_by)}, " if entry.since_by else ""
+    what = f"sent a request that changed nothing: {verdict} ({by}since entry {entry.since})"
+    return Told(who=person(entry.by), what=what)
 
 
 CONTROL_TEXTS: Sentences = {
@@ -477,25 +484,25 @@ SENTENCES: Final[Sentences] = {
     **ASK_TEXTS,
     **CONVERSATION_TEXTS,
 }
-"""Kind of entry → how it is told. A test checks that every kind has its own."""
+"""Type of entry → the function that describes it. A test checks that no type is missing."""
 
 
 def aloud(entry: Entry, before: State, after: State) -> Told:
-    """Return the sentence for `entry`, which led from `before` to `after`."""
+    """Describe `entry`, which led from the state `before` to the state `after`."""
     return SENTENCES[type(entry)](entry, before, after)
 
 
 class Reader:
-    """Reads one journal from its beginning, entry by entry."""
+    """Describes the entries of one journal, one by one from the first."""
 
     def __init__(self, run: RunId) -> None:
         self.state = State(run=run)
 
     def read(self, entry: Entry, at: Micros) -> Told:
-        """Return the sentence for the next entry.
+        """Describe the next entry, which the store stamped with `at`.
 
         Raises:
-            JournalCorrupt: `entry` cannot stand here.
+            JournalCorrupt: `entry` may not follow the entries read before.
         """
         before = self.state
         self.state = evolve(before, entry, at)

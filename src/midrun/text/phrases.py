@@ -1,4 +1,4 @@
-"""Phrases: how people, calls, times and values are named in a sentence."""
+"""Format actors, calls, values, durations and lists as parts of a sentence."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -17,25 +17,31 @@ AGENT: Final = "the agent"
 SYSTEM: Final = "system:"
 
 LONG: Final = 400
-"""How much is told of what somebody said, or of arguments; the journal has all of it."""
+"""Maximum length of a quoted text or of arguments. The journal has the full text."""
 
 GLIMPSE: Final = 160
-"""How much of a result is told: the agent reads it, people see what came."""
+"""Maximum length of a tool's result. The agent reads all of it; people need an impression."""
 
 BUILT_IN: Final[Mapping[str, frozenset[str]]] = {
     "plan": frozenset({"items", "marks"}),
     "ask_human": frozenset({"question", "options"}),
 }
-"""Built-in tools, by what they take: the plan and the question are told as what they are."""
+"""Built-in tool → its argument names.
+
+The entries `PlanMade` and `AskOpened` describe calls of these tools. A user's tool of the same
+name has other arguments and is described like any tool.
+"""
 
 _EMPHASIS: Final = re.compile(r"\*([^*\n]+)\*")
+# `str(stop)` is journaled with the entry: "at most 1 steps or the agent says 'FIN'". These two
+# patterns correct the plural and the quotes when a condition is displayed.
 _ONE: Final = re.compile(r"(at most 1 [a-z ]+?)s(?= or | and |\)|$)")
 _SAYS: Final = re.compile(r"(the agent says )['\"](.*?)['\"](?= or | and |\)|$)")
 _UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 
 
 class Told(Value, kw_only=True):
-    """One entry as one sentence. It begins with `who`: a person, the run, the agent, a call."""
+    """One entry as a sentence: the subject `who` and the predicate `what`."""
 
     who: str
     what: str
@@ -44,51 +50,51 @@ class Told(Value, kw_only=True):
         return f"{self.who} {self.what}"
 
 
-Sentences = Mapping[type, Callable[..., Told]]  # type: ignore[explicit-any]  # as in `state.Arms`
+Sentences = Mapping[type, Callable[..., Told]]  # type: ignore[explicit-any]  # as `state.EvolveFunctions`
 
 
 def person(by: str) -> str:
-    """Return whoever asked, as the subject of a sentence."""
+    """Return an actor as the subject of a sentence."""
     run = by.removeprefix("run:")
     if run != by:
         return f"the parent {run_named(run)}"
-    return "the user" if by == Actor().name else by or "somebody"
+    return "the user" if by == Actor().name else by or "an unnamed user"
 
 
 def run_named(run: str) -> str:
-    """Return a run by its id, which most often says itself that it is one."""
+    """Return the id of a run, prefixed with "run" if it does not start so."""
     return run if run.startswith("run") else f"run {run}"
 
 
 def by_itself(by: str) -> bool:
-    """Tell whether no person asked: time, or the run itself, brought it."""
+    """Tell whether an entry came from a timer or from the run itself."""
     return not by or by == f"{SYSTEM}clock"
 
 
 def flat(text: str, most: int = LONG) -> str:
-    """Return text as part of one line, cut if it is long."""
+    """Return `text` as one line, cut to `max_chars` characters."""
     text = " ".join(text.split())
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
 def quoted(text: str, most: int = LONG) -> str:
-    """Return what somebody said, in quotation marks; never empty ones."""
+    """Return `text` in quotation marks, or "nothing" if it is empty."""
     said = flat(text, most)
     return f"“{said}”" if said else "nothing"
 
 
 def unmarked(text: str) -> str:
-    """Return the runtime's own words without the marks of their emphasis."""
+    """Remove the asterisks of emphasis from a text of the runtime."""
     return _EMPHASIS.sub(r"\1", text)
 
 
 def shown(value: Json, most: int = LONG) -> str:
-    """Return a value as people read it: text as it is, the rest as JSON; cut if it is long."""
+    """Return a value as text or JSON, cut to `max_chars` characters."""
     return flat(value if isinstance(value, str) else msgspec.json.encode(value).decode(), most)
 
 
 def spoken(value: Json, most: int = LONG) -> str:
-    """Return what was answered or returned: text in quotation marks, the rest name by name."""
+    """Return an answer or a result: a string quoted, an object name by name."""
     if isinstance(value, str):
         return quoted(value, most)
     if is_empty(value):
@@ -97,12 +103,15 @@ def spoken(value: Json, most: int = LONG) -> str:
 
 
 def is_empty(value: Json) -> bool:
-    """Tell whether a value says nothing; a number, or a no, says something."""
+    """Tell whether a value is None or an empty string, list or object.
+
+    0 and False are not empty: they are answers.
+    """
     return value is None or (isinstance(value, str | list | dict) and not value)
 
 
 def arguments(args: Json, most: int = LONG) -> str:
-    """Return what a call is given, in brackets, name by name; nothing if it is given none."""
+    """Return the arguments of a call in brackets, or "" without arguments."""
     if is_empty(args):
         return ""
     if isinstance(args, dict):
@@ -116,38 +125,38 @@ def _plainly(value: Json) -> str:
 
 
 def condition(stop: str) -> str:
-    """Return a stop condition as it was recorded, in words: "at most 1 step"."""
+    """Return a journaled stop condition with correct plural and typographic quotes."""
     return _SAYS.sub(r"\1“\2”", _ONE.sub(r"\1", stop))
 
 
 def held_at(frame: Frame) -> str:
-    """Return where a thought was put aside; steps of a plan are told from the agent's."""
+    """Return the position of a suspended topic: "plan step 2 of 3", or "step 4"."""
     return f"plan {place_of(frame)}" if frame.total else place_of(frame)
 
 
 def fault(error: str) -> str:
-    """Return an error in its own words, if it has any."""
+    """Return the text of an error, or a note that there is none."""
     return flat(error) or "no reason was given"
 
 
 def because(reason: str) -> str:
-    """Return a reason that was given, as the end of a sentence."""
+    """Return a reason as the end of a sentence, or ""."""
     return f", because: {flat(reason)}" if reason.strip() else ""
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names as they are read: "a", "a and b", "a, b and c"."""
+    """Join names: "a", "a and b", "a, b and c"."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def several(number: int, one: str, many: str = "") -> str:
-    """Return how many there are: "1 step", "3 steps"."""
+    """Return a number with its noun: "1 step", "3 steps"."""
     return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 def span(micros: int) -> str:
-    """Return a length of time in words."""
+    """Return a duration in its largest unit: "2 hours", "less than a second"."""
     seconds = max(0, micros) / SECOND
     for size, unit in _UNITS:
         if seconds >= size:
@@ -158,7 +167,7 @@ def span(micros: int) -> str:
 
 
 def until(state: State, at: Micros) -> str:
-    """Return how far a moment is from the newest entry."""
+    """Return the duration from the newest entry to `at`."""
     return span(at - state.at)
 
 
@@ -166,9 +175,10 @@ def until(state: State, at: Micros) -> str:
 
 
 def call_named(state: State, call_: str) -> str:
-    """Return a call by name: its tool, which one of its step if there are several, which step.
+    """Return the name of a call: "draft", "draft #2" or "draft #2 of step 1".
 
-    The model's own calls are the agent.
+    The number is added if its step has several calls of the same tool, the step if a later
+    step has begun. A model call is "the agent".
     """
     call = call_of(state, call_)
     if call.call_kind == "model":
@@ -177,7 +187,8 @@ def call_named(state: State, call_: str) -> str:
 
 
 def _one_of(state: State, call: Call) -> str:
-    if state.started.hosted:  # its calls come one by one, and are of no step
+    # A hosted agent has no steps: its calls come one by one. Number them over the whole run.
+    if state.started.hosted:
         return f"{call.use.tool} #{call.number}"
     alike = [one.number for one in _of_its_step(state, call) if one.use.tool == call.use.tool]
     if len(alike) == 1:
@@ -190,7 +201,9 @@ def _of_step(state: State, call: Call) -> str:
 
 
 def _of_its_step(state: State, call: Call) -> Iterable[Call]:
-    """Return the tool calls of the same step: they stand side by side."""
+    """Yield the tool calls of the same step: they have consecutive numbers."""
+    # A model call separates the steps, so the calls of a step are neighbours. Walk back to the
+    # first and then forward, instead of scanning all calls of the run.
     first = call.number
     while first > 1 and _is_beside(state.calls[first - 2], call):
         first -= 1
@@ -205,21 +218,21 @@ def _is_beside(one: Call, call: Call) -> bool:
 
 
 def caller(call: Call, state: State) -> str:
-    """Return who made a call: the agent, or the person in its place."""
+    """Return the subject of a call: the agent, or the person who has taken over."""
     return person(state.wheel) if call.by_hand and state.wheel else AGENT
 
 
 def child_of(state: State, call: Call) -> str:
-    """Return the run that a call of an agent started."""
+    """Return the child run of a call: "child run_1"."""
     return f"child {run_named(child_id(state.run, call.id))}"
 
 
 def child_named(state: State, call: Call) -> str:
-    """Return the same with the name that its agent has as a tool."""
+    """Return the name of a child call with its run: "aide (child run_1)"."""
     return f"{call_named(state, call.id)} ({child_of(state, call)})"
 
 
 def is_told_elsewhere(use: Use) -> bool:
-    """Tell whether other entries say all that there is to say of a call."""
+    """Tell whether other entries describe this call: a plan, or a question to a person."""
     ours = BUILT_IN.get(use.tool)
     return ours is not None and isinstance(use.args, dict) and use.args.keys() <= ours

@@ -1,4 +1,9 @@
-"""The report: what became of everything a run did, in words that are true at any moment."""
+"""Build the report of a run: every tool call with its outcome.
+
+The report is shown after a cancel, and can be built at any time. Each call is in exactly one
+list (`done`, `undone`, `stopped` …), except that a call whose resource could not be released
+is also in `still_held`. Calls that only read are left out.
+"""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -23,7 +28,7 @@ class Deed(Value, kw_only=True):
     args: str = ""
     note: str = ""
     why: str = ""
-    run: str = ""  # of a child: its own run, which has its own report
+    run: str = ""  # the id of the child run, which has its own report; else ""
 
     def __str__(self) -> str:
         said = f"`{self.tool}` {self.args}".strip()
@@ -33,30 +38,30 @@ class Deed(Value, kw_only=True):
 
 
 class Report(Value, kw_only=True):
-    """What was done, what was undone, and what could not be; every call is in one list."""
+    """The calls of a run, grouped by outcome."""
 
     phase: str
     task: str
     run: str = ""
     agent: str = ""
     cancelled_by: str = ""
-    cancelled_at: Micros | None = None  # when the cancel was asked for; None without one
-    reason: str = ""  # of the cancel, as whoever asked for it gave it
+    cancelled_at: Micros | None = None  # time of the cancel request; None without a cancel
+    reason: str = ""  # the reason that was given with the cancel
     done: tuple[Deed, ...] = ()  # finished, and kept
-    undoing: tuple[Deed, ...] = ()  # its undo is under way
-    undone: tuple[Deed, ...] = ()  # in the order in which it was undone
-    not_undone: tuple[Deed, ...] = ()  # the undo was tried and given up
-    released: tuple[Deed, ...] = ()  # what it held is given up
+    undoing: tuple[Deed, ...] = ()  # its undo is in progress
+    undone: tuple[Deed, ...] = ()  # in the order in which the calls were undone
+    not_undone: tuple[Deed, ...] = ()  # the undo was given up
+    released: tuple[Deed, ...] = ()  # its resource was released
     stopped: tuple[Deed, ...] = ()  # stopped midway; may have taken effect in part
-    unsure: tuple[Deed, ...] = ()  # nobody knows whether it happened
+    unsure: tuple[Deed, ...] = ()  # it is unknown whether it happened
     failed: tuple[Deed, ...] = ()
     never_started: tuple[Deed, ...] = ()
-    still_held: tuple[Deed, ...] = ()  # could not be released
+    still_held: tuple[Deed, ...] = ()  # its resource could not be released
     partial: str = ""
 
     @property
     def clean(self) -> bool:
-        """Nothing was left behind that should be gone; never while it is being undone."""
+        """True if all cleanup is finished and nothing is unsure or left behind."""
         if self.phase == Phase.CANCELLING or self.undoing:
             return False
         return not (self.not_undone or self.unsure or self.still_held)
@@ -88,13 +93,13 @@ class Report(Value, kw_only=True):
         return "\n".join(parts)
 
     def _particulars(self) -> Iterator[str]:
-        """Give what tells this run from any other, and who ended it, when and why."""
+        """Yield the lines that identify the run and its cancel: id, agent, actor, time."""
         if self.run:
             yield f"- Run: {self.run}" + (f", of agent {self.agent}" if self.agent else "")
         if self.cancelled_at is not None:
             at = _EPOCH + timedelta(microseconds=self.cancelled_at)
             by = f", by {_asker(self.cancelled_by)}" if self.cancelled_by else ""
-            yield f"- Cancel asked for: {at:%Y-%m-%d %H:%M:%S} UTC{by}"
+            yield f"- Cancel requested: {at:%Y-%m-%d %H:%M:%S} UTC{by}"
         if self.reason:
             yield f"- Reason: {self.reason}"
 
@@ -105,7 +110,10 @@ def _asker(actor: str) -> str:
 
 
 def _section(title: str, deeds: tuple[Deed, ...]) -> Iterable[str]:
-    """The first three are always there: a missing list could mean nothing, or forgotten."""
+    """Return one section of the report as Markdown lines.
+
+    Three sections are present even when empty: their absence could be read as an omission.
+    """
     if deeds:
         return [f"## {title}", "", *(f"- {deed}" for deed in deeds), ""]
     always = title in {"Done and kept", "Undone", "Could not be undone"}
@@ -113,7 +121,7 @@ def _section(title: str, deeds: tuple[Deed, ...]) -> Iterable[str]:
 
 
 def report(state: State) -> Report:
-    """Return what became of the run's tool calls so far, or in the end."""
+    """Build the report of a run in `state`."""
     lists: dict[str, list[Deed]] = {}
     unanswered = _unanswered(state)
     for call in state.calls:
@@ -125,7 +133,8 @@ def report(state: State) -> Report:
         if call.release.stage == "gave_up":
             lists.setdefault("still_held", []).append(_deed(state, call, call.release.error))
     closed = {call.id: call.closed for call in state.calls}
-    lists.get("undone", []).sort(key=lambda deed: -closed[deed.call])  # as it was undone
+    # Undo runs in the reverse order of closing; list the calls in the order of their undo.
+    lists.get("undone", []).sort(key=lambda deed: -closed[deed.call])
     found = {name: tuple(deeds) for name, deeds in lists.items()}
     cancel = state.cancel
     return Report(
@@ -142,10 +151,10 @@ def report(state: State) -> Report:
 
 
 def _partial(state: State) -> str:
-    """Return what the agent had said when it was ended; the runtime's own words are no work.
+    """Return the agent's partial answer, or "" if it only holds texts of the runtime.
 
-    A reply begins with "Back to …" after a side question. One that then only made calls says
-    nothing else.
+    After a side question, `evolve` puts "Back to …" before the agent's next reply. A reply that
+    only makes calls then consists of that prefix alone, which is not partial work.
     """
     if state.phase == "completed":
         return ""
@@ -157,7 +166,10 @@ def _partial(state: State) -> str:
 
 
 def _belongs(call: Call) -> str | None:
-    """Return the list that `call` belongs in; None for one that only read."""
+    """Return the name of the list for `call`; None for a read-only call.
+
+    The state of the undo takes precedence over the outcome of the call.
+    """
     if call.undo.stage == "done":
         return "undone"
     if call.undo.stage in {"started", "failed", "unknown"}:
@@ -166,11 +178,12 @@ def _belongs(call: Call) -> str | None:
         return "not_undone"
     held_only = call.call_kind == "tool" and not call.traits.undo
     if call.stage is Stage.DONE and held_only and call.release.stage == "done":
-        return "released"  # with an undo it has an effect besides, which is kept
+        return "released"  # a call that also has an undo has an effect, and counts as done
     if call.stage is Stage.DONE:
         return None if call.traits.effect is Effect.READ else "done"
     if call.call_kind == "child" and call.release.stage == "done":
-        return "stopped"  # whatever it was at, its own run has ended it and says so
+        return "stopped"  # the child run has ended; its own report has the details
+    # The tool ran until it asked a person, and the call ended there.
     if call.entered and call.stage is not Stage.FAILED:
         return "stopped"
     if call.maybe or call.stage is Stage.UNKNOWN:
@@ -183,7 +196,7 @@ def _belongs(call: Call) -> str | None:
 
 
 def _unanswered(state: State) -> dict[str, str]:
-    """Return why nobody answered, for each call whose question was closed without an answer."""
+    """Return a note for each call whose question was closed without an answer."""
     return {
         ask.call: f"not answered: {BECAUSE[ask.closed]}"
         for ask in state.asks
@@ -192,16 +205,16 @@ def _unanswered(state: State) -> dict[str, str]:
 
 
 def _note(call: Call, belongs: str) -> str:
-    """Return what is truer of a call than the words it was sealed with, if anything is."""
+    """Return a note that is more precise than the journaled reason, or ""."""
     if belongs == "undone" and call.call_kind == "child":
-        return "what it had done, if anything"  # its own journal knows; this one does not
+        return "all its work, if any"  # only the child's journal knows its calls
     if belongs != "stopped":
         return ""
     if call.call_kind == "child" and call.release.stage == "done":
-        return "its own report says what it did and undid"
+        return "its own report has the details"
     if call.stopped_by:
-        return f"stopped by {call.stopped_by}"  # and not by the cancel that came after
-    return call.error.removeprefix(f"{fate(call)}: ")  # the list's title has said so
+        return f"stopped by {call.stopped_by}"  # before the cancel came
+    return call.error.removeprefix(f"{fate(call)}: ")  # the title of the list says that
 
 
 def _deed(state: State, call: Call, note: str = "") -> Deed:

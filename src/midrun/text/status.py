@@ -1,4 +1,9 @@
-"""Signs: where a run stands, at a glance and in words, the same on every surface."""
+"""Compute the status line of a run.
+
+One function per phase returns a `StatusLine`: a style (icon and colour), a word, a note, and
+an announcement for screen readers and terminals. The page, the terminal and the command line
+show the same line. The server adjusts it for one viewer (see `server.run_views`).
+"""
 
 from typing import Final, Literal
 
@@ -34,13 +39,13 @@ Look = Literal[
 
 
 class Sign(Value, kw_only=True):
-    """Where a run stands. `look` chooses shape and colour; the words are enough without."""
+    """The status of a run; the words are complete without the style."""
 
-    look: Look
+    look: Look  # selects icon and colour
     word: str
-    by: str = ""  # who brought it there, if somebody did
-    note: str = ""  # what it is at, waits for, or would do next
-    said: str = ""  # what somebody who does not look is told when it comes to this
+    by: str = ""  # the actor who caused the status, or ""
+    note: str = ""  # current work, the thing it waits for, or the next plan item
+    said: str = ""  # announced when the run enters this status, for users who do not look
 
 
 _CAPS: Final = {
@@ -52,22 +57,25 @@ _CAPS: Final = {
     "repeats": "repetition",
 }
 
-UNHEARD: Final = "No word from the worker"
+UNHEARD: Final = "Worker not responding"
 
 
 def sign(state: State) -> Sign:
-    """Return where the run in `state` stands."""
+    """Return the status line of a run in `state`."""
     return _SIGNS[state.phase](state)
 
 
 def halting(before: Sign, by: str) -> Sign:
-    """Return where a run stands that is under a halt, and whose driver has not met it yet."""
+    """Return the status line of a run whose halt has not taken effect yet.
+
+    The halt is in the store, and the run's worker has not appended `RunHalted` yet.
+    """
     note = f"it was {before.word}" + (f", {before.note}" if before.note else "")
     return Sign(look="halting", word="Halting", by=by, note=note, said="Halting.")
 
 
 def unheard_of(before: Sign) -> Sign:
-    """Return where a run stands whose driver is not heard of."""
+    """Return the status line of a run whose worker sends no heartbeat."""
     note = f"it was {before.word}"
     return Sign(look="lost", word=UNHEARD, note=note, said=f"{UNHEARD}.")
 
@@ -75,7 +83,7 @@ def unheard_of(before: Sign) -> Sign:
 def _queued(state: State) -> Sign:
     note = "starts as soon as a worker takes it"
     if state.meter.steps:
-        note = "goes on as soon as a worker takes it"
+        note = "continues as soon as a worker takes it"
     return Sign(look="queued", word="Queued", note=note)
 
 
@@ -96,6 +104,7 @@ def _at_work(state: State) -> str:
 def _pausing(state: State) -> Sign:
     calls = [state.calls[n - 1] for n in state.in_flight]
     now = state.hold is not None and state.hold.now
+    # A pause without `now` lets tools finish; it stops model calls and tools with progress.
     finishing = [call for call in calls if not now and not stoppable(call)]
     named = finishing or calls
     names = ", ".join(call.use.tool or "the model" for call in named)
@@ -139,6 +148,7 @@ def _waiting(state: State) -> Sign:
     asks = [state.asks[n - 1] for n in state.open_asks]
     if not asks:
         return Sign(look="waiting", word="Waiting", said="Waiting.")
+    # Name the ask that holds the run up. A non-blocking one only matters if there is no other.
     first = next((a for a in asks if a.blocking), asks[0])
     call = state.call(first.call)
     tool = call.use.tool if call is not None else ""
@@ -152,10 +162,11 @@ def _waiting(state: State) -> Sign:
 
 
 def _cancelling(state: State) -> Sign:
+    # "Undoing 2 of 5": the total includes the calls whose undo is over already.
     wanted = [call for call in state.calls if to_undo(state, call) or call.undo.over]
     over = sum(call.undo.over for call in wanted)
     word, note, said = "Cancelling — stopping", under_way(state), "Cancelling. No new calls."
-    if not state.leased:  # whoever takes the run does what is left to do
+    if not state.leased:  # no worker has the run; the next one continues the cleanup
         word, note = "Cancelling", "cleans up as soon as a worker takes it"
     elif wanted and not state.in_flight:
         word = f"Cancelling — undoing {min(over + 1, len(wanted))} of {len(wanted)}"
@@ -179,7 +190,7 @@ def _completed(state: State) -> Sign:
 
 
 def _left(state: State) -> tuple[str, str]:
-    """Return what an end left behind that nobody has accepted: in a word, and as a sentence."""
+    """Return the residue that is not accepted yet, as a suffix and as a sentence."""
     if not state.residue or state.residue_accepted:
         return "", ""
     undos = sum(left.action == "undo" for left in state.residue)

@@ -142,7 +142,7 @@ def test_a_paused_run_is_redirected(midrun: Typist, url: Typist) -> None:
         }
     ]
     assert midrun("redirect", run, "Never mind").code == 0
-    assert "was set on the new course “Never mind”" in midrun("feed", run, "--follow").out
+    assert "received the new instruction “Never mind”" in midrun("feed", run, "--follow").out
 
 
 def test_a_side_question_is_acknowledged_at_once(midrun: Typist, url: Typist) -> None:

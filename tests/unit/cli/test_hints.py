@@ -41,10 +41,10 @@ async def test_a_run_whose_driver_is_dead_is_not_said_to_be_at_work(
 
 
 def _is_told(shell: Shell, run: str, *, worker: bool) -> None:
-    assert "! No word from the worker" in shell.type("ls").out
+    assert "! Worker not responding" in shell.type("ls").out
     for words in (["show"], ["pause"], ["show"], ["resume"]):
         said = shell.type(*words, run).out
-        assert "No word from the worker" in said
+        assert "Worker not responding" in said
         assert "the run is" not in said
         assert "It waits for" not in said
         assert ("midrun worker APP" in said) is worker

@@ -93,7 +93,7 @@ def test_a_question_about_a_question_finishes_that_and_no_item_of_the_plan() -> 
     assert (held.goal, held.next) == (TUESDAY.text, "the next step as planned")
     paused = run.when(c.Pause(by=Actor(name="ann"))).advances()
     assert sign(paused.state).note == "next: answering And Monday?"
-    assert offers(paused.state)["pause"].consequence.startswith("Goes on at “And Monday?”")
+    assert offers(paused.state)["pause"].consequence.startswith("Continues at “And Monday?”")
 
 
 def test_a_plan_item_that_failed_lies_behind_as_one_that_is_done_does() -> None:

@@ -52,7 +52,7 @@ def test_a_report_names_the_run_and_who_cancelled_it_when_and_why() -> None:
     assert told.cancelled_at == 1_800_000_005_000_000
     said = str(told)
     assert f"- Run: {told.run}, of agent {told.agent}\n" in said
-    assert "- Cancel asked for: 2027-01-15 08:00:05 UTC, by ann\n- Reason: too dear\n" in said
+    assert "- Cancel requested: 2027-01-15 08:00:05 UTC, by ann\n- Reason: too dear\n" in said
 
 
 def test_a_run_that_nobody_cancelled_says_nothing_of_a_cancel() -> None:
@@ -103,7 +103,7 @@ def test_a_question_that_nobody_answered_was_not_stopped_midway() -> None:
 def test_of_a_child_that_was_ended_only_its_own_run_knows_what_it_undid() -> None:
     """Its parent's report has nothing under *Undone*, which must not read as: nothing was."""
     run = cleaned_up(begun.replies(AIDE).starts("c2").when(c.Cancel()).after(aborted(C2)))
-    assert notes(report(run.state)) == {"aide": "its own report says what it did and undid"}
+    assert notes(report(run.state)) == {"aide": "its own report has the details"}
 
 
 def test_the_report_of_a_child_calls_its_parent_so() -> None:
@@ -118,8 +118,8 @@ def test_of_a_child_that_was_taken_back_only_its_own_run_knows_what_it_had_done(
     run = begun.replies(AIDE).starts("c2")
     run = run.after(v.Close(epoch=E1, outcome=CallDone(call=C2, result="ok")))
     (deed,) = report(cleaned_up(run.when(c.Cancel(undo="all"))).state).undone
-    assert deed.note == "what it had done, if anything"
-    assert f"by run {deed.run} — what it had done, if anything" in str(deed)
+    assert deed.note == "all its work, if any"
+    assert f"by run {deed.run} — all its work, if any" in str(deed)
 
 
 def test_the_way_back_in_the_runtimes_own_words_is_no_partial_work() -> None:

@@ -65,7 +65,7 @@ def test_while_a_tool_works_a_pause_says_what_it_waits_for() -> None:
     pause, redirect, _ = pressed(run.state)
     assert (pause.command, pause.label) == ("resume", "Keep running")
     assert "draft, mail" in pause.consequence
-    assert redirect.consequence == "Pauses, then goes on with your instruction."
+    assert redirect.consequence == "Pauses, then follows your instruction."
     assert sign(run.when(c.Pause(now=True)).state).note == "stopping draft, mail"
 
 
@@ -73,14 +73,14 @@ def test_a_call_that_saved_its_progress_is_stopped_there_and_goes_on_from_there(
     """It is not let finish, so nobody is told that it will; new words drop it."""
     run = begun.replies(SEARCH).starts("c2")
     run = run.after(v.SaveProgress(epoch=E1, call=CallId("c2"), progress={"page": 3}))
-    said = "Stops now; goes on from what it saved."
+    said = "Stops now; continues from its saved progress."
     assert pressed(run.state)[0].consequence.startswith(said)
     run = run.when(c.Pause(by=ANN))
     assert sign(run.state).note == "stopping search"
     run = run.after(v.Close(epoch=E1, outcome=CallAborted(call=CallId("c2")))).advances()
     pause, redirect, _ = pressed(run.then(phase=Phase.PAUSED).state)
-    assert pause.consequence == "Goes on with search from what it saved."
-    assert "Drops search, unless the agent wants it again." in redirect.consequence
+    assert pause.consequence == "Continues search from its saved progress."
+    assert "Drops search, unless the agent calls it again." in redirect.consequence
 
 
 def test_a_call_that_was_stopped_without_a_trace_is_made_again() -> None:
@@ -88,7 +88,7 @@ def test_a_call_that_was_stopped_without_a_trace_is_made_again() -> None:
     run = begun.replies(SEARCH).starts("c2").when(c.Pause(by=ANN, now=True))
     run = run.after(v.Close(epoch=E1, outcome=CallAborted(call=CallId("c2")))).advances()
     pause = pressed(run.then(phase=Phase.PAUSED).state)[0]
-    assert pause.consequence == "Makes search again; finished work is not repeated."
+    assert pause.consequence == "Calls search again; finished work is not repeated."
 
 
 def test_while_the_model_speaks_a_pause_is_at_once() -> None:
@@ -104,7 +104,7 @@ def test_the_plan_says_what_is_at_work_and_where_it_goes_on() -> None:
     assert sign(run.state).note == "Write"
     run = run.when(c.Pause(by=ANN)).after(closed("c2")).advances()
     assert sign(run.state).note == "next: Write"
-    assert pressed(run.state)[0].consequence == "Goes on at “Write”; nothing is repeated."
+    assert pressed(run.state)[0].consequence == "Continues at “Write”; nothing is repeated."
 
 
 def test_a_cancel_names_what_it_undoes_releases_and_cannot_undo() -> None:
@@ -124,13 +124,13 @@ def test_a_child_run_is_not_counted_among_the_calls_that_can_be_undone() -> None
     aide = Use(tool="aide", kind="child", traits=Traits(undo=True))
     run = begun.replies(DRAFT, aide).starts("c2", "c3").after(closed("c2"), closed("c3"))
     cancel = pressed(run.state)[2]
-    assert cancel.consequence.startswith("Stops now, can undo 1 call, and what aide did.")
-    assert cancel.undo == ('draft {"title":"Memo"}', "what aide did")
+    assert cancel.consequence.startswith("Stops now, can undo 1 call, and the work of aide.")
+    assert cancel.undo == ('draft {"title":"Memo"}', "the work of aide")
     assert cancel.undoes == 1
 
 
 @pytest.mark.parametrize(
-    ("children", "said"), [(1, "what aide did"), (3, "what 3 child runs did")]
+    ("children", "said"), [(1, "the work of aide"), (3, "the work of 3 child runs")]
 )
 def test_where_only_children_have_worked_their_work_can_be_undone(
     children: int, said: str
@@ -191,7 +191,7 @@ def test_a_paused_run_says_what_becomes_of_its_question() -> None:
     run = asking.advances().then(phase=Phase.WAITING).when(c.Pause())
     pause, redirect, _ = pressed(run.state)
     assert pause.consequence == "Waits for the answer again; the question stays open."
-    assert redirect.consequence.startswith("Drops the question, and goes on with your")
+    assert redirect.consequence.startswith("Drops the question and follows your")
 
 
 def at_cap() -> Scenario:
@@ -208,7 +208,7 @@ def test_at_a_cap_the_button_raises_it_and_goes_on() -> None:
     pause, redirect, _ = pressed(state)
     assert (pause.label, pause.command) == ("Raise cap, resume", "resume")
     assert pause.caps == {"steps": 11}
-    assert pause.consequence == "Adds 10 steps, then goes on; nothing is repeated."
+    assert pause.consequence == "Adds 10 steps, then continues; nothing is repeated."
     assert (redirect.command, redirect.caps) == ("resume", {"steps": 11})
     at_cap().when(c.Resume(caps={"steps": 11})).then(phase=Phase.QUEUED)
 
@@ -252,7 +252,7 @@ def test_a_halt_keeps_everything_but_a_cancel_for_later() -> None:
     assert cancel.consequence == "Takes effect when the halt is lifted."
     cancel = pressed(run.when(c.Cancel()).state)[2]
     assert not cancel.enabled
-    assert cancel.consequence == "Asked for; takes effect when the halt is lifted."
+    assert cancel.consequence == "Requested; takes effect when the halt is lifted."
 
 
 def test_what_could_not_be_undone_can_be_tried_again() -> None:
@@ -261,7 +261,7 @@ def test_what_could_not_be_undone_can_be_tried_again() -> None:
     failed = UndoFailed(call=CallId("c2"), error="refused")
     for attempt in range(run.state.started.undo_attempts):
         if attempt:
-            assert "it is tried again" in sign(run.state).note
+            assert "it is retried" in sign(run.state).note
         run = run.later(3600).after(v.StartUndo(epoch=E1, call=CallId("c2")))
         run = run.after(v.CloseUndo(epoch=E1, outcome=failed))
     run = run.advances()

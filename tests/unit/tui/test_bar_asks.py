@@ -123,7 +123,7 @@ async def test_a_waiting_run_is_paused_and_keeps_its_question() -> None:
         stage.type("a")
         await stage.sees("y  approve")
         stage.type(ESC)
-        await stage.sees("p  Pause — Holds here; the question stays open.")
+        await stage.sees("p  Pause — Pauses here; the question stays open.")
         stage.type(CTRL_C)
         bar = await stage.sees("Paused by ada")
         assert "Let the agent call send?" in bar

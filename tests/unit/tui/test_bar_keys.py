@@ -20,7 +20,7 @@ async def test_p_pauses_takes_it_back_and_resumes() -> None:
     async with staged(READ, READ, "Done.") as stage:
         await stage.sees("Running", "p  Pause — Stops after read.")
         stage.type("p")
-        await stage.sees("Pausing by ada", "Keep running — Takes the pause back.")
+        await stage.sees("Pausing by ada", "Keep running — Withdraws the pause.")
         stage.type("p")
         await stage.sees("Running", "p  Pause")
         stage.type("p")

@@ -1,4 +1,9 @@
-"""Asks: who may decide what, once."""
+"""Decide on asks: answers, approvals, and questions that calls raise.
+
+An ask is settled once. The first decision is journaled as `AskAnswered`; later ones are
+refused with the name of the first decider. A decision may wake a waiting run, so most
+handlers pass their entries through `add_wakeup`.
+"""
 
 from midrun.core.child_runs import read_child_caps
 from midrun.core.controls import Answer, Approve, Decline
@@ -13,50 +18,54 @@ from midrun.core.placeholders import check_hidden
 from midrun.core.state import Ask, Stage, State
 from midrun.core.values import Actor, Decision, Json, Phase
 
-# Audiences: who may settle an ask. The ruling goes by it, and every button that offers one.
-
 
 def may_decide(actor: Actor, ask: Ask) -> bool:
     """Tell whether `actor` may settle `ask`.
 
-    An ask is for every person, for a role, or for one person (`user:ann`). With four eyes it
-    is not for those who steered the run to the call (`Call.steered_by`). The person who brought
-    the run in with a checkpoint is among them: its journal says who steered it, and the bearer
-    could have written that. A viewer decides nothing.
+    The handlers and the buttons of every surface use this one rule. The audience of an ask is
+    every person, a role, or one person (`user:ann`). Four eyes exclude the people who steered
+    the run to the call (`Call.steered_by`), and the person who imported the run from a
+    checkpoint: the imported journal names the people who steered it, and the importer could
+    have forged it. A viewer may settle nothing.
     """
     addressed = ask.audience in {"", actor.role, f"user:{actor.name}"}
     return actor.role != "viewer" and addressed and actor.name not in ask.excluded
 
 
 OUTCOMES: dict[Json, bool | None] = {"yes": True, "no": False, "unknown": None}
-"""What a person may say about an unsure call: it did, it didn't, don't know."""
+"""Answer to "did the call take effect?" → `CallSettled.happened`."""
 
 
 def answer(state: State, control: Answer, now: Micros) -> Verdict:
-    """The answer is the result of the call, or the call is made again with it."""
+    """Record an answer: it is the call's result, or the input of its next attempt."""
     ask = state.ask(control.ask)
     if (problem := _problem(ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
     if ask.kind == "approval":
         return Refused(reason="not_a_question")
+    # This answer raises caps of the child run. Only an operator may raise a cap.
     if read_child_caps(ask, control.value) and control.by.role != "operator":
         return Refused(reason="not_allowed", by="operator")
     outcome = control.value if isinstance(control.value, str) else ""
+    # A third answer, such as "maybe", would leave the call neither settled nor asked again.
     if ask.kind == "unsure" and outcome not in OUTCOMES:
         return Refused(reason="not_an_outcome")
     decision = Decision(choice="answer", value=control.value)
     answered = AskAnswered(ask=ask.id, decision=decision, **asked(control))
     if ask.ask_kind != "unsure":
         return accept(*waking(state, (answered,), "answered"))
+    # An answer to "did the call take effect?" needs a second entry: `CallSettled` is also what
+    # a check of the tool appends, so the state has one way to settle a call.
     settled = CallSettled(call=ask.call, happened=OUTCOMES[outcome], **by(control))
     return accept(*waking(state, (answered, settled), "answered"))
 
 
 def approve(state: State, control: Approve, now: Micros) -> Verdict:
-    """Let the call be made: this call, with these arguments, once.
+    """Approve one call with exactly these arguments, once.
 
-    Under four eyes an edit is a proposal: the fold gives no approval for it, so that the plan
-    asks again, about the new arguments, and the editor is excluded from that ask.
+    Under four eyes an edit of the arguments is only a proposal. `evolve` then grants no
+    approval; the scheduler opens a second ask about the new arguments, and the editor is
+    excluded from it.
     """
     ask = state.ask(control.ask)
     if (problem := _problem(ask, control, now)) is not None or ask is None:
@@ -65,10 +74,13 @@ def approve(state: State, control: Approve, now: Micros) -> Verdict:
     if ask.kind not in {"approval", "child"} or call is None:
         return Refused(reason="not_an_approval")
     args = call.use.args if control.args is None else control.args
-    # What a child asks about is a call of its own, which its own journal rules on.
+    # After the first attempt the arguments are fixed: the tool's backend may have stored the
+    # call's idempotency key together with them. An ask of a child run is exempt, because it
+    # is about a call in the child's journal, and the child checks it there.
     if ask.ask_kind != "child" and call.attempt and args_hash(args) != args_hash(call.use.args):
-        # Its key is known outside with the arguments it was first made with.
         return Refused(reason="already_attempted")
+    # A person sees a placeholder instead of a secret, and cannot judge the value behind it.
+    # A placeholder is acceptable only in an argument that the tool declares as secret.
     if not check_hidden(ask, call.use, control.args)[1]:
         return Refused(reason="hidden_argument")
     decision = Decision(choice="approve", value=control.args)
@@ -76,13 +88,15 @@ def approve(state: State, control: Approve, now: Micros) -> Verdict:
         AskAnswered(ask=ask.id, decision=decision, args_hash=args_hash(args), **asked(control)),
     )
     why = "edited" if is_edit_under_four_eyes(ask, decision) else "approved"
-    if state.phase is Phase.PAUSED and state.wheel:  # the person at the wheel wants it made
+    # A person has taken over and requested this call. A paused run has no worker, so wake it
+    # for the one call; it pauses again afterwards.
+    if state.phase is Phase.PAUSED and state.wheel:
         return accept(*entries, RunWoken(why=why))
     return accept(*waking(state, entries, why))
 
 
 def decline(state: State, control: Decline, now: Micros) -> Verdict:
-    """Do not let the call be made; or say no to a question, which its tool is told."""
+    """Decline a call, or decline a question; the tool receives the refusal."""
     ask = state.ask(control.ask)
     if (problem := _problem(ask, control, now)) is not None or ask is None:
         return problem or Refused(reason="no_such_ask")
@@ -96,13 +110,15 @@ def decline(state: State, control: Decline, now: Micros) -> Verdict:
 def _problem(
     ask: Ask | None, control: Answer | Approve | Decline, now: Micros
 ) -> Refused | None:
-    """Return why this person cannot decide this ask now, if so."""
+    """Return the refusal if this actor cannot settle this ask now, else None."""
     if ask is None:
         return Refused(reason="no_such_ask")
     if ask.closed:
         reason = "already_answered" if ask.closed == "answered" else "ask_closed"
         return Refused(reason=reason, seq=ask.closed_seq, by=ask.by)
-    if ask.expires is not None and ask.expires <= now:  # its time is up; nobody looked yet
+    # The ask has expired, but its timer has not fired yet. Without this check a decision
+    # could win the race against the timer.
+    if ask.expires is not None and ask.expires <= now:
         return Refused(reason="ask_closed", seq=ask.opened)
     if not may_decide(control.by, ask):
         excluded = control.by.name in ask.excluded
@@ -111,7 +127,7 @@ def _problem(
 
 
 def ask_person(state: State, evidence: AskPerson, _: Micros) -> Verdict:
-    """Park the call on a question: it is not in flight any more."""
+    """Open a question for a call; the call leaves flight until the answer."""
     call = state.call(evidence.call)
     if call is None or call.stage is not Stage.STARTED:
         return Refused(reason="not_in_flight")
@@ -133,7 +149,10 @@ def ask_person(state: State, evidence: AskPerson, _: Micros) -> Verdict:
 
 
 def ask_moot(state: State, evidence: AskMoot, _: Micros) -> Verdict:
-    """A child's ask was answered on the child: the parent attaches to it again."""
+    """Close the ask for a child whose own ask was settled in the child run.
+
+    The call is proposed again, so the parent's worker attaches to the child again.
+    """
     ask = state.ask(evidence.ask)
     if ask is None:
         return Refused(reason="no_such_ask")

@@ -1,4 +1,9 @@
-"""Calls: the gate that every one of them passes, and what their ends mean."""
+"""Decide on calls: leases, starts, outcomes, late results, undo.
+
+`start_call` is the gate that every model, tool and child call passes. A worker may make a call
+only after `CallStarted` is appended. The check and the append apply to the same state, so a
+control that was journaled first always wins.
+"""
 
 from msgspec.structs import replace
 
@@ -46,9 +51,10 @@ from midrun.core.values import NOTHING
 
 
 def take_lease(state: State, evidence: TakeLease, _: Micros) -> Verdict:
-    """Take the run. Whatever the last holder had in flight, nobody knows what became of it."""
+    """Take the lease; mark the calls of the previous worker as unknown."""
     if evidence.held:
         return Refused(reason="leased")
+    # The fingerprint is journaled only when the agent's version changed.
     same = evidence.agent_print == state.agent_print
     taken = LeaseTaken(
         epoch=Epoch(state.epoch + 1),
@@ -59,7 +65,7 @@ def take_lease(state: State, evidence: TakeLease, _: Micros) -> Verdict:
 
 
 def orphans(state: State) -> tuple[Entry, ...]:
-    """Close what the last holder left in flight."""
+    """Close every call and undo that the previous worker left in flight."""
     lost: tuple[Entry, ...] = tuple(CallUnknown(call=call_id(n)) for n in state.in_flight)
     if state.cleaning is None:
         return lost
@@ -68,21 +74,25 @@ def orphans(state: State) -> tuple[Entry, ...]:
 
 
 def start(state: State, evidence: Start, now: Micros) -> Verdict:
-    """The gate. A call leaves only if the plan says so, from what is known now, within caps."""
+    """Start a call if the scheduler plans it and the caps allow it."""
     order = _ordered(state, evidence.call)
     if order is None:
         return Refused(reason=_why_not(state, evidence.call, now))
+    # `seen_seq` is the newest entry that the worker knew when it built the prompt or the
+    # arguments. If a control is newer than that, the call would ignore the control.
     if not state.controls <= evidence.seen <= state.seq:
         return Refused(reason="unseen_control", seq=state.controls)
     call = state.call(evidence.call)
-    if call is not None and needs_approval(state, call, now):  # the yes expired meanwhile
+    # The scheduler decided with `state.at`; the approval may have expired since. Ask again.
+    if call is not None and needs_approval(state, call, now):
         return accept(approval(call, ask_id(len(state.asks) + 1), now))
     if call is None:
         hit = met(state.stop, state.metered, evidence.reserve)
     else:
-        # Its step has begun. Caps on money stop every attempt. Caps on calls stop the first
-        # attempt only: a later one is the same call and is not counted again. A call that a
-        # person makes by hand counts, but no cap on calls stops it: the person decided it.
+        # The step of this call has begun, so caps on steps do not apply. Caps on money and
+        # tokens apply to every attempt. Caps on tool calls apply to the first attempt only,
+        # because a retry is not counted again. A call that a person makes after taking over
+        # is counted, but caps on tool calls do not stop it.
         hit = overdraws(state.stop, state.meter, evidence.reserve)
         if hit is None and not call.attempt and not call.by_hand:
             hit = met_by_calls(state.stop, state.metered)
@@ -95,7 +105,8 @@ def start(state: State, evidence: Start, now: Micros) -> Verdict:
             attempt=1 if call is None else call.attempt + 1,
             seen=evidence.seen,
             purpose=order.purpose if isinstance(order, CallModel) else "step",
-            # Nothing set aside is left out of the line, and only this very object is.
+            # msgspec omits a default by identity. Use the singleton, so that an empty
+            # reservation is not written to the journal.
             reserved=NOTHING if evidence.reserve == NOTHING else evidence.reserve,
             approval=None if call is None else call.approval,
         )
@@ -121,15 +132,18 @@ def _why_not(state: State, call_: str, now: Micros) -> str:
 
 
 def close(state: State, evidence: Close, _: Micros) -> Verdict:
-    """Record how a call in flight ended."""
+    """Record the outcome of a call in flight."""
     outcome = evidence.outcome
     call = state.call(outcome.call)
     if call is None or call.stage is not Stage.STARTED:
         return Refused(reason="not_in_flight")
     if call.purpose == "condense" and isinstance(outcome, CallDone) and outcome.reply:
-        if not outcome.reply.text.strip():  # nothing said stands for nothing
+        if not outcome.reply.text.strip():
+            # An empty summary must not replace the history. Record a transient failure, so
+            # that the call is retried.
             failed = CallFailed(call=call.id, error="the summary was empty", transient=True)
             return accept(replace(failed, spent=outcome.spent))
+        # The newest messages stay word for word, and `upto` never moves back.
         upto = max(state.condensed, len(state.messages) - KEEP)
         summary = HistoryCondensed(call=call.id, upto=upto, summary=outcome.reply.text)
         return accept(outcome, summary)
@@ -137,9 +151,11 @@ def close(state: State, evidence: Close, _: Micros) -> Verdict:
 
 
 def late(state: State, evidence: Late, _: Micros) -> Verdict:
-    """Keep what a fenced worker brings; it may settle what nobody knew, and nothing else."""
+    """Record a result from a fenced worker; it can only settle an unknown outcome."""
     result = evidence.result
     call = state.call(result.call)
+    # The worker is fenced and its input is not checked against a lease. Accept only a result
+    # for an attempt and an epoch that this journal knows.
     if call is None or not 0 < result.attempt <= call.attempt or result.epoch > state.epoch:
         return Refused(reason="no_such_call")
     if call.late >= result.attempt or call.stage is Stage.DONE:
@@ -150,6 +166,7 @@ def late(state: State, evidence: Late, _: Micros) -> Verdict:
         ),
     )
     if settles(state, call, result.attempt):
+        # The result answers "did the call take effect?", so the ask is obsolete.
         entries += tuple(
             AskClosed(ask=ask.id, why="evidence")
             for n in state.open_asks
@@ -159,7 +176,7 @@ def late(state: State, evidence: Late, _: Micros) -> Verdict:
 
 
 def save_progress(state: State, evidence: SaveProgress, _: Micros) -> Verdict:
-    """Remember how far a long call is."""
+    """Record the progress of a long call."""
     call = state.call(evidence.call)
     if call is None or call.stage is not Stage.STARTED:
         return Refused(reason="not_in_flight")
@@ -167,7 +184,7 @@ def save_progress(state: State, evidence: SaveProgress, _: Micros) -> Verdict:
 
 
 def propose(state: State, evidence: Propose, _: Micros) -> Verdict:
-    """Let a hosted agent's call in by the same door as every other."""
+    """Propose a call of a hosted agent; `start_call` checks it like any call."""
     if state.wheel:
         return Refused(reason="taken_over", by=state.wheel)
     return accept(CallProposed(use=evidence.use))
@@ -179,7 +196,11 @@ def set_plan(_: State, evidence: SetPlan, __: Micros) -> Verdict:
 
 
 def settle_call(state: State, evidence: SettleCall, _: Micros) -> Verdict:
-    """Record what the tool's own check found out about an unknown call."""
+    """Record whether the tool's check found that an unknown call happened.
+
+    After `CHECK_DENIALS_MAX` denials the call is sealed: without a limit, a call that always
+    dies before it takes effect would be made for ever.
+    """
     call = state.call(evidence.call)
     if call is None or not call.unsure or not call.unclosed:
         return Refused(reason="not_unknown")
@@ -197,7 +218,7 @@ def settle_call(state: State, evidence: SettleCall, _: Micros) -> Verdict:
 
 
 def start_undo(state: State, evidence: StartUndo, _: Micros) -> Verdict:
-    """The gate of undo and release: one at a time, and only the next in order."""
+    """Start an undo or a release if it is the next in order."""
     if state.in_flight or state.cleaning:
         return Refused(reason="in_flight")
     wanted = (evidence.call, evidence.action)
@@ -210,7 +231,7 @@ def start_undo(state: State, evidence: StartUndo, _: Micros) -> Verdict:
 
 
 def close_undo(state: State, evidence: CloseUndo, _: Micros) -> Verdict:
-    """Record how an undo or a release ended."""
+    """Record the outcome of an undo or a release."""
     outcome = evidence.outcome
     if state.cleaning != (number_of(outcome.call), outcome.action):
         return Refused(reason="not_in_flight", seq=Seq(state.seq))

@@ -1,4 +1,10 @@
-"""Pause, resume, redirect, cancel, halt: what they mean now."""
+"""Decide on controls that stop or steer a run: pause, resume, redirect, cancel, halt.
+
+A request and its effect are two entries (`PauseRequested`, then `RunPaused`). If a worker
+drives the run, the handler appends only the request, and the worker appends the effect when
+nothing is in flight. If no worker drives the run, nothing is in flight, and the handler
+appends both at once.
+"""
 
 from midrun.core import journaled_text
 from midrun.core.controls import (
@@ -48,7 +54,7 @@ from midrun.core.values import PauseReason, Phase
 
 
 def pause(state: State, control: Pause, _: Micros) -> Verdict:
-    """Ask for a boundary; where nobody drives the run, it is one already."""
+    """Request a pause; pause at once if no worker drives the run."""
     hold = state.hold or Hold()
     why: PauseReason = "taken_over" if state.wheel else "user"
     request = PauseRequested(now=control.now, until=control.until, why=why, **asked(control))
@@ -56,12 +62,14 @@ def pause(state: State, control: Pause, _: Micros) -> Verdict:
         return accept(request)
     if state.phase in {Phase.QUEUED, Phase.WAITING}:
         return accept(request, RunPaused(why=why))
-    # A pause on top of a pause only counts if it asks for more: sharper, or for good.
+    # The run is pausing or paused already. A second pause counts only if it asks for more:
+    # to stop calls now, or to drop the time limit of the first pause.
     for_good = hold.until is not None and control.until is None
     sharper = control.now and not hold.now and state.phase is Phase.PAUSING
     if not (for_good or sharper):
         return Already(name=f"already_{state.phase}", seq=state.since, by=state.since_by)
-    # Only a pause of the user's own lets go by itself; a cap, or a person, stays.
+    # A time limit applies to a user's pause only. A pause at a cap, or for a person who has
+    # taken over, does not end by itself.
     until = control.until if hold.why == "user" and hold.until is not None else None
     request = PauseRequested(now=control.now, until=until, why=hold.why, **asked(control))
     if state.phase is Phase.PAUSED:
@@ -70,12 +78,13 @@ def pause(state: State, control: Pause, _: Micros) -> Verdict:
 
 
 def resume(state: State, control: Resume, _: Micros) -> Verdict:
-    """Let the run go on: take back a pause that pends, or end one that holds."""
+    """Resume the run: withdraw a requested pause, or end one in force."""
     raising: tuple[Entry, ...] = ()
     if control.caps:
         if (problem := cap_problem(state, control.caps)) is not None:
             return problem
         raising = (CapRaised(caps=control.caps, **by(control)),)
+    # Check the state with the raised caps: one of them may be the reason for the pause.
     if (problem := _held_fast(apply(state, raising))) is not None:
         return problem
     if state.phase is Phase.PAUSING:
@@ -87,14 +96,14 @@ def resume(state: State, control: Resume, _: Micros) -> Verdict:
 
 
 def resumed(state: State, instruction: str, control: Resume) -> RunResumed:
-    """Record the resumption with its one-line difference."""
+    """Build `RunResumed` with a one-line difference: old plan item, new instruction."""
     minus = journaled_text.upcoming(state, state.plan) if instruction else ""
     plus = journaled_text.line(instruction)
     return RunResumed(instruction=instruction, minus=minus, plus=plus, **asked(control))
 
 
 def _held_fast(state: State) -> Refused | None:
-    """Refuse to go on past a cap that was not raised, or over a person at the wheel."""
+    """Return a refusal if a cap holds the run, or a person has taken over."""
     hold = state.hold or Hold()
     if state.wheel:
         return Refused(reason="taken_over", seq=hold.seq, by=state.wheel)
@@ -104,13 +113,15 @@ def _held_fast(state: State) -> Refused | None:
 
 
 def redirect(state: State, control: Redirect, _: Micros) -> Verdict:
-    """Set a new course. What was asked or approved for the old one no longer counts."""
+    """Give the run a new instruction; close its open asks as superseded."""
     if not control.text.strip():
         return Refused(reason="empty_text")
     if state.wheel:
         return Refused(reason="taken_over", by=state.wheel)
     request = RedirectRequested(text=control.text, when=control.when, **asked(control))
     entries: tuple[Entry, ...] = (request, *close_asks(state, "superseded", control.by.name))
+    # A redirect of a paused or failed run also resumes it, unless a cap holds it: the redirect
+    # must not be a way around the cap.
     if state.phase in {Phase.PAUSED, Phase.FAILED}:
         if (problem := _held_fast(state)) is not None:
             return problem
@@ -121,8 +132,14 @@ def redirect(state: State, control: Redirect, _: Micros) -> Verdict:
 
 
 def cancel(state: State, control: Cancel, _: Micros) -> Verdict:
-    """Stop everything. Where no driver is needed for that, it is done at once."""
-    if state.cancel is not None:  # halted, and cancelled before
+    """Request a cancel; end the run at once if no cleanup is left.
+
+    Open asks are closed, frames are abandoned, and texts that were not applied go back to
+    their senders. These entries come in the same append as the request.
+    """
+    # In other phases the table answers a second cancel. A halted run may have a cancel pending
+    # that takes effect when the halt is lifted.
+    if state.cancel is not None:
         at = state.cancelled_at
         return Already(name="already_cancelling", seq=at, by=state.cancel.by)
     entries: tuple[Entry, ...] = (
@@ -135,6 +152,8 @@ def cancel(state: State, control: Cancel, _: Micros) -> Verdict:
         *returned(state.pending),
     )
     after = apply(state, entries)
+    # A worker that may still have calls in flight must stop them first. Without a worker, and
+    # with nothing to undo or release, no process has anything to do: end the run here.
     driven = state.phase in {Phase.RUNNING, Phase.PAUSING, Phase.HALTED}
     if not (driven or after.in_flight or remaining(after)):
         entries += cancelled(after)
@@ -142,7 +161,7 @@ def cancel(state: State, control: Cancel, _: Micros) -> Verdict:
 
 
 def take_back(state: State, evidence: TakeBack, _: Micros) -> Verdict:
-    """Undo everything that a run which is over has done: its parent is cancelled."""
+    """Undo everything that a finished child run did, because its parent is cancelled."""
     origin = state.started.parent
     if origin is None or origin.run != evidence.parent:
         return Refused(reason="not_its_parent")
@@ -155,7 +174,7 @@ def take_back(state: State, evidence: TakeBack, _: Micros) -> Verdict:
 
 
 def returned(pending: tuple[Pending, ...]) -> tuple[Entry, ...]:
-    """Give back the texts that were never applied, so that nobody's words are lost."""
+    """Close pending redirects and messages; each entry returns the text to its sender."""
     return tuple(
         RedirectClosed(redirect=p.seq, why="returned", text=p.text)
         if p.kind == "redirect"
@@ -165,25 +184,27 @@ def returned(pending: tuple[Pending, ...]) -> tuple[Entry, ...]:
 
 
 def halt(state: State, control: Halt, _: Micros) -> Verdict:
-    """Hold the run; lifting the latch puts it back where it was."""
+    """Halt the run; store the phase in which it continues after the halt."""
+    # The worker of a running run gives its lease back during the halt, so the run is queued
+    # for a worker when the halt is lifted.
     then = Phase.QUEUED if state.phase is Phase.RUNNING else state.phase
     return accept(RunHalted(then=then, scope=control.scope, **asked(control)))
 
 
 def lift(state: State, control: Lift, _: Micros) -> Verdict:
-    """Let go of the run; what it waited for may have come while the latch held it."""
+    """Lift the halt; wake the run if its asks were settled meanwhile."""
     lifted = RunLifted(**asked(control))
     return accept(lifted, *waking(apply(state, (lifted,)), (), "lifted"))
 
 
 def raise_cap(state: State, control: RaiseCap, _: Micros) -> Verdict:
-    """Move bounds up."""
+    """Raise one or more caps."""
     problem = cap_problem(state, control.caps)
     return problem or accept(CapRaised(caps=control.caps, **asked(control)))
 
 
 def cap_problem(state: State, wanted: dict[str, int]) -> Refused | None:
-    """Return why these caps cannot be set, if so: unknown, or not above the old bound."""
+    """Return a refusal if a cap is unknown or not raised, else None."""
     bounds = {name: bound for name, (_, bound) in caps(state.stop, state.metered).items()}
     if not wanted or not wanted.keys() <= bounds.keys():
         return Refused(reason="no_such_cap")
@@ -193,7 +214,7 @@ def cap_problem(state: State, wanted: dict[str, int]) -> Refused | None:
 
 
 def withdraw(state: State, control: Withdraw, _: Micros) -> Verdict:
-    """Take back what was asked for and has not happened."""
+    """Withdraw a pending redirect, message or pause by its seq."""
     waiting = tuple(p for p in state.pending if p.seq == control.seq)
     if waiting:
         closed = waiting[0]
@@ -205,6 +226,8 @@ def withdraw(state: State, control: Withdraw, _: Micros) -> Verdict:
         return accept(
             MessageClosed(message=closed.seq, why="withdrawn", text=closed.text, **fields)
         )
+    # Not a pending text, so perhaps the requested pause. The seq must match: a later pause
+    # request may come from another person. A pause at a cap cannot be withdrawn.
     hold = state.hold
     pends = state.phase is Phase.PAUSING and hold is not None and hold.why == "user"
     if pends and hold is not None and hold.seq == control.seq:
@@ -213,7 +236,11 @@ def withdraw(state: State, control: Withdraw, _: Micros) -> Verdict:
 
 
 def force_pause(state: State, control: ForcePause, _: Micros) -> Verdict:
-    """Stop waiting: whatever has not ended is unknown from here on."""
+    """Pause now; record every call and undo still in flight as unknown.
+
+    The worker's calls may still run. `RunPaused` ends its lease, so their results can only
+    come back as late results.
+    """
     hold = state.hold or Hold()
     entries: tuple[Entry, ...] = (
         PauseRequested(now=True, why=hold.why, until=hold.until, **asked(control)),
@@ -226,14 +253,14 @@ def force_pause(state: State, control: ForcePause, _: Micros) -> Verdict:
 
 
 def retry_undo(state: State, control: RetryUndo, _: Micros) -> Verdict:
-    """Try the residue again."""
+    """Try again to undo and release the residue."""
     if not state.residue:
         return Refused(reason="no_residue")
     return accept(UndoRetried(**asked(control)))
 
 
 def accept_residue(state: State, control: AcceptResidue, _: Micros) -> Verdict:
-    """Record that somebody takes the residue as it is."""
+    """Record that an operator accepts the residue as it is."""
     if not state.residue or state.residue_accepted:
         return Refused(reason="no_residue")
     return accept(ResidueAccepted(**asked(control)))

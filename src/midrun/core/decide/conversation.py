@@ -1,4 +1,11 @@
-"""Messages, frames, and a person at the wheel: what they mean now."""
+"""Decide on messages, frames and take-overs.
+
+A frame is a suspended topic: when a message needs an answer in the middle of the work, the
+run pushes a frame with its goal and its open calls, answers, and resumes the frame. Only the
+top of the stack can be resumed or dropped.
+
+After a take-over, a person writes and calls tools in the agent's place until the hand-back.
+"""
 
 from midrun.core import journaled_text
 from midrun.core.controls import DropFrame, HandBack, ResumeFrame, Say, TakeOver, UseTool, Write
@@ -26,9 +33,11 @@ from midrun.core.values import Phase
 
 
 def say(state: State, control: Say, now: Micros) -> Verdict:
-    """Acknowledge at once; the message is taken up when its turn comes."""
+    """Receive a message and acknowledge it; the agent gets it at a boundary."""
     if not control.text.strip():
         return Refused(reason="empty_text")
+    # A "later" message never pushes a frame, so a full stack does not delay it. A time in the
+    # past means now.
     full = len(state.frames) >= state.started.frame_depth and control.urgency != "later"
     due = control.due if control.due is not None and control.due > now else None
     received = MessageReceived(
@@ -45,7 +54,7 @@ def say(state: State, control: Say, now: Micros) -> Verdict:
 
 
 def resume_frame(state: State, control: ResumeFrame, now: Micros) -> Verdict:
-    """Go back to the held thought, whether or not the question in between is answered."""
+    """Resume the frame on top, whether or not the message in between is answered."""
     if (problem := _off_top(state, control.frame)) is not None:
         return problem
     back = way_back(state, now)
@@ -54,7 +63,7 @@ def resume_frame(state: State, control: ResumeFrame, now: Micros) -> Verdict:
 
 
 def drop_frame(state: State, control: DropFrame, _: Micros) -> Verdict:
-    """Give the held thought up, and the calls and asks that waited with it."""
+    """Abandon the frame on top; close the asks and calls suspended with it."""
     if (problem := _off_top(state, control.frame)) is not None:
         return problem
     frame = state.frames[-1]
@@ -69,6 +78,8 @@ def drop_frame(state: State, control: DropFrame, _: Micros) -> Verdict:
             frame=frame.id, why="dropped", words=journaled_text.dropped(frame), **asked(control)
         ),
         *(AskClosed(ask=ask.id, why="superseded", **by(control)) for ask in asks),
+        # Closing an ask also seals its call, except for "unsure" asks: such a call stays
+        # unknown when its ask closes, so it is sealed here.
         *(
             journaled_text.seal(state.calls[n - 1], "its line of thought was dropped")
             for n in parked
@@ -87,9 +98,14 @@ def _off_top(state: State, frame: FrameId) -> Refused | None:
 
 
 def take_over(state: State, control: TakeOver, _: Micros) -> Verdict:
-    """Put a person at the wheel; the run is theirs once nothing is in flight."""
+    """Let a person act in the agent's place once nothing is in flight.
+
+    Only an operator may take over from a person who has taken over already.
+    """
     if state.wheel and control.by.role != "operator":
         return Refused(reason="taken_over", by=state.wheel)
+    # As with a pause: a run that a worker drives has to stop first. In the other phases no
+    # worker has the run, so the pause is recorded at once.
     taken = TakenOver(**asked(control))
     request = PauseRequested(why="taken_over", **by(control))
     match state.phase:
@@ -102,7 +118,7 @@ def take_over(state: State, control: TakeOver, _: Micros) -> Verdict:
 
 
 def write(state: State, control: Write, _: Micros) -> Verdict:
-    """Speak as the assistant, under one's own name."""
+    """Add a message of the assistant that the person who took over wrote."""
     if state.wheel != control.by.name:
         return Refused(reason="not_taken_over", by=state.wheel)
     if not control.text.strip():
@@ -111,15 +127,17 @@ def write(state: State, control: Write, _: Micros) -> Verdict:
 
 
 def use_tool(state: State, control: UseTool, _: Micros) -> Verdict:
-    """Make one of the agent's calls by hand; a driver makes it and returns the run."""
+    """Request one tool call by hand; a worker makes it, then the run pauses again."""
     if state.wheel != control.by.name:
         return Refused(reason="not_taken_over", by=state.wheel)
+    # A paused run has no worker. `RunWoken` queues it for the one call; the scheduler makes
+    # only calls of the person while `operator_name` is set, and then settles in a pause.
     used = ToolUsed(tool=control.use.tool, **asked(control))
     return accept(used, CallProposed(use=control.use), RunWoken(why="tool"))
 
 
 def hand_back(state: State, control: HandBack, _: Micros) -> Verdict:
-    """Return the run to its agent; an operator may do it in the person's place."""
+    """Return the run to its agent; an operator may do so for the person."""
     if state.wheel != control.by.name and not (state.wheel and control.by.role == "operator"):
         return Refused(reason="not_taken_over", by=state.wheel)
     plus = journaled_text.line(control.instruction)

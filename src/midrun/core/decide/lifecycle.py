@@ -1,4 +1,9 @@
-"""Boundaries and ends: what is found when nothing is in flight, and what time brings."""
+"""Decide on boundaries, ends and timers.
+
+`cross_boundary` appends the entries that are due at a step boundary. `settle_phase` enters
+the phase that follows when nothing is left to do. `wake` handles timers: expired asks,
+scheduled messages, pauses with a time limit, and the cap on time.
+"""
 
 from midrun.core.decide.shared import parking, waking
 from midrun.core.decision import Already, Refused, Rulings, Verdict, accept
@@ -44,13 +49,15 @@ CLOCK = "system:clock"
 
 
 def advanced(state: State, _: Advanced, now: Micros) -> Verdict:
-    """Take up what waits at the boundary."""
+    """Append the entries that are due at this boundary."""
     entries = crossing(state, now)
     return accept(*entries) if entries else Already(name="nothing_due", seq=state.seq)
 
 
 def settled(state: State, _: Settled, __: Micros) -> Verdict:
-    """Enter the phase that the run has come to, if it has."""
+    """Enter the next phase when nothing is left to do in this one."""
+    # The worker decides to settle from its own copy of the state. Plan again here, so that a
+    # control that came in between refuses the input.
     if Settle() not in plan(state):
         return Refused(reason="in_flight" if state.in_flight else "not_settled")
     if state.phase is Phase.CANCELLING:
@@ -61,15 +68,17 @@ def settled(state: State, _: Settled, __: Micros) -> Verdict:
         return accept(error)
     if state.wheel:
         return accept(RunPaused(why="taken_over"))
+    # Nothing can start, but calls or asks are open: all of them wait for a person.
     if state.open or state.open_asks:
         return accept(RunWaiting())
+    # A message that is scheduled for later can no longer reach the agent. Return its text.
     late = (MessageClosed(message=p.seq, why="returned", text=p.text) for p in state.pending)
     output = state.answer if state.main is None else state.main
     return accept(*late, RunCompleted(output=output or ""))
 
 
 def _paused(state: State) -> tuple[Entry, ...]:
-    """Pause; a redirect that came after the pause was asked for goes on from there."""
+    """Pause the run; wake it at once if a redirect came after the pause request."""
     hold = state.hold or Hold()
     paused: tuple[Entry, ...] = (RunPaused(why=hold.why),)
     if hold.why == "user" and any(p.seq > hold.seq for p in state.redirects):
@@ -78,13 +87,13 @@ def _paused(state: State) -> tuple[Entry, ...]:
 
 
 def cancelled(state: State) -> tuple[Entry, ...]:
-    """End a cancelled run: every call it had in mind is answered, its partial work kept."""
+    """End a cancelled run: seal its open calls, keep its partial answer."""
     sealed = (seal(state.calls[n - 1], "the run was cancelled") for n in state.open)
     return (*sealed, RunCancelled(residue=state.residue, partial=_partial(state)))
 
 
 def _partial(state: State) -> str:
-    if state.ended:  # it had come to its end before, and said what it said
+    if state.ended:  # the run ended before; this cancel only undoes, so the output stays
         return state.output
     return state.answer if state.answer is not None else _last_words(state)
 
@@ -98,21 +107,21 @@ def _last_words(state: State) -> str:
 
 
 def fail(state: State, evidence: Fail, _: Micros) -> Verdict:
-    """Leave the run at its last boundary, resumable."""
+    """Fail the run at its last boundary; it can be resumed from there."""
     if state.in_flight or state.cleaning:
         return Refused(reason="in_flight")
     return accept(RunFailed(error=evidence.error, code=evidence.code))
 
 
 def stand_down(state: State, evidence: StandDown, _: Micros) -> Verdict:
-    """Give the lease back; the run goes on wherever a driver takes it next."""
+    """Give the lease back; any worker may take the run next."""
     if state.in_flight or state.cleaning:
         return Refused(reason="in_flight")
     return accept(StoodDown(why=evidence.why))
 
 
 def finish(state: State, evidence: Finish, _: Micros) -> Verdict:
-    """Take the output of a hosted agent; the run ends when nothing else is open."""
+    """Record the output of a hosted agent; the run completes when nothing is open."""
     if state.ended:
         return Refused(reason="already_ended", seq=state.since)
     if state.in_flight or state.open:
@@ -123,19 +132,19 @@ def finish(state: State, evidence: Finish, _: Micros) -> Verdict:
 
 
 def give_verdict(_: State, evidence: GiveVerdict, __: Micros) -> Verdict:
-    """Record what a custom condition said."""
+    """Record the verdict of a custom stop condition."""
     return accept(VerdictGiven(name=evidence.name, met=evidence.met))
 
 
 def wake(state: State, _: Wake, now: Micros) -> Verdict:
-    """Do what is due: expire asks, deliver notes, let go of a held pause, mind the time cap."""
+    """Apply timers that are due: asks, scheduled messages, timed pauses, the time cap."""
     entries: tuple[Entry, ...] = (
         *(
             AskClosed(ask=ask.id, why="expired", by=CLOCK)
             for n in state.open_asks
             if (ask := state.asks[n - 1]).expires is not None
             and ask.expires <= now
-            and ask.ask_kind != "child"  # that expires on the child, which hears of it
+            and ask.ask_kind != "child"  # expires in the child run, which closes this one
         ),
         *(
             MessageDue(message=p.seq, by=CLOCK)
@@ -143,9 +152,13 @@ def wake(state: State, _: Wake, now: Micros) -> Verdict:
             if p.due is not None and p.due <= now
         ),
     )
+    # The time limit of a pause is checked on the state after the entries above, because a
+    # wake-up may have ended the pause already.
     entries = waking(state, entries, "time")
     entries += _let_go(apply(state, entries), now)
     limit = deadline(state.stop)
+    # `worked_micros` is as of the newest entry. Add the time since then if a worker holds the
+    # lease; otherwise the run does no work.
     worked = state.worked + (now - state.at if state.leased else 0)
     if state.phase is Phase.RUNNING and state.leased and limit and worked >= limit:
         entries += (CapReached(stop=f"{limit / 1e6:g} s of work", cap="time"),)

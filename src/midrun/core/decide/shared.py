@@ -1,4 +1,4 @@
-"""What rulings share: who asked, and whether a waiting run has something to do again."""
+"""Helpers of the handlers: actor fields, and wake-ups of waiting runs."""
 
 from hashlib import sha256
 from typing import TypedDict
@@ -15,7 +15,7 @@ from midrun.core.values import Phase
 
 
 class By(TypedDict):
-    """The fields of an entry that only follows from a control."""
+    """The actor fields of an entry that follows from a control."""
 
     by: str
     role: str
@@ -45,20 +45,24 @@ def by(control: Control) -> By:
 
 
 def digest(control: Control) -> str:
-    """Return what tells one request from another under the same id."""
+    """Return a digest of the control's content, to detect a reused request id."""
+    # `seen` is left out: a client that retries a request may have seen a newer revision.
     plain = replace(control, request="", seen=None)
     return sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]
 
 
 def waking(state: State, entries: tuple[Entry, ...], why: str) -> tuple[Entry, ...]:
-    """Add the wake-up that `entries` mean for a run that waits, if they mean one."""
+    """Append `RunWoken` if `entries` give a waiting run something to do."""
     if state.phase is Phase.WAITING and can_go_on(apply(state, entries)):
         return (*entries, RunWoken(why=why))
     return entries
 
 
 def parking(state: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """Add that the run waits again, if `entries` made it drivable with nothing to drive."""
+    """Append `RunWaiting` if `entries` queue the run but a worker could do nothing.
+
+    Without this, a worker would take the run, find only open asks, and let it go again.
+    """
     after = apply(state, entries)
     if after.phase is Phase.QUEUED and not can_go_on(after):
         return (*entries, RunWaiting())
@@ -66,11 +70,17 @@ def parking(state: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
 
 
 def can_go_on(state: State) -> bool:
-    """Tell whether a driver would find something to do in a run that has open asks."""
+    """Tell whether a worker would find something to do although asks are open.
+
+    This mirrors the scheduler: a redirect, a child run to end, a call that does not wait for a
+    person, a message that can be taken now, or the next model call.
+    """
     if state.redirects or not state.open_asks or left_behind(state) is not None:
         return True
     if any(not state.waits(state.calls[n - 1]) for n in state.open):
         return True
+    # The same rules as for messages in `step_boundary`: with an answer a message is taken
+    # without a frame; without one it needs room on the stack.
     room = len(state.frames) < state.started.frame_depth
     at_hand = state.answer is not None and not state.open
     takeable = (

@@ -1,4 +1,20 @@
-"""`evolve` and `fold`: from entries to state. Pure, and the same cost at every length."""
+"""Compute the state of a run from its journal entries.
+
+`evolve(state, entry, at)` returns the state after one entry; `fold` applies it to a whole
+journal. Both are pure. A worker that replays a journal therefore gets exactly the state that
+the previous worker had.
+
+`evolve` first does the work that is common to all entries: it checks with
+`transitions.ENTRY_TABLE` that the entry may follow the current phase, and updates seq, time,
+phase and request ids. Then it calls the fold function of the entry's type. The fold functions
+are named after their entry (`call_started` for `CallStarted`) and grouped by topic:
+`lifecycle`, `controls`, `calls`, `undo`, `asks`, `conversation`.
+
+Invariants: a fold function never refuses an entry because of a rule (`decide` did that before
+the append), so old journals stay readable. It raises `JournalCorrupt` only for an entry that
+refers to a call, ask or frame that does not exist. The cost of one entry does not grow with
+the number of calls and messages.
+"""
 
 from collections.abc import Iterable
 from typing import Final
@@ -34,19 +50,21 @@ ARMS: Final[Arms] = {
 
 
 FULFILMENTS: Final = frozenset({LeaseTaken, RunPaused, RunCancelled})
-"""Entries that only carry out a wish: whoever comes too late still learns whose it was."""
+"""Entries that complete an earlier request. They do not change `phase_since` and `phase_by`:
+a refusal such as `is_cancelled` names the actor who requested the cancel."""
 
 
 def evolve(state: State, entry: Entry, at: Micros) -> State:
     """Return the state after `entry`, which the store stamped with `at`.
 
     Raises:
-        JournalCorrupt: `entry` cannot follow the state's phase.
+        JournalCorrupt: `entry` may not follow the state's phase.
     """
     kind = type(entry)
     seq = Seq(state.seq + 1)
     phase = _following(state, kind, seq)
-    # A gap in which nobody drove the run is not work, whoever still held the lease.
+    # Time counts as work only while a worker holds the lease. `LeaseTaken` on a leased run
+    # means that the previous worker died: the gap before it is not work either.
     idle = not state.leased or kind is LeaseTaken
     now = max(state.at, at)
     worked = state.worked if idle else state.worked + now - state.at
@@ -61,6 +79,7 @@ def evolve(state: State, entry: Entry, at: Micros) -> State:
 
 
 def _following(state: State, kind: type[Entry], seq: Seq) -> Phase:
+    # The table cannot express that `RunStarted` comes first and only once.
     phase = FOLLOWS[kind].get(state.phase)
     first = state.spec is None
     if phase is None or first != (kind is RunStarted):
@@ -68,13 +87,16 @@ def _following(state: State, kind: type[Entry], seq: Seq) -> Phase:
         raise JournalCorrupt(state.run, seq, f"{kind.__name__} cannot follow {where}")
     if kind is RunLifted:
         then = state.then or Phase.QUEUED
-        # A driver that has not let go yet still has the run's calls in its hands.
+        # The worker may not have released its lease yet, and may still have calls in flight.
+        # Then the run is running again, not queued.
         return Phase.RUNNING if then is Phase.QUEUED and state.leased else then
     return phase
 
 
 def _heard(state: State, entry: Asked) -> State:
-    """Remember that something was asked for, and what its request id was told."""
+    """Record the seq of the request and the outcome for its request id."""
+    # A note about a refused request or a no-op changes nothing, so it does not count as a
+    # control that the start of a call must have seen.
     if not isinstance(entry, RequestNoted):
         state = replace(state, controls=state.seq)
     if not entry.request:
@@ -91,10 +113,10 @@ def _heard(state: State, entry: Asked) -> State:
 
 
 def fold(run: RunId, records: Iterable[Record], state: State | None = None) -> State:
-    """Return what a journal means, from its beginning or on top of `state`.
+    """Return the state after `records`, from the beginning or from `state`.
 
     Raises:
-        JournalCorrupt: an entry cannot stand where it stands, or the numbers have a gap.
+        JournalCorrupt: an entry may not follow the one before it, or a seq is missing.
     """
     state = State(run=run) if state is None else state
     for record in records:
@@ -105,7 +127,7 @@ def fold(run: RunId, records: Iterable[Record], state: State | None = None) -> S
 
 
 def apply(state: State, entries: Iterable[Entry], at: Micros | None = None) -> State:
-    """Return the state after `entries`, stamped with one time as one append would be."""
+    """Return the state after `entries`, all stamped with the same time."""
     for entry in entries:
         state = evolve(state, entry, state.at if at is None else at)
     return state

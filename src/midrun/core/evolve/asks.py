@@ -1,4 +1,9 @@
-"""What asks mean for the state: a parked call, and what a decision makes of it."""
+"""Fold asks: a call that waits for a person, and the effect of the decision.
+
+While its ask is open, a call is in stage `ASKING` and not in flight. The decision makes it
+done (an answer), proposed again (an approval, a continuation), or sealed (a decline). A call
+with an "unsure" ask stays `UNKNOWN` until `CallSettled` follows.
+"""
 
 from typing import cast
 
@@ -20,7 +25,7 @@ BECAUSE = {
 
 
 def ask_opened(state: State, entry: AskOpened) -> State:
-    """A call waits for a person; unless it is queued, so does its step."""
+    """Park the call on the ask; a non-blocking ask does not hold up the step."""
     excluded = entry.excluded
     if entry.four_eyes:
         for name in call_of(state, entry.call).steered_by:
@@ -50,8 +55,9 @@ def ask_opened(state: State, entry: AskOpened) -> State:
     )
     call = call_of(state, ask.call)
     if entry.ask_kind == "unsure":
-        return state  # it stays unknown while somebody is asked
-    # Whatever an attempt did before is not forgotten because somebody is asked again.
+        return state  # the call stays unknown while the ask is open
+    # The stage is overwritten below. Keep the facts that it implies: an attempt that asked
+    # from inside the tool, or was aborted, may have had an effect.
     entered = call.entered or call.stage is Stage.STARTED
     maybe = call.maybe or call.stage is Stage.ABORTED
     call = replace(
@@ -61,7 +67,8 @@ def ask_opened(state: State, entry: AskOpened) -> State:
         shelved=not entry.blocking,
         entered=entered,
         maybe=maybe,
-        # A call that goes on after its question is the call that a person approved.
+        # With a continuation the same approved call goes on after the answer. Otherwise a
+        # new attempt needs a new approval.
         approval=None if entry.continuation is None else call.approval,
     )
     if call.shelved:
@@ -70,13 +77,14 @@ def ask_opened(state: State, entry: AskOpened) -> State:
 
 
 def ask_answered(state: State, entry: AskAnswered) -> State:
-    """The first decision counts; it is the call's result, its approval, or its end."""
+    """Close the ask; apply the decision to its call."""
     ask = _ask_of(state, entry.ask)
     role = cast("Role", entry.role or "user")
     state = _closed(state, replace(ask, role=role), "answered", entry.by, entry.decision)
     call = call_of(state, ask.call)
     if ask.kind != "unsure" and (entry.decision.value is not None or entry.decision.reason):
-        # An answer, edited arguments, or the reason of a no: the agent is given these words.
+        # The agent reads an answer, edited arguments or the reason of a decline. So this actor
+        # steers the run, and four eyes exclude them from later approvals.
         state = replace(state, steered_by=with_name(state.steered_by, entry.by))
     match ask.ask_kind:
         case "question" if ask.continuation is not None:
@@ -99,11 +107,11 @@ def ask_answered(state: State, entry: AskAnswered) -> State:
         case "child":
             return state.with_call(replace(call, stage=Stage.PROPOSED))
         case "unsure":
-            return state  # `CallSettled` follows and says what is known now
+            return state  # `CallSettled` follows in the same append
 
 
 def _approved(state: State, call: Call, ask: Ask, entry: AskAnswered) -> State:
-    """Give the call its approval; under four eyes an edit is a new proposal instead."""
+    """Approve the call with its final arguments; an edit under four eyes only proposes."""
     value = entry.decision.value
     args = call.use.args if value is None else value
     approval = Approval(ask=ask.id, args_hash=args_hash(args))
@@ -112,18 +120,19 @@ def _approved(state: State, call: Call, ask: Ask, entry: AskAnswered) -> State:
     )
     if is_edit_under_four_eyes(ask, entry.decision):
         call = replace(call, approval=None, steered_by=with_name(call.steered_by, entry.by))
+    # A deferred call left the open calls when its ask was opened. It has to start now.
     opened = (*state.open, call.number) if call.shelved else state.open
     return replace(state.with_call(call), open=opened)
 
 
 def is_edit_under_four_eyes(ask: Ask, decision: Decision) -> bool:
-    """Tell whether `decision` changes arguments that another person has to approve then."""
+    """Tell whether `decision` edits arguments that another person must then approve."""
     edited = decision.value is not None and args_hash(decision.value) != ask.args_hash
     return ask.four_eyes and ask.ask_kind == "approval" and edited
 
 
 def ask_closed(state: State, entry: AskClosed) -> State:
-    """Nobody decides this any more."""
+    """Close the ask without a decision; seal its call unless it goes on elsewhere."""
     ask = _ask_of(state, entry.ask)
     state = _closed(state, ask, entry.why, entry.by, None)
     call = call_of(state, ask.call)

@@ -1,4 +1,13 @@
-"""What calls mean for the state: attempts, outcomes, money, and what may have happened."""
+"""Fold calls: attempts, outcomes, spend, and doubts about effects.
+
+A call keeps its number and its key over all attempts. Each attempt ends as done, failed,
+aborted (stopped within its grace; it may have had an effect) or unknown (its worker died, or
+it did not stop). `may_have_happened` records the doubt: it is set by an unknown end, or by
+another attempt after an aborted one, and cleared only by evidence.
+
+The spend of an attempt is reserved when it starts and replaced by the actual spend when it
+ends, so that calls in flight together cannot exceed a cap.
+"""
 
 from hashlib import sha256
 
@@ -29,17 +38,19 @@ from midrun.errors import JournalCorrupt
 
 
 def args_hash(args: Json) -> str:
-    """Return what an approval is bound to: the arguments, byte for byte."""
+    """Hash the arguments; an approval is valid only for the same hash."""
     return sha256(msgspec.json.encode(args, order="sorted")).hexdigest()[:32]
 
 
 def call_proposed(state: State, entry: CallProposed) -> State:
-    """Somebody wants a call made."""
+    """Add one call wanted by a hosted agent, or by a person who took over."""
     calls, opened = _proposed(state, (entry.use,), by_hand=bool(state.wheel))
     after = replace(state, calls=calls, open=opened)
     if not state.wheel:
         return after
-    made = call_id(len(calls))  # a person made it as the assistant: the agent will know
+    # The person acts as the assistant, so the call becomes part of the conversation that the
+    # agent reads after the hand-back.
+    made = call_id(len(calls))
     return after.saying(
         Message(role="assistant", text="", by=state.wheel, kind="person", calls=(made,))
     )
@@ -48,7 +59,7 @@ def call_proposed(state: State, entry: CallProposed) -> State:
 def _proposed(
     state: State, uses: tuple[Use, ...], *, by_hand: bool = False
 ) -> tuple[Vector[Call], tuple[int, ...]]:
-    """Number the calls that are wanted; one that cannot be made is answered at once."""
+    """Add the wanted calls; seal at once those with an unknown tool or bad arguments."""
     calls, opened = state.calls, state.open
     for use in uses:
         number = len(calls) + 1
@@ -69,8 +80,9 @@ def _proposed(
 
 
 def call_started(state: State, entry: CallStarted) -> State:
-    """The call is in flight; what it may cost is set aside."""
+    """Put the call in flight and reserve its spend."""
     number = number_of(entry.call)
+    # A tool call was proposed before. A model call comes into being with its start.
     new = number == len(state.calls) + 1
     call = (
         Call(number=number, call_kind=entry.call_kind, step=state.meter.steps + 1)
@@ -79,7 +91,8 @@ def call_started(state: State, entry: CallStarted) -> State:
     )
     call = replace(
         call,
-        # An earlier attempt that was stopped may have happened, however this one ends.
+        # The stage of the previous attempt is overwritten here. An aborted attempt may have
+        # had an effect, whatever the outcome of this one.
         maybe=call.maybe or call.stage is Stage.ABORTED,
         purpose=entry.purpose,
         stage=Stage.STARTED,
@@ -94,6 +107,7 @@ def call_started(state: State, entry: CallStarted) -> State:
         stopped_by="",
     )
     effects = state.effects
+    # Recorded at the start, not at the end: a crash in between must not lose the cleanup.
     if call.attempt == 1 and call.lasting:
         effects = effects.append(number)
     return replace(
@@ -109,12 +123,16 @@ def call_started(state: State, entry: CallStarted) -> State:
 
 def _metered(meter: Meter, call: Call, told: int) -> Meter:
     reserved = meter.reserved.plus(call.reserved)
+    # The tokens of suspended frames are counted for every attempt, because each attempt sends
+    # the prompt again.
     if call.call_kind == "model" and told:
         meter = replace(meter, held=meter.held + told)
+    # A retry reserves spend again, but counts neither as a step nor as a tool call.
     if call.attempt > 1:
         return replace(meter, reserved=reserved)
     if call.call_kind == "model":
-        # A new step: custom conditions speak anew before the next one.
+        # Custom conditions are evaluated once per step. Drop their verdicts, so that they are
+        # evaluated again before the next step.
         steps = meter.steps + (call.purpose == "step")
         return replace(meter, reserved=reserved, steps=steps, verdicts={})
     print_ = f"{call.use.tool} {args_hash(call.use.args)}"
@@ -123,7 +141,7 @@ def _metered(meter: Meter, call: Call, told: int) -> Meter:
 
 
 def call_done(state: State, entry: CallDone) -> State:
-    """The call has its result, and will never be made again."""
+    """Store the result; the call is never made again."""
     call = replace(
         call_of(state, entry.call),
         stage=Stage.DONE,
@@ -140,7 +158,7 @@ def call_done(state: State, entry: CallDone) -> State:
 
 
 def _replied(state: State, call: Call, reply: Reply) -> State:
-    """The model spoke: what it wants made is proposed; without a wish it is its answer."""
+    """Add the reply to the conversation; propose its calls, or take it as the answer."""
     calls, opened = _proposed(state, reply.uses)
     first = len(state.calls) + 1
     text, prefix = _prefixed(state, call, reply.text)
@@ -165,15 +183,18 @@ def _replied(state: State, call: Call, reply: Reply) -> State:
 
 
 def call_failed(state: State, entry: CallFailed) -> State:
-    """A tool's error goes to the model; a model's is retried, or fails the run.
+    """Record the error of a call; retry it, pass it to the model, or fail the run.
 
-    A tool that cannot be imported fails the run, too: the model cannot mend the program.
+    A transient error of a model call is retried, any other one fails the run. The model gets
+    the error of a tool. A tool that cannot be imported also fails the run, because the model
+    cannot repair the program.
     """
     call = call_of(state, entry.call)
     thinking = call.call_kind == "model"
     retried = thinking and entry.transient and call.attempt < state.started.model_attempts
     fails = entry.code == NOT_IMPORTABLE or (thinking and not retried)
-    if fails and not state.wheel:  # at the wheel, a person goes on
+    # After a take-over the person sees the error and decides; the run does not fail.
+    if fails and not state.wheel:
         state = replace(state, error=RunFailed(error=entry.error, code=entry.code))
     call = replace(
         call, stage=Stage.FAILED, error=entry.error, again=retried, retry_at=entry.retry_at
@@ -183,8 +204,10 @@ def call_failed(state: State, entry: CallFailed) -> State:
 
 
 def call_aborted(state: State, entry: CallAborted) -> State:
-    """Stopped midway. Made again only where that is safe and nobody changed the course."""
+    """Record a stopped attempt; retry it if that is safe and no redirect is pending."""
     call = call_of(state, entry.call)
+    # A model call is not retried as such: after the pause the scheduler starts a new step.
+    # A call with saved progress continues from there, so it is safe to start again.
     safe = call.call_kind != "model" and (call.harmless or call.progress is not None)
     again = safe and not entry.final and not any(p.when == "now" for p in state.redirects)
     by = "" if entry.final else _stopper(state, call)
@@ -193,10 +216,11 @@ def call_aborted(state: State, entry: CallAborted) -> State:
 
 
 def _stopper(state: State, call: Call) -> str:
-    """Return what `call` is stopped by, if it goes by what was asked before any cancel."""
+    """Return the reason of the stop: a pause, a redirect, a halt, or ""."""
     hold = state.hold
     if state.phase is Phase.PAUSING and hold is not None:
-        # A pause that is not sharp lets a tool finish, unless it saves how far it is.
+        # A pause without `now` lets a tool finish, unless the tool saves its progress. So an
+        # abort of any other tool has another cause.
         return "a pause" if hold.now or call.progress is not None else ""
     if state.phase is Phase.RUNNING and any(p.when == "now" for p in state.redirects):
         return "a redirect"
@@ -204,7 +228,7 @@ def _stopper(state: State, call: Call) -> str:
 
 
 def _cut_short(state: State, call: Call, text: str, thinking: str = "") -> State:
-    """Keep what a model had said so far, marked as interrupted: it can go on from there."""
+    """Keep the partial text of a model call as an interrupted message."""
     if call.call_kind != "model" or call.purpose != "step" or not (text or thinking):
         return state
     text, prefix = _prefixed(state, call, text)
@@ -213,9 +237,10 @@ def _cut_short(state: State, call: Call, text: str, thinking: str = "") -> State
 
 
 def _prefixed(state: State, call: Call, text: str) -> tuple[str, str]:
-    """Return what the agent says, after what the runtime says before it; and what is left.
+    """Return the reply with the pending prefix, and the prefix that is still pending.
 
-    "Back to …" is not said by a reply that had been begun before it went back.
+    The prefix announces a resumed frame ("Back to …"). A reply whose call started before the
+    frame was resumed does not get the prefix.
     """
     if not state.prefix or call.seen < state.prefixed:
         return text, state.prefix
@@ -223,9 +248,15 @@ def _prefixed(state: State, call: Call, text: str) -> tuple[str, str]:
 
 
 def call_unknown(state: State, entry: CallUnknown) -> State:
-    """Nobody knows. The reservation is kept, and so is the doubt."""
+    """Record an unknown outcome; the reserved spend stays reserved.
+
+    The provider may bill the lost attempt, so its reservation counts against the caps for the
+    rest of the run.
+    """
     call = call_of(state, entry.call)
-    orphan = call.started < state.taken  # its driver died, or was silent for too long
+    # The call was started under an older lease: its worker died, or was silent for longer
+    # than its lease. A call that is merely unresponsive does not count as a death.
+    orphan = call.started < state.taken
     call = replace(
         call,
         stage=Stage.UNKNOWN,
@@ -239,7 +270,7 @@ def call_unknown(state: State, entry: CallUnknown) -> State:
 
 
 def call_settled(state: State, entry: CallSettled) -> State:
-    """Evidence about an unknown call."""
+    """Settle an unknown call: it happened, it did not, or it stays unknown for good."""
     call = call_of(state, entry.call)
     if entry.happened:
         call = replace(
@@ -254,8 +285,9 @@ def call_settled(state: State, entry: CallSettled) -> State:
 
 
 def call_sealed(state: State, entry: CallSealed) -> State:
-    """The call will not be made, or not again."""
+    """Close a call that will not be made, or not again."""
     call = call_of(state, entry.call)
+    # A call that was attempted keeps its stage: undo and report depend on it.
     made = call.stage in {Stage.ABORTED, Stage.UNKNOWN, Stage.FAILED}
     stage = call.stage if made else Stage.SEALED
     call = replace(call, stage=stage, again=False, error=entry.why)
@@ -263,14 +295,14 @@ def call_sealed(state: State, entry: CallSealed) -> State:
 
 
 def progress_saved(state: State, entry: ProgressSaved) -> State:
-    """A long call remembers how far it is; further than before, it kills nobody."""
+    """Store the progress; new progress resets the count of workers that died."""
     call = call_of(state, entry.call)
     deaths = call.deaths if entry.progress == call.progress else 0
     return state.with_call(replace(call, progress=entry.progress, deaths=deaths))
 
 
 def late_result(state: State, entry: LateResult) -> State:
-    """Late evidence settles its own attempt if nothing was made since; else a doubt stays."""
+    """Settle the call with a late result if its attempt is still the last one."""
     call = replace(call_of(state, entry.call), late=entry.attempt)
     if settles(state, call, entry.attempt):
         call = replace(
@@ -282,15 +314,18 @@ def late_result(state: State, entry: LateResult) -> State:
             result=entry.result,
         )
         return out_of_the_way(state.with_call(call), call)
-    # It happened, and somebody made it again, or ended the run: that is not forgotten.
+    # The attempt did happen, but another attempt was made since, or the call was closed. Its
+    # effect may exist besides the effect of the later attempt: keep the doubt.
     happened = call.stage is not Stage.DONE and state.phase not in TERMINAL
     return state.with_call(replace(call, maybe=call.maybe or happened))
 
 
 def settles(state: State, call: Call, attempt: int) -> bool:
-    """Tell whether a late result of `attempt` says what nobody knew, or knew wrongly.
+    """Tell whether a late result of `attempt` settles `call`.
 
-    A model's late reply does not: what it said is gone with its stream.
+    It does if the outcome is unknown, or if a check wrongly said that the call did not happen
+    (then the call is proposed again). The late reply of a model does not count: its text was
+    lost with its stream. Nor does a result after the undo was tried.
     """
     return (
         state.phase not in TERMINAL
@@ -302,10 +337,10 @@ def settles(state: State, call: Call, attempt: int) -> bool:
 
 
 def call_of(state: State, call: str) -> Call:
-    """Return the call that an entry speaks of.
+    """Return the call that an entry refers to.
 
     Raises:
-        JournalCorrupt: there is none of that id.
+        JournalCorrupt: there is no call with this id.
     """
     found = state.call(call)
     if found is None:
@@ -314,10 +349,10 @@ def call_of(state: State, call: str) -> Call:
 
 
 def _closed(state: State, call: Call, spent: Spend | None) -> State:
-    """Take the call out of flight and turn its reservation into what it cost.
+    """Take the call out of flight; replace its reservation by its actual spend.
 
-    A call that was stopped reports nothing, but may well be billed: then it counts as having
-    cost what was set aside.
+    A call that was stopped reports no spend (`spent` is None), but the provider may bill it.
+    Then the whole reservation counts as spent.
     """
     meter = state.meter
     if spent is not None or call.reserved is not NOTHING:
@@ -326,6 +361,7 @@ def _closed(state: State, call: Call, spent: Spend | None) -> State:
             spent=meter.spent.plus(call.reserved if spent is None else spent),
             reserved=meter.reserved.minus(call.reserved),
         )
+    # `is_open` depends on the new stage: a failed call that is retried stays in the open calls.
     call = replace(call, closed=state.seq, reserved=NOTHING)
     state = replace(
         state,
@@ -342,7 +378,11 @@ def _without(numbers: tuple[int, ...], number: int) -> tuple[int, ...]:
 
 
 def out_of_the_way(state: State, call: Call) -> State:
-    """Forget a closed call where calls wait; a shelved one reports to the agent."""
+    """Remove a closed call from the open calls; report a deferred one to the agent.
+
+    The agent went on without the outcome of a deferred call. It gets the outcome as a message,
+    and an answer that it gave without knowing the outcome no longer counts.
+    """
     if call.unclosed:
         return state
     state = replace(state, open=_without(state.open, call.number))

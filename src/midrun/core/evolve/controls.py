@@ -1,4 +1,8 @@
-"""What steering a run means for its state."""
+"""Fold controls: pause, resume, caps, redirect, cancel, halt.
+
+`State.pause` is the requested or active pause, `State.pending` holds redirects and messages
+that wait for a boundary, and `State.cancel_request` is the cancel request.
+"""
 
 from msgspec.structs import replace
 
@@ -31,11 +35,12 @@ from midrun.errors import JournalCorrupt
 
 
 def pause_requested(state: State, entry: PauseRequested) -> State:
-    """A pause pends. A second one may make it sharper, never weaker."""
+    """Set the requested pause; a second request never turns `now` off."""
     before = state.hold or Hold()
     hold = Hold(
         why=entry.why,
         now=entry.now or before.now,
+        # A pause at a cap stays one: the run may not resume until that cap is raised.
         cap=before.cap if entry.why == "cap" else "",
         until=entry.until,
         seq=state.seq,
@@ -45,33 +50,40 @@ def pause_requested(state: State, entry: PauseRequested) -> State:
 
 
 def pause_withdrawn(state: State, _: PauseWithdrawn) -> State:
-    """The run goes on as if nobody had asked."""
+    """Drop the requested pause; the run goes on."""
     return replace(state, hold=None, meter=_afresh(state.meter))
 
 
 def run_paused(state: State, entry: RunPaused) -> State:
-    """The run leaves memory."""
+    """Release the lease; the run is paused."""
     hold = state.hold or Hold(seq=state.seq)
     return replace(state, leased=False, hold=replace(hold, why=entry.why))
 
 
 def run_resumed(state: State, entry: RunResumed) -> State:
-    """The run may go on. An instruction waits for the boundary, as a redirect does."""
+    """End the pause or the failure; queue an instruction as a redirect."""
     state = forgiven(replace(state, hold=None, error=None, meter=_afresh(state.meter)))
     if not entry.instruction:
         return state
+    # From here on an instruction and a redirect are the same. `redirected_at` marks the model
+    # calls that started before this entry as outdated.
     waiting = Pending(seq=state.seq, kind="redirect", text=entry.instruction, by=entry.by)
     return _without_approvals(replace(state, pending=(*state.pending, waiting), cut=state.seq))
 
 
 def _afresh(meter: Meter) -> Meter:
-    """Forget what conditions without a bound look at: they would only be met again by it."""
-    spoken = dict.fromkeys(meter.verdicts, False)  # for this boundary; the next step asks anew
+    """Clear the inputs of stop conditions that have no cap to raise.
+
+    Such a condition (a text mention, repeated calls, a custom function) would be met again by
+    the same input, and the run would pause again at once. The verdicts are set to False for
+    this boundary; the next step evaluates the functions again.
+    """
+    spoken = dict.fromkeys(meter.verdicts, False)
     return replace(meter, text="", trail=(), verdicts=spoken)
 
 
 def cap_raised(state: State, entry: CapRaised) -> State:
-    """The bounds have moved; a pause at one of them is an ordinary pause from now on."""
+    """Raise the caps; a pause at one of them becomes an ordinary pause."""
     hold = state.hold
     if hold is not None and hold.cap in entry.caps:
         hold = replace(hold, why="user", cap="")
@@ -80,23 +92,23 @@ def cap_raised(state: State, entry: CapRaised) -> State:
 
 
 def cap_reached(state: State, entry: CapReached) -> State:
-    """The run pauses at its cap."""
+    """Request a pause at the cap."""
     return replace(state, hold=Hold(why="cap", cap=entry.cap, seq=state.seq))
 
 
 def end_reached(state: State, _: EndReached) -> State:
-    """A condition says that the run is done: what the agent said last is its answer."""
+    """Take the agent's last text as the answer: a stop condition ends the run."""
     return replace(state, answer=state.meter.text)
 
 
 def verdict_given(state: State, entry: VerdictGiven) -> State:
-    """A custom condition has spoken."""
+    """Store the verdict of a custom condition until the next step."""
     verdicts = state.meter.verdicts | {entry.name: entry.met}
     return replace(state, meter=replace(state.meter, verdicts=verdicts))
 
 
 def redirect_requested(state: State, entry: RedirectRequested) -> State:
-    """An instruction waits for its boundary; a model call that does not know it is closed."""
+    """Queue the instruction; model calls that have not seen it will be aborted."""
     waiting = Pending(
         seq=state.seq, kind="redirect", text=entry.text, by=entry.by, when=entry.when
     )
@@ -104,17 +116,18 @@ def redirect_requested(state: State, entry: RedirectRequested) -> State:
 
 
 def _without_approvals(state: State) -> State:
-    """Void every yes that was not used: it was given for the old course."""
+    """Void unused approvals: they were given under the old instruction."""
     parked = (n for frame in state.frames for n in frame.parked)
     for number in (*state.open, *parked):
         call = state.calls[number - 1]
+        # A started call has used its approval; the entry of its start refers to it.
         if call.approval is not None and call.stage is not Stage.STARTED:
             state = state.with_call(replace(call, approval=None))
     return state
 
 
 def redirect_applied(state: State, entry: RedirectApplied) -> State:
-    """The agent knows the instruction; what it would have ended with no longer counts."""
+    """Add the instruction to the conversation; discard any answer given before it."""
     state, waiting = without_pending(state, entry.redirect)
     state = replace(state, answer=None, main=None, course=waiting.text)
     return state.saying(
@@ -123,49 +136,60 @@ def redirect_applied(state: State, entry: RedirectApplied) -> State:
 
 
 def redirect_closed(state: State, entry: RedirectClosed) -> State:
-    """The instruction does not wait any more."""
+    """Remove the instruction from the pending ones."""
     return without_pending(state, entry.redirect)[0]
 
 
 def without_pending(state: State, seq: Seq) -> tuple[State, Pending]:
-    """Return the state without what waited since `seq`, and that."""
+    """Remove the pending redirect or message with this seq; return both.
+
+    Raises:
+        JournalCorrupt: no pending redirect or message has this seq.
+    """
     waiting = next((p for p in state.pending if p.seq == seq), None)
     if waiting is None:
-        raise JournalCorrupt(state.run, state.seq, f"nothing waits since {seq}")
+        raise JournalCorrupt(
+            state.run, state.seq, f"there is no pending redirect or message {seq}"
+        )
     return replace(state, pending=tuple(p for p in state.pending if p is not waiting)), waiting
 
 
 def cancel_requested(state: State, entry: CancelRequested) -> State:
-    """Nothing new starts. What is in flight, or may have happened unfinished, is doomed.
+    """Start the cancel: put unfinished calls into the undo set.
 
-    Doomed calls belong to the undo set whatever evidence about them comes later; a doomed
-    child is one that this cancel still has to end.
+    Such a call belongs to the undo set however it ends, even if a later result says that it is
+    done. For a child run, `in_undo_set` means that this cancel still has to end the child.
     """
+    # Only calls in flight and calls with a cleanup can belong to the undo set. A scan of all
+    # calls would make the cost grow with the length of the run.
     for number in {*state.in_flight, *state.effects}:
         call = state.calls[number - 1]
         if (doomed := _unfinished(call)) is not call.doomed:
             state = state.with_call(replace(call, doomed=doomed))
+    # A halted run stays halted. Its cancel takes effect when the halt is lifted.
     then = Phase.CANCELLING if state.phase is Phase.HALTED else None
     state = replace(state, cancel=entry, cancelled_at=state.seq, cancelled_on=state.at)
     return replace(state, hold=None, then=then, residue_accepted=False)
 
 
 def _unfinished(call: Call) -> bool:
-    """Tell whether the call is in flight, or was begun and nobody can say that it is over."""
+    """Tell whether the call is in flight, or ended without a certain outcome."""
     if call.stage in {Stage.STARTED, Stage.DONE}:
         return call.stage is Stage.STARTED or call.doomed
-    if call.call_kind == "child":  # the end that is under way was ordered without this cancel
+    # If the end of the child is under way or done, an earlier cause ordered it, for example a
+    # redirect. This cancel does not have to end the child again.
+    if call.call_kind == "child":
         return call.attempt > 0 and call.release.stage not in {"started", "done"}
     return call.touched
 
 
 def run_cancelled(state: State, entry: RunCancelled) -> State:
-    """The run is over; the residue is what could not be undone."""
+    """End the run; store the residue and the partial output."""
     return replace(state, leased=False, ended=True, residue=entry.residue, output=entry.partial)
 
 
 def undo_retried(state: State, _: UndoRetried) -> State:
-    """What was given up is tried again from the start."""
+    """Reset every undo and release that was given up, so that it is tried again."""
     for number in state.effects:
         call = state.calls[number - 1]
         for action in ("undo", "release"):
@@ -176,22 +200,22 @@ def undo_retried(state: State, _: UndoRetried) -> State:
 
 
 def run_halted(state: State, entry: RunHalted) -> State:
-    """The latch holds the run; a driver that has it lets go once nothing is in flight."""
+    """Store the phase for after the halt; the worker releases its lease later."""
     return replace(state, then=entry.then)
 
 
 def run_lifted(state: State, _: RunLifted) -> State:
-    """The run is where it was; calls nobody could close are found by the next driver."""
+    """Clear the stored phase; `evolve` has restored it."""
     return replace(state, then=None)
 
 
 def residue_accepted(state: State, _: ResidueAccepted) -> State:
-    """Nobody needs to look at it any more."""
+    """Mark the residue as accepted; the run needs no more attention."""
     return replace(state, residue_accepted=True)
 
 
 def unchanged(state: State, _: RequestNoted) -> State:
-    """A note for the record."""
+    """Change nothing: `evolve` has stored the outcome of the request."""
     return state
 
 

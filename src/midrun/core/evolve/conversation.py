@@ -1,4 +1,8 @@
-"""What messages, frames, plans and a person at the wheel mean for the state."""
+"""Fold messages, frames, plans, answers and take-overs.
+
+A frame suspends the current topic: its goal, plan and open calls are saved in the frame, and
+restored when the frame is resumed. Frames form a stack.
+"""
 
 from msgspec.structs import replace
 
@@ -28,7 +32,7 @@ from midrun.errors import JournalCorrupt
 
 
 def message_received(state: State, entry: MessageReceived) -> State:
-    """Somebody spoke; what is said now closes a model call that has not heard it."""
+    """Queue the message; with urgency "now", abort model calls that have not seen it."""
     waiting = Pending(
         seq=state.seq,
         kind="message",
@@ -42,7 +46,7 @@ def message_received(state: State, entry: MessageReceived) -> State:
 
 
 def message_due(state: State, entry: MessageDue) -> State:
-    """A scheduled message counts from now."""
+    """Make a scheduled message deliverable."""
     pending = tuple(
         replace(p, due=None) if p.seq == entry.message else p for p in state.pending
     )
@@ -51,23 +55,27 @@ def message_due(state: State, entry: MessageDue) -> State:
 
 
 def message_taken(state: State, entry: MessageTaken) -> State:
-    """The message reaches the agent; nothing had to be suspended for it."""
+    """Give the message to the agent without suspending anything.
+
+    The agent has its answer to the task and now answers a message. `main_answer` keeps the
+    answer to the task meanwhile, so that the reply to the message does not replace it.
+    """
     state, waiting = without_pending(state, entry.message)
     main = state.main
     if waiting.urgency == "later":
-        main = None  # more of the task: what comes now is the answer
+        main = None  # a "later" message extends the task: the next reply is the answer
     elif not state.frames and main is None:
         main = state.answer
     return replace(state, answer=None, main=main).saying(_said(waiting))
 
 
 def message_closed(state: State, entry: MessageClosed) -> State:
-    """The message does not wait any more."""
+    """Remove the message from the pending ones."""
     return without_pending(state, entry.message)[0]
 
 
 def frame_pushed(state: State, entry: FramePushed) -> State:
-    """The chain is suspended with its goal, its place, and the calls that wait with it."""
+    """Suspend the current topic with its goal, plan and open calls; take the message."""
     state, waiting = without_pending(state, entry.message)
     frame = Frame(
         id=entry.frame,
@@ -87,14 +95,17 @@ def frame_pushed(state: State, entry: FramePushed) -> State:
         open=(),
         goal=waiting.text,
         answer=None,
-        prefix="",  # the way back was cut off; it will be said when it is gone
+        prefix="",  # a pending "Back to …" is obsolete: this topic is suspended again
     )
     said = transcript.told(entry.goal)
     return state.saying(Message(role="runtime", text=said, kind="held"), _said(waiting))
 
 
 def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> State:
-    """The chain goes on, and the next reply says so."""
+    """Restore the suspended topic; the next reply announces it.
+
+    `redirected_at` is set, so that a model call for the message is aborted.
+    """
     frame = _frame_of(state, entry.frame)
     state = replace(
         _popped(state, entry.frame),
@@ -109,7 +120,7 @@ def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> Sta
 
 
 def frame_abandoned(state: State, entry: FrameAbandoned) -> State:
-    """The chain is given up by name."""
+    """Drop a suspended topic; the next reply announces it if the entry has words."""
     state = _popped(state, entry.frame)
     if not entry.words:
         return state
@@ -119,6 +130,8 @@ def frame_abandoned(state: State, entry: FrameAbandoned) -> State:
 
 def _popped(state: State, frame_: str) -> State:
     frame = _frame_of(state, frame_)
+    # Calls suspended with the frame may have been closed meanwhile, for example by an expired
+    # ask. Only open ones return to the open calls, before those of the current topic.
     back = tuple(n for n in frame.parked if state.calls[n - 1].unclosed)
     frames = tuple(f for f in state.frames if f is not frame)
     return replace(state, frames=frames, open=(*back, *state.open))
@@ -132,43 +145,45 @@ def _frame_of(state: State, frame: str) -> Frame:
 
 
 def plan_made(state: State, entry: PlanMade) -> State:
-    """The agent's own list is what it says it is."""
+    """Replace the agent's plan."""
     return replace(state, plan=entry.items)
 
 
 def history_condensed(state: State, entry: HistoryCondensed) -> State:
-    """The model is given a summary in place of the oldest messages."""
+    """Replace the oldest messages in the prompt by a summary."""
     return replace(state, condensed=entry.upto, summary=entry.summary, window=0)
 
 
 def answer_given(state: State, entry: AnswerGiven) -> State:
-    """A hosted agent has its answer."""
+    """Store the answer of a hosted agent."""
     state = replace(state, answer=entry.text, meter=replace(state.meter, text=entry.text))
     return state.saying(Message(role="assistant", text=entry.text))
 
 
 def taken_over(state: State, entry: TakenOver) -> State:
-    """A person is at the wheel once the run is paused; a failure is theirs to mend."""
+    """Let a person act in the agent's place; clear a failure."""
     hold = state.hold
+    # A pause that is in force becomes the pause of this person: it has no time limit, and only
+    # the hand-back ends it. A running run pauses first; `PauseRequested` follows for that.
     if state.phase is Phase.PAUSED:
         hold = replace(hold or Hold(seq=state.seq, by=entry.by), why="taken_over", until=None)
     return forgiven(replace(state, wheel=entry.by, hold=hold, error=None))
 
 
 def person_wrote(state: State, entry: PersonWrote) -> State:
-    """The person speaks as the assistant, under their own name."""
+    """Add the person's text as a message of the assistant, under their name."""
     return replace(state, answer=entry.text).saying(
         Message(role="assistant", text=entry.text, by=entry.by, kind="person")
     )
 
 
 def tool_used(state: State, _: ToolUsed) -> State:
-    """What the person wants made follows as a proposal."""
+    """Change nothing: `CallProposed` follows in the same append."""
     return state
 
 
 def handed_back(state: State, _: HandedBack) -> State:
-    """The agent is at the wheel again."""
+    """Return control to the agent."""
     return replace(state, wheel="", answer=None)
 
 

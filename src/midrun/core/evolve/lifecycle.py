@@ -1,4 +1,4 @@
-"""What the life of a run means for its state."""
+"""Fold the life of a run: start, import, leases, waiting, waking, end."""
 
 from msgspec.structs import replace
 
@@ -18,23 +18,26 @@ from midrun.core.values import Message, Phase
 
 
 def run_started(state: State, entry: RunStarted) -> State:
-    """The run exists: it knows its task and whatever earlier runs of its thread left it."""
+    """Set up the run: task, plan, stop condition, and the history of its thread."""
     task = Message(role="user", text=entry.task, by=entry.by, kind="task")
     state = replace(state, spec=entry, stop=entry.stop, plan=entry.plan, goal=entry.task)
     state = replace(
         state, agent_print=entry.agent_print, steered_by=(entry.by, *entry.steered_by)
     )
+    # A fork without a new instruction continues its task, which is in the history already.
     known = entry.forked is not None and any(m.text == entry.task for m in entry.history)
     return state.saying(*entry.history, *(() if known else (task,)))
 
 
 def run_imported(state: State, entry: RunImported) -> State:
-    """The run goes on in this store; no approval that came with it counts any more.
+    """Void imported approvals; count the importer among the people who steered the run.
 
-    The lines that say who approved a call were written where this store could not see it.
-    A call that is still to be made, or made once more, therefore asks again. They also say who
-    steered the run, so the person who brought them counts as one who did.
+    The entries before this one were written outside this store, and the importer could have
+    forged them. A call that is still to be made, or made again, therefore needs a new approval.
+    For four eyes the importer counts as a person who steered the run.
     """
+    # A non-blocking approval keeps its call out of the open calls, so the calls of open asks
+    # are added.
     parked = (n for frame in state.frames for n in frame.parked)
     asked = (number_of(state.asks[n - 1].call) for n in state.open_asks)
     for number in {*state.open, *parked, *asked}:
@@ -49,38 +52,44 @@ def run_imported(state: State, entry: RunImported) -> State:
 
 
 def lease_taken(state: State, entry: LeaseTaken) -> State:
-    """A driver holds the run. If nobody gave it back, a check under way may be the reason."""
+    """Give the lease to a worker under a new epoch.
+
+    If the run is still leased, the previous worker died. Calls in flight count that death in
+    `call_unknown`. A check is not a call and has no entry, so it is counted here: a check that
+    was due may have killed the worker.
+    """
     if state.leased and state.phase is Phase.RUNNING:
         for number in state.at_hand:
             call = state.calls[number - 1]
             if call.unsure and call.traits.check:
                 state = state.with_call(replace(call, deaths=call.deaths + 1))
+    # An empty fingerprint means that the version of the agent has not changed.
     its = entry.agent_print or state.agent_print
     return replace(state, epoch=entry.epoch, leased=True, taken=state.seq, agent_print=its)
 
 
 def stood_down(state: State, _: StoodDown) -> State:
-    """The lease is given back; nobody asked the run to stop."""
+    """Release the lease: the worker's process shuts down or sheds load."""
     return replace(state, leased=False)
 
 
 def run_waiting(state: State, _: RunWaiting) -> State:
-    """The run leaves memory until a person decides."""
+    """Release the lease until a person decides an ask."""
     return replace(state, leased=False)
 
 
 def run_woken(state: State, _: RunWoken) -> State:
-    """The run can be driven again; only a person at the wheel keeps their hold on it."""
+    """Make the run drivable; keep the pause of a person who has taken over."""
     return state if state.wheel else replace(state, hold=None)
 
 
 def run_completed(state: State, entry: RunCompleted) -> State:
-    """The run has its output."""
+    """Store the output; the run is completed."""
     return replace(state, leased=False, ended=True, output=entry.output)
 
 
 def run_failed(state: State, entry: RunFailed) -> State:
-    """The run rests at its last boundary."""
+    """Store the error; the run can be resumed from its last boundary."""
     return replace(state, leased=False, error=entry)
 
 

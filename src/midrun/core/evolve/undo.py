@@ -1,4 +1,8 @@
-"""What undo and release mean for the state."""
+"""Fold undo and release: started, done, failed, unknown, given up.
+
+`State.cleanup_in_flight` is the one undo or release in flight. All attempts use the same key,
+so an attempt with an unknown outcome is safe to repeat.
+"""
 
 from msgspec.structs import replace
 
@@ -10,18 +14,18 @@ from midrun.core.values import Action, Residue
 
 
 def undo_started(state: State, entry: UndoStarted) -> State:
-    """An undo is in flight."""
+    """Put the undo or release in flight."""
     state = _cleaned(state, entry.call, entry.action, "started", attempts=entry.attempt)
     return replace(state, cleaning=(number_of(entry.call), entry.action))
 
 
 def undo_done(state: State, entry: UndoDone) -> State:
-    """The effect is gone, or the resource free."""
+    """Mark the effect as undone, or the resource as released."""
     return replace(_cleaned(state, entry.call, entry.action, "done"), cleaning=None)
 
 
 def undo_failed(state: State, entry: UndoFailed) -> State:
-    """It will be tried again under the same key, unless that was the last attempt."""
+    """Store the error and the time of the retry."""
     state = _cleaned(
         state,
         entry.call,
@@ -35,12 +39,12 @@ def undo_failed(state: State, entry: UndoFailed) -> State:
 
 
 def undo_unknown(state: State, entry: UndoUnknown) -> State:
-    """Cut short; the same key makes it safe to try again."""
+    """Record an unknown outcome; the scheduler repeats the attempt."""
     return replace(_cleaned(state, entry.call, entry.action, "unknown"), cleaning=None)
 
 
 def undo_gave_up(state: State, entry: UndoGaveUp) -> State:
-    """The effect stays, and is listed."""
+    """Add the call to the residue: its effect or resource stays."""
     state = _cleaned(state, entry.call, entry.action, "gave_up", error=entry.error)
     left = Residue(call=entry.call, action=entry.action, why=entry.error)
     return replace(state, residue=(*state.residue, left))
@@ -57,6 +61,7 @@ def _cleaned(
     retry_at: Micros | None = None,
     final: bool = False,
 ) -> State:
+    # `action` is "undo" or "release", and the call has a field of each name.
     call = call_of(state, call_)
     before = call.cleanup(action)
     after = Cleanup(
