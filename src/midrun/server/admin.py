@@ -58,47 +58,49 @@ class SignedIn(Signed, kw_only=True):
     proof: str
 
 
-async def halt(visit: Visit) -> Response:
+async def halt(context: Visit) -> Response:
     """Set a latch: nothing of the runs it covers starts until it is lifted."""
-    body = await visit.body(HaltBody)
-    visit.audit.target = body.scope
-    await visit.lobby.mid.halt(body.reason, scope=body.scope, actor=visit.actor)
-    return answer(await _halts(visit), 202)
+    body = await context.body(HaltBody)
+    context.audit.target = body.scope
+    await context.lobby.mid.halt(body.reason, scope=body.scope, actor=context.actor)
+    return answer(await _halts(context), 202)
 
 
-async def lift(visit: Visit) -> Response:
+async def lift(context: Visit) -> Response:
     """Take a latch away."""
-    body = await visit.body(LiftBody)
-    visit.audit.target = body.scope
+    body = await context.body(LiftBody)
+    context.audit.target = body.scope
     return answer(
-        Lifted(lifted=await visit.lobby.mid.lift(scope=body.scope, actor=visit.actor))
+        Lifted(lifted=await context.lobby.mid.lift(scope=body.scope, actor=context.actor))
     )
 
 
-async def halts(visit: Visit) -> Response:
+async def halts(context: Visit) -> Response:
     """List the latches that hold."""
-    return answer(await _halts(visit))
+    return answer(await _halts(context))
 
 
-async def _halts(visit: Visit) -> Halts:
-    found = [halt for halt in await visit.lobby.store.halts() if await _is_told(visit, halt)]
+async def _halts(context: Visit) -> Halts:
+    found = [
+        halt for halt in await context.lobby.store.halts() if await _is_told(context, halt)
+    ]
     return Halts(
         items=tuple(HaltLine(scope=h.scope, by=h.by, reason=h.reason, at=h.at) for h in found)
     )
 
 
-async def _is_told(visit: Visit, halt: Halt) -> bool:
+async def _is_told(context: Visit, halt: Halt) -> bool:
     """Tell whether a latch concerns the caller: a user, if it covers an open run of theirs.
 
     The reason may say what another user's run is about.
     """
     kind, _, name = halt.scope.partition(":")
-    owner = visit.own_runs_only
+    owner = context.own_runs_only
     if not owner or kind == "all":
         return True
     if kind == "run":
         try:
-            return await visit.sees(RunId(name))
+            return await context.sees(RunId(name))
         except RunNotFound:
             return False
     query = Query(
@@ -108,24 +110,24 @@ async def _is_told(visit: Visit, halt: Halt) -> bool:
         owner=owner,
         limit=1,
     )
-    return bool((await visit.lobby.store.runs(query)).items)
+    return bool((await context.lobby.store.runs(query)).items)
 
 
-async def who(visit: Visit) -> Response:
+async def who(context: Visit) -> Response:
     """Say whom the credential is for."""
-    return answer(Signed(name=visit.actor.name, role=visit.actor.role))
+    return answer(Signed(name=context.actor.name, role=context.actor.role))
 
 
-async def sign_in(visit: Visit) -> Response:
+async def sign_in(context: Visit) -> Response:
     """Exchange a token, or the code of a one-time link, for a cookie and its proof."""
-    if visit.caller.session is not None:  # or a session could be made to last for ever
+    if context.caller.session is not None:  # or a session could be made to last for ever
         problem = "Cannot open a session with a session. Send a token or a code."
         raise Problem("unauthorized", 401, problem)
-    await visit.body(Empty)
-    sessions, actor = visit.lobby.sessions, visit.actor
-    secret = sessions.open(actor, token=visit.caller.token)
+    await context.body(Empty)
+    sessions, actor = context.lobby.sessions, context.actor
+    secret = sessions.open(actor, token=context.caller.token)
     reply = answer(SignedIn(name=actor.name, role=actor.role, proof=sessions.proof_of(secret)))
-    name, path, is_https = cookie_place(visit.request.scope)
+    name, path, is_https = cookie_place(context.request.scope)
     reply.set_cookie(
         name,
         secret,
@@ -138,13 +140,13 @@ async def sign_in(visit: Visit) -> Response:
     return reply
 
 
-async def sign_out(visit: Visit) -> Response:
+async def sign_out(context: Visit) -> Response:
     """End the session of the cookie, and its streams with it."""
-    if visit.caller.session is None:
+    if context.caller.session is None:
         raise Problem("no_session", 404, "the request came with no cookie of a session")
-    visit.lobby.sessions.end(visit.caller.secret)
+    context.lobby.sessions.end(context.caller.secret)
     reply = Response(status_code=204)
-    name, path, is_https = cookie_place(visit.request.scope)
+    name, path, is_https = cookie_place(context.request.scope)
     reply.delete_cookie(name, path=path, httponly=True, samesite="strict", secure=is_https)
     return reply
 
@@ -189,14 +191,14 @@ def alive() -> Response:
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
-async def ready(lobby: Lobby, scope: Scope) -> Response:
+async def ready(server: Lobby, scope: Scope) -> Response:
     """Say whether runs can be looked at and controlled here, and nothing else."""
     try:
-        await lobby.store.halts()
+        await server.store.halts()
     except (MidrunError, Problem):
         return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE)
-    leaves = lobby.is_draining or lobby.closing.is_set()
-    leaves = leaves or (not lobby.is_told and is_stopping(scope))
+    leaves = server.is_draining or server.closing.is_set()
+    leaves = leaves or (not server.is_told and is_stopping(scope))
     return Response(
         status_code=HTTPStatus.SERVICE_UNAVAILABLE if leaves else HTTPStatus.NO_CONTENT
     )

@@ -108,16 +108,16 @@ def app(  # noqa: PLR0913 - all of them are settings
     assert who is not None  # one of the two is given
     key = key_of(token) if token is not None else session_key
     escape_loggers("midrun", "uvicorn")
-    lobby = Lobby(mid, who, limits or Limits(), bridges or Bridges(), key)
-    lobby.unsigned_checkpoints = unsigned_checkpoints
-    return App(lobby, address_of(allow_hosts, allow_origins, public_url))
+    server = Lobby(mid, who, limits or Limits(), bridges or Bridges(), key)
+    server.unsigned_checkpoints = unsigned_checkpoints
+    return App(server, address_of(allow_hosts, allow_origins, public_url))
 
 
 class App:
     """The ASGI app. Call `close` before its web server waits for connections to end."""
 
-    def __init__(self, lobby: Lobby, address: Address) -> None:
-        self._lobby = lobby
+    def __init__(self, server: Lobby, address: Address) -> None:
+        self._lobby = server
         self._address = address
 
     def drain(self) -> None:
@@ -202,7 +202,7 @@ class App:
     # ── one request ───────────────────────────────────────────────────────────────────────
 
     async def _answer(self, request: Request) -> Response:
-        visit: Visit | None = None
+        context: Visit | None = None
         scope, headers = request.scope, request.headers
         target = f"{request.method} {path_in(scope)}"
         audit = AuditRecord(address=client_address(scope), target=target)
@@ -229,7 +229,7 @@ class App:
             room = limits.checkpoint if endpoint.large else limits.body
             check_query(scope)
             check_body(scope, headers, room)
-            visit = Visit(
+            context = Visit(
                 lobby=self._lobby,
                 request=request,
                 caller=caller,
@@ -239,11 +239,11 @@ class App:
             )
             _check_role(caller.actor, endpoint)
             self._lobby.store  # noqa: B018 - refuses where nobody has opened it
-            response = await _call_endpoint(endpoint, visit)
+            response = await _call_endpoint(endpoint, context)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody is there to read it
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller is told what they may know
-            return await self._refusal(error, visit, audit)
+            return await self._refusal(error, context, audit)
         if audit.is_due:
             audit.write("done")
         return response
@@ -328,7 +328,7 @@ class App:
         return caller if await caller.holds(self._lobby) else None
 
     async def _refusal(
-        self, error: Exception, visit: Visit | None, audit: AuditRecord
+        self, error: Exception, context: Visit | None, audit: AuditRecord
     ) -> Response:
         problem = problem_of(error)
         if problem is None:
@@ -336,7 +336,7 @@ class App:
             problem = Problem("internal", 500, "the server's log says more")
         if audit.is_due or (problem.status == HTTPStatus.FORBIDDEN and self._may_log(audit)):
             audit.write(problem.slug)
-        return reply(problem, await self._run(visit))
+        return reply(problem, await self._run(context))
 
     def _may_log(self, audit: AuditRecord) -> bool:
         """Tell whether a refusal is logged: a page of another origin must not fill the log."""
@@ -347,14 +347,14 @@ class App:
         unknown.count(audit.address)
         return may
 
-    async def _run(self, visit: Visit | None) -> object:
+    async def _run(self, context: Visit | None) -> object:
         """Return the run that a refused request was about, if the caller may see it."""
-        if visit is None:
+        if context is None:
             return None
-        path = visit.path
+        path = context.path
         run = RunId(path.get("run") or path.get("ask", "").rpartition("-")[0])
         try:
-            if await self._lobby.views.sees(visit.actor, run):
+            if await self._lobby.views.sees(context.actor, run):
                 return await self._lobby.views.shown(run)
         except Exception:  # noqa: BLE001 - the refusal itself is what must be told
             return None
@@ -393,12 +393,12 @@ class App:
         return True
 
 
-async def _call_endpoint(endpoint: Endpoint, visit: Visit) -> Response:
+async def _call_endpoint(endpoint: Endpoint, context: Visit) -> Response:
     """Call the endpoint; one that reads a whole journal waits for its turn."""
     if not endpoint.heavy:
-        return await endpoint.handler(visit)
-    async with visit.heavy_read():
-        return await endpoint.handler(visit)
+        return await endpoint.handler(context)
+    async with context.heavy_read():
+        return await endpoint.handler(context)
 
 
 def _page(request: Request) -> Response | None:

@@ -39,10 +39,10 @@ class Boundaries(Struct, frozen=True, kw_only=True):
     items: tuple[Boundary, ...]
 
 
-async def boundaries(visit: Visit) -> Response:
+async def boundaries(context: Visit) -> Response:
     """List from where the run can be forked."""
-    run = await visit.run()
-    records = await visit.lobby.store.read(run.id)
+    run = await context.run()
+    records = await context.lobby.store.read(run.id)
     found = await anyio.to_thread.run_sync(_boundaries, run.id, records)
     return answer(Boundaries(items=found))
 
@@ -62,57 +62,57 @@ def _boundaries(run: RunId, records: Sequence[Record]) -> tuple[Boundary, ...]:
     return tuple(found)
 
 
-async def fork(visit: Visit) -> Response:
+async def fork(context: Visit) -> Response:
     """Continue from a boundary of the run as a new one."""
-    run = await visit.run()
-    body = await visit.body(ForkBody)
-    request_id = visit.request_id()
-    await visit.check_quota(request_id)
+    run = await context.run()
+    body = await context.body(ForkBody)
+    request_id = context.request_id()
+    await context.check_quota(request_id)
     made = await run.fork(
         body.seq,
         instruction=body.instruction or None,
-        actor=visit.actor,
+        actor=context.actor,
         request_id=request_id,
     )
-    return await created(visit, made)
+    return await created(context, made)
 
 
-async def checkpoint(visit: Visit) -> Response:
+async def checkpoint(context: Visit) -> Response:
     """Return a parked run as portable JSON, signed where there is a key."""
-    run = await visit.run()
-    seconds = visit.number("expires_s", 0, least=1, most=EXPIRY_MAX)
+    run = await context.run()
+    seconds = context.number("expires_s", 0, least=1, most=EXPIRY_MAX)
     expires = timedelta(seconds=seconds) if seconds else None
     found = await run.checkpoint(expires=expires)
     return Response(found.to_json(), media_type="application/json")
 
 
-async def bring(visit: Visit) -> Response:
+async def bring(context: Visit) -> Response:
     """Go on from a checkpoint; a run that is not known here is taken in.
 
     For operators, and only with a signature unless the app allows otherwise: the journal in
     the text says who did what, and the operator who sends it could have written it.
     """
-    body = await visit.body(CheckpointBody)
-    mid = visit.lobby.mid
+    body = await context.body(CheckpointBody)
+    mid = context.lobby.mid
     brought = mid.checkpoint_in(msgspec.json.encode(body.checkpoint))
-    visit.audit.target = brought.run
-    if not brought.signed and not visit.lobby.unsigned_checkpoints:
+    context.audit.target = brought.run
+    if not brought.signed and not context.lobby.unsigned_checkpoints:
         raise CheckpointRefused("checkpoint_unsigned", "this server takes signed ones only")
     run = await mid.resume(
         brought,
         body.answer,
         instruction=body.instruction or None,
         caps=body.caps.given(),
-        actor=visit.actor,
-        request_id=visit.request_id(),
+        actor=context.actor,
+        request_id=context.request_id(),
     )
-    return await created(visit, run)
+    return await created(context, run)
 
 
-async def export(visit: Visit) -> Response:
+async def export(context: Visit) -> Response:
     """Return the journal, line by line as it is stored: what the chain was computed over."""
-    run = await visit.run()
-    pairs = await visit.lobby.store.lines(run.id)
+    run = await context.run()
+    pairs = await context.lobby.store.lines(run.id)
     return Response(
         b"".join(line + b"\n" for line, _ in pairs), media_type="application/x-ndjson"
     )

@@ -22,120 +22,124 @@ from midrun.server.schemas import (
 )
 
 
-async def pause(visit: Visit) -> Response:
+async def pause(context: Visit) -> Response:
     """Pause. A stop is never refused as stale, so `If-Match` is not looked at."""
-    run, body = await visit.run(), await visit.body(PauseBody)
+    run, body = await context.run(), await context.body(PauseBody)
     hold = None if body.hold_s is None else timedelta(seconds=body.hold_s)
     now = body.mode == "now"
     return await told(
-        visit, run, await run.pause(now=now, hold=hold, **visit.asking(body.reason))
+        context, run, await run.pause(now=now, hold=hold, **context.asking(body.reason))
     )
 
 
-async def resume(visit: Visit) -> Response:
+async def resume(context: Visit) -> Response:
     """Go on; while the run is pausing, this withdraws the pause."""
-    run, body = await visit.run(), await visit.body(ResumeBody)
-    if body.caps.given() and visit.actor.role != "operator":
+    run, body = await context.run(), await context.body(ResumeBody)
+    if body.caps.given() and context.actor.role != "operator":
         raise Problem("not_allowed", 403, "only operators raise caps")
-    asking = visit.asking(body.reason)
+    asking = context.asking(body.reason)
     receipt = await run.resume(body.instruction or None, caps=body.caps.given(), **asking)
-    return await told(visit, run, receipt)
+    return await told(context, run, receipt)
 
 
-async def redirect(visit: Visit) -> Response:
+async def redirect(context: Visit) -> Response:
     """Change course; a paused run goes on with the instruction."""
-    run, body = await visit.run(), await visit.body(RedirectBody)
-    asking = visit.asking(body.reason)
-    receipt = await visit.redirected(run, body.instruction, asking, when=body.when)
-    return await told(visit, run, receipt)
+    run, body = await context.run(), await context.body(RedirectBody)
+    asking = context.asking(body.reason)
+    receipt = await context.redirected(run, body.instruction, asking, when=body.when)
+    return await told(context, run, receipt)
 
 
-async def say(visit: Visit) -> Response:
+async def say(context: Visit) -> Response:
     """Speak to the run while it works."""
-    run, body = await visit.run(), await visit.body(MessageBody)
+    run, body = await context.run(), await context.body(MessageBody)
 
     async def send(asking: Asking) -> Receipt:
         return await run.say(body.text, urgency=body.urgency, at=body.at, **asking)
 
-    receipt = await visit.words(run.id, visit.asking(body.reason), send)
-    return await told(visit, run, receipt)
+    receipt = await context.words(run.id, context.asking(body.reason), send)
+    return await told(context, run, receipt)
 
 
-async def cancel(visit: Visit) -> Response:
+async def cancel(context: Visit) -> Response:
     """Cancel. As with pause, `If-Match` is not looked at."""
-    run, body = await visit.run(), await visit.body(CancelBody)
-    return await told(visit, run, await run.cancel(undo=body.undo, **visit.asking(body.reason)))
+    run, body = await context.run(), await context.body(CancelBody)
+    return await told(
+        context, run, await run.cancel(undo=body.undo, **context.asking(body.reason))
+    )
 
 
-async def withdraw(visit: Visit) -> Response:
+async def withdraw(context: Visit) -> Response:
     """Take back a pause, redirect or message that has not been applied."""
-    run = await visit.run()
-    name, _, number = visit.path["command"].partition("_")
+    run = await context.run()
+    name, _, number = context.path["command"].partition("_")
     if name != "cmd" or not (number.isascii() and number.isdecimal()) or len(number) > 15:  # noqa: PLR2004 - longer than any seq
         raise Problem("command_not_found", 404)
-    return await told(visit, run, await run.withdraw(int(number), **_why(visit)))
+    return await told(context, run, await run.withdraw(int(number), **_why(context)))
 
 
-async def drop_frame(visit: Visit) -> Response:
+async def drop_frame(context: Visit) -> Response:
     """Give up the held thought on top, by name."""
-    run = await visit.run()
-    return await told(visit, run, await run.drop_frame(visit.path["frame"], **_why(visit)))
+    run = await context.run()
+    return await told(
+        context, run, await run.drop_frame(context.path["frame"], **_why(context))
+    )
 
 
-def _why(visit: Visit) -> Asking:
+def _why(context: Visit) -> Asking:
     """Return who asks; where there is no body, the query says why."""
-    reason = visit.request.query_params.get("reason", "")
+    reason = context.request.query_params.get("reason", "")
     if len(reason) > REASON_MAX:
         raise Problem("bad_query", 400, f"a reason has at most {REASON_MAX} characters")
-    return visit.asking(reason)
+    return context.asking(reason)
 
 
-async def resume_frame(visit: Visit) -> Response:
+async def resume_frame(context: Visit) -> Response:
     """Go back to the held thought on top."""
-    run, body = await visit.run(), await visit.body(Empty)
-    asking = visit.asking(body.reason)
-    return await told(visit, run, await run.resume_frame(visit.path["frame"], **asking))
+    run, body = await context.run(), await context.body(Empty)
+    asking = context.asking(body.reason)
+    return await told(context, run, await run.resume_frame(context.path["frame"], **asking))
 
 
-async def force_pause(visit: Visit) -> Response:
+async def force_pause(context: Visit) -> Response:
     """Stop waiting for calls that do not respond."""
-    run, body = await visit.run(), await visit.body(Empty)
-    return await told(visit, run, await run.force_pause(**visit.asking(body.reason)))
+    run, body = await context.run(), await context.body(Empty)
+    return await told(context, run, await run.force_pause(**context.asking(body.reason)))
 
 
-async def retry_undo(visit: Visit) -> Response:
+async def retry_undo(context: Visit) -> Response:
     """Try again to undo what could not be undone."""
-    run, body = await visit.run(), await visit.body(Empty)
-    return await told(visit, run, await run.retry_undo(**visit.asking(body.reason)))
+    run, body = await context.run(), await context.body(Empty)
+    return await told(context, run, await run.retry_undo(**context.asking(body.reason)))
 
 
-async def accept_residue(visit: Visit) -> Response:
+async def accept_residue(context: Visit) -> Response:
     """Take what could not be undone as it is."""
-    run, body = await visit.run(), await visit.body(Empty)
-    return await told(visit, run, await run.accept_residue(**visit.asking(body.reason)))
+    run, body = await context.run(), await context.body(Empty)
+    return await told(context, run, await run.accept_residue(**context.asking(body.reason)))
 
 
-async def take_over(visit: Visit) -> Response:
+async def take_over(context: Visit) -> Response:
     """Become the assistant once nothing is in flight."""
-    run, body = await visit.run(), await visit.body(Empty)
-    return await told(visit, run, await run.take_over(**visit.asking(body.reason)))
+    run, body = await context.run(), await context.body(Empty)
+    return await told(context, run, await run.take_over(**context.asking(body.reason)))
 
 
-async def write(visit: Visit) -> Response:
+async def write(context: Visit) -> Response:
     """Say something as the assistant, after taking over."""
-    run, body = await visit.run(), await visit.body(WriteBody)
-    return await told(visit, run, await run.write(body.text, **visit.asking(body.reason)))
+    run, body = await context.run(), await context.body(WriteBody)
+    return await told(context, run, await run.write(body.text, **context.asking(body.reason)))
 
 
-async def use_tool(visit: Visit) -> Response:
+async def use_tool(context: Visit) -> Response:
     """Make one call of the agent's tools, after taking over."""
-    run, body = await visit.run(), await visit.body(UseToolBody)
-    asking = visit.asking(body.reason)
-    return await told(visit, run, await run.use_tool(body.tool, body.args, **asking))
+    run, body = await context.run(), await context.body(UseToolBody)
+    asking = context.asking(body.reason)
+    return await told(context, run, await run.use_tool(body.tool, body.args, **asking))
 
 
-async def hand_back(visit: Visit) -> Response:
+async def hand_back(context: Visit) -> Response:
     """Return the run to its agent."""
-    run, body = await visit.run(), await visit.body(HandBackBody)
-    asking = visit.asking(body.reason)
-    return await told(visit, run, await run.hand_back(body.instruction or None, **asking))
+    run, body = await context.run(), await context.body(HandBackBody)
+    asking = context.asking(body.reason)
+    return await told(context, run, await run.hand_back(body.instruction or None, **asking))

@@ -45,27 +45,27 @@ class StreamReset(Value, kw_only=True):
     seq: int
 
 
-async def events(visit: Visit) -> Response:
+async def events(context: Visit) -> Response:
     """Give what happened, and what happens: as SSE, as NDJSON up to now, or as a page."""
-    run = await visit.run()
-    after = _after(visit)
-    wanted = frozenset(filter(None, visit.request.query_params.get("types", "").split(",")))
-    accept = visit.request.headers.get("accept", "")
+    run = await context.run()
+    after = _after(context)
+    wanted = frozenset(filter(None, context.request.query_params.get("types", "").split(",")))
+    accept = context.request.headers.get("accept", "")
     if NDJSON in accept:
-        async with visit.heavy_read():
-            return await _lines(visit, run.id, after, wanted)
+        async with context.heavy_read():
+            return await _lines(context, run.id, after, wanted)
     if SSE not in accept:
-        return await _page(visit, run.id, after, wanted)
-    row = await visit.lobby.store.row(run.id)
+        return await _page(context, run.id, after, wanted)
+    row = await context.lobby.store.row(run.id)
     if row.head.phase in TERMINAL and after == row.seq:
         return Response(status_code=204)  # tells an EventSource to stay away
-    return Stream(visit, _following(visit, run, after, wanted))
+    return Stream(context, _following(context, run, after, wanted))
 
 
-def _after(visit: Visit) -> int:
+def _after(context: Visit) -> int:
     """Return the seq that the caller has seen; `Last-Event-ID` counts before the query."""
-    after = visit.number("after", 0, least=0, most=2**53 - 1)
-    last = visit.request.headers.get("last-event-id")
+    after = context.number("after", 0, least=0, most=2**53 - 1)
+    last = context.request.headers.get("last-event-id")
     if not last:
         return after
     if not is_number(last):
@@ -73,14 +73,14 @@ def _after(visit: Visit) -> int:
     return int(last)
 
 
-def _following(visit: Visit, run: Run, after: int, wanted: frozenset[str]) -> Source:
+def _following(context: Visit, run: Run, after: int, wanted: frozenset[str]) -> Source:
     """Return what writes every entry after `after` once, in order, and deltas between them."""
 
     async def source(writer: Writer) -> None:
         await writer.write(RETRY)
-        async with visit.lobby.channels.joined(run) as (channel, seat):
+        async with context.lobby.channels.joined(run) as (channel, seat):
             sent = after
-            head = (await visit.lobby.store.row(run.id)).seq  # the channel may be behind it
+            head = (await context.lobby.store.row(run.id)).seq  # the channel may be behind it
             if sent > head:
                 reset = StreamReset(after=sent, seq=head)
                 await writer.write(framed("stream.reset", reset))
@@ -88,7 +88,7 @@ def _following(visit: Visit, run: Run, after: int, wanted: frozenset[str]) -> So
             closed: set[str] = set()
             while True:
                 while sent < channel.tip:
-                    page = await visit.lobby.events.after(run.id, sent)
+                    page = await context.lobby.events.after(run.id, sent)
                     sent = page[-1].seq
                     for event in page:
                         closed.discard(event.starts or "")  # another attempt at it
@@ -101,7 +101,7 @@ def _following(visit: Visit, run: Run, after: int, wanted: frozenset[str]) -> So
                 await writer.breath(channel.gap)
                 await seat.bell.wait()
         if not channel.broken:
-            phase = (await visit.lobby.store.row(run.id)).head.phase
+            phase = (await context.lobby.store.row(run.id)).head.phase
             await writer.write(framed("stream.end", StreamEnd(phase=phase, seq=sent)))
 
     return source
@@ -116,18 +116,18 @@ def _fits(event: Event, wanted: frozenset[str]) -> bool:
     return not wanted or event.type in wanted
 
 
-async def _page(visit: Visit, run: RunId, after: int, wanted: frozenset[str]) -> Response:
-    limit = visit.number("limit", 100, least=1, most=PAGE)
-    found = await visit.lobby.events.after(run, after, limit)
+async def _page(context: Visit, run: RunId, after: int, wanted: frozenset[str]) -> Response:
+    limit = context.number("limit", 100, least=1, most=PAGE)
+    found = await context.lobby.events.after(run, after, limit)
     items = [msgspec.Raw(event.body) for event in found if _fits(event, wanted)]
     last = found[-1].seq if found else after
-    head = (await visit.lobby.store.row(run)).seq
+    head = (await context.lobby.store.row(run)).seq
     return answer({"items": items, "next_after": last, "more": last < head})
 
 
-async def _lines(visit: Visit, run: RunId, after: int, wanted: frozenset[str]) -> Response:
+async def _lines(context: Visit, run: RunId, after: int, wanted: frozenset[str]) -> Response:
     found: list[bytes] = []
-    while page := await visit.lobby.events.after(run, after):
+    while page := await context.lobby.events.after(run, after):
         after = page[-1].seq
         found += [event.body + b"\n" for event in page if _fits(event, wanted)]
     return Response(b"".join(found), media_type=NDJSON)
@@ -136,46 +136,46 @@ async def _lines(visit: Visit, run: RunId, after: int, wanted: frozenset[str]) -
 # ── the list's own ───────────────────────────────────────────────────────────
 
 
-async def changes(visit: Visit) -> Response:
+async def changes(context: Visit) -> Response:
     """Tell of every run that changes, among those the caller may see: one stream for a list.
 
     It has no ids: on every connection the first page comes again, and then what changes.
     """
-    given = visit.request.query_params
+    given = context.request.query_params
     query = Query(
         phases=phases_in(given),
         agent=given.get("agent", ""),
         label=given.get("label", ""),
-        owner=visit.own_runs_only,
+        owner=context.own_runs_only,
         limit=50,
     )
-    return Stream(visit, _watching(visit, query))
+    return Stream(context, _watching(context, query))
 
 
-def _watching(visit: Visit, query: Query) -> Source:
+def _watching(context: Visit, query: Query) -> Source:
     async def source(writer: Writer) -> None:
-        store, sees, lines = visit.lobby.store, visit.lobby.views.sees, visit.lobby.lines
+        store, sees, lines = context.lobby.store, context.lobby.views.sees, context.lobby.lines
         async with store.watch() as changed:  # before the page, so that nothing is overlooked
             page = await store.runs(query)
             await writer.write(
-                RETRY + framed("stream.snapshot", await lines.of(page.items, visit.actor))
+                RETRY + framed("stream.snapshot", await lines.of(page.items, context.actor))
             )
             async for change in changed:
                 if not change.run:
                     await writer.write(framed("halts.changed", {}))
-                elif await sees(visit.actor, change.run):
-                    row = await _row(visit, change.run)
+                elif await sees(context.actor, change.run):
+                    row = await _row(context, change.run)
                     if row is not None and _is_of(row, query):
-                        (changed_line,) = await lines.of([row], visit.actor)
+                        (changed_line,) = await lines.of([row], context.actor)
                         await writer.write(framed("run.changed", changed_line))
                         await writer.breath(GAP_S)
 
     return source
 
 
-async def _row(visit: Visit, run: RunId) -> RunRow | None:
+async def _row(context: Visit, run: RunId) -> RunRow | None:
     try:
-        return await visit.lobby.store.row(run)
+        return await context.lobby.store.row(run)
     except RunNotFound:
         return None
 

@@ -72,9 +72,9 @@ _HEADERS: Final[Mapping[str, Mapping[str, Schema]]] = {
 """What a look may say besides, by path."""
 
 
-async def described(visit: Visit) -> Response:
+async def described(context: Visit) -> Response:
     """Describe every route."""
-    return Response(openapi(root_of(visit.request.scope)), media_type="application/json")
+    return Response(openapi(root_of(context.request.scope)), media_type="application/json")
 
 
 @lru_cache(maxsize=8)

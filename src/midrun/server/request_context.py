@@ -1,4 +1,4 @@
-"""A visit: one request, with who makes it and what all requests of a server share."""
+"""A context: one request, with who makes it and what all requests of a server share."""
 
 import re
 import signal
@@ -197,17 +197,17 @@ class Caller:
     session: Session | None = None
     secret: str = field(repr=False, default="")  # of the session
 
-    async def holds(self, lobby: Lobby) -> bool:
+    async def holds(self, server: Lobby) -> bool:
         """Tell whether the credential is still good, for what goes on while time passes."""
-        if self.session is not None and lobby.sessions.find(self.secret) is None:
+        if self.session is not None and server.sessions.find(self.secret) is None:
             return False
-        return not self.token or await lobby.auth(self.token) == self.actor
+        return not self.token or await server.auth(self.token) == self.actor
 
-    async def leaves(self, lobby: Lobby) -> None:
+    async def leaves(self, server: Lobby) -> None:
         """Wait until the credential is good no longer: at once where somebody signs out."""
         ended = anyio.Event() if self.session is None else self.session.ended
-        while not ended.is_set() and await self.holds(lobby):
-            with anyio.move_on_after(lobby.limits.ping):
+        while not ended.is_set() and await self.holds(server):
+            with anyio.move_on_after(server.limits.ping):
                 await ended.wait()
 
 
@@ -341,8 +341,10 @@ class Visit:
     @property
     def is_over(self) -> bool:
         """Whether the server goes away, so that nothing may go on for long."""
-        lobby = self.lobby
-        return lobby.closing.is_set() or (not lobby.is_told and is_stopping(self.request.scope))
+        server = self.lobby
+        return server.closing.is_set() or (
+            not server.is_told and is_stopping(self.request.scope)
+        )
 
     async def over(self) -> None:
         """Wait until the server goes away."""
@@ -491,9 +493,9 @@ def answer(
     return Response(encoded(value), status, headers=headers, media_type="application/json")
 
 
-async def told(visit: Visit, run: Run, receipt: Receipt) -> Response:
+async def told(context: Visit, run: Run, receipt: Receipt) -> Response:
     """Return what a control got: 202 if it was taken, 200 if it was so already."""
-    shown = await visit.lobby.views.shown(run.id)
+    shown = await context.lobby.views.shown(run.id)
     replayed = receipt.already == "duplicate_request"
     headers = {"ETag": etag(shown)}
     if replayed:

@@ -78,21 +78,23 @@ class Turns(Value, kw_only=True):
     total: int
 
 
-async def seen(visit: Visit) -> Response:
+async def seen(context: Visit) -> Response:
     """Show a run to the caller, as of now: with their buttons, and whether it is driven."""
-    run, store = await visit.run(), visit.lobby.store
-    state = await visit.lobby.views.state(run.id)
-    row, holders, now = await store.row(run.id), await store.holders(), visit.lobby.mid.now()
-    silent = visit.lobby.mid.silent_calls(run.id)
+    run, store = await context.run(), context.lobby.store
+    state = await context.lobby.views.state(run.id)
+    row, holders, now = await store.row(run.id), await store.holders(), context.lobby.mid.now()
+    silent = context.lobby.mid.silent_calls(run.id)
     view = view_of(state, started_at=row.started_at, recent=EFFECTS, silent=silent)
     driven = row.holder in holders
     lost = state.leased and not driven and state.phase in DRIVABLE
     working = state.leased and driven
-    began, halt = await _began(visit, state), await _halt(visit, state)
-    asks = tuple(_seen(visit.actor, state, ask) for ask in view.asks)
+    began, halt = await _began(context, state), await _halt(context, state)
+    asks = tuple(_seen(context.actor, state, ask) for ask in view.asks)
     fields = structs.asdict(view) | {
         "asks": asks,
-        "controls": _permitted(visit.actor, unheard(view.controls) if lost else view.controls),
+        "controls": _permitted(
+            context.actor, unheard(view.controls) if lost else view.controls
+        ),
         "sign": seen_as(
             view.sign,
             theirs=any(ask.may_decide for ask in asks),
@@ -104,14 +106,14 @@ async def seen(visit: Visit) -> Response:
     }
     made = SeenRun(
         **fields,
-        you=visit.actor.name,
-        role=visit.actor.role,
+        you=context.actor.name,
+        role=context.actor.role,
         now=now,
         since_at=view.started_at if began is None else began.at,
         since_reason=_reason(began),
         working=working,
         lost=lost,
-        silent_since=visit.lobby.hearing.silent_since(row.holder, holders, now),
+        silent_since=context.lobby.hearing.silent_since(row.holder, holders, now),
         workers=len(holders),
         plan_held=own_plan(state) != state.plan,
         halt=halt,
@@ -119,22 +121,22 @@ async def seen(visit: Visit) -> Response:
     return answer(made, headers={"ETag": etag(made)})
 
 
-async def _halt(visit: Visit, state: State) -> Halt | None:
+async def _halt(context: Visit, state: State) -> Halt | None:
     """Return the oldest latch that the run is under, unless it is over."""
     if state.ended:
         return None
-    spec, halts = state.started, await visit.lobby.store.halts()
+    spec, halts = state.started, await context.lobby.store.halts()
     return next((h for h in halts if h.covers(state.run, spec.agent, spec.labels)), None)
 
 
-async def _began(visit: Visit, state: State) -> Record | None:
+async def _began(context: Visit, state: State) -> Record | None:
     """Return the entry by which the run came into its phase; None if it began there.
 
     A pause is asked for, and then comes about: what counts is when it did.
     """
     if not state.since:
         return None
-    found = await visit.lobby.store.read(state.run, after=Seq(state.since - 1), limit=_SOON)
+    found = await context.lobby.store.read(state.run, after=Seq(state.since - 1), limit=_SOON)
     if state.phase in {Phase.PAUSED, Phase.CANCELLED}:
         made = [r for r in found if isinstance(r.entry, RunPaused | RunCancelled)]
         return made[-1] if made else found[0]
@@ -171,11 +173,11 @@ def _seen(actor: Actor, state: State, view: AskView) -> SeenAsk:
     )
 
 
-async def looked(visit: Visit) -> Response:
+async def looked(context: Visit) -> Response:
     """List what the agent said and did: turns after the first `after`, else the newest."""
-    run = await visit.run()
-    state = await visit.lobby.views.state(run.id)
+    run = await context.run()
+    state = await context.lobby.views.state(run.id)
     total = count(state)
-    limit = visit.number("limit", TURNS, least=1, most=200)
-    after = visit.number("after", max(total - limit, 0), least=0, most=2**53 - 1)
+    limit = context.number("limit", TURNS, least=1, most=200)
+    after = context.number("after", max(total - limit, 0), least=0, most=2**53 - 1)
     return answer(Turns(items=turns(state, after, limit), total=total))

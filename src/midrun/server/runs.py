@@ -72,15 +72,15 @@ class Effects(Value, kw_only=True):
     items: tuple[EffectView, ...]
 
 
-async def start(visit: Visit) -> Response:
+async def start(context: Visit) -> Response:
     """Start a run. Whoever repeats the request gets the first one."""
-    body = await visit.body(StartBody)
-    mid = visit.lobby.mid
+    body = await context.body(StartBody)
+    mid = context.lobby.mid
     if body.agent not in mid.agents:
         known = f"the server does not have it; known there: {', '.join(mid.agents) or 'none'}"
         raise said(Misconfigured(f"agent {body.agent}", known), "agent_not_found", 404)
-    stop, request_id = _stop(visit, body), visit.request_id()
-    await visit.check_quota(request_id)
+    stop, request_id = _stop(context, body), context.request_id()
+    await context.check_quota(request_id)
     run = await mid.start(
         body.agent,
         body.input,
@@ -88,38 +88,38 @@ async def start(visit: Visit) -> Response:
         labels=body.labels,
         stop=stop,
         request_id=request_id,
-        actor=visit.actor,
-        trace=_trace(visit),
-        own_thread=bool(visit.own_runs_only),
+        actor=context.actor,
+        trace=_trace(context),
+        own_thread=bool(context.own_runs_only),
     )
-    return await created(visit, run)
+    return await created(context, run)
 
 
-def _trace(visit: Visit) -> str | None:
+def _trace(context: Visit) -> str | None:
     """Return the caller's trace; one that is none is nobody's reason to fail."""
     try:
-        return traceparent(visit.request.headers.get("traceparent", ""))
+        return traceparent(context.request.headers.get("traceparent", ""))
     except Misconfigured:
         return None
 
 
-async def created(visit: Visit, run: Run) -> Response:
+async def created(context: Visit, run: Run) -> Response:
     """Return a run that was started, now or when the same was asked for first."""
-    shown = await visit.lobby.views.shown(run.id)
-    root = root_of(visit.request.scope)
+    shown = await context.lobby.views.shown(run.id)
+    root = root_of(context.request.scope)
     headers = {"Location": f"{root}/v1/runs/{run.id}", "ETag": etag(shown)}
     if run.repeated:
         headers["Idempotency-Replayed"] = "true"
     return answer(shown, 201, headers)
 
 
-def _stop(visit: Visit, body: StartBody) -> Stop | None:
+def _stop(context: Visit, body: StartBody) -> Stop | None:
     """Return the condition that the caller sets, if they may.
 
     A condition of its own names a function to import: that is for the server's agents to say.
     """
     caps = stop_of(body.caps.given())
-    if (caps or body.stop) and visit.actor.role != "operator":
+    if (caps or body.stop) and context.actor.role != "operator":
         raise Problem("not_allowed", 403, "only operators set caps")
     if caps and body.stop:
         raise Problem("invalid_body", 422, "either caps or stop")
@@ -142,10 +142,10 @@ def stop_of(caps: dict[str, float]) -> Stop | None:
     return AnyOf(tuple(made)) if len(made) > 1 else next(iter(made), None)
 
 
-async def listed(visit: Visit) -> Response:
+async def listed(context: Visit) -> Response:
     """List runs, newest first; users see their own."""
-    given = visit.request.query_params
-    limit = visit.number("limit", 50, least=1, most=200)
+    given = context.request.query_params
+    limit = context.number("limit", 50, least=1, most=200)
     if (attention := given.get("attention", "")) not in {"", "true", "false"}:
         raise Problem("bad_query", 400, "attention is true or false")
     query = Query(
@@ -154,14 +154,14 @@ async def listed(visit: Visit) -> Response:
         label=given.get("label", ""),
         thread=given.get("thread", ""),
         parent=RunId(given.get("parent", "")),
-        owner=visit.own_runs_only,
+        owner=context.own_runs_only,
         attention=attention == "true",
         limit=limit,
         cursor=given.get("cursor", ""),
     )
-    page = await visit.list_runs(query)
-    counts = {} if visit.own_runs_only else await visit.lobby.store.counts()
-    items = await visit.lobby.lines.of(page.items, visit.actor)
+    page = await context.list_runs(query)
+    counts = {} if context.own_runs_only else await context.lobby.store.counts()
+    items = await context.lobby.lines.of(page.items, context.actor)
     return answer(
         RunPage(
             items=items,
@@ -195,37 +195,37 @@ def phases_of(text: str) -> tuple[Phase, ...]:
         raise Problem("bad_query", 400, f"phases are: {known}, terminal") from None
 
 
-async def look(visit: Visit) -> Response:
+async def look(context: Visit) -> Response:
     """Show a run; with `Prefer: wait=N`, once it is in a phase of `until`, or has changed."""
-    run = await visit.run()
-    wanted = phases_of(visit.request.query_params.get("until", ""))
-    wait = _wait(visit)
+    run = await context.run()
+    wanted = phases_of(context.request.query_params.get("until", ""))
+    wait = _wait(context)
     headers, found = {}, None
     if wait:
-        allowance, caller = visit.lobby.allowance, visit.actor.name
+        allowance, caller = context.lobby.allowance, context.actor.name
         allowance.check_stream(caller)
         headers["Preference-Applied"] = f"wait={wait:g}"
         with allowance.stream(caller), anyio.move_on_after(wait):
             async with anyio.create_task_group() as tasks:
                 waiting = tasks.cancel_scope
-                tasks.start_soon(_until, visit.over, waiting)
-                tasks.start_soon(_until, partial(visit.caller.leaves, visit.lobby), waiting)
+                tasks.start_soon(_until, context.over, waiting)
+                tasks.start_soon(_until, partial(context.caller.leaves, context.lobby), waiting)
                 if not wanted:
-                    tasks.start_soon(_until, partial(_otherwise, visit, run), waiting)
-                found = await _changed(visit, run, wanted)
+                    tasks.start_soon(_until, partial(_otherwise, context, run), waiting)
+                found = await _changed(context, run, wanted)
                 waiting.cancel()
-        if not await visit.caller.holds(visit.lobby):
+        if not await context.caller.holds(context.lobby):
             raise Problem("unauthorized", 401, "Cannot show the run: the session has ended.")
-    shown = await visit.lobby.views.shown_in(found or await visit.lobby.views.state(run.id))
+    shown = await context.lobby.views.shown_in(found or await context.lobby.views.state(run.id))
     headers["ETag"] = etag(shown)
-    if _has(visit, shown):
+    if _has(context, shown):
         return Response(status_code=304, headers=headers)
     return answer(shown, headers=headers)
 
 
-def _has(visit: Visit, shown: ShownRun) -> bool:
+def _has(context: Visit, shown: ShownRun) -> bool:
     """Tell whether the caller has this very view, as `If-None-Match` says."""
-    known = visit.request.headers.get("if-none-match", "")
+    known = context.request.headers.get("if-none-match", "")
     tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
     return not tags.isdisjoint({etag(shown), "*"})
 
@@ -235,21 +235,21 @@ async def _until(over: Callable[[], Awaitable[None]], waiting: anyio.CancelScope
     waiting.cancel()
 
 
-async def _otherwise(visit: Visit, run: Run) -> None:
+async def _otherwise(context: Visit, run: Run) -> None:
     """Wait until the run is shown otherwise than the caller has it, whatever its journal says.
 
     A driver that falls silent leaves no entry, nor does one that is heard of again.
     """
-    while _has(visit, await visit.lobby.views.shown(run.id)):  # noqa: ASYNC110 - nobody tells
+    while _has(context, await context.lobby.views.shown(run.id)):  # noqa: ASYNC110 - nobody tells
         await anyio.sleep(SILENCE_S)
 
 
-async def _changed(visit: Visit, run: Run, wanted: tuple[Phase, ...]) -> State:
+async def _changed(context: Visit, run: Run, wanted: tuple[Phase, ...]) -> State:
     """Return the run as it was when it came into a phase of `wanted`, or next changed.
 
     Entry by entry, so that a phase that lasts for a moment is not overlooked.
     """
-    state = await visit.lobby.views.state(run.id)
+    state = await context.lobby.views.state(run.id)
     if state.phase in TERMINAL or state.phase in wanted:
         return state
     with suppress(StoreClosed):  # whoever answers next will say so
@@ -262,20 +262,20 @@ async def _changed(visit: Visit, run: Run, wanted: tuple[Phase, ...]) -> State:
     return state
 
 
-def _wait(visit: Visit) -> float:
-    for part in visit.request.headers.get("prefer", "").split(","):
+def _wait(context: Visit) -> float:
+    for part in context.request.headers.get("prefer", "").split(","):
         name, _, value = part.strip().partition("=")
         if name.lower() == "wait" and value.isascii() and value.isdecimal():
-            return min(float(value[:6]), visit.lobby.limits.wait)
+            return min(float(value[:6]), context.lobby.limits.wait)
     return 0.0
 
 
-async def change(visit: Visit) -> Response:
+async def change(context: Visit) -> Response:
     """Raise bounds of a run, on what the caller has seen of it."""
-    run = await visit.run()
-    body = await visit.body(ChangeBody)
-    visit.seen(required=True)
-    asking = visit.asking(body.reason)
+    run = await context.run()
+    body = await context.body(ChangeBody)
+    context.seen(required=True)
+    asking = context.asking(body.reason)
     receipt = await run.raise_cap(
         actor=asking.get("actor"),
         reason=asking.get("reason"),
@@ -283,58 +283,58 @@ async def change(visit: Visit) -> Response:
         seen=asking.get("seen"),
         **body.caps.given(),
     )
-    return await told(visit, run, receipt)
+    return await told(context, run, receipt)
 
 
-async def asked(visit: Visit) -> Response:
+async def asked(context: Visit) -> Response:
     """List what was asked of the run, and what became of it."""
-    return answer(Commands(items=await _commands(visit)))
+    return answer(Commands(items=await _commands(context)))
 
 
-async def asked_one(visit: Visit) -> Response:
+async def asked_one(context: Visit) -> Response:
     """Show one thing that was asked of the run."""
-    for command in await _commands(visit):
-        if command.id == visit.path["command"]:
+    for command in await _commands(context):
+        if command.id == context.path["command"]:
             return answer(command)
     raise Problem("command_not_found", 404)
 
 
-async def _commands(visit: Visit) -> tuple[Command, ...]:
-    run = await visit.run()
-    records = await visit.lobby.store.read(run.id)
+async def _commands(context: Visit) -> tuple[Command, ...]:
+    run = await context.run()
+    records = await context.lobby.store.read(run.id)
     return await anyio.to_thread.run_sync(commands, records)
 
 
-async def frames(visit: Visit) -> Response:
+async def frames(context: Visit) -> Response:
     """List the thoughts that the run holds."""
-    return answer(Frames(items=(await _shown(visit)).frames))
+    return answer(Frames(items=(await _shown(context)).frames))
 
 
-async def effects(visit: Visit) -> Response:
+async def effects(context: Visit) -> Response:
     """List what the run changed in the world."""
-    return answer(Effects(items=(await _shown(visit)).effects))
+    return answer(Effects(items=(await _shown(context)).effects))
 
 
-async def _shown(visit: Visit) -> ShownRun:
-    return await visit.lobby.views.shown((await visit.run()).id)
+async def _shown(context: Visit) -> ShownRun:
+    return await context.lobby.views.shown((await context.run()).id)
 
 
-async def report(visit: Visit) -> Response:
+async def report(context: Visit) -> Response:
     """Say what became of everything the run did, so far or in the end; also as Markdown."""
-    found: Report = await (await visit.run()).report()
-    if "text/markdown" in visit.request.headers.get("accept", ""):
+    found: Report = await (await context.run()).report()
+    if "text/markdown" in context.request.headers.get("accept", ""):
         return Response(str(found), media_type="text/markdown")
     return answer(found)
 
 
-async def verify(visit: Visit) -> Response:
+async def verify(context: Visit) -> Response:
     """Check the chain and the invariants of the run's journal."""
-    return answer(await visit.lobby.mid.verify((await visit.run()).id))
+    return answer(await context.lobby.mid.verify((await context.run()).id))
 
 
-async def agents(visit: Visit) -> Response:
+async def agents(context: Visit) -> Response:
     """List the agents whose runs can be started here."""
-    known = visit.lobby.mid.agents.values()
+    known = context.lobby.mid.agents.values()
     return answer(
         Agents(
             items=tuple(

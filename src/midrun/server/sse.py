@@ -63,22 +63,22 @@ class Stream(Response):
         Problem: 429, the caller has too many.
     """
 
-    def __init__(self, visit: Visit, source: Source) -> None:
-        visit.lobby.allowance.check_stream(visit.actor.name)
+    def __init__(self, context: Visit, source: Source) -> None:
+        context.lobby.allowance.check_stream(context.actor.name)
         super().__init__(headers={"X-Accel-Buffering": "no"}, media_type=SSE)
         del self.headers["content-length"]
-        self._visit = visit
+        self._visit = context
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until it is over."""
         del scope
-        lobby, caller = self._visit.lobby, self._visit.caller
+        server, caller = self._visit.lobby, self._visit.caller
         status, headers = self.status_code, self.raw_headers
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        with lobby.allowance.stream(caller.actor.name):
+        with server.allowance.stream(caller.actor.name):
             async with anyio.create_task_group() as tasks:
-                writer = Writer(send, lobby.limits.patience, tasks.cancel_scope)
+                writer = Writer(send, server.limits.patience, tasks.cancel_scope)
 
                 async def until(over: Callable[[], Awaitable[object]]) -> None:
                     await over()
@@ -90,17 +90,17 @@ class Stream(Response):
                     tasks.start_soon(until, caller.session.ended.wait)
                 tasks.start_soon(until, partial(self._pinged, writer))
                 tasks.start_soon(until, partial(self._source, writer))
-        with anyio.move_on_after(lobby.limits.patience):
+        with anyio.move_on_after(server.limits.patience):
             await send(_part(b"", more=False))
 
     async def _pinged(self, writer: Writer) -> None:
         """Show signs of life for as long as the caller may listen."""
-        lobby = self._visit.lobby
+        server = self._visit.lobby
         while True:
-            await anyio.sleep(lobby.limits.ping)
-            if not await self._visit.caller.holds(lobby):
+            await anyio.sleep(server.limits.ping)
+            if not await self._visit.caller.holds(server):
                 return
-            if anyio.current_time() - writer.wrote_at >= lobby.limits.ping:
+            if anyio.current_time() - writer.wrote_at >= server.limits.ping:
                 await writer.write(b": ping\n\n")
 
 

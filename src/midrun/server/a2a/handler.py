@@ -93,33 +93,33 @@ class Handler(RequestHandler):
         self, params: pb.SendMessageRequest, context: ServerCallContext
     ) -> Sent:
         """Start a task or steer one; answer once it rests, or at once if asked to."""
-        visit = _visit(context)
+        request_context = _visit(context)
         try:
-            run, _ = await self._taken(visit, params.message)
+            run, _ = await self._taken(request_context, params.message)
         except _Rejected as rejected:
             return rejected.task
         if not params.configuration.return_immediately:
             with anyio.CancelScope() as waiting:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(_ends_with, visit, waiting)
+                    tasks.start_soon(_ends_with, request_context, waiting)
                     await run.until(*RESTS)
                     tasks.cancel_scope.cancel()
-        return task_of(await visit.lobby.views.state(run.id))
+        return task_of(await request_context.lobby.views.state(run.id))
 
     async def on_message_send_stream(
         self, params: pb.SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         """Start a task or steer one, and follow it until it rests."""
-        visit = _visit(context)
+        request_context = _visit(context)
         try:
-            run, state = await self._taken(visit, params.message)
+            run, state = await self._taken(request_context, params.message)
         except _Rejected as rejected:
             yield rejected.task
             return
-        async for event in _followed(visit, run, state):
+        async for event in _followed(request_context, run, state):
             yield event
 
-    async def _taken(self, visit: Visit, message: pb.Message) -> tuple[Run, State]:
+    async def _taken(self, request_context: Visit, message: pb.Message) -> tuple[Run, State]:
         """Do what a message means; return the run, and its state before."""
         if max(len(message.message_id), len(message.context_id)) > ID_MAX:
             raise InvalidParamsError(f"an id has at most {ID_MAX} characters")
@@ -127,23 +127,28 @@ class Handler(RequestHandler):
             problem = "Cannot take a file: an agent is given text. Send text or data parts"
             raise ContentTypeNotSupportedError(problem)
         text = "\n".join(part.text for part in message.parts if part.text)
-        asking = Asking(actor=visit.actor, request_id=visit.own(f"a2a:{message.message_id}"))
+        asking = Asking(
+            actor=request_context.actor,
+            request_id=request_context.own(f"a2a:{message.message_id}"),
+        )
         if message.task_id:
-            run = await self._run(visit, message.task_id)
-            state = await visit.lobby.views.state(run.id)
+            run = await self._run(request_context, message.task_id)
+            state = await request_context.lobby.views.state(run.id)
             if message.context_id not in {"", context_of(state)}:
                 raise InvalidParamsError("the task belongs to another context")
             try:
-                await _steer(visit, run, state, text, _data(message), asking)
+                await _steer(request_context, run, state, text, _data(message), asking)
             except ControlRefused as refused:
                 raise UnsupportedOperationError(str(refused)) from None
             except Problem as refused:
                 raise UnsupportedOperationError(refused.detail) from None
             return run, state
-        run = await self._started(visit, message.context_id, text, asking)
+        run = await self._started(request_context, message.context_id, text, asking)
         return run, State(run=run.id)
 
-    async def _started(self, visit: Visit, context: str, text: str, asking: Asking) -> Run:
+    async def _started(
+        self, request_context: Visit, context: str, text: str, asking: Asking
+    ) -> Run:
         """Start a task, in a context of its own if it was given none: others may follow it.
 
         A request that cannot be taken is an error: so the specification has it. `REJECTED` is
@@ -153,18 +158,18 @@ class Handler(RequestHandler):
         try:
             thread = validation.name("context", context) or context_for(request)
             start = partial(
-                visit.lobby.mid.start,
+                request_context.lobby.mid.start,
                 self._agent,
                 validation.task(text),
                 thread=thread,
                 request_id=request,
-                actor=visit.actor,
-                own_thread=bool(visit.own_runs_only),
+                actor=request_context.actor,
+                own_thread=bool(request_context.own_runs_only),
             )
         except Misconfigured as error:
             raise InvalidParamsError(str(error)) from None
         try:
-            await visit.check_quota(request)
+            await request_context.check_quota(request)
             return await start()
         except Misconfigured as error:
             raise _Rejected(rejected(request, thread, str(error))) from None
@@ -180,36 +185,36 @@ class Handler(RequestHandler):
         self, params: pb.GetTaskRequest, context: ServerCallContext
     ) -> pb.Task | None:
         """Return a task."""
-        visit = _visit(context)
-        run = await self._run(visit, params.id)
+        request_context = _visit(context)
+        run = await self._run(request_context, params.id)
         length = params.history_length if params.HasField("history_length") else None
-        return task_of(await visit.lobby.views.state(run.id), history=length)
+        return task_of(await request_context.lobby.views.state(run.id), history=length)
 
     async def on_list_tasks(
         self, params: pb.ListTasksRequest, context: ServerCallContext
     ) -> pb.ListTasksResponse:
         """Return a page of the caller's tasks, newest first."""
-        visit = _visit(context)
+        request_context = _visit(context)
         size = min(max(params.page_size or 50, 1), 100)
         try:
             thread = validation.name("context", params.context_id)
             query = Query(
                 agent=self._agent,
                 thread=thread,
-                owner=visit.own_runs_only,
+                owner=request_context.own_runs_only,
                 phases=tuple(p for p, state in STATES.items() if state == params.status),
                 limit=size,
                 cursor=params.page_token,
             )
             if params.status and not query.phases:  # no run is ever in that state
                 return pb.ListTasksResponse(page_size=size)
-            page = await visit.list_runs(query)
+            page = await request_context.list_runs(query)
         except (CursorRefused, Misconfigured) as error:
             raise InvalidParamsError(str(error)) from None
         tasks = []
         for row in page.items:
             try:
-                state = await visit.lobby.views.state(row.run)
+                state = await request_context.lobby.views.state(row.run)
             except UNREADABLE:  # it must not hide the others
                 continue
             tasks.append(task_of(state, history=0, artifacts=params.include_artifacts))
@@ -217,52 +222,54 @@ class Handler(RequestHandler):
             tasks=tasks,
             next_page_token=page.cursor,
             page_size=size,
-            total_size=await _count_tasks(visit, query),
+            total_size=await _count_tasks(request_context, query),
         )
 
     async def on_cancel_task(
         self, params: pb.CancelTaskRequest, context: ServerCallContext
     ) -> pb.Task | None:
         """Cancel a task, and wait a while until it is."""
-        visit = _visit(context)
-        run = await self._run(visit, params.id)
-        if (await visit.lobby.views.state(run.id)).phase in TERMINAL:
+        request_context = _visit(context)
+        run = await self._run(request_context, params.id)
+        if (await request_context.lobby.views.state(run.id)).phase in TERMINAL:
             raise TaskNotCancelableError
         try:
-            await run.cancel(actor=visit.actor)
+            await run.cancel(actor=request_context.actor)
         except ControlRefused as refused:
             raise TaskNotCancelableError(str(refused)) from None
         with anyio.move_on_after(ENDING_S):
             await run.until("terminal")
-        return task_of(await visit.lobby.views.state(run.id))
+        return task_of(await request_context.lobby.views.state(run.id))
 
     async def on_subscribe_to_task(
         self, params: pb.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         """Follow a task until it rests."""
-        visit = _visit(context)
-        run = await self._run(visit, params.id)
-        state = await visit.lobby.views.state(run.id)
+        request_context = _visit(context)
+        run = await self._run(request_context, params.id)
+        state = await request_context.lobby.views.state(run.id)
         if state.phase in TERMINAL:
             raise UnsupportedOperationError("the task has ended")
-        async for event in _followed(visit, run, state):
+        async for event in _followed(request_context, run, state):
             yield event
 
-    async def pause(self, task: str, visit: Visit) -> pb.Task:
+    async def pause(self, task: str, request_context: Visit) -> pb.Task:
         """Pause a task: the extension that A2A's core has no method for."""
-        run = await self._run(visit, task)
+        run = await self._run(request_context, task)
         try:
-            await run.pause(actor=visit.actor)
+            await run.pause(actor=request_context.actor)
         except ControlRefused as refused:
             raise UnsupportedOperationError(str(refused)) from None
-        return task_of(await visit.lobby.views.state(run.id))
+        return task_of(await request_context.lobby.views.state(run.id))
 
-    async def _run(self, visit: Visit, task: str) -> Run:
+    async def _run(self, request_context: Visit, task: str) -> Run:
         run = RunId(task)
         try:
-            head = await visit.lobby.views.head(run)
-            if head.agent == self._agent and await visit.lobby.views.sees(visit.actor, run):
-                return await visit.lobby.mid.get(run)
+            head = await request_context.lobby.views.head(run)
+            if head.agent == self._agent and await request_context.lobby.views.sees(
+                request_context.actor, run
+            ):
+                return await request_context.lobby.mid.get(run)
         except RunNotFound:
             pass
         raise TaskNotFoundError
@@ -302,16 +309,16 @@ class Handler(RequestHandler):
     ) -> pb.AgentCard:
         """Return the card with what is not public: a line of the agent's instructions."""
         del params
-        visit = _visit(context)
-        agent = visit.lobby.mid.agents[self._agent]
-        return make_card(visit.request, agent, extended=True)
+        request_context = _visit(context)
+        agent = request_context.lobby.mid.agents[self._agent]
+        return make_card(request_context.request, agent, extended=True)
 
 
-async def _count_tasks(visit: Visit, query: Query) -> int:
+async def _count_tasks(request_context: Visit, query: Query) -> int:
     """Return how many tasks a list has over all its pages; at most `TOTAL_MAX`."""
     found, rest = 0, replace(query, limit=COUNTED_AT_ONCE, cursor="")
     while found < TOTAL_MAX:
-        page = await visit.list_runs(rest)
+        page = await request_context.list_runs(rest)
         found += len(page.items)
         if not page.cursor:
             break
@@ -320,25 +327,27 @@ async def _count_tasks(visit: Visit, query: Query) -> int:
 
 
 def _visit(context: ServerCallContext) -> Visit:
-    visit = context.state[VISIT]
-    assert isinstance(visit, Visit)
-    return visit
+    request_context = context.state[VISIT]
+    assert isinstance(request_context, Visit)
+    return request_context
 
 
-async def _ends_with(visit: Visit, waiting: anyio.CancelScope) -> None:
-    await visit.over()
+async def _ends_with(request_context: Visit, waiting: anyio.CancelScope) -> None:
+    await request_context.over()
     waiting.cancel()
 
 
-async def _followed(visit: Visit, run: Run, state: State) -> AsyncGenerator[Event, None]:
+async def _followed(
+    request_context: Visit, run: Run, state: State
+) -> AsyncGenerator[Event, None]:
     """Yield the task, then each change of its status from `state` on, until it rests."""
-    now = await visit.lobby.views.state(run.id)
+    now = await request_context.lobby.views.state(run.id)
     yield task_of(now)
     if now.seq == state.seq and now.phase in RESTS:
         return
     async with aclosing(run.feed(state.seq)) as feed:
         async for item in feed:
-            if visit.is_over:
+            if request_context.is_over:
                 return
             if item.seq is None:
                 continue
@@ -364,7 +373,12 @@ def _changed(state: State) -> Iterator[Event]:
 
 
 async def _steer(
-    visit: Visit, run: Run, state: State, text: str, data: dict[str, object], asking: Asking
+    request_context: Visit,
+    run: Run,
+    state: State,
+    text: str,
+    data: dict[str, object],
+    asking: Asking,
 ) -> None:
     """Do what a message to a task means: resume, answer, decide, or a new course."""
     match state.phase:
@@ -373,7 +387,7 @@ async def _steer(
         case Phase.WAITING if await _decided(run, state, text, data, asking):
             return
         case _:
-            await visit.redirected(run, text, asking)
+            await request_context.redirected(run, text, asking)
 
 
 async def _decided(
@@ -455,13 +469,17 @@ def router(agent: Agent) -> Router:
     )
 
 
-async def paused(agent: Agent, visit: Visit, call: dict[str, Json]) -> dict[str, Json]:
+async def paused(
+    agent: Agent, request_context: Visit, call: dict[str, Json]
+) -> dict[str, Json]:
     """Answer the method of our extension, as JSON-RPC has it."""
     given = call.get("params")
     task = str(given.get("id")) if isinstance(given, dict) else ""
     told: dict[str, Json] = {"jsonrpc": "2.0", "id": call.get("id")}
     try:
-        return told | {"result": MessageToDict(await Handler(agent.name).pause(task, visit))}
+        return told | {
+            "result": MessageToDict(await Handler(agent.name).pause(task, request_context))
+        }
     except A2AError as error:
         code = JSON_RPC_ERROR_CODE_MAP.get(type(error), -32603)
         return told | {"error": {"code": code, "message": str(error) or type(error).__name__}}

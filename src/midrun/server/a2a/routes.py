@@ -24,29 +24,29 @@ PARSE_ERROR: Final = -32700
 """The code of JSON-RPC for a request that is no JSON."""
 
 
-async def rpc(visit: Visit) -> Response:
+async def rpc(context: Visit) -> Response:
     """Take a JSON-RPC call for an agent: its methods, and the one of our extension."""
-    agent = _agent(visit)
+    agent = _agent(context)
     from midrun.server.a2a import handler  # noqa: PLC0415 - only this needs the SDK
 
-    text = await visit.text()
+    text = await context.text()
     try:
-        call = parse(text, JsonLimits(depth=visit.lobby.limits.depth, size=visit.room))
+        call = parse(text, JsonLimits(depth=context.lobby.limits.depth, size=context.room))
     except NotJson as error:
         problem = {"code": PARSE_ERROR, "message": f"Cannot parse the request: {error}"}
         return answer({"jsonrpc": "2.0", "id": None, "error": problem})
     if isinstance(call, dict) and call.get("method") == PAUSE_METHOD:
-        return answer(await handler.paused(agent, visit, call))
-    return Forwarded(handler.router(agent), visit, "/", text)
+        return answer(await handler.paused(agent, context, call))
+    return Forwarded(handler.router(agent), context, "/", text)
 
 
-async def rest(visit: Visit) -> Response:
+async def rest(context: Visit) -> Response:
     """Take a call in A2A's other form."""
-    agent = _agent(visit)
+    agent = _agent(context)
     from midrun.server.a2a import handler  # noqa: PLC0415 - only this needs the SDK
 
-    path = f"/{visit.path['rest']}"
-    return Forwarded(handler.router(agent), visit, path, await visit.text())
+    path = f"/{context.path['rest']}"
+    return Forwarded(handler.router(agent), context, path, await context.text())
 
 
 def find_card(request: Request, agents: Mapping[str, Agent]) -> Response | None:
@@ -80,10 +80,10 @@ def _check_installed() -> None:
         raise Problem("not_installed", 501, "A2A needs midrun[a2a] where the server runs")
 
 
-def _agent(visit: Visit) -> Agent:
+def _agent(context: Visit) -> Agent:
     _check_installed()
-    known = visit.lobby.mid.agents
-    agent = known.get(visit.path["agent"])
+    known = context.lobby.mid.agents
+    agent = known.get(context.path["agent"])
     if agent is None:
         raise Problem("agent_not_found", 404, f"known here: {', '.join(known) or 'none'}")
     return agent
@@ -92,11 +92,11 @@ def _agent(visit: Visit) -> Agent:
 class Forwarded(Response):
     """What another ASGI app answers, to a body that was read and found fit already."""
 
-    def __init__(self, to: ASGIApp, visit: Visit, path: str, text: bytes) -> None:
-        visit.lobby.allowance.check_stream(visit.actor.name)
+    def __init__(self, to: ASGIApp, context: Visit, path: str, text: bytes) -> None:
+        context.lobby.allowance.check_stream(context.actor.name)
         super().__init__()
         self._to = to
-        self._visit = visit
+        self._visit = context
         self._path = path
         self._text = text
 
@@ -109,14 +109,14 @@ class Forwarded(Response):
             "root_path": "",
             "midrun.visit": self._visit,
         }
-        lobby, caller = self._visit.lobby, self._visit.caller
+        server, caller = self._visit.lobby, self._visit.caller
         sent = {"http.response.body": False}  # kind of message → whether it was the last
 
         async def noted(message: Message) -> None:
             sent[message["type"]] = not message.get("more_body", False)
             await send(message)
 
-        with lobby.allowance.stream(caller.actor.name):
+        with server.allowance.stream(caller.actor.name):
             async with anyio.create_task_group() as tasks:
 
                 async def end_with(over: Callable[[], Awaitable[object]]) -> None:
@@ -124,10 +124,10 @@ class Forwarded(Response):
                     tasks.cancel_scope.cancel()
 
                 tasks.start_soon(end_with, self._visit.over)
-                tasks.start_soon(end_with, partial(caller.leaves, lobby))
+                tasks.start_soon(end_with, partial(caller.leaves, server))
                 await self._to(there, _again(self._text, receive), noted)
                 tasks.cancel_scope.cancel()
-        with anyio.move_on_after(lobby.limits.patience):  # cut off, yet with a whole answer
+        with anyio.move_on_after(server.limits.patience):  # cut off, yet with a whole answer
             if "http.response.start" not in sent:
                 await Response(status_code=503, headers={"Retry-After": "1"})(
                     scope, receive, send

@@ -30,18 +30,18 @@ class Joined(Struct, frozen=True, kw_only=True):
     unused: dict[str, list[str]] = {}
 
 
-async def newest(visit: Visit, agent: str, thread: str) -> RunRow | None:
+async def newest(context: Visit, agent: str, thread: str) -> RunRow | None:
     """Return the newest run of a thread that the caller may see, if there is one.
 
     Raises:
         Misconfigured: `thread` is no name that a thread could have.
     """
     thread = name("thread", thread)
-    query = Query(thread=thread, agent=agent, owner=visit.own_runs_only, limit=1)
-    return next(iter((await visit.lobby.store.runs(query)).items), None)
+    query = Query(thread=thread, agent=agent, owner=context.own_runs_only, limit=1)
+    return next(iter((await context.lobby.store.runs(query)).items), None)
 
 
-async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
+async def joined(context: Visit, agent: str, given: RunAgentInput) -> Joined:
     """Start a run for what the person said, or do with the thread's run what they mean.
 
     Raises:
@@ -51,15 +51,15 @@ async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
     if given.newest is not None and (kinds := given.newest.other_parts):
         problem = f"Cannot take message {given.newest.id!r}: it has parts of type"
         raise Problem("invalid_body", 422, f"{problem} {', '.join(kinds)}. Send text only.")
-    mid, row = visit.lobby.mid, await newest(visit, agent, given.thread_id)
+    mid, row = context.lobby.mid, await newest(context, agent, given.thread_id)
     unused = {"tools": [tool.name for tool in given.tools]} if given.tools else {}
-    request = visit.own(f"agui:{given.thread_id}:{given.run_id}")
-    asking = Asking(actor=visit.actor, request_id=request)
+    request = context.own(f"agui:{given.thread_id}:{given.run_id}")
+    asking = Asking(actor=context.actor, request_id=request)
     if row is not None and row.head.phase not in TERMINAL:
         run = await mid.get(row.run)
-        state = await visit.lobby.views.state(run.id)
+        state = await context.lobby.views.state(run.id)
         known = [message.text for message in state.messages]
-        if not await _steer(visit, run, state, given, asking) and (
+        if not await _steer(context, run, state, given, asking) and (
             left := given.list_new_context(known)
         ):
             unused["context"] = [item.description for item in left]
@@ -68,20 +68,20 @@ async def joined(visit: Visit, agent: str, given: RunAgentInput) -> Joined:
         raise Problem("agent_not_found", 404, f"known here: {', '.join(mid.agents) or 'none'}")
     if not given.wish:
         raise Problem("invalid_body", 422, "there is no user message to start from")
-    await visit.check_quota(request)
+    await context.check_quota(request)
     run = await mid.start(
         agent,
         given.add_context(),
         thread=given.thread_id,
         request_id=request,
-        actor=visit.actor,
-        own_thread=bool(visit.own_runs_only),
+        actor=context.actor,
+        own_thread=bool(context.own_runs_only),
     )
     return Joined(run=run, state=State(run=run.id), unused=unused)
 
 
 async def _steer(
-    visit: Visit, run: Run, state: State, given: RunAgentInput, asking: Asking
+    context: Visit, run: Run, state: State, given: RunAgentInput, asking: Asking
 ) -> bool:
     """Do what the request means; tell whether the run was given words, with their context."""
     if given.resume:
@@ -96,7 +96,7 @@ async def _steer(
         case Phase.WAITING if wish and _asks_one(state):
             await run.answer(wish, **asking)
         case Phase.WAITING | Phase.RUNNING | Phase.QUEUED | Phase.PAUSING if wish:
-            await visit.redirected(run, wish, asking)
+            await context.redirected(run, wish, asking)
         case _:
             return False  # nothing new, or it is being cancelled, or halted: only to look at
     return bool(wish)

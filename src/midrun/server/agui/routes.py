@@ -30,42 +30,42 @@ from midrun.server.sse import Stream, Writer
 VERSION: Final = "1.0"
 
 
-async def run_agent(visit: Visit) -> Response:
+async def run_agent(context: Visit) -> Response:
     """Run one segment: start, resume or answer, and stream until the run rests."""
-    given = await visit.body(RunAgentInput)
-    return SegmentStream(visit, given, await joined(visit, visit.path["agent"], given))
+    given = await context.body(RunAgentInput)
+    return SegmentStream(context, given, await joined(context, context.path["agent"], given))
 
 
-async def connect(visit: Visit) -> Response:
+async def connect(context: Visit) -> Response:
     """Give what a thread has so far, and follow its run if it is at work."""
-    asked = await visit.body(ConnectInput)
+    asked = await context.body(ConnectInput)
     given = RunAgentInput(
         thread_id=asked.thread_id,
         run_id=asked.run_id or asked.thread_id,
         protocol_version=asked.protocol_version,
         state=asked.state,
     )
-    row = await newest(visit, visit.path["agent"], given.thread_id)
+    row = await newest(context, context.path["agent"], given.thread_id)
     if row is None:
         return Response(b"", media_type="text/event-stream")
-    run = await visit.lobby.mid.get(row.run)
-    state = await visit.lobby.views.state(run.id)
-    return SegmentStream(visit, given, Joined(run=run, state=state), replay=True)
+    run = await context.lobby.mid.get(row.run)
+    state = await context.lobby.views.state(run.id)
+    return SegmentStream(context, given, Joined(run=run, state=state), replay=True)
 
 
-async def stop(visit: Visit) -> Response:
+async def stop(context: Visit) -> Response:
     """Pause the thread's run, or cancel it, as the server was told to take a stop."""
-    await visit.body(StopInput)
-    row = await newest(visit, visit.path["agent"], visit.path["thread"])
+    await context.body(StopInput)
+    row = await newest(context, context.path["agent"], context.path["thread"])
     stopped = row is not None and row.head.phase not in TERMINAL
     if row is not None and stopped:
-        run = await visit.lobby.mid.get(row.run)
-        await _stop(run, visit, visit.lobby.bridges.stop, "stopped by the user")
+        run = await context.lobby.mid.get(row.run)
+        await _stop(run, context, context.lobby.bridges.stop, "stopped by the user")
     interrupt = {"type": "RUN_ERROR", "message": "Run stopped by user", "code": "STOPPED"}
     return answer({"stopped": stopped, "interrupt": interrupt})
 
 
-async def info(visit: Visit) -> Response:
+async def info(context: Visit) -> Response:
     """Say what CopilotKit asks of a runtime before it connects."""
     agents = {
         name: {
@@ -74,7 +74,7 @@ async def info(visit: Visit) -> Response:
             "className": "MidrunAgent",
             "capabilities": capabilities(agent),
         }
-        for name, agent in visit.lobby.mid.agents.items()
+        for name, agent in context.lobby.mid.agents.items()
     }
     ends = ("list", "inspect", "mutations", "realtimeMetadata")
     return answer(
@@ -96,9 +96,9 @@ class SegmentStream(Stream):
     """The stream of one segment. Dropped before its end, it asks the run to stop, in time."""
 
     def __init__(
-        self, visit: Visit, given: RunAgentInput, at: Joined, *, replay: bool = False
+        self, context: Visit, given: RunAgentInput, at: Joined, *, replay: bool = False
     ) -> None:
-        super().__init__(visit, self._segment)
+        super().__init__(context, self._segment)
         self._given = given
         self._at = at
         self._replay = replay
@@ -106,17 +106,17 @@ class SegmentStream(Stream):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream; then see what a client that left meant by it."""
-        lobby, run = self._visit.lobby, self._at.run
-        with lobby.attending.of(run.id):
+        server, run = self._visit.lobby, self._at.run
+        with server.attending.of(run.id):
             await super().__call__(scope, receive, send)
-        if self._over or self._visit.is_over or lobby.bridges.on_disconnect == "continue":
+        if self._over or self._visit.is_over or server.bridges.on_disconnect == "continue":
             return
-        with anyio.move_on_after(lobby.bridges.grace_s):
+        with anyio.move_on_after(server.bridges.grace_s):
             await self._visit.over()
             return
-        if lobby.attending.anybody(run.id) or lobby.channels.watched(run.id):
+        if server.attending.anybody(run.id) or server.channels.watched(run.id):
             return
-        await _stop(run, self._visit, lobby.bridges.on_disconnect, "its window was closed")
+        await _stop(run, self._visit, server.bridges.on_disconnect, "its window was closed")
 
     async def _segment(self, writer: Writer) -> None:
         given, run, state = self._given, self._at.run, self._at.state
@@ -181,11 +181,11 @@ async def _write(writer: Writer, events: Iterable[Event]) -> None:
     await writer.write(b"".join(lines))
 
 
-async def _stop(run: Run, visit: Visit, how: str, reason: str) -> None:
+async def _stop(run: Run, context: Visit, how: str, reason: str) -> None:
     try:
         if how == "cancel":
-            await run.cancel(actor=visit.actor, reason=reason)
+            await run.cancel(actor=context.actor, reason=reason)
         else:
-            await run.pause(now=True, actor=visit.actor, reason=reason)
+            await run.pause(now=True, actor=context.actor, reason=reason)
     except (ControlRefused, StoreError):
         return  # it rests already, or has ended: that is all that was wanted
