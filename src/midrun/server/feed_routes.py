@@ -1,4 +1,10 @@
-"""Feeds over HTTP: a run's entries as they come, a page of them, or all; and the list's own."""
+"""Feeds over HTTP: the entries of one run, and the changes of all runs in a list.
+
+The entries of a run come in three forms, chosen by `Accept`: as server-sent events that go on
+with the run, as NDJSON up to now, or as one JSON page. A stream is at-least-once towards the
+client and exactly-once by seq: it writes every entry after `after`, in order, under the
+entry's seq as its id. Deltas (live text) are written between entries and are never replayed.
+"""
 
 from collections.abc import Iterator
 
@@ -20,11 +26,11 @@ from midrun.server.sse import SSE, Source, Stream, Writer
 
 NDJSON = "application/x-ndjson"
 RETRY = b"retry: 1000\n\n"
-"""How long a browser waits before it comes back, in milliseconds."""
+"""Milliseconds that a browser waits before it reconnects."""
 
 
 class EventPage(Value, kw_only=True):
-    """A page of events. `next_after` is where the next one starts, if there is more."""
+    """A page of events. `next_after` is the `after` of the next page, if there is `more`."""
 
     items: tuple[ShownEvent, ...]
     next_after: int
@@ -32,21 +38,24 @@ class EventPage(Value, kw_only=True):
 
 
 class StreamEnd(Value, kw_only=True):
-    """The run has ended: there is nothing to come back for."""
+    """The last event of a stream: the run has ended, and the client need not reconnect."""
 
     phase: Phase
     seq: int
 
 
 class StreamReset(Value, kw_only=True):
-    """The caller knew more than the journal has: it starts again from the beginning."""
+    """The client's `after` is beyond the journal's end; the stream starts from the beginning.
+
+    This happens when a store was restored from a backup.
+    """
 
     after: int
     seq: int
 
 
 async def events(context: Visit) -> Response:
-    """Give what happened, and what happens: as SSE, as NDJSON up to now, or as a page."""
+    """Stream the entries of a run as SSE, or return them as NDJSON or as a page."""
     run = await context.run()
     after = _after(context)
     wanted = frozenset(filter(None, context.request.query_params.get("types", "").split(",")))
@@ -58,46 +67,56 @@ async def events(context: Visit) -> Response:
         return await _page(context, run.id, after, wanted)
     row = await context.lobby.store.row(run.id)
     if row.head.phase in TERMINAL and after == row.seq:
-        return Response(status_code=204)  # tells an EventSource to stay away
+        return Response(status_code=204)  # makes an EventSource stop reconnecting
     return Stream(context, _following(context, run, after, wanted))
 
 
 def _after(context: Visit) -> int:
-    """Return the seq that the caller has seen; `Last-Event-ID` counts before the query."""
+    """Return the seq that the caller has seen; `Last-Event-ID` overrides the query.
+
+    A browser that reconnects repeats the URL of the first connection, with the old `after`.
+    """
     after = context.number("after", 0, least=0, most=2**53 - 1)
     last = context.request.headers.get("last-event-id")
     if not last:
         return after
     if not is_number(last):
-        raise Problem("bad_query", 400, "Last-Event-ID is the seq of an entry")
+        problem = "Cannot resume the stream: Last-Event-ID must be the seq of an entry."
+        raise Problem("bad_query", 400, problem)
     return int(last)
 
 
 def _following(context: Visit, run: Run, after: int, wanted: frozenset[str]) -> Source:
-    """Return what writes every entry after `after` once, in order, and deltas between them."""
+    """Return a source that writes each entry after `after` once, with deltas between."""
 
     async def source(writer: Writer) -> None:
         await writer.write(RETRY)
         async with context.lobby.channels.joined(run) as (channel, seat):
             sent = after
-            head = (await context.lobby.store.row(run.id)).seq  # the channel may be behind it
+            # Asked of the store: the channel's `last_seq` may be behind, and a client that is
+            # ahead of the channel only must not be reset.
+            head = (await context.lobby.store.row(run.id)).seq
             if sent > head:
                 reset = StreamReset(after=sent, seq=head)
                 await writer.write(framed("stream.reset", reset))
                 sent = 0
+            # The calls whose end this stream has written. Deltas and entries reach a stream on
+            # two ways: a delta of such a call is late, and would show live text after the end.
             closed: set[str] = set()
             while True:
                 while sent < channel.tip:
                     page = await context.lobby.events.after(run.id, sent)
                     sent = page[-1].seq
                     for event in page:
-                        closed.discard(event.starts or "")  # another attempt at it
+                        closed.discard(event.starts or "")  # the call is tried again
                         closed.add(event.closes or "")
                     await writer.write(b"".join(e.framed() for e in page if _fits(e, wanted)))
                 if channel.over:
                     break
-                said = [d for d in _taken(seat) if d.call not in closed and not wanted]
-                await writer.write(b"".join(framed(delta_type(d), d) for d in said))
+                deltas = [d for d in _taken(seat) if d.call not in closed and not wanted]
+                await writer.write(b"".join(framed(delta_type(d), d) for d in deltas))
+                # First the gap, then the wait: a single change is written at once, and the
+                # rest of a burst is written together after the gap.
                 await writer.breath(channel.gap)
                 await seat.bell.wait()
         if not channel.broken:
@@ -133,19 +152,19 @@ async def _lines(context: Visit, run: RunId, after: int, wanted: frozenset[str])
     return Response(b"".join(found), media_type=NDJSON)
 
 
-# ── the list's own ───────────────────────────────────────────────────────────
+# ── changes of runs in a list ────────────────────────────────────────────────
 
 
 async def changes(context: Visit) -> Response:
-    """Tell of every run that changes, among those the caller may see: one stream for a list.
+    """Stream the changes of all runs that the caller may see.
 
-    It has no ids: on every connection the first page comes again, and then what changes.
+    The events have no ids. Each connection gets the first page again, then the changes.
     """
-    given = context.request.query_params
+    params = context.request.query_params
     query = Query(
-        phases=phases_in(given),
-        agent=given.get("agent", ""),
-        label=given.get("label", ""),
+        phases=phases_in(params),
+        agent=params.get("agent", ""),
+        label=params.get("label", ""),
         owner=context.own_runs_only,
         limit=50,
     )
@@ -155,13 +174,14 @@ async def changes(context: Visit) -> Response:
 def _watching(context: Visit, query: Query) -> Source:
     async def source(writer: Writer) -> None:
         store, sees, lines = context.lobby.store, context.lobby.views.sees, context.lobby.lines
-        async with store.watch() as changed:  # before the page, so that nothing is overlooked
+        # The watch begins before the page is read, so no change between the two is missed.
+        async with store.watch() as changed:
             page = await store.runs(query)
             await writer.write(
                 RETRY + framed("stream.snapshot", await lines.of(page.items, context.actor))
             )
             async for change in changed:
-                if not change.run:
+                if not change.run:  # a change of no run is a halt that was set or lifted
                     await writer.write(framed("halts.changed", {}))
                 elif await sees(context.actor, change.run):
                     row = await _row(context, change.run)
@@ -181,7 +201,11 @@ async def _row(context: Visit, run: RunId) -> RunRow | None:
 
 
 def _is_of(row: RunRow, query: Query) -> bool:
-    """Tell whether a run belongs in the list; one that leaves a phase is told of, too."""
+    """Return whether a change of this run is sent.
+
+    The phases of the query are left out on purpose: the client must learn that a run has left
+    the phase that it lists.
+    """
     return (not query.agent or row.head.agent == query.agent) and (
         not query.label or query.label in row.head.labels
     )
