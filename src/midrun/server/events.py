@@ -193,7 +193,7 @@ def _encoded(run: RunId, record: e.Record, link: bytes) -> Event:
 
 
 def _public(entry: e.Entry) -> e.Entry:
-    """Remove the provider's own form of messages: it is large and only the provider reads it."""
+    """Remove the provider's own form of messages: large, and of use to the provider only."""
     if isinstance(entry, e.CallDone) and entry.reply is not None and entry.reply.opaque:
         return replace(entry, reply=replace(entry.reply, opaque=None))
     if isinstance(entry, e.RunStarted) and entry.history:

@@ -1,9 +1,9 @@
 """Feeds over HTTP: the entries of one run, and the changes of all runs in a list.
 
 The entries of a run come in three forms, chosen by `Accept`: as server-sent events that go on
-with the run, as NDJSON up to now, or as one JSON page. A stream is at-least-once towards the
-client and exactly-once by seq: it writes every entry after `after`, in order, under the
-entry's seq as its id. Deltas (live text) are written between entries and are never replayed.
+with the run, as NDJSON up to now, or as one JSON page. A stream writes every entry after
+`after` once, in order, with the entry's seq as its SSE id. Deltas (live text) are written
+between entries and are never replayed.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ class StreamEnd(Value, kw_only=True):
 class StreamReset(Value, kw_only=True):
     """The client's `after` is beyond the journal's end; the stream starts from the beginning.
 
-    This happens when a store was restored from a backup.
+    This happens, for example, after the store was restored from a backup.
     """
 
     after: int

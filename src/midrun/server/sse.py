@@ -64,7 +64,7 @@ class Stream(Response):
     """
 
     def __init__(self, context: Visit, source: Source) -> None:
-        # Checked here and not in `__call__`: a refusal needs a status, before any header is out.
+        # Checked here and not in `__call__`: a refusal must come before the headers are sent.
         context.lobby.allowance.check_stream(context.actor.name)
         # The header keeps nginx from buffering the stream.
         super().__init__(headers={"X-Accel-Buffering": "no"}, media_type=SSE)
