@@ -1,7 +1,8 @@
-"""Seeing: a run as its page shows it, to one person, at this moment.
+"""A run as its page shows it to one viewer, at this moment.
 
-What the journal says is the same for everybody. Who may press what, whether anybody hears from
-the run's driver, and what time it is, are not in the journal.
+The view of the journal is the same for all viewers. The handler adds the viewer's overlay,
+which is not in the journal: the buttons that this actor may press, whether the worker is
+silent, the halt that covers the run, and the current time.
 """
 
 from typing import Final
@@ -26,35 +27,34 @@ from midrun.server.run_views import seen_as
 from midrun.text.buttons import Offer, unheard
 
 TURNS: Final = 40
-"""How many turns are shown at first; earlier ones are a page away."""
+"""The number of turns on the first page; the client pages back for earlier ones."""
 
 EFFECTS: Final = 100
-"""How many effects are shown; the report has all."""
+"""The number of effects in the view; the report has all."""
 
 _SOON: Final = 64
-"""Among this many entries after somebody asked for it, a phase has come about."""
+"""The number of entries to search, after a request, for the entry that completed it."""
 
-_NOT_YOURS: Final = "You may look at this run; controlling it is for its owner and operators."
+_NOT_YOURS: Final = "You may only view this run. Its owner and operators control it."
 _FOR_OPERATORS: Final = "Only an operator may do this."
 
 
 class SeenAsk(AskView, kw_only=True):
-    """An ask; `ref` names it over all runs, `may_decide` is for whoever looks."""
+    """An ask. `ref` is unique over all runs; `may_decide` is for the viewer."""
 
     ref: str
     may_decide: bool
 
 
 class SeenRun(RunView, kw_only=True):
-    """A run as whoever looks sees it at `now`. `asks` and `controls` are theirs.
+    """A run as the viewer sees it at `now`, with the viewer's `asks` and `controls`.
 
-    Of the `effects` it has the newest.
-
-    `elapsed` is as of `now`, and goes on while it is `working`. `lost` says that a driver has
-    the run and has not been heard of in time, and `silent_since`, since when at least;
-    `workers`, how many drivers there are. `halt` is the latch that the run is under, if any:
-    also before its driver has met it, and when nobody drives it. With `plan_held` the plan, and
-    so `place`, is that of a held thought: the side question that is at hand made none.
+    `effects` has only the newest. `elapsed` is as of `now` and grows while the run is
+    `working`. `lost` is true if a worker holds the lease and its heartbeat is overdue;
+    `silent_since` is a lower bound of that time. `workers` is the number of live workers.
+    `halt` is the halt that covers the run, if any, also before the worker has noticed it and
+    when no worker drives the run. With `plan_held`, the plan and `place` belong to a held
+    thought: the current side question has no plan of its own.
     """
 
     asks: tuple[SeenAsk, ...] = ()
@@ -72,14 +72,14 @@ class SeenRun(RunView, kw_only=True):
 
 
 class Turns(Value, kw_only=True):
-    """Some turns, the oldest first, of `total`."""
+    """A page of turns, oldest first; `total` counts all turns of the run."""
 
     items: tuple[TurnView, ...]
     total: int
 
 
 async def seen(context: Visit) -> Response:
-    """Show a run to the caller, as of now: with their buttons, and whether it is driven."""
+    """Show a run as of now, with the caller's buttons and whether it is driven."""
     run, store = await context.run(), context.lobby.store
     state = await context.lobby.views.state(run.id)
     row, holders, now = await store.row(run.id), await store.holders(), context.lobby.mid.now()
@@ -104,7 +104,7 @@ async def seen(context: Visit) -> Response:
         ),
         "elapsed": view.elapsed + max(now - state.at, 0) / 1e6 * working,
     }
-    made = SeenRun(
+    page = SeenRun(
         **fields,
         you=context.actor.name,
         role=context.actor.role,
@@ -118,11 +118,11 @@ async def seen(context: Visit) -> Response:
         plan_held=own_plan(state) != state.plan,
         halt=halt,
     )
-    return answer(made, headers={"ETag": etag(made)})
+    return answer(page, headers={"ETag": etag(page)})
 
 
 async def _halt(context: Visit, state: State) -> Halt | None:
-    """Return the oldest latch that the run is under, unless it is over."""
+    """Return the oldest halt that covers the run; None if the run has ended."""
     if state.ended:
         return None
     spec, halts = state.started, await context.lobby.store.halts()
@@ -130,16 +130,17 @@ async def _halt(context: Visit, state: State) -> Halt | None:
 
 
 async def _began(context: Visit, state: State) -> Record | None:
-    """Return the entry by which the run came into its phase; None if it began there.
+    """Return the entry by which the run entered its phase; None if it began there.
 
-    A pause is asked for, and then comes about: what counts is when it did.
+    `state.phase_since` is the seq of the request. A pause or a cancel is requested first and
+    completed by a later entry (`RunPaused`, `RunCancelled`); then that entry counts.
     """
     if not state.since:
         return None
     found = await context.lobby.store.read(state.run, after=Seq(state.since - 1), limit=_SOON)
     if state.phase in {Phase.PAUSED, Phase.CANCELLED}:
-        made = [r for r in found if isinstance(r.entry, RunPaused | RunCancelled)]
-        return made[-1] if made else found[0]
+        completed = [r for r in found if isinstance(r.entry, RunPaused | RunCancelled)]
+        return completed[-1] if completed else found[0]
     return found[0]
 
 
@@ -149,7 +150,7 @@ def _reason(began: Record | None) -> str:
 
 
 def _permitted(actor: Actor, offers: dict[str, Offer]) -> dict[str, Offer]:
-    """Return the offers as this actor has them: a button that would be refused is not live."""
+    """Disable the buttons that the server would refuse to this actor."""
     return {name: _of(actor, offer) for name, offer in offers.items()}
 
 
@@ -174,7 +175,7 @@ def _seen(actor: Actor, state: State, view: AskView) -> SeenAsk:
 
 
 async def looked(context: Visit) -> Response:
-    """List what the agent said and did: turns after the first `after`, else the newest."""
+    """List the turns of a run: those after the first `after`, by default the newest."""
     run = await context.run()
     state = await context.lobby.views.state(run.id)
     total = count(state)

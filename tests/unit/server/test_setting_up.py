@@ -27,7 +27,7 @@ def test_a_token_that_others_can_read_is_refused(tmp_path: Path) -> None:
     """It has been read already, for all we know."""
     token_in(tmp_path)
     (tmp_path / "token").chmod(0o644)
-    with pytest.raises(Misconfigured, match="others can read it"):
+    with pytest.raises(Misconfigured, match="other users can read it"):
         token_in(tmp_path)
 
 
