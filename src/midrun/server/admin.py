@@ -1,4 +1,4 @@
-"""What operators do, what probes ask, and how browsers sign in."""
+"""Handlers for halts, sign-in and probes, and the session cookie."""
 
 from http import HTTPStatus
 from typing import Final
@@ -21,11 +21,11 @@ from midrun.server.schemas import Empty, HaltBody, LiftBody
 from midrun.server.sessions import SESSION_S
 
 PROOF_HEADER: Final = "midrun-session-proof"
-"""The header in which a page sends the proof of its session, besides the cookie."""
+"""The header in which a page sends the proof of its session, in addition to the cookie."""
 
 
 class HaltLine(Value, kw_only=True):
-    """A latch that holds."""
+    """A halt in force."""
 
     scope: str
     by: str
@@ -34,19 +34,19 @@ class HaltLine(Value, kw_only=True):
 
 
 class Halts(Value, kw_only=True):
-    """The latches that hold now."""
+    """The halts in force."""
 
     items: tuple[HaltLine, ...]
 
 
 class Lifted(Value, kw_only=True):
-    """Whether there was such a latch."""
+    """Whether there was a halt with this scope."""
 
     lifted: bool
 
 
 class Signed(Value, kw_only=True):
-    """Who a session is for."""
+    """The actor of a credential."""
 
     name: str
     role: str
@@ -59,7 +59,7 @@ class SignedIn(Signed, kw_only=True):
 
 
 async def halt(context: Visit) -> Response:
-    """Set a latch: nothing of the runs it covers starts until it is lifted."""
+    """Set a halt: no call of the runs that it covers starts until it is lifted."""
     body = await context.body(HaltBody)
     context.audit.target = body.scope
     await context.lobby.mid.halt(body.reason, scope=body.scope, actor=context.actor)
@@ -67,7 +67,7 @@ async def halt(context: Visit) -> Response:
 
 
 async def lift(context: Visit) -> Response:
-    """Take a latch away."""
+    """Lift a halt."""
     body = await context.body(LiftBody)
     context.audit.target = body.scope
     return answer(
@@ -76,7 +76,7 @@ async def lift(context: Visit) -> Response:
 
 
 async def halts(context: Visit) -> Response:
-    """List the latches that hold."""
+    """List the halts in force that concern the caller."""
     return answer(await _halts(context))
 
 
@@ -90,9 +90,9 @@ async def _halts(context: Visit) -> Halts:
 
 
 async def _is_told(context: Visit, halt: Halt) -> bool:
-    """Tell whether a latch concerns the caller: a user, if it covers an open run of theirs.
+    """Return whether the caller may see `halt`; a user must own an open run that it covers.
 
-    The reason may say what another user's run is about.
+    The reason of a halt may describe another user's run.
     """
     kind, _, name = halt.scope.partition(":")
     owner = context.own_runs_only
@@ -114,14 +114,15 @@ async def _is_told(context: Visit, halt: Halt) -> bool:
 
 
 async def who(context: Visit) -> Response:
-    """Say whom the credential is for."""
+    """Show the actor of the credential."""
     return answer(Signed(name=context.actor.name, role=context.actor.role))
 
 
 async def sign_in(context: Visit) -> Response:
     """Exchange a token, or the code of a one-time link, for a cookie and its proof."""
-    if context.caller.session is not None:  # or a session could be made to last for ever
-        problem = "Cannot open a session with a session. Send a token or a code."
+    # A session must not open the next one: it could then be extended without end.
+    if context.caller.session is not None:
+        problem = "Cannot open a session: the request has one already. Send a token or a code."
         raise Problem("unauthorized", 401, problem)
     await context.body(Empty)
     sessions, actor = context.lobby.sessions, context.actor
@@ -141,9 +142,10 @@ async def sign_in(context: Visit) -> Response:
 
 
 async def sign_out(context: Visit) -> Response:
-    """End the session of the cookie, and its streams with it."""
+    """End the session of the cookie, and its streams."""
     if context.caller.session is None:
-        raise Problem("no_session", 404, "the request came with no cookie of a session")
+        problem = "Cannot sign out: the request has no session cookie. Discard the token."
+        raise Problem("no_session", 404, problem)
     context.lobby.sessions.end(context.caller.secret)
     reply = Response(status_code=204)
     name, path, is_https = cookie_place(context.request.scope)
@@ -152,11 +154,12 @@ async def sign_out(context: Visit) -> Response:
 
 
 def cookie_place(scope: Scope) -> tuple[str, str, bool]:
-    """Return the name and the path of our cookie, and whether it is for https alone.
+    """Return the name and the path of the session cookie, and whether it is `Secure`.
 
-    Browsers share cookies over all ports of a host, so the name has the port. Over https it has
-    the prefix `__Host-`, which keeps subdomains from setting it. That prefix demands the path
-    `/`, so the name tells servers of one host apart that are mounted at different paths.
+    Browsers share cookies over all ports of a host, so the name contains the port. Over https
+    it has the prefix `__Host-`, which keeps subdomains from setting it. That prefix requires
+    the path `/`, so the name also contains the mount path: it distinguishes servers that are
+    mounted at different paths of one host.
     """
     root, is_https = root_of(scope), scope["scheme"] == "https"
     name = f"midrun_{split_host(Headers(scope=scope).get('host', ''))[1]}"
@@ -166,39 +169,41 @@ def cookie_place(scope: Scope) -> tuple[str, str, bool]:
 
 
 def session_cookie(request: Request) -> str:
-    """Return the cookie of our session; empty if there is none.
+    """Return the session cookie; "" if there is none.
 
-    A second cookie of the same name was set for another path or domain, by another server of
-    the host: that server would choose which of them counts.
+    A second cookie of the same name can only come from another server of the host, which set
+    it for another path or domain. That server could choose which of the two counts, so the
+    request is refused.
 
     Raises:
-        Problem: 400, the request has several of that name.
+        Problem: 400, the request has several cookies of that name.
     """
     name, *_ = cookie_place(request.scope)
-    given = ";".join(request.headers.getlist("cookie")).split(";")
-    names = [each.partition("=")[0].strip() for each in given]
+    # Counted in the raw header: the parsed cookies are a dict, which keeps one of each name.
+    cookies = ";".join(request.headers.getlist("cookie")).split(";")
+    names = [each.partition("=")[0].strip() for each in cookies]
     if names.count(name) > 1:
         problem = (
-            f"Cannot tell which session is meant: the cookie {name} came more than once. "
-            "Delete the cookies of this host, and sign in again."
+            f"Cannot identify the session: the request has several cookies {name}. Delete the "
+            "cookies of this host and sign in again."
         )
         raise Problem("duplicate_cookie", 400, problem)
     return request.cookies.get(name, "")
 
 
 def alive() -> Response:
-    """Say that the process answers, and nothing else: anybody may ask."""
+    """Return 204: the process answers. It needs no credential and holds no data."""
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
 async def ready(server: Lobby, scope: Scope) -> Response:
-    """Say whether runs can be looked at and controlled here, and nothing else."""
+    """Return 204 if the store answers and the server is not about to stop, else 503."""
     try:
         await server.store.halts()
     except (MidrunError, Problem):
         return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE)
-    leaves = server.is_draining or server.closing.is_set()
-    leaves = leaves or (not server.is_told and is_stopping(scope))
+    stops = server.is_draining or server.closing.is_set()
+    stops = stops or (not server.is_told and is_stopping(scope))
     return Response(
-        status_code=HTTPStatus.SERVICE_UNAVAILABLE if leaves else HTTPStatus.NO_CONTENT
+        status_code=HTTPStatus.SERVICE_UNAVAILABLE if stops else HTTPStatus.NO_CONTENT
     )

@@ -1,7 +1,10 @@
-"""Asks over HTTP: what waits for a person, over all runs, and what they decide.
+"""Handlers for asks: list the asks of all runs, and decide one.
 
-A client sends an id and a decision. What is asked, of which call and with which arguments, is
-in the journal and nowhere else.
+A client sends only an id and a decision. The question, the call and its arguments are read from
+the journal, so a client cannot approve anything but the recorded call.
+
+A user may be asked about a run of another user (`audience="user:ann"`). Such a user sees the
+ask, but neither the run nor whether other runs exist.
 """
 
 from msgspec import structs
@@ -23,7 +26,7 @@ from midrun.server.schemas import DecisionBody
 
 
 class ShownAsk(AskView, kw_only=True):
-    """An ask, and the run that waits for it. `ref` names it over all runs."""
+    """An ask and its run. `ref` is unique over all runs."""
 
     ref: str
     run_id: RunId
@@ -32,19 +35,19 @@ class ShownAsk(AskView, kw_only=True):
 
 
 class AskPage(Value, kw_only=True):
-    """Some of what waits for people."""
+    """A page of open asks."""
 
     items: tuple[ShownAsk, ...]
     next_cursor: str
 
 
 async def waiting(context: Visit) -> Response:
-    """List what waits for a person, of the runs that the caller may see or is asked about."""
+    """List the open asks of runs that the caller may see or is asked about."""
     return await _page(context, kinds=("question", "approval", "unsure", "child"))
 
 
 async def approvals(context: Visit) -> Response:
-    """List what waits to be approved."""
+    """List the open approvals."""
     return await _page(context, kinds=("approval",))
 
 
@@ -60,7 +63,7 @@ async def _page(context: Visit, kinds: tuple[str, ...]) -> Response:
             try:
                 state = await context.lobby.views.state(row.run)
             except UNREADABLE:
-                continue
+                continue  # one damaged journal must not hide the other asks
             found += [
                 shown
                 for view in ask_views(state)
@@ -87,16 +90,17 @@ def _addressed(context: Visit, audience: str) -> bool:
 
 
 async def decide(context: Visit) -> Response:
-    """Settle an ask, once. Whoever comes second is told who was first."""
+    """Decide an ask; a second decision is refused and names the first actor."""
     name, _, ask_id = context.path["ask"].rpartition("-")
     if not name:
-        raise Problem("ask_not_found", 404, "an ask goes by its `ref`, as /v1/asks has it")
+        problem = "Cannot find the ask: the path must end with its `ref`. See /v1/asks."
+        raise Problem("ask_not_found", 404, problem)
     run_id, server = RunId(name), context.lobby
     sees = await server.views.sees(context.actor, run_id)
     try:
         state = await server.views.state(run_id)
     except UNREADABLE:
-        if not sees:  # then nobody tells them that there is such a run
+        if not sees:  # the caller must not learn that the run exists
             raise RunNotFound(run_id) from None
         raise
     ask = state.ask(ask_id)
@@ -112,25 +116,31 @@ async def decide(context: Visit) -> Response:
         if refusal.reason == "ask_closed" and closed is not None and _expired(closed):
             raise said(refusal, "ask_expired", 410) from None
         raise
-    if not sees:  # asked about one call of somebody else's run: its view is not theirs
+    if not sees:  # asked about one call of another user's run: no view of that run
         return answer({"receipt": receipt}, 202)
     return await told(context, run, receipt)
 
 
 def _expired(ask: Ask) -> bool:
-    return ask.closed in {"", "expired"}  # open, yet its time is up: nobody has looked yet
+    # Open, and yet refused as closed: its time is up, and the worker has not recorded it yet.
+    return ask.closed in {"", "expired"}
 
 
 def _check_fit(body: DecisionBody) -> None:
-    """Refuse what could be read in two ways: nobody's words are passed over in silence.
+    """Refuse a field that does not belong to the decision, rather than ignore it.
 
     Raises:
         Problem: 422.
     """
     if (body.decision == "edit") == (body.args is None):
-        raise Problem("invalid_body", 422, "`args` go with the decision `edit`, and only there")
+        problem = (
+            "Cannot read the decision: `args` belongs to the decision `edit`, and `edit` "
+            "needs it."
+        )
+        raise Problem("invalid_body", 422, problem)
     if body.value is not None and body.decision != "answer":
-        raise Problem("invalid_body", 422, "a `value` goes with the decision `answer`")
+        problem = "Cannot read the decision: `value` belongs to the decision `answer` only."
+        raise Problem("invalid_body", 422, problem)
 
 
 async def _decided(context: Visit, run: Run, ask: AskId, body: DecisionBody) -> Receipt:

@@ -1,4 +1,4 @@
-"""Runs that move: forks, checkpoints to take away and to bring back, whole journals."""
+"""Handlers for forks, checkpoints (export and import) and whole journals."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -21,11 +21,11 @@ from midrun.server.runs import created
 from midrun.server.schemas import CheckpointBody, ForkBody
 
 EXPIRY_MAX: Final = 10 * 365 * 24 * 3600
-"""Seconds; whoever wants a checkpoint to be good for longer leaves its expiry out."""
+"""The longest lifetime of a checkpoint, in seconds; without an expiry it has no end."""
 
 
 class Boundary(Struct, frozen=True, kw_only=True):
-    """Where the run could be continued from: the last entry with nothing under way."""
+    """A point from which the run can be forked: the last entry with no call under way."""
 
     seq: Seq
     at: Micros
@@ -40,7 +40,7 @@ class Boundaries(Struct, frozen=True, kw_only=True):
 
 
 async def boundaries(context: Visit) -> Response:
-    """List from where the run can be forked."""
+    """List the boundaries from which the run can be forked."""
     run = await context.run()
     records = await context.lobby.store.read(run.id)
     found = await anyio.to_thread.run_sync(_boundaries, run.id, records)
@@ -57,13 +57,14 @@ def _boundaries(run: RunId, records: Sequence[Record]) -> tuple[Boundary, ...]:
             here = Boundary(
                 seq=state.seq, at=state.at, step=state.meter.steps, phase=state.phase
             )
+            # Of several boundary entries in a row only the last is listed.
             found[-1:] = [here] if was else [*found[-1:], here]
         was = now
     return tuple(found)
 
 
 async def fork(context: Visit) -> Response:
-    """Continue from a boundary of the run as a new one."""
+    """Fork a new run from a boundary of the run."""
     run = await context.run()
     body = await context.body(ForkBody)
     request_id = context.request_id()
@@ -78,7 +79,7 @@ async def fork(context: Visit) -> Response:
 
 
 async def checkpoint(context: Visit) -> Response:
-    """Return a parked run as portable JSON, signed where there is a key."""
+    """Export a parked run as a portable checkpoint, signed if the server has a key."""
     run = await context.run()
     seconds = context.number("expires_s", 0, least=1, most=EXPIRY_MAX)
     expires = timedelta(seconds=seconds) if seconds else None
@@ -87,17 +88,18 @@ async def checkpoint(context: Visit) -> Response:
 
 
 async def bring(context: Visit) -> Response:
-    """Go on from a checkpoint; a run that is not known here is taken in.
+    """Resume from a checkpoint; import the run if it is not known here.
 
-    For operators, and only with a signature unless the app allows otherwise: the journal in
-    the text says who did what, and the operator who sends it could have written it.
+    Only for operators, and only with a signature unless the app allows unsigned ones: the
+    checkpoint contains the journal, and the sender of an unsigned one could have forged it.
     """
     body = await context.body(CheckpointBody)
     mid = context.lobby.mid
     brought = mid.checkpoint_in(msgspec.json.encode(body.checkpoint))
     context.audit.target = brought.run
     if not brought.signed and not context.lobby.unsigned_checkpoints:
-        raise CheckpointRefused("checkpoint_unsigned", "this server takes signed ones only")
+        problem = "this server accepts only signed checkpoints"
+        raise CheckpointRefused("checkpoint_unsigned", problem)
     run = await mid.resume(
         brought,
         body.answer,
@@ -110,7 +112,7 @@ async def bring(context: Visit) -> Response:
 
 
 async def export(context: Visit) -> Response:
-    """Return the journal, line by line as it is stored: what the chain was computed over."""
+    """Export the journal as it is stored, one line per entry; the hash chain covers it."""
     run = await context.run()
     pairs = await context.lobby.store.lines(run.id)
     return Response(

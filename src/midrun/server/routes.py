@@ -1,4 +1,8 @@
-"""The address space: every route, who may take it, what is sent and what is shown."""
+"""The table of all endpoints: path, handler, role, body and response type.
+
+`App` matches requests against it, `openapi.py` describes it, and the tests walk it. A new
+endpoint is one row here and one handler.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -31,11 +35,12 @@ from midrun.text.report import Report
 Handler = Callable[[Visit], Awaitable[Response]]
 
 RANKS: Final[dict[Role, int]] = {"viewer": 0, "user": 1, "operator": 2}
-"""What a role may do, each more than the one before. `system` is no caller's."""
+"""The order of roles: each may do everything that the one before may. No caller has the role
+`system`."""
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """One method of one path. Its summary is the first line of the handler's docstring."""
+    """One method of one path. The handler's first docstring line is its OpenAPI summary."""
 
     method: str
     path: str
@@ -44,15 +49,15 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     takes: type[Body] | None = None
     shows: type[Struct] | None = None
     status: int = 200
-    media: tuple[str, ...] = ()  # other forms that `Accept` may ask for
-    matches: bool = False  # looks at If-Match
-    keyed: bool = True  # looks at Idempotency-Key
-    large: bool = False  # its body may be as long as a checkpoint
-    heavy: bool = False  # it reads a whole journal
-    audit: str = ""  # the action that it is in the audit log; empty for none
+    media: tuple[str, ...] = ()  # other media types that `Accept` may choose
+    matches: bool = False  # uses If-Match
+    keyed: bool = True  # uses Idempotency-Key
+    large: bool = False  # the body may be as long as a checkpoint
+    heavy: bool = False  # reads a whole journal
+    audit: str = ""  # the action in the audit log; "" if it is not audited
 
     def route(self) -> Route:
-        """Return it as Starlette matches it."""
+        """Return the Starlette route that matches this endpoint."""
         return Route(self.path, self.handler, methods=[self.method])
 
 
@@ -77,14 +82,14 @@ def _get(
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """What a control got, and the run as it is now."""
+    """The command that a control became, and the run as it is now."""
 
     command: "Noted"
     run: ShownRun
 
 
 class Noted(Struct, frozen=True, kw_only=True):
-    """The command's id, and its receipt."""
+    """The id of a command and its receipt."""
 
     id: str
     receipt: Receipt
@@ -111,7 +116,7 @@ def _control(
 
 
 def _bridge(path: str, handler: Handler) -> Endpoint:
-    """Return an endpoint of a protocol that is described elsewhere."""
+    """Return an endpoint of another protocol, which the OpenAPI document leaves out."""
     return Endpoint(method="POST", path=path, handler=handler, role="user", keyed=False)
 
 
