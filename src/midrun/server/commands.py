@@ -131,8 +131,8 @@ def _command(record: Record) -> Command | None:
 def _follows(made: Command, found: dict[Seq, Command]) -> bool:
     """Return whether an entry only carries out the last command, in the same append.
 
-    A redirect of a paused run, and a hand-back, are followed by a resumption of the run. Entries
-    of one append have the same time and actor.
+    A redirect of a paused run, and a hand-back, are followed by a resumption of the run. The
+    entries of one append have the same time and actor.
     """
     last = next(reversed(found.values()), None)
     if last is None or (last.at, last.by) != (made.at, made.by):

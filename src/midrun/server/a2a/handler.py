@@ -1,4 +1,9 @@
-"""What A2A's methods mean: views of runs, and controls."""
+"""The methods of A2A, implemented with views and controls of runs.
+
+The SDK parses a request, calls a method of `TaskHandler`, and encodes the result or the raised
+`A2AError`. The `RequestContext` reaches the handler through the ASGI scope. As in AG-UI, the
+meaning of a message follows from the phase of the run: resume, answer, decide or redirect.
+"""
 
 import math
 from collections.abc import AsyncGenerator, Iterator
@@ -59,13 +64,13 @@ from midrun.server.schemas import ID_MAX
 
 VISIT: Final = "midrun.visit"
 ENDING_S: Final = 10.0
-"""How long a cancel is waited for before the task is shown as it is."""
+"""Seconds to wait for a cancel before the task is shown as it is."""
 
 TOTAL_MAX: Final = 10_000
-"""How far the tasks of a list are counted: a count reads a row for each of them."""
+"""The highest count of tasks in a list: counting reads a row for each of them."""
 
 COUNTED_AT_ONCE: Final = 1_000
-"""How many rows of a list are read at once while they are counted."""
+"""The number of rows per read while tasks are counted."""
 
 YES: Final = frozenset({"yes", "approve", "approved", "ok", "y"})
 NO: Final = frozenset({"no", "decline", "declined", "n"})
@@ -74,7 +79,7 @@ Sent = pb.Task | pb.Message
 
 
 class _Rejected(Exception):
-    """No task was begun; `task` says so in the protocol's words."""
+    """The agent rejects the task and no run was started; `task` is the reply."""
 
     def __init__(self, task: pb.Task) -> None:
         super().__init__(task.id)
@@ -82,7 +87,7 @@ class _Rejected(Exception):
 
 
 class Handler(RequestHandler):
-    """The tasks of one agent, as the caller of each request may see and steer them."""
+    """The tasks of one agent; each request acts with the rights of its caller."""
 
     def __init__(self, agent: str) -> None:
         self._agent = agent
@@ -92,7 +97,7 @@ class Handler(RequestHandler):
     async def on_message_send(
         self, params: pb.SendMessageRequest, context: ServerCallContext
     ) -> Sent:
-        """Start a task or steer one; answer once it rests, or at once if asked to."""
+        """Start a task or send a message to one; return when it rests, or at once."""
         request_context = _visit(context)
         try:
             run, _ = await self._taken(request_context, params.message)
@@ -109,7 +114,7 @@ class Handler(RequestHandler):
     async def on_message_send_stream(
         self, params: pb.SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """Start a task or steer one, and follow it until it rests."""
+        """Start a task or send a message to one, and follow it until it rests."""
         request_context = _visit(context)
         try:
             run, state = await self._taken(request_context, params.message)
@@ -120,11 +125,12 @@ class Handler(RequestHandler):
             yield event
 
     async def _taken(self, request_context: Visit, message: pb.Message) -> tuple[Run, State]:
-        """Do what a message means; return the run, and its state before."""
+        """Apply a message; return the run and its state before the message."""
         if max(len(message.message_id), len(message.context_id)) > ID_MAX:
-            raise InvalidParamsError(f"an id has at most {ID_MAX} characters")
+            problem = f"messageId and contextId must have at most {ID_MAX} characters"
+            raise InvalidParamsError(problem)
         if any(part.HasField("raw") or part.HasField("url") for part in message.parts):
-            problem = "Cannot take a file: an agent is given text. Send text or data parts"
+            problem = "Cannot take a file: agents accept only text. Send text or data parts"
             raise ContentTypeNotSupportedError(problem)
         text = "\n".join(part.text for part in message.parts if part.text)
         asking = Asking(
@@ -135,7 +141,11 @@ class Handler(RequestHandler):
             run = await self._run(request_context, message.task_id)
             state = await request_context.lobby.views.state(run.id)
             if message.context_id not in {"", context_of(state)}:
-                raise InvalidParamsError("the task belongs to another context")
+                problem = (
+                    f"Cannot use contextId {message.context_id}: task {run.id} belongs to "
+                    "another context"
+                )
+                raise InvalidParamsError(problem)
             try:
                 await _steer(request_context, run, state, text, _data(message), asking)
             except ControlRefused as refused:
@@ -149,10 +159,11 @@ class Handler(RequestHandler):
     async def _started(
         self, request_context: Visit, context: str, text: str, asking: Asking
     ) -> Run:
-        """Start a task, in a context of its own if it was given none: others may follow it.
+        """Start a task, in a new context unless the message names one.
 
-        A request that cannot be taken is an error: so the specification has it. `REJECTED` is
-        what this agent would never do.
+        By the specification, a malformed request is an error, and `REJECTED` is the status of a
+        task that this agent will never do. So a bad argument raises `InvalidParamsError`, and a
+        `Misconfigured` of the start itself becomes a rejected task.
         """
         request = asking.get("request_id") or ""
         try:
@@ -215,8 +226,8 @@ class Handler(RequestHandler):
         for row in page.items:
             try:
                 state = await request_context.lobby.views.state(row.run)
-            except UNREADABLE:  # it must not hide the others
-                continue
+            except UNREADABLE:
+                continue  # one damaged journal must not hide the other tasks
             tasks.append(task_of(state, history=0, artifacts=params.include_artifacts))
         return pb.ListTasksResponse(
             tasks=tasks,
@@ -228,7 +239,7 @@ class Handler(RequestHandler):
     async def on_cancel_task(
         self, params: pb.CancelTaskRequest, context: ServerCallContext
     ) -> pb.Task | None:
-        """Cancel a task, and wait a while until it is."""
+        """Cancel a task, and wait up to `CANCEL_WAIT_S` seconds until it is cancelled."""
         request_context = _visit(context)
         run = await self._run(request_context, params.id)
         if (await request_context.lobby.views.state(run.id)).phase in TERMINAL:
@@ -249,12 +260,13 @@ class Handler(RequestHandler):
         run = await self._run(request_context, params.id)
         state = await request_context.lobby.views.state(run.id)
         if state.phase in TERMINAL:
-            raise UnsupportedOperationError("the task has ended")
+            problem = f"Cannot subscribe to task {run.id}: it has ended"
+            raise UnsupportedOperationError(problem)
         async for event in _followed(request_context, run, state):
             yield event
 
     async def pause(self, task: str, request_context: Visit) -> pb.Task:
-        """Pause a task: the extension that A2A's core has no method for."""
+        """Pause a task; a method of Midrun's extension."""
         run = await self._run(request_context, task)
         try:
             await run.pause(actor=request_context.actor)
@@ -263,6 +275,7 @@ class Handler(RequestHandler):
         return task_of(await request_context.lobby.views.state(run.id))
 
     async def _run(self, request_context: Visit, task: str) -> Run:
+        # A run of another agent or of another user is not found, like one that does not exist.
         run = RunId(task)
         try:
             head = await request_context.lobby.views.head(run)
@@ -274,12 +287,12 @@ class Handler(RequestHandler):
             pass
         raise TaskNotFoundError
 
-    # ── what we have other means for ──────────────────────────────────────────────────────
+    # ── push notifications (not supported) and the extended card ──────────────────────────
 
     async def on_create_task_push_notification_config(
         self, params: pb.TaskPushNotificationConfig, context: ServerCallContext
     ) -> pb.TaskPushNotificationConfig:
-        """Refuse: webhooks are set up by whoever runs the server, never by a caller."""
+        """Refuse: webhooks are set up by the operator of the server, never by a caller."""
         del params, context
         raise PushNotificationNotSupportedError
 
@@ -307,7 +320,7 @@ class Handler(RequestHandler):
     async def on_get_extended_agent_card(
         self, params: pb.GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> pb.AgentCard:
-        """Return the card with what is not public: a line of the agent's instructions."""
+        """Return the card with the first line of the agent's instructions added."""
         del params
         request_context = _visit(context)
         agent = request_context.lobby.mid.agents[self._agent]
@@ -315,7 +328,7 @@ class Handler(RequestHandler):
 
 
 async def _count_tasks(request_context: Visit, query: Query) -> int:
-    """Return how many tasks a list has over all its pages; at most `TOTAL_MAX`."""
+    """Return the number of tasks over all pages of a list, at most `TOTAL_MAX`."""
     found, rest = 0, replace(query, limit=COUNTED_AT_ONCE, cursor="")
     while found < TOTAL_MAX:
         page = await request_context.list_runs(rest)
@@ -340,7 +353,12 @@ async def _ends_with(request_context: Visit, waiting: anyio.CancelScope) -> None
 async def _followed(
     request_context: Visit, run: Run, state: State
 ) -> AsyncGenerator[Event, None]:
-    """Yield the task, then each change of its status from `state` on, until it rests."""
+    """Yield the task, then each change of its status, until it rests.
+
+    The feed is read from `state` on and not from `now`: `state` is the state before the
+    message, and the fold needs every entry since then. Changes that the first task shows are
+    skipped.
+    """
     now = await request_context.lobby.views.state(run.id)
     yield task_of(now)
     if now.seq == state.seq and now.phase in RESTS:
@@ -355,7 +373,7 @@ async def _followed(
             before, state = state.phase, fold(run.id, [record], state)
             rests = state.phase in RESTS
             if state.seq < now.seq or not (rests or state.phase is not before):
-                continue  # the task as it was shown has that already, or it is no change
+                continue  # contained in the first task, or no change of the status
             for event in _changed(state):
                 yield event
             if rests:
@@ -380,7 +398,7 @@ async def _steer(
     data: dict[str, object],
     asking: Asking,
 ) -> None:
-    """Do what a message to a task means: resume, answer, decide, or a new course."""
+    """Send the control that a message to a task stands for."""
     match state.phase:
         case Phase.PAUSED | Phase.FAILED:
             await run.resume(text or None, **asking)
@@ -393,7 +411,11 @@ async def _steer(
 async def _decided(
     run: Run, state: State, text: str, data: dict[str, object], asking: Asking
 ) -> bool:
-    """Answer the one ask that is open, if the message does; tell whether it did."""
+    """Decide the one open ask, if the message does; return whether it did.
+
+    An approval needs an explicit yes: `{"approved": true}` or a single word of `APPROVE_WORDS`;
+    a refusal needs an explicit no. Any other text redirects the run.
+    """
     if len(state.open_asks) != 1:
         return False
     ask = state.asks[state.open_asks[0] - 1]
@@ -421,24 +443,24 @@ def _data(message: pb.Message) -> dict[str, object]:
     return {}
 
 
-# The SDK's routes, with our handler behind them.
+# The routes of the SDK, with `TaskHandler` behind them.
 
 KEPT = 64
 
 STREAM_GRACE_S: Final = math.inf
-"""How long the SDK lets a stream go on after a signal to stop: until the stream has ended.
+"""Seconds that the SDK lets a stream go on after a signal to stop: without a limit.
 
-`sse_starlette`, which the SDK uses, ends streams when any server of the process was told to
-stop. It notes that once for the whole process and never takes it back, so each later stream
-would end after its first event; and it does not wait for the drain. `Forwarded` ends a stream
-when the server that the request came in by goes away.
+`sse_starlette`, which the SDK uses, ends streams when any server of the process has received a
+signal to stop. It records that once for the whole process and never resets it, so each later
+stream would end after its first event. It also does not wait for the drain. Instead,
+`ForwardedResponse` ends a stream when the server of this request stops.
 """
 
 escape_loggers("a2a")  # the SDK logs ids, methods and versions as clients send them
 
 
 class _Context(DefaultServerCallContextBuilder):
-    """Passes on whose request it is."""
+    """Copies the `RequestContext` from the ASGI scope to the SDK's context."""
 
     def build(self, request: Request) -> ServerCallContext:
         context = super().build(request)
@@ -448,7 +470,7 @@ class _Context(DefaultServerCallContextBuilder):
 
 @lru_cache(maxsize=KEPT)
 def router(agent: Agent) -> Router:
-    """Return the routes of an agent."""
+    """Return the SDK's routes for an agent."""
     handler, context = Handler(agent.name), _Context()
     return Router(
         [
@@ -472,14 +494,14 @@ def router(agent: Agent) -> Router:
 async def paused(
     agent: Agent, request_context: Visit, call: dict[str, Json]
 ) -> dict[str, Json]:
-    """Answer the method of our extension, as JSON-RPC has it."""
-    given = call.get("params")
-    task = str(given.get("id")) if isinstance(given, dict) else ""
-    told: dict[str, Json] = {"jsonrpc": "2.0", "id": call.get("id")}
+    """Answer the JSON-RPC method of Midrun's extension."""
+    params = call.get("params")
+    task = str(params.get("id")) if isinstance(params, dict) else ""
+    reply: dict[str, Json] = {"jsonrpc": "2.0", "id": call.get("id")}
     try:
-        return told | {
+        return reply | {
             "result": MessageToDict(await Handler(agent.name).pause(task, request_context))
         }
     except A2AError as error:
         code = JSON_RPC_ERROR_CODE_MAP.get(type(error), -32603)
-        return told | {"error": {"code": code, "message": str(error) or type(error).__name__}}
+        return reply | {"error": {"code": code, "message": str(error) or type(error).__name__}}

@@ -1,8 +1,8 @@
 """AG-UI 1.0 (and older clients), and the routes of CopilotKit.
 
 An AG-UI "run" is one request and its stream. Here it is called a segment: a stretch of a Midrun
-run from a start or resumption until the run rests (paused, waiting, halted or ended). A run has
-several segments, all on one thread.
+run from a start or resumption until the run rests (paused, waiting, failed, halted or ended).
+A run has one or more segments, all on one thread.
 
 A request flows through the modules like this: `inputs.py` decodes it; `intents.py` finds the
 newest run of the thread and turns the message into a control (start, resume, answer, redirect);

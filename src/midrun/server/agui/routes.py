@@ -1,4 +1,9 @@
-"""The routes of AG-UI and of CopilotKit: a segment as a stream, a replay, and a stop."""
+"""Handlers for AG-UI and CopilotKit: run a segment, replay a thread, stop its run.
+
+`SegmentStream` is the life of one segment: the start event, an optional replay, the translated
+feed until the run rests, snapshots, and the end event. If the client drops the stream before
+the end, the run is stopped after a grace, unless another client watches it.
+"""
 
 from collections.abc import Iterable
 from contextlib import aclosing
@@ -31,13 +36,13 @@ VERSION: Final = "1.0"
 
 
 async def run_agent(context: Visit) -> Response:
-    """Run one segment: start, resume or answer, and stream until the run rests."""
+    """Start, resume or answer a run, and stream it until it rests."""
     given = await context.body(RunAgentInput)
     return SegmentStream(context, given, await joined(context, context.path["agent"], given))
 
 
 async def connect(context: Visit) -> Response:
-    """Give what a thread has so far, and follow its run if it is at work."""
+    """Replay a thread, and follow its run if it is at work."""
     asked = await context.body(ConnectInput)
     given = RunAgentInput(
         thread_id=asked.thread_id,
@@ -54,7 +59,7 @@ async def connect(context: Visit) -> Response:
 
 
 async def stop(context: Visit) -> Response:
-    """Pause the thread's run, or cancel it, as the server was told to take a stop."""
+    """Pause or cancel the thread's run, as `Bridges.stop` sets."""
     await context.body(StopInput)
     row = await newest(context, context.path["agent"], context.path["thread"])
     stopped = row is not None and row.head.phase not in TERMINAL
@@ -66,7 +71,7 @@ async def stop(context: Visit) -> Response:
 
 
 async def info(context: Visit) -> Response:
-    """Say what CopilotKit asks of a runtime before it connects."""
+    """Describe the agents to CopilotKit, which asks before it connects."""
     agents = {
         name: {
             "name": name,
@@ -79,7 +84,7 @@ async def info(context: Visit) -> Response:
     ends = ("list", "inspect", "mutations", "realtimeMetadata")
     return answer(
         {
-            "version": "1.75.0",  # of the runtime whose routes these are
+            "version": "1.75.0",  # of the CopilotKit runtime that these routes imitate
             "agents": agents,
             "mode": "sse",
             "threadEndpoints": dict.fromkeys(ends, False),
@@ -93,7 +98,7 @@ async def info(context: Visit) -> Response:
 
 
 class SegmentStream(Stream):
-    """The stream of one segment. Dropped before its end, it asks the run to stop, in time."""
+    """The stream of one segment; if the client drops it early, the run is stopped."""
 
     def __init__(
         self, context: Visit, given: RunAgentInput, at: Joined, *, replay: bool = False
@@ -102,15 +107,17 @@ class SegmentStream(Stream):
         self._given = given
         self._at = at
         self._replay = replay
-        self._over = replay  # a replay is only looked at: leaving it means nothing
+        self._over = replay  # leaving a replay does not stop the run
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream; then see what a client that left meant by it."""
+        """Stream the segment; if the client left early, stop the run after the grace."""
         server, run = self._visit.lobby, self._at.run
         with server.attending.of(run.id):
             await super().__call__(scope, receive, send)
         if self._over or self._visit.is_over or server.bridges.on_disconnect == "continue":
             return
+        # The client may come back (a reload), or another one may watch. If the server stops
+        # during the grace, the clients did not leave by choice, and the run is left alone.
         with anyio.move_on_after(server.bridges.grace_s):
             await self._visit.over()
             return
@@ -129,8 +136,9 @@ class SegmentStream(Stream):
         if self._replay:
             await _write(writer, await self._snapshots(segment))
         # The request may have changed nothing, or left the run at rest, as an answer to one
-        # of two questions does. Then no entry is to come that ends the segment: it ends with
-        # the newest entry that there is now.
+        # of two questions does. Then no later entry ends the segment: it ends with the entry
+        # that is the newest now. So the feed is followed at least up to `now.seq`, and from
+        # there until the run rests.
         now = await self._visit.lobby.views.state(run.id)
         if now.seq > state.seq or now.phase not in RESTING:
             async with aclosing(run.feed(state.seq)) as feed:
@@ -151,11 +159,12 @@ class SegmentStream(Stream):
         return chosen
 
     async def _snapshots(self, segment: Segment) -> list[Event]:
-        """Return everything anew: what a client got in pieces, or not at all, it has then."""
+        """Return the view of the run and all messages: a client that missed any has them."""
         shown = await self._visit.lobby.views.shown(self._at.run.id)
         root = root_of(self._visit.request.scope)
         view = {"run": plain(shown), "control_url": f"{root}/v1/runs/{shown.run_id}"}
-        ids = {said.text: said.id for said in self._given.messages if said.id}
+        # The client's own ids of its messages, by text: it recognises its messages by them.
+        ids = {message.text: message.id for message in self._given.messages if message.id}
         return [
             _show_view(self._given.state, view),
             {"type": "MESSAGES_SNAPSHOT", "messages": messages(segment.state, ids)},
@@ -163,10 +172,11 @@ class SegmentStream(Stream):
 
 
 def _show_view(state: Json, view: Event) -> Event:
-    """Return the event that adds the run's view to the client's state, and changes no more.
+    """Return the event that adds the run's view to the client's state.
 
-    A snapshot would replace the whole state, which is the client's own; it is for clients that
-    have none. A state that is not an object has no room for the view.
+    A snapshot would replace the whole state, which belongs to the client's application. So it
+    is sent only to a client without a state. A state that is not an object cannot hold the
+    view, which is then a custom event.
     """
     if state is None:
         return {"type": "STATE_SNAPSHOT", "snapshot": {"midrun": view}}
@@ -188,4 +198,6 @@ async def _stop(run: Run, context: Visit, how: str, reason: str) -> None:
         else:
             await run.pause(now=True, actor=context.actor, reason=reason)
     except (ControlRefused, StoreError):
-        return  # it rests already, or has ended: that is all that was wanted
+        # A refusal means that the run rests already or has ended, which is the aim. A store
+        # error is dropped: after a disconnect no client is left to report it to.
+        return
