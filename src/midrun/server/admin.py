@@ -176,7 +176,7 @@ def session_cookie(request: Request) -> str:
     request is refused.
 
     Raises:
-        Problem: 400, the request has several cookies of that name.
+        HttpProblem: 400, the request has several cookies of that name.
     """
     name, *_ = cookie_place(request.scope)
     # Counted in the raw header: the parsed cookies are a dict, which keeps one of each name.

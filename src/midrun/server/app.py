@@ -212,6 +212,7 @@ class App:
         context: Visit | None = None
         scope, headers = request.scope, request.headers
         target = f"{request.method} {path_in(scope)}"
+        # Filled in step by step, so that a refusal at any step logs the facts known so far.
         audit = AuditRecord(address=client_address(scope), target=target)
         try:
             if (probe := await self._probe(request)) is not None:
@@ -246,8 +247,9 @@ class App:
                 room=room,
                 audit=audit,
             )
+            # The role is checked once there is a context, so that the refusal shows the run.
             _check_role(caller.actor, endpoint)
-            self._lobby.store  # noqa: B018 - raises Problem 503 if the Midrun is not open
+            self._lobby.store  # noqa: B018 - raises a 503 if the Midrun is not open
             response = await _call_endpoint(endpoint, context)
         except ClientDisconnect:
             return Response(status_code=400)  # not read: the client has gone
@@ -286,8 +288,8 @@ class App:
         A page of another origin may use only a token.
 
         Raises:
-            Problem: 401, no valid credential; 403, the origin or the name may not sign in; 429,
-                too many wrong credentials came from this address.
+            HttpProblem: 401, no valid credential; 403, the origin or the name may not sign in;
+                429, too many wrong credentials came from this address.
         """
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         scheme, shown, caller = scheme.lower(), shown.strip(), None
@@ -320,7 +322,7 @@ class App:
     ) -> Caller | None:
         """Return the caller with this token or code; refuse an address that failed often."""
         failures = self._lobby.failures
-        failures.check(audit.address, shown)
+        failures.check(audit.address, shown)  # before `auth`, which may be slow or remote
         if scheme == "bearer":
             actor = await self._lobby.auth(shown)
         else:
@@ -341,6 +343,7 @@ class App:
         session = sessions.find(secret)
         if session is None:
             return None
+        # A session that was opened with a token of `auth` carries it: `auth` is asked again.
         caller = Caller(
             actor=session.actor, token=session.token, session=session, secret=secret
         )
@@ -395,14 +398,14 @@ class App:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Keep the `Midrun` open while the web server runs, unless it is open already."""
-        await receive()
+        await receive()  # "lifespan.startup"
         stage = "startup"
         try:
             async with self._opened():
                 await send({"type": "lifespan.startup.complete"})
                 stage = "shutdown"
-                await receive()
-                self.close()
+                await receive()  # "lifespan.shutdown"
+                self.close()  # before the Midrun closes: streams must not meet a closed store
         except Exception as error:
             await send({"type": f"lifespan.{stage}.failed", "message": str(error)})
             raise
@@ -418,7 +421,7 @@ class App:
 
     async def _is_open(self) -> bool:
         try:
-            await self._lobby.store.halts()
+            await self._lobby.store.halts()  # a cheap read, which fails if the store is closed
         except (Problem, StoreClosed):
             return False
         return True
@@ -469,8 +472,9 @@ def _found(scope: Scope) -> tuple[Endpoint, dict[str, str]]:
     HEAD is served by the endpoint for GET.
 
     Raises:
-        Problem: 404, no endpoint has this path; 405, none has this method.
+        HttpProblem: 404, no endpoint has this path; 405, none has this method.
     """
+    # Several endpoints may share a path, and differ in their method.
     wanted = "GET" if scope["method"] == "HEAD" else scope["method"]
     for endpoint, path in _matches(scope):
         if wanted == endpoint.method:
@@ -484,7 +488,7 @@ def _methods(scope: Scope) -> set[str]:
     """Return the methods of a path, with HEAD and OPTIONS.
 
     Raises:
-        Problem: 404, no endpoint has this path.
+        HttpProblem: 404, no endpoint has this path.
     """
     methods = {endpoint.method for endpoint, _ in _matches(scope)}
     if not methods:

@@ -55,6 +55,8 @@ async def _page(context: Visit, kinds: tuple[str, ...]) -> Response:
     limit = context.number("limit", 50, least=1, most=200)
     cursor = context.request.query_params.get("cursor", "")
     query = Query(attention=True, decider=context.own_runs_only, limit=limit, cursor=cursor)
+    # A page of runs, not of asks: each run has all its asks on the same page, so the number of
+    # asks per page varies.
     page = await context.list_runs(query)
     found: list[ShownAsk] = []
     for row in page.items:
@@ -104,6 +106,8 @@ async def decide(context: Visit) -> Response:
             raise RunNotFound(run_id) from None
         raise
     ask = state.ask(ask_id)
+    # The same answer for a run that does not exist, for one of another user, and for an ask of
+    # such a run that is addressed to others. Whether this actor may decide is for the core.
     if not sees and (ask is None or not _addressed(context, ask.audience)):
         raise RunNotFound(run_id)
     run = await server.mid.get(run_id)
@@ -112,6 +116,7 @@ async def decide(context: Visit) -> Response:
     try:
         receipt = await _decided(context, run, AskId(ask_id), body)
     except ControlRefused as refusal:
+        # The core refuses any closed ask alike. HTTP tells 410 Gone (expired) from 409.
         closed = (await server.views.state(run_id)).ask(ask_id)
         if refusal.reason == "ask_closed" and closed is not None and _expired(closed):
             raise said(refusal, "ask_expired", 410) from None
@@ -130,7 +135,7 @@ def _check_fit(body: DecisionBody) -> None:
     """Refuse a field that does not belong to the decision, rather than ignore it.
 
     Raises:
-        Problem: 422.
+        HttpProblem: 422.
     """
     if (body.decision == "edit") == (body.args is None):
         problem = (

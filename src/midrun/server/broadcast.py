@@ -67,7 +67,7 @@ class Channel:
         """Seconds between two writes to one subscriber, in a burst.
 
         It grows with the number of subscribers, so the writes per second of one run are
-        bounded: at most one per `GAP_EACH_S`, over all subscribers.
+        bounded: at most one per `WRITE_GAP_PER_SUBSCRIBER_S`, over all subscribers.
         """
         return max(GAP_S, len(self.seats) * GAP_EACH_S)
 

@@ -43,6 +43,7 @@ async def boundaries(context: Visit) -> Response:
     """List the boundaries from which the run can be forked."""
     run = await context.run()
     records = await context.lobby.store.read(run.id)
+    # Folding a long journal takes a while: in a thread, so that the event loop stays free.
     found = await anyio.to_thread.run_sync(_boundaries, run.id, records)
     return answer(Boundaries(items=found))
 
@@ -96,7 +97,7 @@ async def bring(context: Visit) -> Response:
     body = await context.body(CheckpointBody)
     mid = context.lobby.mid
     brought = mid.checkpoint_in(msgspec.json.encode(body.checkpoint))
-    context.audit.target = brought.run
+    context.audit.target = brought.run  # recorded even if the import is refused below
     if not brought.signed and not context.lobby.unsigned_checkpoints:
         problem = "this server accepts only signed checkpoints"
         raise CheckpointRefused("checkpoint_unsigned", problem)

@@ -108,10 +108,12 @@ _NAMES: Final[dict[type[Entry], str]] = {
 
 def _command(record: Record) -> Command | None:
     entry = record.entry
+    # An entry without an actor was not requested: the system paused or resumed the run itself.
     if not isinstance(entry, Asked) or not entry.by or type(entry) not in _NAMES:
         return None
     status: Fate = "accepted" if isinstance(entry, _LATER) else "applied"
     problem = ""
+    # `RequestNoted` records a request that changed nothing: it was refused, or already so.
     if isinstance(entry, e.RequestNoted):
         status, problem = ("failed" if entry.refused else "applied"), entry.verdict
     return Command(

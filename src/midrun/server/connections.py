@@ -61,6 +61,7 @@ class Connections:
     def admit(self, address: str) -> bool:
         """Count a new connection; return False if a bound is reached."""
         address = network_of(address)
+        # Called inside `accept`, before the connection costs more than its descriptor.
         full = self._count >= self.most
         if full or self._by_address[address] >= self.most_per_address:
             self._refuse(address)
@@ -104,6 +105,7 @@ class Connections:
         self._idle.pop(connection, None)
 
     def _refuse(self, address: str) -> None:
+        # One line per minute with the count: an attacker must not be able to fill the log.
         self._refused += 1
         if monotonic() - self._told_at < LOG_EVERY_S:
             return
@@ -205,7 +207,7 @@ class _Accepted(socket.socket):
 
 
 def patient(seconds: float, connections: Connections) -> type[H11Protocol]:
-    """Return uvicorn's protocol with a timeout of `seconds` for request headers.
+    """Return uvicorn's protocol with a timeout of `header_timeout_s` for headers.
 
     The protocol reports to `connections` when it is idle. Uvicorn makes the instances itself,
     so both settings are attributes of a class.
@@ -235,7 +237,7 @@ class PatientProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes; start the deadline at the first byte of a request's headers."""
-        super().data_received(data)
+        super().data_received(data)  # parses; complete headers start a request cycle
         if self._is_asked():
             self._come()
             self.bound.work(self)

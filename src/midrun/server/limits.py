@@ -45,6 +45,7 @@ class Quota(Struct, frozen=True, kw_only=True):
             "tokens_per_day": (usage.tokens, self.tokens_per_day),
             "stored_bytes": (usage.stored_bytes, self.stored_bytes),
         }
+        # `>=`: the run that is about to start would exceed a bound that is reached.
         for name, (taken, bound) in bounds.items():
             if bound is not None and taken >= bound:
                 return f"{name} is at {taken:g} of {bound:g}"
@@ -99,7 +100,7 @@ class Allowance:
         """Count one change.
 
         Raises:
-            Problem: 429, with `Retry-After`.
+            HttpProblem: 429, with `Retry-After`.
         """
         now, limits = self._now(), self._limits
         # Popped and put back, so that the dict is ordered by last use; the first is evicted.
@@ -121,7 +122,7 @@ class Allowance:
         """Refuse one more stream of a caller that has too many.
 
         Raises:
-            Problem: 429.
+            HttpProblem: 429.
         """
         most = self._limits.streams
         if self._streams[caller] >= most:
@@ -139,7 +140,7 @@ class Allowance:
         """Count one read of a whole journal while the block runs.
 
         Raises:
-            Problem: 429, the caller has too many such reads.
+            HttpProblem: 429, the caller has too many such reads.
         """
         most = self._limits.heavy_reads
         if self._heavy_reads[caller] >= most:
@@ -207,7 +208,7 @@ class FailedSignIns:
         """Refuse a credential from an address that sent too many wrong ones.
 
         Raises:
-            Problem: 429, with `Retry-After`.
+            HttpProblem: 429, with `Retry-After`.
         """
         wait = self._failures.wait_s(address)
         if wait and not self._good.get(_hash_credential(shown)):

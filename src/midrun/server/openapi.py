@@ -85,6 +85,7 @@ async def described(context: Visit) -> Response:
 def openapi(root: str = "") -> bytes:
     """Return the document as JSON, for an app that is mounted at `root`."""
     native = [e for e in ENDPOINTS if e.path.startswith("/v1/")]
+    # Sorted by name: sets have no order, and the document must be the same in every process.
     given: set[type[Body]] = {e.takes for e in native if e.takes is not None}
     shown: set[type[Struct]] = {e.shows for e in native if e.shows is not None}
     paths: dict[str, dict[str, object]] = {}
@@ -132,6 +133,7 @@ def _operation(endpoint: Endpoint) -> dict[str, object]:
     if endpoint.takes is not None:
         schema = {"$ref": f"#/components/schemas/{endpoint.takes.__name__}"}
         content = {"application/json": {"schema": schema}}
+        # A body whose fields all have defaults may be left out.
         needed = any(each.required for each in fields(endpoint.takes))
         operation["requestBody"] = {"required": needed, "content": content}
     return operation
@@ -149,7 +151,7 @@ def _parameters(endpoint: Endpoint) -> list[object]:
         key = {"type": "string", "pattern": f"^{KEY}$"}
         found.append(_parameter("header", "Idempotency-Key", key))
     if endpoint.matches:
-        needed = endpoint.method == "PATCH"
+        needed = endpoint.method == "PATCH"  # without it, a PATCH is refused with 428
         found.append(_parameter("header", "If-Match", _TEXT, required=needed))
     return found
 

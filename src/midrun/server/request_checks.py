@@ -125,7 +125,7 @@ def check_host(scope: Scope, headers: Headers, allowed: Collection[str]) -> None
     name is allowed only with the port that the request came in by.
 
     Raises:
-        Problem: 421.
+        HttpProblem: 421.
     """
     hosts = headers.getlist("host")
     if len(hosts) == 1:  # two Host headers: a proxy and this server could read different ones
@@ -167,7 +167,7 @@ def check_page(scope: Scope, headers: Headers, address: Address) -> None:
     """Refuse a request that a page of another origin sends, unless that origin is allowed.
 
     Raises:
-        Problem: 403.
+        HttpProblem: 403.
     """
     if cross_origin(scope, headers, address):
         return
@@ -202,7 +202,7 @@ def check_query(scope: Scope) -> None:
     """Refuse a query with NUL: no name contains it, and Postgres does not accept it.
 
     Raises:
-        Problem: 400.
+        HttpProblem: 400.
     """
     if b"%00" in scope["query_string"]:
         problem = "Cannot read the query: it contains the character NUL (%00). Remove it."
@@ -210,13 +210,13 @@ def check_query(scope: Scope) -> None:
 
 
 def check_body(scope: Scope, headers: Headers, limit: int) -> None:
-    """Refuse a change whose body is not JSON, or is longer than `limit` bytes.
+    """Refuse a change whose body is not JSON, or is longer than `max_bytes`.
 
     A request without a body and without a type counts as an empty object. A form in a browser
     cannot send one: it always names its type. This holds back cross-site forms.
 
     Raises:
-        Problem: 415, not JSON; 413, too long.
+        HttpProblem: 415, not JSON; 413, too long.
     """
     if scope["method"] in SAFE:
         return

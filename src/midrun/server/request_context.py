@@ -196,7 +196,7 @@ class Lobby:
         """The store of the `Midrun`.
 
         Raises:
-            Problem: 503, the `Midrun` is not open.
+            HttpProblem: 503, the `Midrun` is not open.
         """
         try:
             return self.mid.store
@@ -260,7 +260,8 @@ class Visit:
         """Decode the body as a `kind`. An empty body counts as an empty object.
 
         Raises:
-            Problem: 408, the body did not arrive; 413, it is too long; 422, a field is wrong.
+            HttpProblem: 408, the body did not arrive; 413, it is too long; 422, a field is
+                wrong.
             NotJson: the body is not strict JSON.
         """
         limits = JsonLimits(depth=self.lobby.limits.depth, size=self.room)
@@ -276,12 +277,13 @@ class Visit:
         """Read the whole body, within `Limits.patience` seconds.
 
         Raises:
-            Problem: 408, the body did not arrive in time; 413, it is too long.
+            HttpProblem: 408, the body did not arrive in time; 413, it is too long.
         """
         text = bytearray()
         with anyio.move_on_after(self.lobby.limits.patience) as slow:
             async for chunk in self.request.stream():
                 text += chunk
+                # Counted while it arrives: a chunked body has no Content-Length to check.
                 if len(text) > self.room:
                     problem = f"Cannot read the body: it may have at most {self.room} bytes."
                     raise Problem("too_large", 413, f"{problem} Send less.")
@@ -310,7 +312,7 @@ class Visit:
         """Wait for one of the few slots for reads of whole journals, and hold it.
 
         Raises:
-            Problem: 429, the caller has too many such reads running or waiting.
+            HttpProblem: 429, the caller has too many such reads running or waiting.
         """
         # Counted per caller before the wait, so that one caller cannot fill the queue.
         with self.lobby.allowance.heavy_read(self.actor.name):
@@ -327,6 +329,7 @@ class Visit:
         Raises:
             CursorRefused: no list has given the cursor to this caller.
         """
+        # The store refuses an unknown cursor itself, so `_may_be_listed` finds the run.
         page = await self.lobby.store.runs(query)
         if query.cursor and not await self._may_be_listed(RunId(query.cursor)):
             raise CursorRefused(query.cursor)
@@ -336,6 +339,8 @@ class Visit:
         """Return whether a list may have shown `run` to the caller, now or earlier."""
         if await self.sees(run):
             return True
+        # The list of asks shows runs of other users that have asked this user. Asks that are
+        # decided count, too: the cursor may be from before the decision.
         asks = (await self.lobby.views.state(run)).asks
         return any(ask.audience == f"user:{self.actor.name}" for ask in asks)
 
@@ -352,7 +357,7 @@ class Visit:
         """Return the request id of the `Idempotency-Key`; None without that header.
 
         Raises:
-            Problem: 400, the header is not a valid key.
+            HttpProblem: 400, the header is not a valid key.
         """
         key = self.request.headers.get("idempotency-key")
         if key is None:
@@ -385,6 +390,8 @@ class Visit:
 
     async def over(self) -> None:
         """Wait until the server is about to stop."""
+        # Without a promise that `App.close` is called, the event may never be set: then the
+        # wait ends every STOP_POLL_S seconds, to look at the web server.
         while not self.is_over:
             with anyio.move_on_after(None if self.lobby.is_told else LOOK_S):
                 await self.lobby.closing.wait()
@@ -396,13 +403,13 @@ class Visit:
         repeats the request; its run exists already, so the repetition is let through.
 
         Raises:
-            Problem: 429, with the bound that is reached.
+            HttpProblem: 429, with the bound that is reached.
         """
         quota, owner = self.lobby.limits.quota, self.own_runs_only
         if not owner or quota == Quota():
             return
         since = Micros(self.lobby.mid.now() - DAY_MICROS)
-        sizes = quota.stored_bytes is not None
+        sizes = quota.stored_bytes is not None  # sizes cost a scan of the journals
         usage = await self.lobby.store.usage(owner, since=since, sizes=sizes)
         excess = quota.find_excess(usage)
         if not excess:
@@ -429,7 +436,7 @@ class Visit:
         through: the core answers it from the journal.
 
         Raises:
-            Problem: 429, `Limits.pending` texts are pending.
+            HttpProblem: 429, `Limits.pending` texts are pending.
         """
         most = self.lobby.limits.pending
         async with self.lobby.turns.setdefault(run, anyio.Lock()):
@@ -452,6 +459,7 @@ class Visit:
                 except ControlRefused as refused:
                     if refused.reason != "stale_revision":
                         raise
+                    # Another process was first. Count again on the state that it left.
 
     async def redirected(
         self, run: Run, text: str, asking: Asking, *, when: When = "next_step"
@@ -472,7 +480,7 @@ class Visit:
         a tag into a weak one, which names the same revision.
 
         Raises:
-            Problem: 428, the header is missing and `required`.
+            HttpProblem: 428, the header is missing and `required`.
         """
         header = self.request.headers.get("if-match")
         if header is None:
@@ -492,7 +500,7 @@ class Visit:
         """Return the query parameter `name` as an integer, or `default` without it.
 
         Raises:
-            Problem: 400, not a number, or out of bounds.
+            HttpProblem: 400, not a number, or out of bounds.
         """
         text = self.request.query_params.get(name, "")
         if not text:

@@ -122,7 +122,9 @@ def _bridge(path: str, handler: Handler) -> Endpoint:
 
 _RUN: Final = "/v1/runs/{run}"
 
+# The order matters only where two paths match the same request: the first row wins.
 ENDPOINTS: Final = (
+    # ── runs ──
     Endpoint(
         method="POST",
         path="/v1/runs",
@@ -144,6 +146,7 @@ ENDPOINTS: Final = (
         status=202,
         matches=True,
     ),
+    # ── controls; pause and cancel ignore If-Match, because a stop is never stale ──
     _control("pause", controls.pause, schemas.PauseBody, matches=False),
     _control("resume", controls.resume, schemas.ResumeBody),
     _control("redirect", controls.redirect, schemas.RedirectBody),
@@ -157,6 +160,7 @@ ENDPOINTS: Final = (
     _control("use_tool", controls.use_tool, schemas.UseToolBody),
     _control("hand_back", controls.hand_back, schemas.HandBackBody),
     _control("frames/{frame}/resume", controls.resume_frame, schemas.Empty),
+    # ── parts of a run ──
     _get(f"{_RUN}/seen", run_page.seen, run_page.SeenRun),
     _get(f"{_RUN}/turns", run_page.looked, run_page.Turns),
     _get(f"{_RUN}/commands", runs.asked, runs.Commands, heavy=True),
@@ -182,8 +186,10 @@ ENDPOINTS: Final = (
     ),
     _get(f"{_RUN}/effects", runs.effects, runs.Effects),
     _get(f"{_RUN}/report", runs.report, Report, "text/markdown"),
+    # ── feeds; NDJSON takes its heavy-read slot in the handler, a stream takes none ──
     _get(f"{_RUN}/events", feed_routes.events, feed_routes.EventPage, SSE, feed_routes.NDJSON),
     _get("/v1/events", feed_routes.changes, None, SSE),
+    # ── forks, checkpoints, journals ──
     _get(f"{_RUN}/boundaries", checkpoints.boundaries, checkpoints.Boundaries, heavy=True),
     Endpoint(
         method="POST",
@@ -223,6 +229,7 @@ ENDPOINTS: Final = (
         heavy=True,
         audit="export",
     ),
+    # ── asks; /v1/approvals is the same, but lists approvals only ──
     _get("/v1/asks", asks.waiting, asks.AskPage),
     _get("/v1/approvals", asks.approvals, asks.AskPage),
     *(
@@ -238,6 +245,7 @@ ENDPOINTS: Final = (
         )
         for name in ("asks", "approvals")
     ),
+    # ── operators, agents, sessions ──
     Endpoint(
         method="POST",
         path="/v1/halt",
@@ -279,6 +287,7 @@ ENDPOINTS: Final = (
         keyed=False,
         audit="sign_out",
     ),
+    # ── other protocols ──
     _bridge("/agui/{agent}", agui.run_agent),
     _get("/copilotkit/info", agui.info, None),
     _bridge("/copilotkit/agent/{agent}/run", agui.run_agent),

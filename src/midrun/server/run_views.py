@@ -139,8 +139,8 @@ def count_bytes(*values: object) -> int:
 def seen_as(sign: Sign, *, theirs: bool, lost: bool, workers: int, halt: Halt | None) -> Sign:
     """Adjust a run's status line for one viewer at this moment.
 
-    `theirs`: the viewer may decide the open ask. `lost`: the worker that holds the lease is
-    silent. `workers` is the number of live workers, `halt` the halt that covers the run.
+    `may_decide_ask`: the viewer may decide the open ask. `is_worker_lost`: the worker with the
+    lease is silent. `worker_count`: live workers. `halt`: the halt that covers the run, if any.
     """
     # A lost worker comes first: the other cases assume a worker that acts on them.
     if lost:

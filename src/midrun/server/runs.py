@@ -121,7 +121,7 @@ def _stop(context: Visit, body: StartBody) -> Stop | None:
     server may choose that, never a request.
 
     Raises:
-        Problem: 403, the caller is not an operator; 422, the conditions are not allowed.
+        HttpProblem: 403, the caller is not an operator; 422, the conditions are not allowed.
     """
     caps = stop_of(body.caps.given())
     if (caps or body.stop) and context.actor.role != "operator":
@@ -184,7 +184,7 @@ def phases_in(given: QueryParams) -> tuple[Phase, ...]:
     """Return the phases in a query, from one parameter `phase` (or `state`) or several.
 
     Raises:
-        Problem: 400, no such phase.
+        HttpProblem: 400, no such phase.
     """
     return phases_of(",".join(given.getlist("phase") or given.getlist("state")))
 
@@ -193,7 +193,7 @@ def phases_of(text: str) -> tuple[Phase, ...]:
     """Parse phases separated by commas; "terminal" stands for the two final phases.
 
     Raises:
-        Problem: 400, no such phase.
+        HttpProblem: 400, no such phase.
     """
     names = [name for part in text.split(",") if (name := part.strip())]
     terminal = [Phase.COMPLETED, Phase.CANCELLED] if "terminal" in names else []
@@ -216,11 +216,14 @@ async def look(context: Visit) -> Response:
     wait = _wait(context)
     headers, found = {}, None
     if wait:
+        # A long poll holds a connection as a stream does, and counts as one.
         allowance, caller = context.lobby.allowance, context.actor.name
         allowance.check_stream(caller)
         headers["Preference-Applied"] = f"wait={wait:g}"
         with allowance.stream(caller), anyio.move_on_after(wait):
             async with anyio.create_task_group() as tasks:
+                # Each task cancels the whole wait when its condition holds. `found` then stays
+                # None, and the current state is shown.
                 waiting = tasks.cancel_scope
                 tasks.start_soon(_until, context.over, waiting)
                 tasks.start_soon(_until, partial(context.caller.leaves, context.lobby), waiting)
@@ -228,6 +231,7 @@ async def look(context: Visit) -> Response:
                     tasks.start_soon(_until, partial(_otherwise, context, run), waiting)
                 found = await _changed(context, run, wanted)
                 waiting.cancel()
+        # The wait may have outlived the session: check before any data is shown.
         if not await context.caller.holds(context.lobby):
             problem = "Cannot show the run: the session has ended. Sign in again."
             raise Problem("unauthorized", 401, problem)
@@ -281,6 +285,7 @@ def _wait(context: Visit) -> float:
     for part in context.request.headers.get("prefer", "").split(","):
         name, _, value = part.strip().partition("=")
         if name.lower() == "wait" and value.isascii() and value.isdecimal():
+            # A preference may be shortened (RFC 7240); `Preference-Applied` says so.
             return min(float(value[:6]), context.lobby.limits.wait)
     return 0.0
 
@@ -318,6 +323,7 @@ async def asked_one(context: Visit) -> Response:
 async def _commands(context: Visit) -> tuple[Command, ...]:
     run = await context.run()
     records = await context.lobby.store.read(run.id)
+    # A long journal takes a while to walk: in a thread, so that the event loop stays free.
     return await anyio.to_thread.run_sync(commands, records)
 
 

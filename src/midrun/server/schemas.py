@@ -123,6 +123,7 @@ def _shape(kind: type[Struct]) -> tuple[tuple[str, _As], ...]:
 
 
 def _how(hint: object) -> _As:
+    # The alias `Json` is `Any` at run time; only fields of user data have that hint.
     if hint is _FREE:
         return _As.FREE
     return _As.TIME if hint is Micros or Micros in get_args(hint) else _As.VALUE
@@ -132,7 +133,7 @@ def _how(hint: object) -> _As:
 
 
 def schemas(given: Iterable[type[Struct]], shown: Iterable[type[Struct]]) -> dict[str, object]:
-    """Return the schemas of request bodies (`given`) and of responses (`shown`).
+    """Return the schemas of request bodies and of responses.
 
     msgspec describes the Python classes. The loop adapts the responses to `to_wire`: all fields
     are required, and times are strings. A request body may omit a field that has a default.
@@ -211,7 +212,9 @@ class StartBody(Body, kw_only=True):
     """A run to start. `caps` or `stop` replace the agent's own stop condition."""
 
     agent: Name
-    input: Annotated[Text, Meta(extra_json_schema={"pattern": WORDS})]  # checked in `start`
+    input: Annotated[
+        Text, Meta(extra_json_schema={"pattern": WORDS})
+    ]  # as `Midrun.start` checks it
     thread_id: Annotated[str, Meta(max_length=ID_MAX)] = ""
     labels: Annotated[tuple[Name, ...], Meta(max_length=LABELS_MAX)] = ()
     caps: Caps = Caps()

@@ -220,7 +220,8 @@ class Sessions:
         self._forgotten = {who: until for who, until in self._forgotten.items() if until > now}
         while len(self._ended) > ENDED_MAX:
             oldest_first = _most(self._ended)
-            # Half of them at once: `_most` walks all, and must not run for each sign-out.
+            # Half of them at once: finding them walks all sessions, which must not happen for
+            # each sign-out.
             for each in oldest_first[: len(oldest_first) // 2 + 1]:
                 forgotten = self._ended.pop(each)
                 who = forgotten.actor.name

@@ -45,7 +45,7 @@ class Writer:
             self.wrote_at = anyio.current_time()
 
     async def breath(self, gap: float) -> None:
-        """Sleep until `gap` seconds after the last write, so that a burst is sent together."""
+        """Sleep until `gap_s` seconds after the last write, so that a burst is sent together."""
         await anyio.sleep(max(self.wrote_at + gap - anyio.current_time(), 0))
 
 
@@ -60,7 +60,7 @@ class Stream(Response):
     credential is no longer valid. The run is not affected.
 
     Raises:
-        Problem: 429, the caller has too many streams.
+        HttpProblem: 429, the caller has too many streams.
     """
 
     def __init__(self, context: Visit, source: Source) -> None:

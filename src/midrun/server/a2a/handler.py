@@ -328,7 +328,7 @@ class Handler(RequestHandler):
 
 
 async def _count_tasks(request_context: Visit, query: Query) -> int:
-    """Return the number of tasks over all pages of a list, at most `TOTAL_MAX`."""
+    """Return the number of tasks over all pages of a list, at most `COUNTED_TASKS_MAX`."""
     found, rest = 0, replace(query, limit=COUNTED_AT_ONCE, cursor="")
     while found < TOTAL_MAX:
         page = await request_context.list_runs(rest)

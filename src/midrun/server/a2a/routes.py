@@ -60,8 +60,8 @@ def find_card(request: Request, agents: Mapping[str, Agent]) -> Response | None:
     agent's name and address.
 
     Raises:
-        Problem: 404, no such agent, or the path names none and there are several; 501, the SDK
-            is not installed.
+        HttpProblem: 404, no such agent, or the path names none and there are several; 501, the
+            SDK is not installed.
     """
     path = path_in(request.scope)
     if request.method not in {"GET", "HEAD"} or not path.endswith(WELL_KNOWN):
@@ -70,6 +70,7 @@ def find_card(request: Request, agents: Mapping[str, Agent]) -> Response | None:
     if under and not under.startswith(UNDER):
         return None
     agent = agents.get(under.removeprefix(UNDER))
+    # A2A clients look at the root of a host first. With one agent it is clear which is meant.
     if not under and len(agents) == 1:
         (agent,) = agents.values()
     if agent is None:
@@ -125,7 +126,8 @@ class Forwarded(Response):
             "midrun.visit": self._visit,
         }
         server, caller = self._visit.lobby, self._visit.caller
-        # Type of ASGI message → whether the newest of this type was the last of the response.
+        # Type of ASGI message → whether the last message of this type ended the response. The
+        # code below the task group needs it to complete a response that was cut off.
         sent = {"http.response.body": False}
 
         async def record_and_send(message: Message) -> None:
@@ -155,7 +157,7 @@ class Forwarded(Response):
 
 
 def _again(text: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives `text` as the body, then the messages of `receive`."""
+    """Return a `receive` that gives `body` once, then the messages of `receive`."""
     left: list[Message] = [{"type": "http.request", "body": text, "more_body": False}]
 
     async def receive_again() -> Message:

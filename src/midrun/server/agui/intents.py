@@ -50,7 +50,7 @@ async def joined(context: Visit, agent: str, given: RunAgentInput) -> Joined:
     """Send the request's control to the thread's open run, or start a run.
 
     Raises:
-        Problem: 404, no such agent; 422, there is no new message.
+        HttpProblem: 404, no such agent; 422, there is no new message.
         ControlRefused: the control does not fit the phase of the run.
     """
     if given.newest is not None and (kinds := given.newest.other_parts):

@@ -41,7 +41,7 @@ _TOLD: Final = (e.CallStarted, *_ENDS)
 class Segment:
     """Translates one run. `state` is the state up to the last entry that was given.
 
-    `current` is whether the client speaks 1.0: an older client fails on an event type that it
+    `is_current_version`: the client speaks 1.0. An older client fails on an event type that it
     does not know.
     """
 
