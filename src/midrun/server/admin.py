@@ -103,6 +103,7 @@ async def _is_told(context: Visit, halt: Halt) -> bool:
             return await context.sees(RunId(name))
         except RunNotFound:
             return False
+    # A halt of an agent or a label: one open run of the caller that it covers is enough.
     query = Query(
         phases=tuple(phase for phase in Phase if phase not in TERMINAL),
         agent=name if kind == "agent" else "",

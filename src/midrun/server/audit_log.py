@@ -68,6 +68,7 @@ class EscapeFilter(logging.Filter):
 
         The lines of a traceback are indented, so that none can look like a record.
         """
+        # Formatted here, so that the arguments, which come from clients, are escaped as well.
         record.msg, record.args = escape(record.getMessage()), None
         if record.exc_info and not record.exc_text:
             lines = _TRACEBACKS.formatException(record.exc_info).splitlines()

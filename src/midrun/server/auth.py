@@ -117,6 +117,7 @@ def token_for(working_folder: Path, *, formerly: Path) -> str:
 
 
 def _kept(path: Path) -> str:
+    # The mode is read from the open file, not from the path, which could change in between.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)) as file:
         mode = os.fstat(file.fileno()).st_mode
         token = file.read().strip()

@@ -78,6 +78,7 @@ def _settles(record: Record, found: dict[Seq, Command]) -> list[tuple[Seq, Fate]
             settled += [(seq, "applied") for seq in _of(found, "cancel")]
         case _:
             pass
+    # These entries name no request: they settle every open pause.
     if type(entry) in _PAUSES_OVER:
         settled += [(seq, _PAUSES_OVER[type(entry)]) for seq in _of(found, "pause")]
     return [(seq, status) for seq, status in settled if seq in found]

@@ -58,6 +58,7 @@ async def events(context: Visit) -> Response:
     """Stream the entries of a run as SSE, or return them as NDJSON or as a page."""
     run = await context.run()
     after = _after(context)
+    # An empty set means all types. With a filter, deltas are left out as well.
     wanted = frozenset(filter(None, context.request.query_params.get("types", "").split(",")))
     accept = context.request.headers.get("accept", "")
     if NDJSON in accept:
@@ -119,6 +120,7 @@ def _following(context: Visit, run: Run, after: int, wanted: frozenset[str]) -> 
                 # rest of a burst is written together after the gap.
                 await writer.breath(channel.gap)
                 await seat.bell.wait()
+        # A broken journal gets no end event: it would tell the client that the run has ended.
         if not channel.broken:
             phase = (await context.lobby.store.row(run.id)).head.phase
             await writer.write(framed("stream.end", StreamEnd(phase=phase, seq=sent)))
@@ -138,6 +140,7 @@ def _fits(event: Event, wanted: frozenset[str]) -> bool:
 async def _page(context: Visit, run: RunId, after: int, wanted: frozenset[str]) -> Response:
     limit = context.number("limit", 100, least=1, most=PAGE)
     found = await context.lobby.events.after(run, after, limit)
+    # The cached bytes are copied into the page as they are, without decoding them.
     items = [msgspec.Raw(event.body) for event in found if _fits(event, wanted)]
     last = found[-1].seq if found else after
     head = (await context.lobby.store.row(run)).seq
@@ -183,6 +186,7 @@ def _watching(context: Visit, query: Query) -> Source:
             async for change in changed:
                 if not change.run:  # a change of no run is a halt that was set or lifted
                     await writer.write(framed("halts.changed", {}))
+                # Checked per change: the watch reports the runs of all users.
                 elif await sees(context.actor, change.run):
                     row = await _row(context, change.run)
                     if row is not None and _is_of(row, query):

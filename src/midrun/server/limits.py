@@ -188,6 +188,7 @@ class AddressLimit:
 
     def _events_left(self, address: str) -> float:
         now = self._now()
+        # The bucket refills with time up to `burst`; an unknown address has a full one.
         left, then = self._left.get(network_of(address)) or (self._burst, now)
         return min(left + (now - then) * self._rate, self._burst)
 

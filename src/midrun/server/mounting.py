@@ -42,5 +42,6 @@ def path_in(scope: Scope) -> str:
 
 def with_slash(scope: Scope) -> Response:
     """Redirect to the same path with a final slash; the links of the page are relative."""
+    # Relative: the client may see the host application below yet another prefix.
     name = scope["path"].rpartition("/")[2]
     return Response(status_code=307, headers={"Location": f"{quote(name)}/"})

@@ -79,5 +79,6 @@ def _name(path: str) -> str | None:
         return LIST
     if _RUN_PATH.fullmatch(path):
         return RUN
+    # One level only: `/static/a/b` is no file, and `..` is a name that no file has.
     folder, _, name = path.rpartition("/")
     return name if folder == "/static" else None

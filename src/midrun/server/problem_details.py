@@ -76,6 +76,8 @@ def problem_of(error: Exception) -> Problem | None:
     if isinstance(error, Problem):
         return error
     if isinstance(error, ControlRefused):
+        # One type for all refused controls, with the `reason` as a member. Only a stale
+        # revision has a type of its own, as it belongs to If-Match (412).
         status = _BY_REASON.get(error.reason, 409)
         slug = error.reason if error.reason == "stale_revision" else error.code
         return said(error, slug, status)

@@ -132,8 +132,10 @@ def check_host(scope: Scope, headers: Headers, allowed: Collection[str]) -> None
         host = hosts[0].lower()
         default = _DEFAULT_PORTS.get(scope["scheme"], 80)
         name, port = split_host(host, default)
-        if host in allowed or (name in allowed and port):
+        if host in allowed or (name in allowed and port):  # port 0: not a port at all
             return
+        # A browser sends the port that it has connected to. With another port the request came
+        # through a forwarder, whose name must be in `allow_hosts`.
         server = scope.get("server") or ("", None)
         if name in LOOPBACK and port == (server[1] or default):
             return

@@ -85,11 +85,14 @@ async def seen(context: Visit) -> Response:
     row, holders, now = await store.row(run.id), await store.holders(), context.lobby.mid.now()
     silent = context.lobby.mid.silent_calls(run.id)
     view = view_of(state, started_at=row.started_at, recent=EFFECTS, silent=silent)
+    # The journal says that a worker holds the lease, the store whether that worker is alive.
+    # `lost` is the difference, in phases in which a worker has something to do.
     driven = row.holder in holders
     lost = state.leased and not driven and state.phase in DRIVABLE
     working = state.leased and driven
     began, halt = await _began(context, state), await _halt(context, state)
     asks = tuple(_seen(context.actor, state, ask) for ask in view.asks)
+    # The overlay replaces these fields of the view; all others are the same for every viewer.
     fields = structs.asdict(view) | {
         "asks": asks,
         "controls": _permitted(
@@ -159,6 +162,8 @@ def _of(actor: Actor, offer: Offer) -> Offer:
         return offer
     if actor.role == "viewer":
         return replace(offer, enabled=False, consequence=_NOT_YOURS)
+    # The same rules as in `routes.py` and `controls.resume`: only operators raise caps and
+    # retry an undo.
     if offer.caps or offer.command == "retry_undo":
         return replace(offer, enabled=False, consequence=_FOR_OPERATORS)
     return offer

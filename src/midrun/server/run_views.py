@@ -96,6 +96,7 @@ class Views:
         """Return the view of a run as of `state`."""
         run, store = state.run, self._mid.store
         row = await store.row(run)
+        # The hash of the state's own last entry; the row may be ahead of the state.
         (_, head_hash), *_ = await store.lines(run, after=Seq(state.seq - 1), limit=1)
         silent = self._mid.silent_calls(run)
         view = view_of(state, started_at=row.started_at, silent=silent)
@@ -233,6 +234,7 @@ class Lines:
 
     async def of(self, rows: Sequence[RunRow], actor: Actor) -> tuple[RunLine, ...]:
         """Return the lines of `rows`, in their order, as `actor` sees them."""
+        # Live workers and halts are read once for the whole list.
         store, now = self._mid.store, self._mid.now()
         holders, halts = await store.holders(), await store.halts()
         lines: list[RunLine] = []

@@ -169,6 +169,7 @@ def check_tls(cert: Path | None, key: Path | None) -> None:
                 "tls_key", "Cannot use it without a certificate. Pass tls_cert="
             )
         return
+    # Loaded once as a test: uvicorn would fail later, after the address was printed.
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
     except OSError as error:  # an SSLError is one
@@ -206,6 +207,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 timeout_graceful_shutdown=GRACE_S,
                 root_path=network.root_path,
+                # Never None: see DEFAULT_TRUSTED_PROXIES.
                 forwarded_allow_ips=PROXIES_BELIEVED if proxies is None else proxies,
                 ssl_certfile=network.tls_cert,
                 ssl_keyfile=network.tls_key,
@@ -218,6 +220,7 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop the server; a second signal, or Ctrl-C, skips the drain."""
+        # `should_exit` is set by the first signal, so it is still False for that one.
         self._is_hurried = self.should_exit or sig == signal.SIGINT
         super().handle_exit(sig, frame)
 

@@ -45,7 +45,7 @@ class Writer:
             self.wrote_at = anyio.current_time()
 
     async def breath(self, gap: float) -> None:
-        """Sleep until `gap_s` seconds after the last write, so that a burst is sent together."""
+        """Sleep until `gap_s` seconds after the last write: a burst is then sent together."""
         await anyio.sleep(max(self.wrote_at + gap - anyio.current_time(), 0))
 
 
@@ -101,6 +101,8 @@ class Stream(Response):
     async def _pinged(self, writer: Writer) -> None:
         """Ping an idle stream; return when the caller's credential is no longer valid."""
         server = self._visit.lobby
+        # The comment line keeps proxies from closing an idle connection, and lets a client
+        # notice a dead one. The credential is checked at the same interval.
         while True:
             await anyio.sleep(server.limits.ping)
             if not await self._visit.caller.holds(server):
@@ -114,5 +116,6 @@ def _part(data: bytes, *, more: bool) -> Message:
 
 
 async def _gone(receive: Receive) -> None:
+    # A request body that was not read comes first, and is skipped.
     while (await receive())["type"] != "http.disconnect":
         pass

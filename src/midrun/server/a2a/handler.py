@@ -104,6 +104,7 @@ class Handler(RequestHandler):
         except _Rejected as rejected:
             return rejected.task
         if not params.configuration.return_immediately:
+            # If the server stops meanwhile, the wait ends and the task is returned as it is.
             with anyio.CancelScope() as waiting:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_ends_with, request_context, waiting)
@@ -166,6 +167,8 @@ class Handler(RequestHandler):
         `Misconfigured` of the start itself becomes a rejected task.
         """
         request = asking.get("request_id") or ""
+        # Two blocks, because both raise `Misconfigured`: here it means a malformed request, in
+        # the start itself a task that this agent cannot do.
         try:
             thread = validation.name("context", context) or context_for(request)
             start = partial(
@@ -185,6 +188,8 @@ class Handler(RequestHandler):
         except Misconfigured as error:
             raise _Rejected(rejected(request, thread, str(error))) from None
         except (MidrunError, Problem) as error:
+            # The SDK maps `A2AError` only. Errors of the server are internal, the rest is the
+            # caller's; the text of an unknown error stays here.
             problem = problem_of(error)
             if problem is None or problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise InternalError(problem.detail if problem else "") from error
@@ -242,6 +247,8 @@ class Handler(RequestHandler):
         """Cancel a task, and wait up to `CANCEL_WAIT_S` seconds until it is cancelled."""
         request_context = _visit(context)
         run = await self._run(request_context, params.id)
+        # A2A demands this error for every ended task, also for one that is cancelled already,
+        # which `Run.cancel` would accept as already so.
         if (await request_context.lobby.views.state(run.id)).phase in TERMINAL:
             raise TaskNotCancelableError
         try:

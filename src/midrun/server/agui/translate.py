@@ -61,6 +61,8 @@ class Segment:
         if isinstance(item, Delta):
             yield from self._delta(item)
             return
+        # The events of an entry follow from the state after it: a message or a call exists
+        # only then. `before` shows which messages and calls the entry has added.
         record = e.Record(seq=item.seq, at=item.at, entry=item.entry, epoch=item.epoch)
         before, self.state = self.state, fold(self.state.run, [record], self.state)
         entry = item.entry
@@ -77,6 +79,7 @@ class Segment:
             else:
                 yield from self._end_child(call)
                 yield _result(self.state, call)
+        # Everything else is passed on under Midrun's own names, for clients that know them.
         if not isinstance(entry, _TOLD):
             yield custom(item)
 
@@ -106,6 +109,8 @@ class Segment:
         total = sum(tokens for tokens, _ in self._used)
         prompts = sum(prompt for _, prompt in self._used)
         usage = {"totalTokens": total} if total else {}
+        # The split is given only if every call reported its prompt: a partial sum would be
+        # read as the whole.
         if total and all(0 < prompt <= tokens for tokens, prompt in self._used):
             usage |= {"inputTokens": prompts, "outputTokens": total - prompts}
         return usage
@@ -125,7 +130,7 @@ class Segment:
         """Yield the end of a child run, also of one that started in an earlier segment."""
         if call.call_kind != "child" or call.stage is Stage.SEALED:
             return
-        yield from self._begin_child(call.id)
+        yield from self._begin_child(call.id)  # nothing if it started in this segment
         if self._children.get(call.id):
             self._children[call.id] = False
             own, message = child_id(self.state.run, call.id), call.error or fate(call)
@@ -152,12 +157,13 @@ class Segment:
             yield from self._text(own, delta.text)
         elif delta.kind == "thinking":
             yield from self._muse(f"{own}-thinking", delta)
+        # Deltas of arguments are dropped: the call's arguments follow whole with its message.
         elif delta.kind != "args":
             value = {"call": delta.call, "tool": delta.tool, "text": delta.text}
             yield {"type": "CUSTOM", "name": f"midrun.call.{delta.kind}", "value": value}
 
     def _text(self, own: str, text: str) -> Iterator[Event]:
-        yield from self._end_thinking()
+        yield from self._end_thinking()  # the reasoning ends where the text begins
         if self._speaking != own:
             yield from self._end_text()
             self._speaking, self._said = own, ""
@@ -199,6 +205,7 @@ class Segment:
                 yield from self._rest_of(own, state.messages[number].text)
         yield from self._end_text()
         yield from self._end_thinking()
+        # The calls that this reply has added to the state, in the order of the reply.
         for number in range(len(before.calls), len(state.calls)):
             call = state.calls[number]
             if call.call_kind != "model":
@@ -314,6 +321,8 @@ def finished(segment: Segment, given: RunAgentInput, *, pause_as: str) -> Iterat
         case Phase.COMPLETED:
             yield success | {"result": state.output}
         case Phase.CANCELLED:
+            # "cancelled" is an outcome since 1.0. Older clients get the error that CopilotKit
+            # uses for a stopped run.
             value = {"markdown": str(report(state))}
             yield {"type": "CUSTOM", "name": "midrun.report", "value": value}
             yield (
@@ -334,7 +343,7 @@ def finished(segment: Segment, given: RunAgentInput, *, pause_as: str) -> Iterat
             yield success
         case Phase.PAUSED:
             yield success | _interrupts(_pause(state))
-        case _:
+        case _:  # waiting
             asks = (_asked(state, ask) for ask in ask_views(state))
             yield success | _interrupts(*asks)
 
