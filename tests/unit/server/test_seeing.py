@@ -21,7 +21,7 @@ async def test_a_button_that_would_be_refused_is_not_live(serve: Serve, stage: S
     assert all(offer["enabled"] for offer in hers["controls"].values())
     theirs = expect(await vera.get(f"{where}/seen"), 200).json()
     assert not any(offer["enabled"] for offer in theirs["controls"].values())
-    assert theirs["controls"]["pause"]["consequence"].startswith("You may look")
+    assert theirs["controls"]["pause"]["consequence"].startswith("You may only view")
     stage.gate("work").set()
 
 
