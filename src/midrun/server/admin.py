@@ -90,9 +90,10 @@ async def _halts(context: Visit) -> Halts:
 
 
 async def _is_told(context: Visit, halt: Halt) -> bool:
-    """Return whether the caller may see `halt`; a user must own an open run that it covers.
+    """Return whether the caller may see `halt`.
 
-    The reason of a halt may describe another user's run.
+    A user must own an open run that the halt covers: its reason may describe another user's
+    run.
     """
     kind, _, name = halt.scope.partition(":")
     owner = context.own_runs_only

@@ -300,8 +300,8 @@ class App:
                     "bearer token with each request instead."
                 )
                 raise Problem("foreign_origin", 403, problem)
-            # "none" matches no branch below: neither a code nor the cookie is looked at, so
-            # the browser's own credentials are of no use to a foreign page.
+            # "none" matches no branch below: neither a code nor the cookie is used, so the
+            # credentials that the browser holds are of no use to a foreign page.
             scheme = scheme if scheme == "bearer" else "none"
         if scheme == "bearer" or (scheme == "code" and _signs_in(request)):
             caller = await self._find_by_credential(scheme, shown, audit)
@@ -385,7 +385,7 @@ class App:
         if context is None:
             return None
         path = context.path
-        # An ask goes by its ref, "<run id>-<ask id>".
+        # The ref of an ask is "<run id>-<ask id>".
         run = RunId(path.get("run") or path.get("ask", "").rpartition("-")[0])
         try:
             if await self._lobby.views.sees(context.actor, run):

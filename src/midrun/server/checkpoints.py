@@ -70,13 +70,13 @@ async def fork(context: Visit) -> Response:
     body = await context.body(ForkBody)
     request_id = context.request_id()
     await context.check_quota(request_id)
-    made = await run.fork(
+    forked = await run.fork(
         body.seq,
         instruction=body.instruction or None,
         actor=context.actor,
         request_id=request_id,
     )
-    return await created(context, made)
+    return await created(context, forked)
 
 
 async def checkpoint(context: Visit) -> Response:

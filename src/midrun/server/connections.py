@@ -126,8 +126,8 @@ def connections_max() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX
-    kept = max(FILES_KEPT_MIN, soft // FILES_KEPT_SHARE)
-    return min(CONNECTIONS_MAX, max(CONNECTIONS_MIN, soft - kept))
+    reserved = max(FILES_KEPT_MIN, soft // FILES_KEPT_SHARE)
+    return min(CONNECTIONS_MAX, max(CONNECTIONS_MIN, soft - reserved))
 
 
 def _crowded_from(most: int) -> int:

@@ -1,8 +1,8 @@
-"""Handlers for controls. Each is one call of a method of `Run`; the core decides on it.
+"""Handlers for controls. Each calls one method of `Run`.
 
 All have the same shape: find the run (404 if the caller may not see it), decode the body, send
 the control with the caller's actor, request id and revision, and return the receipt with the
-run. The core's refusal (`ControlRefused`) becomes a problem in `App`.
+run. The core decides; its refusal (`ControlRefused`) becomes a problem in `App`.
 """
 
 from datetime import timedelta

@@ -117,7 +117,8 @@ class Event(Struct, frozen=True, kw_only=True):
     closes: CallId | None = None
 
     def framed(self) -> bytes:
-        """Format the event as SSE. The JSON has no line breaks, so one data line is enough."""
+        """Format the event as SSE, with its seq as the id."""
+        # The JSON has no line breaks, so one data line is enough.
         return b"id: %d\nevent: %b\ndata: %b\n\n" % (self.seq, self.type.encode(), self.body)
 
 
@@ -160,7 +161,7 @@ class Events:
 
 
 def framed(kind: str, value: object) -> bytes:
-    """Format a value that is not an entry as SSE: without an id, so it is never replayed."""
+    """Format a value that is not an entry as SSE; without an id, it is never replayed."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(plain(value)))
 
 

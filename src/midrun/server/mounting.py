@@ -18,30 +18,33 @@ def placed(scope: Scope) -> Scope:
     """
     path: str = scope["path"]
     sent = unquote((scope.get("raw_path") or b"").decode("ascii", "replace"))
-    ours = path.rstrip("/")
-    root = sent.rstrip("/").removesuffix(ours)
+    below = path.rstrip("/")
+    root = sent.rstrip("/").removesuffix(below)
     # Cut off: the sent path is a prefix followed by `path`, which begins at a slash. With "//"
     # in the path, the host may have normalised it, and the comparison proves nothing.
-    was_cut = sent != path and root + ours == sent.rstrip("/") and f"{ours}/"[0] == "/"
+    was_cut = sent != path and root + below == sent.rstrip("/") and f"{below}/"[0] == "/"
     if not was_cut or "//" in sent:
         return scope
     return {**scope, "path": sent, "root_path": root}
 
 
 def root_of(scope: Scope) -> str:
-    """Return the path at which the app is mounted: "", or a path that begins with "/"."""
+    """Return the path at which the app is mounted, without a final slash."""
     root: str = scope.get("root_path", "")
     return root.rstrip("/")
 
 
 def path_in(scope: Scope) -> str:
-    """Return the path below the mount path; "" if the request is for the mount path itself."""
+    """Return the path below the mount path; "" for the mount path itself."""
     path: str = scope["path"]
     return path.removeprefix(root_of(scope))
 
 
 def with_slash(scope: Scope) -> Response:
-    """Redirect to the same path with a final slash; the links of the page are relative."""
+    """Redirect to the same path with a final slash.
+
+    The links of the page are relative, and need it.
+    """
     # Relative: the client may see the host application below yet another prefix.
     name = scope["path"].rpartition("/")[2]
     return Response(status_code=307, headers={"Location": f"{quote(name)}/"})

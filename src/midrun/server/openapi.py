@@ -86,12 +86,12 @@ def openapi(root: str = "") -> bytes:
     """Return the document as JSON, for an app that is mounted at `root`."""
     native = [e for e in ENDPOINTS if e.path.startswith("/v1/")]
     # Sorted by name: sets have no order, and the document must be the same in every process.
-    given: set[type[Body]] = {e.takes for e in native if e.takes is not None}
-    shown: set[type[Struct]] = {e.shows for e in native if e.shows is not None}
+    body_types: set[type[Body]] = {e.takes for e in native if e.takes is not None}
+    response_types: set[type[Struct]] = {e.shows for e in native if e.shows is not None}
     paths: dict[str, dict[str, object]] = {}
     for endpoint in native:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
-    components = schemas(_sorted(given), _sorted(shown))
+    components = schemas(_sorted(body_types), _sorted(response_types))
     components["Problem"] = {
         "type": "object",
         "required": ["type", "title", "status"],

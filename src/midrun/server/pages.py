@@ -56,7 +56,7 @@ def ours() -> Mapping[str, File]:
 
 
 def found(method: str, path: str, known: str) -> Response | None:
-    """Return the page or file at `path`; None if the path belongs to no page or file.
+    """Return the page or file at `path`; None for other paths.
 
     `known` is the `If-None-Match` header: the ETag that the browser has cached.
     """

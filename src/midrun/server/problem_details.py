@@ -72,7 +72,7 @@ class Problem(Exception):
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """Return the problem for an error; None for one whose text must not leave the server."""
+    """Return the problem for an error; None if its text must stay in the server."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, ControlRefused):

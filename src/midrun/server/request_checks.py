@@ -1,4 +1,4 @@
-"""Checks of a request that need only its headers: host, origin, query, body type and size.
+"""Checks that need only the headers of a request: host, origin, query, body.
 
 `App` runs them before the handler: host, origin, then (elsewhere) credential and rate, then
 query and body. The first check that fails is the answer, and nothing has been changed.
@@ -148,7 +148,7 @@ def check_host(scope: Scope, headers: Headers, allowed: Collection[str]) -> None
 
 
 def split_host(host: str, default: int = 80) -> tuple[str, int]:
-    """Return the name and the port of a `Host` header; the port is 0 if it is invalid."""
+    """Return the name and the port of a `Host` header; 0 for an invalid port."""
     name, colon, port = host.rpartition(":")
     if not colon or host.endswith("]"):  # no port; the colon belongs to an IPv6 address
         return host, default

@@ -116,8 +116,8 @@ def is_stopping(scope: Scope) -> bool:
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     if not isinstance(server, uvicorn.Server) or not server.should_exit:
         return False
-    ours, connections = scope.get("server"), server.server_state.connections
-    return any(getattr(each, "server", None) == ours for each in connections)
+    address, connections = scope.get("server"), server.server_state.connections
+    return any(getattr(each, "server", None) == address for each in connections)
 
 
 # Settings for protocols that have no notion of a pause.
@@ -153,7 +153,7 @@ DIGITS_MAX: Final = 16
 """The maximum number of digits of a seq in a header or a query."""
 
 KEY: Final = r'"?([!#-~]{1,200})"?'
-"""An `Idempotency-Key`: in quotes, as the IETF draft has it, or without."""
+"""An `Idempotency-Key`, with the quotes that the IETF draft demands, or without."""
 
 
 HEAVY_READS_AT_ONCE: Final = 2
@@ -253,7 +253,7 @@ class Visit:
 
     @property
     def own_runs_only(self) -> str:
-        """The owner that lists are restricted to: the caller if it is a user, else ""."""
+        """The owner to restrict lists to: the name of a user, "" for other roles."""
         return self.actor.name if self.actor.role == "user" else ""
 
     async def body(self, kind: type[B]) -> B:
@@ -555,7 +555,7 @@ def answer(
 
 
 async def told(context: Visit, run: Run, receipt: Receipt) -> Response:
-    """Return the receipt of a control with the run: 202 if accepted, 200 if already so."""
+    """Return the receipt of a control and the run: 202 accepted, 200 already so."""
     shown = await context.lobby.views.shown(run.id)
     replayed = receipt.already == "duplicate_request"
     headers = {"ETag": etag(shown)}

@@ -1,4 +1,4 @@
-"""Views of runs: the cached state, the full view of one run, and the lines of a list.
+"""Views of runs: cached states, the view of one run, the lines of a list.
 
 `RunViews` folds journals into states and keeps the most recent ones: a state that was read
 before is folded on from its last seq. From a state follow the view of one run (`ShownRun`) and
@@ -174,7 +174,7 @@ WORKS_MAX_BYTES: Final = 16 * 1024 * 1024
 
 
 class Work(Value, kw_only=True):
-    """The part of a list line that the run's head does not have, as of the request.
+    """The part of a list line that is not in the run's head.
 
     `elapsed` grows while the run is `working`. With `plan_held`, `place` belongs to a held
     thought: the run works on a side question, not on a step of that plan.
@@ -314,16 +314,16 @@ def _at_this_moment(
     store lists its holder as alive.
     """
     work, head = known.work, row.head
-    theirs = any(may_decide(actor, ask) for ask in known.asks)
+    is_decider = any(may_decide(actor, ask) for ask in known.asks)
     working = work.working and row.holder in holders
     status = seen_as(
         work.sign,
-        theirs=theirs,
+        theirs=is_decider,
         lost=work.working and not working and head.phase in DRIVABLE,
         workers=len(holders),
         halt=next((h for h in halts if h.covers(row.run, head.agent, head.labels)), None),
     )
-    yours = theirs if head.attention == "ask" else actor.role != "viewer"
+    yours = is_decider if head.attention == "ask" else actor.role != "viewer"
     since = max(now - row.changed_at, 0) / 1e6 * working  # seconds; 0 unless at work
     return replace(
         work,

@@ -105,7 +105,7 @@ def _trace(context: Visit) -> str | None:
 
 
 async def created(context: Visit, run: Run) -> Response:
-    """Return the response for a new run, or for the run of an earlier, equal request."""
+    """Return the response for a run that was started by this or an earlier request."""
     shown = await context.lobby.views.shown(run.id)
     root = root_of(context.request.scope)
     headers = {"Location": f"{root}/v1/runs/{run.id}", "ETag": etag(shown)}

@@ -54,7 +54,7 @@ async def rest(context: Visit) -> Response:
 
 
 def find_card(request: Request, agents: Mapping[str, Agent]) -> Response | None:
-    """Return the public card of an agent; None if the request is not for a card.
+    """Return the public card of an agent; None for other requests.
 
     A client reads it before it has a token, to learn that it needs one. The card holds only the
     agent's name and address.
@@ -102,7 +102,7 @@ def _agent(context: Visit) -> Agent:
 
 
 class Forwarded(Response):
-    """The response of another ASGI app to a request whose body was already read and checked.
+    """The response of another ASGI app, to a request whose body was read here.
 
     It counts as a stream, and ends like one: when the server stops or the caller's credential
     is no longer valid.
@@ -117,7 +117,7 @@ class Forwarded(Response):
         self._text = text
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the other app; cut it off when the server stops or the caller must leave."""
+        """Call the other app, until it is done or the stream has to end."""
         forwarded = {
             **scope,
             "path": self._path,

@@ -33,7 +33,7 @@ STATES: Final[dict[Phase, TaskState]] = {
 
 
 def context_of(state: State) -> str:
-    """Return the context id of a run: its thread, or the run's id if it has none."""
+    """Return the context id of a run: its thread, else its own id."""
     return state.started.thread or state.run
 
 
@@ -79,7 +79,7 @@ def task_of(state: State, *, history: int | None = None, artifacts: bool = True)
 
 
 def status_of(state: State) -> TaskStatus:
-    """Return the status of a task, with a message that says what the task needs."""
+    """Return the status of a task, with a message for the user."""
     text = _words(state)
     about = message(state, text, f"status-{state.seq}") if text else None
     at = Timestamp(seconds=state.at // 1_000_000, nanos=state.at % 1_000_000 * 1000)

@@ -56,7 +56,10 @@ class ContextItem(Given, frozen=True, kw_only=True):
 
 
 class FrontendTool(Given, frozen=True, kw_only=True):
-    """A tool that would run in the client. It is not used; the reply names it as unused."""
+    """A tool that would run in the client; it is not used.
+
+    The stream tells the client so, with the event `midrun.unused`.
+    """
 
     name: str = ""
 

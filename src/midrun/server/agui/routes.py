@@ -37,25 +37,27 @@ VERSION: Final = "1.0"
 
 async def run_agent(context: Visit) -> Response:
     """Start, resume or answer a run, and stream it until it rests."""
-    given = await context.body(RunAgentInput)
-    return SegmentStream(context, given, await joined(context, context.path["agent"], given))
+    agui_input = await context.body(RunAgentInput)
+    return SegmentStream(
+        context, agui_input, await joined(context, context.path["agent"], agui_input)
+    )
 
 
 async def connect(context: Visit) -> Response:
     """Replay a thread, and follow its run if it is at work."""
     asked = await context.body(ConnectInput)
-    given = RunAgentInput(
+    agui_input = RunAgentInput(
         thread_id=asked.thread_id,
         run_id=asked.run_id or asked.thread_id,
         protocol_version=asked.protocol_version,
         state=asked.state,
     )
-    row = await newest(context, context.path["agent"], given.thread_id)
+    row = await newest(context, context.path["agent"], agui_input.thread_id)
     if row is None:
         return Response(b"", media_type="text/event-stream")
     run = await context.lobby.mid.get(row.run)
     state = await context.lobby.views.state(run.id)
-    return SegmentStream(context, given, Joined(run=run, state=state), replay=True)
+    return SegmentStream(context, agui_input, Joined(run=run, state=state), replay=True)
 
 
 async def stop(context: Visit) -> Response:
@@ -126,9 +128,9 @@ class SegmentStream(Stream):
         await _stop(run, self._visit, server.bridges.on_disconnect, "its window was closed")
 
     async def _segment(self, writer: Writer) -> None:
-        given, run, state = self._given, self._at.run, self._at.state
-        segment = Segment(state, current=given.current)
-        own = {"threadId": given.thread_id, "runId": given.run_id}
+        agui_input, run, state = self._given, self._at.run, self._at.state
+        segment = Segment(state, current=agui_input.current)
+        own = {"threadId": agui_input.thread_id, "runId": agui_input.run_id}
         await _write(writer, [{"type": "RUN_STARTED", **own, "protocolVersion": VERSION}])
         if self._at.unused:
             value = self._at.unused
@@ -148,7 +150,7 @@ class SegmentStream(Stream):
                         break
         await _write(writer, segment.ended())
         await _write(writer, await self._snapshots(segment))
-        await _write(writer, finished(segment, given, pause_as=self._pause_as))
+        await _write(writer, finished(segment, agui_input, pause_as=self._pause_as))
         self._over = True
 
     @property
@@ -159,7 +161,7 @@ class SegmentStream(Stream):
         return chosen
 
     async def _snapshots(self, segment: Segment) -> list[Event]:
-        """Return the view of the run and all messages: a client that missed any has them."""
+        """Return the whole view and all messages, for a client that missed any."""
         shown = await self._visit.lobby.views.shown(self._at.run.id)
         root = root_of(self._visit.request.scope)
         view = {"run": plain(shown), "control_url": f"{root}/v1/runs/{shown.run_id}"}
