@@ -118,7 +118,7 @@ async def test_a_viewer_looks_and_presses_nothing(bench: Bench, stage: Stage) ->
     for name in ("pause", "redirect", "cancel"):
         button = page.locator(f"midrun-controls #{name}")
         await expect(button).to_have_attribute("aria-disabled", "true")
-        await expect(button).to_contain_text("You may look at this run")
+        await expect(button).to_contain_text("You may only view this run")
     await page.locator("midrun-controls #pause").dispatch_event("click")
     await page.keyboard.press("c")
     await expect(page.locator("midrun-controls .badge")).to_contain_text("Running")
@@ -163,7 +163,7 @@ async def test_a_queued_run_says_that_nobody_takes_it(bench: Bench, stage: Stage
             page = await bench.page(Site(mid, made, port), f"/runs/{run.id}")
             bar = page.locator("midrun-controls")
             await expect(bar.locator(".badge")).to_contain_text("Queued")
-            await expect(bar.locator(".note")).to_have_text("no worker is there to take it")
+            await expect(bar.locator(".note")).to_have_text("no worker is available")
             await expect(bar.locator("#cancel")).to_contain_text("Never starts.")
             await bar.locator("#cancel").click()
             await page.get_by_role("button", name="Cancel", exact=True).click()

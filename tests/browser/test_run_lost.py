@@ -176,7 +176,7 @@ async def test_killed_while_paused(scene: Scene) -> None:
     await expect(scene.badge).to_contain_text("Paused by you")
     await scene.presses("pause")
     await expect(scene.badge).to_contain_text("Queued")
-    await expect(scene.bar).to_contain_text("no worker is there to take it")
+    await expect(scene.bar).to_contain_text("no worker is available")
     async with scene.another_worker():
         await expect(scene.badge).to_contain_text("Completed")
     assert not any(word.startswith("Worker not") for word in await scene.told())

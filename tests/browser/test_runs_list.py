@@ -51,7 +51,7 @@ async def test_a_run_that_waits_for_somebody_else_does_not_need_you(
     )
     await (await site.start("asker", "Answer the customer")).until("waiting")
     page = await bench.page(site, who="vera")
-    await expect(badge(page, "Answer")).to_have_text("Waiting for somebody else")
+    await expect(badge(page, "Answer")).to_have_text("Waiting for another person")
     await expect(page.get_by_role("button", name="Needs you 0")).to_be_visible()
     await expect(page).to_have_title("Runs")
     await expect(row(page, "Answer").get_by_role("link")).to_have_count(1)

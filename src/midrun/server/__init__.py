@@ -1,8 +1,29 @@
-"""The server: every control one authenticated HTTP call away, and every fact streamed out.
+"""HTTP server: each control is one authenticated request, each entry is streamed.
 
-`app(mid, token=…)` is an ASGI app of its own, or a part of a FastAPI, Starlette or Litestar
-application; `serve(mid)` binds one to loopback. The address space is described by
-`GET /v1/openapi.json`.
+`app(mid, token=…)` makes an ASGI app, to run alone or mounted in FastAPI, Starlette or
+Litestar. `serve(mid)` runs it with uvicorn, on loopback by default. Theory of operation:
+
+- **A request.** `App` (`app.py`) checks host, origin, credential, rate, path, query, body size
+  and role, in this order (`request_checks.py`, `auth.py`, `limits.py`). The first check that
+  fails is the answer. A request that passes becomes a `RequestContext`: the caller, the path
+  parameters, and the `ServerState` that all requests share. `routes.py` is the table of all
+  endpoints. A handler decodes the body (`schemas.py`), calls `Midrun` or `Run`, whose
+  `RunService` decides and appends, and returns a view. A refusal is an RFC 9457 problem.
+- **Views.** `run_views.py` caches the state of each run and reads on from its last seq. The
+  journal is the same for all callers; `run_page.py` adds the viewer's overlay: which buttons
+  this role may press, whether the worker still sends heartbeats, halts, and the current time.
+- **Feeds.** `broadcast.py` reads each watched run once, however many subscribers it has. The
+  journal is the buffer: a `Subscriber` holds only deltas, and `feed_routes.py` reads entries
+  by seq (`events.py` caches them encoded). A slow client is dropped and resumes by
+  `Last-Event-ID` (`sse.py`).
+- **Sessions and roles.** A bearer token, a one-time code or a signed cookie with its proof
+  gives an `Actor` with the role viewer, user or operator (`sessions.py`). A user sees only
+  their own runs. Nothing else in a request can claim a name or a role.
+- **Other protocols.** `agui/` and `a2a/` translate their requests to the same controls.
+
+Invariants: the server stores nothing of its own and decides nothing about a run; every answer
+follows from the journal, the store's rows and the clock. Start with `App._respond`, then
+`request_context.py`, then one handler of `controls.py`.
 """
 
 try:
@@ -12,8 +33,11 @@ try:
     from midrun.server.request_context import Bridges
     from midrun.server.serve import Network, serve
 except ModuleNotFoundError as error:
-    extra = "midrun.server: pip install 'midrun[server]', or '.[server]' from a clone"
-    raise ModuleNotFoundError(f"{extra} ({error})", name=error.name) from error
+    text = (
+        f"Cannot import midrun.server: {error}. "
+        "Run pip install 'midrun[server]', or pip install '.[server]' in a clone."
+    )
+    raise ModuleNotFoundError(text, name=error.name) from error
 
 __all__ = [
     "App",

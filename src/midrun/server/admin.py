@@ -1,4 +1,4 @@
-"""What operators do, what probes ask, and how browsers sign in."""
+"""Handlers for halts, sign-in and probes, and the session cookie."""
 
 from http import HTTPStatus
 from typing import Final
@@ -21,11 +21,11 @@ from midrun.server.schemas import Empty, HaltBody, LiftBody
 from midrun.server.sessions import SESSION_S
 
 PROOF_HEADER: Final = "midrun-session-proof"
-"""The header in which a page sends the proof of its session, besides the cookie."""
+"""The header in which a page sends the proof of its session, in addition to the cookie."""
 
 
 class HaltLine(Value, kw_only=True):
-    """A latch that holds."""
+    """A halt in force."""
 
     scope: str
     by: str
@@ -34,19 +34,19 @@ class HaltLine(Value, kw_only=True):
 
 
 class Halts(Value, kw_only=True):
-    """The latches that hold now."""
+    """The halts in force."""
 
     items: tuple[HaltLine, ...]
 
 
 class Lifted(Value, kw_only=True):
-    """Whether there was such a latch."""
+    """Whether there was a halt with this scope."""
 
     lifted: bool
 
 
 class Signed(Value, kw_only=True):
-    """Who a session is for."""
+    """The actor of a credential."""
 
     name: str
     role: str
@@ -58,49 +58,53 @@ class SignedIn(Signed, kw_only=True):
     proof: str
 
 
-async def halt(visit: Visit) -> Response:
-    """Set a latch: nothing of the runs it covers starts until it is lifted."""
-    body = await visit.body(HaltBody)
-    visit.audit.target = body.scope
-    await visit.lobby.mid.halt(body.reason, scope=body.scope, actor=visit.actor)
-    return answer(await _halts(visit), 202)
+async def halt(context: Visit) -> Response:
+    """Set a halt: no call of the runs that it covers starts until it is lifted."""
+    body = await context.body(HaltBody)
+    context.audit.target = body.scope
+    await context.lobby.mid.halt(body.reason, scope=body.scope, actor=context.actor)
+    return answer(await _halts(context), 202)
 
 
-async def lift(visit: Visit) -> Response:
-    """Take a latch away."""
-    body = await visit.body(LiftBody)
-    visit.audit.target = body.scope
+async def lift(context: Visit) -> Response:
+    """Lift a halt."""
+    body = await context.body(LiftBody)
+    context.audit.target = body.scope
     return answer(
-        Lifted(lifted=await visit.lobby.mid.lift(scope=body.scope, actor=visit.actor))
+        Lifted(lifted=await context.lobby.mid.lift(scope=body.scope, actor=context.actor))
     )
 
 
-async def halts(visit: Visit) -> Response:
-    """List the latches that hold."""
-    return answer(await _halts(visit))
+async def halts(context: Visit) -> Response:
+    """List the halts in force that concern the caller."""
+    return answer(await _halts(context))
 
 
-async def _halts(visit: Visit) -> Halts:
-    found = [halt for halt in await visit.lobby.store.halts() if await _is_told(visit, halt)]
+async def _halts(context: Visit) -> Halts:
+    found = [
+        halt for halt in await context.lobby.store.halts() if await _is_told(context, halt)
+    ]
     return Halts(
         items=tuple(HaltLine(scope=h.scope, by=h.by, reason=h.reason, at=h.at) for h in found)
     )
 
 
-async def _is_told(visit: Visit, halt: Halt) -> bool:
-    """Tell whether a latch concerns the caller: a user, if it covers an open run of theirs.
+async def _is_told(context: Visit, halt: Halt) -> bool:
+    """Return whether the caller may see `halt`.
 
-    The reason may say what another user's run is about.
+    A user must own an open run that the halt covers: its reason may describe another user's
+    run.
     """
     kind, _, name = halt.scope.partition(":")
-    owner = visit.own_runs_only
+    owner = context.own_runs_only
     if not owner or kind == "all":
         return True
     if kind == "run":
         try:
-            return await visit.sees(RunId(name))
+            return await context.sees(RunId(name))
         except RunNotFound:
             return False
+    # A halt of an agent or a label: one open run of the caller that it covers is enough.
     query = Query(
         phases=tuple(phase for phase in Phase if phase not in TERMINAL),
         agent=name if kind == "agent" else "",
@@ -108,24 +112,25 @@ async def _is_told(visit: Visit, halt: Halt) -> bool:
         owner=owner,
         limit=1,
     )
-    return bool((await visit.lobby.store.runs(query)).items)
+    return bool((await context.lobby.store.runs(query)).items)
 
 
-async def who(visit: Visit) -> Response:
-    """Say whom the credential is for."""
-    return answer(Signed(name=visit.actor.name, role=visit.actor.role))
+async def who(context: Visit) -> Response:
+    """Show the actor of the credential."""
+    return answer(Signed(name=context.actor.name, role=context.actor.role))
 
 
-async def sign_in(visit: Visit) -> Response:
+async def sign_in(context: Visit) -> Response:
     """Exchange a token, or the code of a one-time link, for a cookie and its proof."""
-    if visit.caller.session is not None:  # or a session could be made to last for ever
-        problem = "Cannot open a session with a session. Send a token or a code."
+    # A session must not open the next one: it could then be extended without end.
+    if context.caller.session is not None:
+        problem = "Cannot open a session: the request has one already. Send a token or a code."
         raise Problem("unauthorized", 401, problem)
-    await visit.body(Empty)
-    sessions, actor = visit.lobby.sessions, visit.actor
-    secret = sessions.open(actor, token=visit.caller.token)
+    await context.body(Empty)
+    sessions, actor = context.lobby.sessions, context.actor
+    secret = sessions.open(actor, token=context.caller.token)
     reply = answer(SignedIn(name=actor.name, role=actor.role, proof=sessions.proof_of(secret)))
-    name, path, is_https = cookie_place(visit.request.scope)
+    name, path, is_https = cookie_place(context.request.scope)
     reply.set_cookie(
         name,
         secret,
@@ -138,23 +143,25 @@ async def sign_in(visit: Visit) -> Response:
     return reply
 
 
-async def sign_out(visit: Visit) -> Response:
-    """End the session of the cookie, and its streams with it."""
-    if visit.caller.session is None:
-        raise Problem("no_session", 404, "the request came with no cookie of a session")
-    visit.lobby.sessions.end(visit.caller.secret)
+async def sign_out(context: Visit) -> Response:
+    """End the session of the cookie, and its streams."""
+    if context.caller.session is None:
+        problem = "Cannot sign out: the request has no session cookie. Discard the token."
+        raise Problem("no_session", 404, problem)
+    context.lobby.sessions.end(context.caller.secret)
     reply = Response(status_code=204)
-    name, path, is_https = cookie_place(visit.request.scope)
+    name, path, is_https = cookie_place(context.request.scope)
     reply.delete_cookie(name, path=path, httponly=True, samesite="strict", secure=is_https)
     return reply
 
 
 def cookie_place(scope: Scope) -> tuple[str, str, bool]:
-    """Return the name and the path of our cookie, and whether it is for https alone.
+    """Return the name and the path of the session cookie, and whether it is `Secure`.
 
-    Browsers share cookies over all ports of a host, so the name has the port. Over https it has
-    the prefix `__Host-`, which keeps subdomains from setting it. That prefix demands the path
-    `/`, so the name tells servers of one host apart that are mounted at different paths.
+    Browsers share cookies over all ports of a host, so the name contains the port. Over https
+    it has the prefix `__Host-`, which keeps subdomains from setting it. That prefix requires
+    the path `/`, so the name also contains the mount path: it distinguishes servers that are
+    mounted at different paths of one host.
     """
     root, is_https = root_of(scope), scope["scheme"] == "https"
     name = f"midrun_{split_host(Headers(scope=scope).get('host', ''))[1]}"
@@ -164,39 +171,41 @@ def cookie_place(scope: Scope) -> tuple[str, str, bool]:
 
 
 def session_cookie(request: Request) -> str:
-    """Return the cookie of our session; empty if there is none.
+    """Return the session cookie; "" if there is none.
 
-    A second cookie of the same name was set for another path or domain, by another server of
-    the host: that server would choose which of them counts.
+    A second cookie of the same name can only come from another server of the host, which set
+    it for another path or domain. That server could choose which of the two counts, so the
+    request is refused.
 
     Raises:
-        Problem: 400, the request has several of that name.
+        HttpProblem: 400, the request has several cookies of that name.
     """
     name, *_ = cookie_place(request.scope)
-    given = ";".join(request.headers.getlist("cookie")).split(";")
-    names = [each.partition("=")[0].strip() for each in given]
+    # Counted in the raw header: the parsed cookies are a dict, which keeps one of each name.
+    cookies = ";".join(request.headers.getlist("cookie")).split(";")
+    names = [each.partition("=")[0].strip() for each in cookies]
     if names.count(name) > 1:
         problem = (
-            f"Cannot tell which session is meant: the cookie {name} came more than once. "
-            "Delete the cookies of this host, and sign in again."
+            f"Cannot identify the session: the request has several cookies {name}. Delete the "
+            "cookies of this host and sign in again."
         )
         raise Problem("duplicate_cookie", 400, problem)
     return request.cookies.get(name, "")
 
 
 def alive() -> Response:
-    """Say that the process answers, and nothing else: anybody may ask."""
+    """Return 204: the process answers. It needs no credential and holds no data."""
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
-async def ready(lobby: Lobby, scope: Scope) -> Response:
-    """Say whether runs can be looked at and controlled here, and nothing else."""
+async def ready(server: Lobby, scope: Scope) -> Response:
+    """Return 204 if the store answers and the server is not about to stop, else 503."""
     try:
-        await lobby.store.halts()
+        await server.store.halts()
     except (MidrunError, Problem):
         return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE)
-    leaves = lobby.is_draining or lobby.closing.is_set()
-    leaves = leaves or (not lobby.is_told and is_stopping(scope))
+    stops = server.is_draining or server.closing.is_set()
+    stops = stops or (not server.is_told and is_stopping(scope))
     return Response(
-        status_code=HTTPStatus.SERVICE_UNAVAILABLE if leaves else HTTPStatus.NO_CONTENT
+        status_code=HTTPStatus.SERVICE_UNAVAILABLE if stops else HTTPStatus.NO_CONTENT
     )

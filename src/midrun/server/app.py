@@ -1,4 +1,9 @@
-"""The app: what a web server calls. It lets a request in, finds its route, and answers."""
+"""The ASGI app: checks a request, finds its endpoint, and sends the response.
+
+`App._respond` is the path of one request: probe, host, origin, page or card (both public),
+credential, rate, endpoint, query, body size, role, handler. The order matters: nothing that
+costs more than reading headers happens before the caller is known.
+"""
 
 import logging
 import re
@@ -48,10 +53,10 @@ _LOG: Final = logging.getLogger("midrun.server")
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 OWNER: Final = Actor(name="user", role="operator")
-"""Whoever has the one token of a server: the person whose machine it is."""
+"""The actor that the single `token` of a server stands for."""
 
 DESCRIBED: Final = ("/v1/openapi.json", "/openapi.json")
-"""Where the description is; the second is where people look who know the protocol only."""
+"""The paths of the OpenAPI document; generic tools look at the second."""
 
 _TABLE: Final = tuple(
     (endpoint, endpoint.route())
@@ -77,76 +82,78 @@ def app(  # noqa: PLR0913 - all of them are settings
 ) -> "App":
     """Return an ASGI app that shows and controls the runs of `mid`.
 
-    Either `token`, which makes its bearer an operator, or `auth`, which says who shows a
-    token. `allow_hosts` are the names that the server goes by besides loopback; whatever else
-    a request was sent to is refused. `bridges` says how other protocols are served.
+    Pass either `token`, which makes its bearer an operator, or `auth`, which maps a token to an
+    actor. `allow_hosts` are the names of the server besides loopback; a request to another name
+    is refused. `bridges` sets how other protocols are served.
 
     `allow_origins` are the origins (`https://app.example`) whose pages may call with a bearer
     token; their cookies never count. `public_url` is the origin of the server as browsers see
-    it where a proxy stands before it: its own pages come from there.
+    it behind a proxy: the server's own pages come from there.
 
-    Browsers that are signed in stay so when the server starts again with the same `token`. With
-    `auth` those stay that came with a `code`, if there is a `session_key`: 32 random bytes or
-    more, kept for this alone. Whoever has it can sign in as anybody.
+    Browsers stay signed in across a restart with the same `token`. With `auth`, the sessions
+    that were opened by a `code` survive if there is a `session_key`: 32 or more random bytes,
+    used for nothing else. Keep it secret: its holder can sign in as any actor.
 
     `POST /v1/resume` takes only checkpoints that the key of `mid` has signed, unless
-    `unsigned_checkpoints` is True: then an operator can bring any text as a run's journal.
+    `unsigned_checkpoints` is True: then an operator can import any text as a run's journal.
 
-    `mid` is opened by the app's lifespan unless it is open. Mounted in another application,
-    whose lifespan is the only one that runs, it must be opened there.
+    The app's lifespan opens `mid` unless it is open. Where the app is mounted in another
+    application, only the outer lifespan runs, and `mid` must be opened there.
 
     Raises:
-        Misconfigured: neither a token nor `auth`, or both; no key that would do; or an
-            address that is not an origin.
+        Misconfigured: neither `token` nor `auth` is given, or both are; `session_key` is too
+            short or comes with `token`; or an address is not an origin.
     """
     if (token is None) == (auth is None):
-        raise Misconfigured("server", "needs a token, or auth; it never runs without")
+        problem = "Cannot run without authentication. Pass either token= or auth="
+        raise Misconfigured("server", problem)
     if session_key is not None and (token is not None or len(session_key) < KEY_MIN):
-        problem = f"it has {KEY_MIN} bytes or more, and goes with auth; a token makes its own"
+        problem = f"must have at least {KEY_MIN} bytes and go with auth=; token= makes its own"
         raise Misconfigured("session_key", problem)
     who = Tokens({token: OWNER}) if token is not None else auth
     assert who is not None  # one of the two is given
     key = key_of(token) if token is not None else session_key
     escape_loggers("midrun", "uvicorn")
-    lobby = Lobby(mid, who, limits or Limits(), bridges or Bridges(), key)
-    lobby.unsigned_checkpoints = unsigned_checkpoints
-    return App(lobby, address_of(allow_hosts, allow_origins, public_url))
+    server = Lobby(mid, who, limits or Limits(), bridges or Bridges(), key)
+    server.unsigned_checkpoints = unsigned_checkpoints
+    return App(server, address_of(allow_hosts, allow_origins, public_url))
 
 
 class App:
-    """The ASGI app. Call `close` before its web server waits for connections to end."""
+    """The ASGI app. Call `close` before the web server waits for connections to end."""
 
-    def __init__(self, lobby: Lobby, address: Address) -> None:
-        self._lobby = lobby
+    def __init__(self, server: Lobby, address: Address) -> None:
+        self._lobby = server
         self._address = address
 
     def drain(self) -> None:
-        """Say on `/readyz` that this server goes away, and go on answering.
+        """Answer `/readyz` with 503, and go on serving all other requests.
 
-        `serve` does so by itself. Under another web server, call it when that is told to stop.
+        `serve` calls this itself. Under another web server, call it when that server receives
+        its signal to stop.
         """
         self._lobby.is_draining = True
 
     def close(self) -> None:
-        """End every stream: their consumers come back, to whoever answers then.
+        """End every stream; clients reconnect to the server that answers then.
 
-        Uvicorn is seen to stop, also with an application that this is mounted in. Where another
-        server waits for its connections for ever, call this when it is told to stop.
+        Under uvicorn the app notices the stop by itself, also when it is mounted. Under a web
+        server that waits for open connections without a limit, call this when it is to stop.
         """
         self._lobby.closing.set()
 
     def will_be_closed(self) -> None:
-        """Trust that `close` is called in time: nobody need look whether the server stops."""
+        """Rely on a call of `close`; streams need not poll whether the server stops."""
         self._lobby.is_told = True
 
     def code(self, actor: str | Actor = OWNER) -> str:
-        """Return a code for a link that signs one browser in, once, within ten minutes.
+        """Return a code that signs one browser in, once, within ten minutes.
 
-        A text may name a role (`operator:olga`). A name that its owner chose goes into an
-        `Actor`, where it is nothing but a name.
+        A str may name a role (`operator:olga`). Put a name that a user chose into an `Actor`:
+        there a colon in the name has no meaning.
 
         Raises:
-            Misconfigured: `actor` is neither, or has a name that stands for no account.
+            Misconfigured: `actor` is neither a str nor an `Actor`, or its name is reserved.
         """
         who = actor if isinstance(actor, Actor) else actor_of(text("actor", actor))
         if problem := find_name_problem(who):
@@ -154,14 +161,14 @@ class App:
         return self._lobby.sessions.code(who)
 
     def end_sessions(self, actor: str | Actor) -> None:
-        """Sign every browser of this actor out, and void the codes that it has not used.
+        """Sign out every browser of this actor and void its unused codes.
 
-        Streams of those sessions end at once. The name decides, not the role. Tokens are not
-        touched: with one that is still good, the actor can sign in again. Other processes, and
-        this one after a restart, do not know of it.
+        The streams of those sessions end at once. The name decides, not the role. Tokens stay
+        valid: an actor with a token can sign in again. The end is known only to this process:
+        other processes, and this one after a restart, accept a signed cookie again.
 
         Raises:
-            Misconfigured: `actor` is neither a text nor an `Actor`.
+            Misconfigured: `actor` is neither a str nor an `Actor`.
         """
         who = actor if isinstance(actor, Actor) else actor_of(text("actor", actor))
         self._lobby.sessions.end_all(who.name)
@@ -169,25 +176,25 @@ class App:
 
     @property
     def limits(self) -> Limits:
-        """What bounds it."""
+        """The bounds of this server."""
         return self._lobby.limits
 
     @property
     def streams(self) -> int:
-        """How many streams are open."""
+        """The number of open streams."""
         return self._lobby.allowance.streams
 
     @property
     def heavy_reads(self) -> int:
-        """How many reads of whole journals are under way, or wait for their turn."""
+        """The number of reads of whole journals that run or wait for their turn."""
         return self._lobby.allowance.heavy_reads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection, as ASGI has it."""
+        """Serve one request, or the lifespan, as ASGI defines it."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
+            await send({"type": "websocket.close", "code": 1008})  # "policy violation"
         else:
             scope = with_public_scheme(placed(scope), self._address)
             request = Request(scope, receive)
@@ -202,9 +209,10 @@ class App:
     # ── one request ───────────────────────────────────────────────────────────────────────
 
     async def _answer(self, request: Request) -> Response:
-        visit: Visit | None = None
+        context: Visit | None = None
         scope, headers = request.scope, request.headers
         target = f"{request.method} {path_in(scope)}"
+        # Filled in step by step, so that a refusal at any step logs the facts known so far.
         audit = AuditRecord(address=client_address(scope), target=target)
         try:
             if (probe := await self._probe(request)) is not None:
@@ -213,6 +221,7 @@ class App:
             check_page(scope, headers, self._address)
             if request.method == "OPTIONS":
                 return self._options(request)
+            # Pages and cards are public: they hold no data of any run.
             if (page := _page(request)) is not None:
                 return page
             if (card := find_card(request, self._lobby.mid.agents)) is not None:
@@ -221,6 +230,7 @@ class App:
             audit.actor = caller.actor.name
             if request.method not in SAFE:
                 self._lobby.allowance.spend(caller.actor.name)
+            # After authentication: a caller without a credential learns no paths.
             endpoint, path = _found(scope)
             if endpoint.audit:
                 audit.action, audit.is_due = endpoint.audit, True
@@ -229,7 +239,7 @@ class App:
             room = limits.checkpoint if endpoint.large else limits.body
             check_query(scope)
             check_body(scope, headers, room)
-            visit = Visit(
+            context = Visit(
                 lobby=self._lobby,
                 request=request,
                 caller=caller,
@@ -237,21 +247,23 @@ class App:
                 room=room,
                 audit=audit,
             )
+            # The role is checked once there is a context, so that the refusal shows the run.
             _check_role(caller.actor, endpoint)
-            self._lobby.store  # noqa: B018 - refuses where nobody has opened it
-            response = await _call_endpoint(endpoint, visit)
+            self._lobby.store  # noqa: B018 - raises a 503 if the Midrun is not open
+            response = await _call_endpoint(endpoint, context)
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody is there to read it
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller is told what they may know
-            return await self._refusal(error, visit, audit)
+            return Response(status_code=400)  # not read: the client has gone
+        except Exception as error:  # noqa: BLE001 - every error becomes a problem response
+            return await self._refusal(error, context, audit)
         if audit.is_due:
             audit.write("done")
         return response
 
     async def _probe(self, request: Request) -> Response | None:
-        """Answer a probe under every host name.
+        """Answer a probe of `/healthz` or `/readyz`, whatever host name it was sent to.
 
-        An orchestrator probes by address, and the answer is one bit that holds no data.
+        An orchestrator probes by IP address, which need not be in `allow_hosts`. The answer is
+        one bit and holds no data, so DNS rebinding gains nothing.
         """
         path = path_in(request.scope)
         if request.method not in {"GET", "HEAD"} or path not in {"/healthz", "/readyz"}:
@@ -265,22 +277,31 @@ class App:
         scope, headers = request.scope, request.headers
         is_page = pages.found("GET", path_in(scope), "") is not None
         methods = {"GET", "HEAD", "OPTIONS"} if is_page else _methods(scope)
-        said = {"Allow": ", ".join(sorted(methods))}
+        answer = {"Allow": ", ".join(sorted(methods))}
         if cross_origin(scope, headers, self._address):
-            said |= preflight_headers(headers, methods)
-        return Response(status_code=204, headers=said)
+            answer |= preflight_headers(headers, methods)
+        return Response(status_code=204, headers=answer)
 
     async def _caller(self, request: Request, audit: AuditRecord) -> Caller:
         """Authenticate the caller by token, by the code of a link, or by cookie.
 
         A page of another origin may use only a token.
+
+        Raises:
+            HttpProblem: 401, no valid credential; 403, the origin or the name may not sign in;
+                429, too many wrong credentials came from this address.
         """
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         scheme, shown, caller = scheme.lower(), shown.strip(), None
         if cross_origin(request.scope, request.headers, self._address):
             if path_in(request.scope) == "/v1/session" and request.method != "GET":
-                problem = "Cannot open or end a session from another origin. Send the token."
+                problem = (
+                    "Cannot open or end a session: the page is of another origin. Send the "
+                    "bearer token with each request instead."
+                )
                 raise Problem("foreign_origin", 403, problem)
+            # "none" matches no branch below: neither a code nor the cookie is used, so the
+            # credentials that the browser holds are of no use to a foreign page.
             scheme = scheme if scheme == "bearer" else "none"
         if scheme == "bearer" or (scheme == "code" and _signs_in(request)):
             caller = await self._find_by_credential(scheme, shown, audit)
@@ -289,7 +310,7 @@ class App:
         if caller is None:
             header = {"WWW-Authenticate": 'Bearer realm="midrun"'}
             problem = (
-                "Authentication required: send `Authorization: Bearer <token>`, or sign in."
+                "Authentication required: send `Authorization: Bearer <token>` or sign in."
             )
             raise Problem("unauthorized", 401, problem, headers=header)
         if problem := find_name_problem(caller.actor):
@@ -301,7 +322,7 @@ class App:
     ) -> Caller | None:
         """Return the caller with this token or code; refuse an address that failed often."""
         failures = self._lobby.failures
-        failures.check(audit.address, shown)
+        failures.check(audit.address, shown)  # before `auth`, which may be slow or remote
         if scheme == "bearer":
             actor = await self._lobby.auth(shown)
         else:
@@ -322,24 +343,33 @@ class App:
         session = sessions.find(secret)
         if session is None:
             return None
+        # A session that was opened with a token of `auth` carries it: `auth` is asked again.
         caller = Caller(
             actor=session.actor, token=session.token, session=session, secret=secret
         )
         return caller if await caller.holds(self._lobby) else None
 
     async def _refusal(
-        self, error: Exception, visit: Visit | None, audit: AuditRecord
+        self, error: Exception, context: Visit | None, audit: AuditRecord
     ) -> Response:
         problem = problem_of(error)
         if problem is None:
-            _LOG.error("a request failed", exc_info=error)
-            problem = Problem("internal", 500, "the server's log says more")
+            _LOG.error("Request failed with an unexpected error.", exc_info=error)
+            problem = Problem(
+                "internal",
+                500,
+                "Cannot complete the request: the server failed. See the server's log.",
+            )
         if audit.is_due or (problem.status == HTTPStatus.FORBIDDEN and self._may_log(audit)):
             audit.write(problem.slug)
-        return reply(problem, await self._run(visit))
+        return reply(problem, await self._run(context))
 
     def _may_log(self, audit: AuditRecord) -> bool:
-        """Tell whether a refusal is logged: a page of another origin must not fill the log."""
+        """Return whether to log a refusal, and count it for its address.
+
+        A refusal of an unknown caller is logged within a rate limit per address: a page of
+        another origin could otherwise fill the log by sending requests.
+        """
         if audit.actor:
             return True
         unknown = self._lobby.unknown_callers
@@ -347,31 +377,35 @@ class App:
         unknown.count(audit.address)
         return may
 
-    async def _run(self, visit: Visit | None) -> object:
-        """Return the run that a refused request was about, if the caller may see it."""
-        if visit is None:
+    async def _run(self, context: Visit | None) -> object:
+        """Return the run of a refused request, if the caller may see it.
+
+        The client repaints from it: a refusal often means that its view was out of date.
+        """
+        if context is None:
             return None
-        path = visit.path
+        path = context.path
+        # The ref of an ask is "<run id>-<ask id>".
         run = RunId(path.get("run") or path.get("ask", "").rpartition("-")[0])
         try:
-            if await self._lobby.views.sees(visit.actor, run):
+            if await self._lobby.views.sees(context.actor, run):
                 return await self._lobby.views.shown(run)
-        except Exception:  # noqa: BLE001 - the refusal itself is what must be told
+        except Exception:  # noqa: BLE001 - a second error must not replace the refusal
             return None
         return None
 
-    # ── the whole ─────────────────────────────────────────────────────────────────────────
+    # ── lifespan ──────────────────────────────────────────────────────────────────────────
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Open the `Midrun` for as long as the web server runs, unless somebody else did."""
-        await receive()
+        """Keep the `Midrun` open while the web server runs, unless it is open already."""
+        await receive()  # "lifespan.startup"
         stage = "startup"
         try:
             async with self._opened():
                 await send({"type": "lifespan.startup.complete"})
                 stage = "shutdown"
-                await receive()
-                self.close()
+                await receive()  # "lifespan.shutdown"
+                self.close()  # before the Midrun closes: streams must not meet a closed store
         except Exception as error:
             await send({"type": f"lifespan.{stage}.failed", "message": str(error)})
             raise
@@ -387,40 +421,44 @@ class App:
 
     async def _is_open(self) -> bool:
         try:
-            await self._lobby.store.halts()
+            await self._lobby.store.halts()  # a cheap read, which fails if the store is closed
         except (Problem, StoreClosed):
             return False
         return True
 
 
-async def _call_endpoint(endpoint: Endpoint, visit: Visit) -> Response:
-    """Call the endpoint; one that reads a whole journal waits for its turn."""
+async def _call_endpoint(endpoint: Endpoint, context: Visit) -> Response:
+    """Call the endpoint; wait for a turn first if it reads a whole journal."""
     if not endpoint.heavy:
-        return await endpoint.handler(visit)
-    async with visit.heavy_read():
-        return await endpoint.handler(visit)
+        return await endpoint.handler(context)
+    async with context.heavy_read():
+        return await endpoint.handler(context)
 
 
 def _page(request: Request) -> Response | None:
-    """Return a page or a static file, which need no credential, or None."""
-    path, looks = path_in(request.scope), request.method in {"GET", "HEAD"}
-    if looks and not path and root_of(request.scope):
+    """Return a page or a static file, which need no credential; None for other paths."""
+    path, is_read = path_in(request.scope), request.method in {"GET", "HEAD"}
+    if is_read and not path and root_of(request.scope):
         return with_slash(request.scope)
     return pages.found(request.method, path, request.headers.get("if-none-match", ""))
 
 
 async def _say_head(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Say what a response begins with, and nothing else: a stream is not even opened."""
-    begun: list[Message] = []
+    """Send the status and headers of `response` to a HEAD request, without a body.
+
+    The response sends its start message to a function that cancels the response there. So a
+    stream sends its headers and never starts its source.
+    """
+    started: list[Message] = []
     with anyio.CancelScope() as rest:
 
-        async def begin(message: Message) -> None:
-            begun.append(message)
+        async def capture_start(message: Message) -> None:
+            started.append(message)
             rest.cancel()
-            await checkpoint()
+            await checkpoint()  # raises the cancellation here, before the response goes on
 
-        await response(scope, receive, begin)
-    await send(begun[0])
+        await response(scope, receive, capture_start)
+    await send(started[0])
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -429,26 +467,28 @@ def _signs_in(request: Request) -> bool:
 
 
 def _found(scope: Scope) -> tuple[Endpoint, dict[str, str]]:
-    """Return the endpoint that a request is for, and what its path names.
+    """Return the endpoint of a request and its path parameters.
 
-    A HEAD is a GET that wants no body.
+    HEAD is served by the endpoint for GET.
 
     Raises:
-        Problem: 404 or 405.
+        HttpProblem: 404, no endpoint has this path; 405, none has this method.
     """
+    # Several endpoints may share a path, and differ in their method.
     wanted = "GET" if scope["method"] == "HEAD" else scope["method"]
     for endpoint, path in _matches(scope):
         if wanted == endpoint.method:
             return endpoint, path
     allow = ", ".join(sorted(_methods(scope)))
-    raise Problem("method_not_allowed", 405, headers={"Allow": allow})
+    problem = f"Cannot {scope['method']} this path. Allowed: {allow}."
+    raise Problem("method_not_allowed", 405, problem, headers={"Allow": allow})
 
 
 def _methods(scope: Scope) -> set[str]:
-    """Return the methods of a path.
+    """Return the methods of a path, with HEAD and OPTIONS.
 
     Raises:
-        Problem: 404, no endpoint has this path.
+        HttpProblem: 404, no endpoint has this path.
     """
     methods = {endpoint.method for endpoint, _ in _matches(scope)}
     if not methods:
@@ -459,12 +499,14 @@ def _methods(scope: Scope) -> set[str]:
 
 
 def _matches(scope: Scope) -> Iterator[tuple[Endpoint, dict[str, str]]]:
-    """Yield the endpoints of a path, each with the parts that the path names."""
+    """Yield the endpoints of a path, each with its path parameters."""
     for endpoint, route in _TABLE:
         match, child = route.matches(scope)
         if match is Match.NONE:
             continue
         path = {name: str(child["path_params"][name]) for name in route.param_convertors}
+        # Ids are checked here once, so that no handler and no store sees an odd one. "rest"
+        # is the remainder of a path, which the A2A SDK matches itself.
         if not all(_ID.fullmatch(part) for name, part in path.items() if name != "rest"):
             return
         yield endpoint, path
@@ -472,4 +514,5 @@ def _matches(scope: Scope) -> Iterator[tuple[Endpoint, dict[str, str]]]:
 
 def _check_role(actor: Actor, endpoint: Endpoint) -> None:
     if RANKS.get(actor.role, -1) < RANKS[endpoint.role]:
-        raise Problem("not_allowed", 403, f"this is for {endpoint.role}s")
+        needed = f"it needs at least the role {endpoint.role}"
+        raise Problem("not_allowed", 403, f"Cannot do this as {actor.role}: {needed}.")

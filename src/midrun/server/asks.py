@@ -1,7 +1,10 @@
-"""Asks over HTTP: what waits for a person, over all runs, and what they decide.
+"""Handlers for asks: list the asks of all runs, and decide one.
 
-A client sends an id and a decision. What is asked, of which call and with which arguments, is
-in the journal and nowhere else.
+A client sends only an id and a decision. The question, the call and its arguments are read from
+the journal, so a client cannot approve anything but the recorded call.
+
+A user may be asked about a run of another user (`audience="user:ann"`). Such a user sees the
+ask, but neither the run nor whether other runs exist.
 """
 
 from msgspec import structs
@@ -23,7 +26,7 @@ from midrun.server.schemas import DecisionBody
 
 
 class ShownAsk(AskView, kw_only=True):
-    """An ask, and the run that waits for it. `ref` names it over all runs."""
+    """An ask and its run. `ref` is unique over all runs."""
 
     ref: str
     run_id: RunId
@@ -32,45 +35,47 @@ class ShownAsk(AskView, kw_only=True):
 
 
 class AskPage(Value, kw_only=True):
-    """Some of what waits for people."""
+    """A page of open asks."""
 
     items: tuple[ShownAsk, ...]
     next_cursor: str
 
 
-async def waiting(visit: Visit) -> Response:
-    """List what waits for a person, of the runs that the caller may see or is asked about."""
-    return await _page(visit, kinds=("question", "approval", "unsure", "child"))
+async def waiting(context: Visit) -> Response:
+    """List the open asks of runs that the caller may see or is asked about."""
+    return await _page(context, kinds=("question", "approval", "unsure", "child"))
 
 
-async def approvals(visit: Visit) -> Response:
-    """List what waits to be approved."""
-    return await _page(visit, kinds=("approval",))
+async def approvals(context: Visit) -> Response:
+    """List the open approvals."""
+    return await _page(context, kinds=("approval",))
 
 
-async def _page(visit: Visit, kinds: tuple[str, ...]) -> Response:
-    limit = visit.number("limit", 50, least=1, most=200)
-    cursor = visit.request.query_params.get("cursor", "")
-    query = Query(attention=True, decider=visit.own_runs_only, limit=limit, cursor=cursor)
-    page = await visit.list_runs(query)
+async def _page(context: Visit, kinds: tuple[str, ...]) -> Response:
+    limit = context.number("limit", 50, least=1, most=200)
+    cursor = context.request.query_params.get("cursor", "")
+    query = Query(attention=True, decider=context.own_runs_only, limit=limit, cursor=cursor)
+    # A page of runs, not of asks: each run has all its asks on the same page, so the number of
+    # asks per page varies.
+    page = await context.list_runs(query)
     found: list[ShownAsk] = []
     for row in page.items:
         if row.head.asks:
-            sees = await visit.lobby.views.sees(visit.actor, row.run)
+            sees = await context.lobby.views.sees(context.actor, row.run)
             try:
-                state = await visit.lobby.views.state(row.run)
+                state = await context.lobby.views.state(row.run)
             except UNREADABLE:
-                continue
+                continue  # one damaged journal must not hide the other asks
             found += [
                 shown
                 for view in ask_views(state)
-                if view.kind in kinds and (sees or _addressed(visit, view.audience))
-                for shown in [_shown(visit, state, view)]
+                if view.kind in kinds and (sees or _addressed(context, view.audience))
+                for shown in [_shown(context, state, view)]
             ]
     return answer(AskPage(items=tuple(found), next_cursor=page.cursor))
 
 
-def _shown(visit: Visit, state: State, view: AskView) -> ShownAsk:
+def _shown(context: Visit, state: State, view: AskView) -> ShownAsk:
     ask = state.ask(view.id)
     assert ask is not None  # the view is of this state
     return ShownAsk(
@@ -78,63 +83,73 @@ def _shown(visit: Visit, state: State, view: AskView) -> ShownAsk:
         ref=f"{state.run}-{view.id}",
         run_id=state.run,
         task=state.started.task,
-        may_decide=may_decide(visit.actor, ask),
+        may_decide=may_decide(context.actor, ask),
     )
 
 
-def _addressed(visit: Visit, audience: str) -> bool:
-    return audience == f"user:{visit.actor.name}"
+def _addressed(context: Visit, audience: str) -> bool:
+    return audience == f"user:{context.actor.name}"
 
 
-async def decide(visit: Visit) -> Response:
-    """Settle an ask, once. Whoever comes second is told who was first."""
-    name, _, ask_id = visit.path["ask"].rpartition("-")
+async def decide(context: Visit) -> Response:
+    """Decide an ask; a second decision is refused and names the first actor."""
+    name, _, ask_id = context.path["ask"].rpartition("-")
     if not name:
-        raise Problem("ask_not_found", 404, "an ask goes by its `ref`, as /v1/asks has it")
-    run_id, lobby = RunId(name), visit.lobby
-    sees = await lobby.views.sees(visit.actor, run_id)
+        problem = "Cannot find the ask: the path must end with its `ref`. See /v1/asks."
+        raise Problem("ask_not_found", 404, problem)
+    run_id, server = RunId(name), context.lobby
+    sees = await server.views.sees(context.actor, run_id)
     try:
-        state = await lobby.views.state(run_id)
+        state = await server.views.state(run_id)
     except UNREADABLE:
-        if not sees:  # then nobody tells them that there is such a run
+        if not sees:  # the caller must not learn that the run exists
             raise RunNotFound(run_id) from None
         raise
     ask = state.ask(ask_id)
-    if not sees and (ask is None or not _addressed(visit, ask.audience)):
+    # The same answer for a run that does not exist, for one of another user, and for an ask of
+    # such a run that is addressed to others. Whether this actor may decide is for the core.
+    if not sees and (ask is None or not _addressed(context, ask.audience)):
         raise RunNotFound(run_id)
-    run = await lobby.mid.get(run_id)
-    body = await visit.body(DecisionBody)
+    run = await server.mid.get(run_id)
+    body = await context.body(DecisionBody)
     _check_fit(body)
     try:
-        receipt = await _decided(visit, run, AskId(ask_id), body)
+        receipt = await _decided(context, run, AskId(ask_id), body)
     except ControlRefused as refusal:
-        closed = (await lobby.views.state(run_id)).ask(ask_id)
+        # The core refuses any closed ask alike. HTTP tells 410 Gone (expired) from 409.
+        closed = (await server.views.state(run_id)).ask(ask_id)
         if refusal.reason == "ask_closed" and closed is not None and _expired(closed):
             raise said(refusal, "ask_expired", 410) from None
         raise
-    if not sees:  # asked about one call of somebody else's run: its view is not theirs
+    if not sees:  # asked about one call of another user's run: no view of that run
         return answer({"receipt": receipt}, 202)
-    return await told(visit, run, receipt)
+    return await told(context, run, receipt)
 
 
 def _expired(ask: Ask) -> bool:
-    return ask.closed in {"", "expired"}  # open, yet its time is up: nobody has looked yet
+    # Open, and yet refused as closed: its time is up, and the worker has not recorded it yet.
+    return ask.closed in {"", "expired"}
 
 
 def _check_fit(body: DecisionBody) -> None:
-    """Refuse what could be read in two ways: nobody's words are passed over in silence.
+    """Refuse a field that does not belong to the decision, rather than ignore it.
 
     Raises:
-        Problem: 422.
+        HttpProblem: 422.
     """
     if (body.decision == "edit") == (body.args is None):
-        raise Problem("invalid_body", 422, "`args` go with the decision `edit`, and only there")
+        problem = (
+            "Cannot read the decision: `args` belongs to the decision `edit`, and `edit` "
+            "needs it."
+        )
+        raise Problem("invalid_body", 422, problem)
     if body.value is not None and body.decision != "answer":
-        raise Problem("invalid_body", 422, "a `value` goes with the decision `answer`")
+        problem = "Cannot read the decision: `value` belongs to the decision `answer` only."
+        raise Problem("invalid_body", 422, problem)
 
 
-async def _decided(visit: Visit, run: Run, ask: AskId, body: DecisionBody) -> Receipt:
-    asking = visit.asking(body.comment)
+async def _decided(context: Visit, run: Run, ask: AskId, body: DecisionBody) -> Receipt:
+    asking = context.asking(body.comment)
     match body.decision:
         case "approve":
             return await run.approve(ask=ask, **asking)
@@ -144,9 +159,9 @@ async def _decided(visit: Visit, run: Run, ask: AskId, body: DecisionBody) -> Re
             return await run.decline(
                 body.comment,
                 ask=ask,
-                actor=visit.actor,
-                request_id=visit.request_id(),
-                seen=visit.seen(),
+                actor=context.actor,
+                request_id=context.request_id(),
+                seen=context.seen(),
             )
         case "answer":
             return await run.answer(body.value, ask=ask, **asking)

@@ -1,9 +1,8 @@
-"""The server's log: an audit record of sensitive requests, and no raw text of clients.
+"""The audit log of sensitive requests, and a filter against log injection.
 
-After an attack a log is worth reading if it names the requests that matter, and if no client
-could write lines of its own into it. The audit record is one JSON object per line on the logger
-`midrun.audit`. For every other logger that a request can reach, ours and those of libraries,
-one filter replaces the characters that are not printable before any handler sees them.
+The audit record of a request is one JSON object per line on the logger `midrun.audit`. On every
+other logger that text of a client can reach, of Midrun and of libraries, a filter escapes the
+characters that are not printable before any handler sees them. So a client cannot forge lines.
 """
 
 import json
@@ -17,7 +16,7 @@ from starlette.types import Scope
 AUDIT: Final = logging.getLogger("midrun.audit")
 
 TARGET_MAX: Final = 300
-"""Characters of a target that a record repeats."""
+"""The maximum length of the target in a record, in characters."""
 
 _INDENT: Final = "  | "
 _TRACEBACKS: Final = logging.Formatter()
@@ -25,16 +24,16 @@ _TRACEBACKS: Final = logging.Formatter()
 
 @dataclass(kw_only=True)
 class AuditRecord:
-    """One request as the audit log tells of it, filled in as the request is understood."""
+    """The audit record of one request; `App` fills it in while it checks the request."""
 
     address: str
     action: str = "request"
     actor: str = ""  # empty: the caller is not known
     target: str = ""
-    is_due: bool = False  # whether it is written for every outcome of the request
+    is_due: bool = False  # written for every outcome; otherwise only for a refusal with 403
 
     def write(self, outcome: str) -> None:
-        """Log the record; a request that was refused is a warning."""
+        """Log the record, as a warning if the request was refused."""
         record = {
             "action": self.action,
             "actor": self.actor,
@@ -43,17 +42,17 @@ class AuditRecord:
             "address": self.address,
         }
         level = logging.INFO if outcome == "done" else logging.WARNING
-        # As ASCII: no control, line or direction character of a client's stands in it raw.
+        # `json.dumps` writes ASCII: control, line and direction characters are escaped.
         AUDIT.log(level, "%s", json.dumps(record), extra={"audit": record})
 
 
 def client_address(scope: Scope) -> str:
-    """Return the client address of a request, as a trusted proxy reports it."""
+    """Return the client address of a request; a trusted proxy may have set it."""
     return (scope.get("client") or ("", 0))[0]
 
 
 def escape(text: str) -> str:
-    """Return `text` on one line, with an escape sequence for each unprintable character."""
+    """Return `text` with an escape sequence for each unprintable character."""
     if text.isprintable():
         return text
     return "".join(
@@ -62,13 +61,14 @@ def escape(text: str) -> str:
 
 
 class EscapeFilter(logging.Filter):
-    """Lets every record through, with its text and its traceback escaped."""
+    """Passes every record, with its message and traceback escaped."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Escape the message.
+        """Escape the message and the traceback of `record`.
 
-        A traceback keeps its lines, each indented, so that none can pose as a record.
+        The lines of a traceback are indented, so that none can look like a record.
         """
+        # Formatted here, so that the arguments, which come from clients, are escaped as well.
         record.msg, record.args = escape(record.getMessage()), None
         if record.exc_info and not record.exc_text:
             lines = _TRACEBACKS.formatException(record.exc_info).splitlines()
@@ -80,10 +80,10 @@ _ESCAPES: Final = EscapeFilter()
 
 
 def escape_loggers(*names: str) -> None:
-    """Escape all that these loggers log, and those below them that exist.
+    """Add the escape filter to these loggers and to their existing children.
 
-    A filter of a logger does not see the records of the loggers below it, so each gets one. A
-    handler would; but with any handler in place, Python no longer prints warnings by itself.
+    A filter does not see the records of child loggers, so each child needs one. A handler
+    would see them, but with a handler in place Python no longer prints warnings by itself.
     """
     for name in [*names, *logging.root.manager.loggerDict]:
         if any(name == top or name.startswith(f"{top}.") for top in names):

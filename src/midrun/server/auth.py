@@ -1,6 +1,7 @@
-"""Credentials: what a caller shows, and the actor it stands for.
+"""Authentication: map a bearer token to an actor, and keep the token file.
 
-A name and a role come from here and from nowhere else; nothing in a request can claim either.
+The name and the role of a caller come only from here (or from a session that was opened with
+such a credential). No other part of a request can claim either.
 """
 
 import os
@@ -16,13 +17,14 @@ from midrun.errors import Misconfigured
 from midrun.runs.token_file import TOKEN_FILE, token_folder
 
 Auth: TypeAlias = Callable[[str], Awaitable[Actor | None]]
-"""Says who shows this token; None is nobody.
+"""Maps a token to its actor; None rejects the token.
 
-It is asked on every request, and from time to time while a stream is open."""
+It is called on every request, and again at intervals while a stream is open."""
 
 TOKEN_BYTES: Final = 32
 TOKEN_MIN: Final = 16
-"""Characters. Shorter ones can be tried out, and an unset variable makes an empty one."""
+"""The minimum length of a token, in characters. A shorter one can be guessed, and an unset
+environment variable gives an empty one."""
 
 _PRIVATE_FILE: Final = 0o600
 _PRIVATE_FOLDER: Final = 0o700
@@ -30,11 +32,12 @@ _OTHERS: Final = 0o077
 
 
 def find_name_problem(actor: Actor) -> str:
-    """Return why `actor` cannot sign in, or "" if it can.
+    """Return the reason why `actor` cannot sign in, or "" if it can.
 
-    A run that is started without an actor is recorded as started by `user`. A user with that
-    name would own all of them. The bearer of the server's one token, an operator, has it.
-    An empty name would own the runs of all users: that is its meaning in a query.
+    A run that is started without an actor is recorded as started by `user`, so an account with
+    that name and the role user would own all of them. (The bearer of a server's single token
+    has the name, but is an operator.) An empty owner in a query means all owners, so an account
+    without a name would see the runs of all users.
     """
     if not actor.name:
         return "Cannot sign in: the account has no name. Give the Actor a name."
@@ -49,14 +52,14 @@ def find_name_problem(actor: Actor) -> str:
 class Tokens:
     """A fixed list of tokens, each with its actor.
 
-    Only their hashes are kept. Every one is compared, each in constant time, so that how long
-    a refusal takes tells nothing.
+    Only hashes are kept. A token is compared with all of them, each in constant time, so the
+    time of a refusal reveals nothing.
     """
 
     def __init__(self, actors: Mapping[str, Actor]) -> None:
         if not actors or any(len(token) < TOKEN_MIN for token in actors):
             problem = (
-                f"a token has at least {TOKEN_MIN} characters; `token_in` makes a good one"
+                f"each token must have at least {TOKEN_MIN} characters. Let token_in() make one"
             )
             raise Misconfigured("server", problem)
         for actor in actors.values():
@@ -65,25 +68,27 @@ class Tokens:
         self._actors = tuple((_hashed(token), actor) for token, actor in actors.items())
 
     async def __call__(self, token: str) -> Actor | None:
-        """Return whose token it is."""
+        """Return the actor of `token`, or None."""
         shown = _hashed(token)
         found = None
-        for known, actor in self._actors:
+        for known, actor in self._actors:  # no early return: see the class
             if compare_digest(known, shown):
                 found = actor
         return found
 
 
 def token_in(folder: Path) -> str:
-    """Return the token of a data folder, made when it is first asked for.
+    """Return the token in `folder`; make one on the first call.
 
-    It is a file that only its owner can read. Choose a folder in which no tool works.
+    It is kept in a file that only its owner can read. Choose a folder in which no tool works.
 
     Raises:
-        Misconfigured: others can read the file, or it holds no token.
+        Misconfigured: other users can read the file, or it holds no token.
     """
     folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
     path = folder / TOKEN_FILE
+    # O_EXCL: of two processes that start at once, one creates the file and the other reads it.
+    # O_NOFOLLOW: a symbolic link that another user placed here is not followed.
     only_new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
         handle = os.open(path, only_new, _PRIVATE_FILE)
@@ -95,16 +100,16 @@ def token_in(folder: Path) -> str:
 
 
 def token_for(working_folder: Path, *, formerly: Path) -> str:
-    """Return the token of servers in `working_folder`, kept outside of it.
+    """Return the token for servers in `working_folder`; its file is outside of that folder.
 
     Raises:
-        Misconfigured: there is a token file of an earlier version at `formerly`, or others can
-            read the file.
+        Misconfigured: a token file of an earlier version is at `former_path`, or other users
+            can read the token file.
     """
     folder = token_folder(working_folder)
     if formerly.exists():
         problem = (
-            "Cannot use it: tools work in this folder, and may have read it. Delete it; a new "
+            "Cannot use it: tools work in this folder and may have read it. Delete it. A new "
             f"token is then made in {folder}, and browsers have to sign in again"
         )
         raise Misconfigured(f"token file {formerly}", problem)
@@ -112,13 +117,16 @@ def token_for(working_folder: Path, *, formerly: Path) -> str:
 
 
 def _kept(path: Path) -> str:
+    # The mode is read from the open file, not from the path, which could change in between.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)) as file:
         mode = os.fstat(file.fileno()).st_mode
         token = file.read().strip()
     if mode & _OTHERS:
-        raise Misconfigured(f"token file {path}", "others can read it; delete it, start again")
+        problem = "Cannot use it: other users can read it. Delete it and start again"
+        raise Misconfigured(f"token file {path}", problem)
     if len(token) < TOKEN_MIN:
-        raise Misconfigured(f"token file {path}", "it holds no token; delete it, start again")
+        problem = "Cannot use it: it holds no token. Delete it and start again"
+        raise Misconfigured(f"token file {path}", problem)
     return token
 
 

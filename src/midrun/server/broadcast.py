@@ -1,7 +1,13 @@
-"""Channels: one reader for each run that is watched, however many watch it.
+"""Broadcast a run's feed: one reader per watched run, however many subscribers it has.
 
-The reader is the task of whoever watches: the first one's, and when they leave, the next one's.
-So it ends with the last watcher, and nothing runs outside of a request.
+Each subscriber starts `RunChannel.read` in its own request's task group, and a lock lets one
+of them read. When that subscriber leaves, its task is cancelled, the lock passes on, and the
+next one continues from `last_seq`. So the reading ends with the last subscriber, and no task
+runs outside of a request.
+
+The reader does not copy entries to subscribers. It raises `last_seq` and wakes them; each
+reads the entries after its own position from the `EventReader`, whose cache the reader has
+just filled. Only deltas, which no store keeps, are put into a queue per subscriber.
 """
 
 import logging
@@ -22,26 +28,27 @@ from midrun.runs.midrun import Midrun
 from midrun.runs.run import Run
 from midrun.server.events import Events
 
+# The minimum time between two writes to one stream, in a burst: a constant, or a share per
+# subscriber if that is longer.
 GAP_S: Final = 0.015
 GAP_EACH_S: Final = 0.001
-"""Between two writes of one stream, in a burst: at least, and for each that watches."""
 
 _LOG: Final = logging.getLogger("midrun.server")
 
 
 @dataclass(frozen=True)
 class Seat:
-    """One watcher's place: rung for whatever is new, with the deltas it has not written."""
+    """One stream of a run: its wake-up and the deltas that it has not written yet."""
 
     bell: Bell = field(default_factory=Bell)
     deltas: deque[Delta] = field(default_factory=deque)
 
 
 class Channel:
-    """A run that is watched. `tip` is the newest entry that its watchers can have.
+    """A watched run. `last_seq` is the newest entry that its subscribers may read.
 
-    `over` says that no more will come: the run has ended, or `broken`, its journal cannot be
-    read any more.
+    `has_ended` is set when no more entries will come: the run has ended, or its journal cannot
+    be read (`is_broken`).
     """
 
     def __init__(self, run: Run, events: Events, tip: int) -> None:
@@ -49,35 +56,37 @@ class Channel:
         self.over = False
         self.broken = False
         self.seats: list[Seat] = []
-        self._said: dict[CallId, Saying] = {}  # by calls that are in flight
+        # The live text of each call in flight, for subscribers that come late.
+        self._said: dict[CallId, Saying] = {}
         self._run = run
         self._events = events
         self._reading = anyio.Lock()
 
     @property
     def gap(self) -> float:
-        """Seconds between two writes of one watcher, in a burst.
+        """Seconds between two writes to one subscriber, in a burst.
 
-        The more there are, the longer: what a run costs for being watched is bounded.
+        It grows with the number of subscribers, so the writes per second of one run are
+        bounded: at most one per `WRITE_GAP_PER_SUBSCRIBER_S`, over all subscribers.
         """
         return max(GAP_S, len(self.seats) * GAP_EACH_S)
 
     def seat(self) -> Seat:
-        """Return a new place, with what the calls in flight have said so far."""
+        """Add a subscriber, with the live text so far of the calls in flight."""
         seat = Seat(deltas=deque(self._openings()))
-        seat.bell.ring()
+        seat.bell.ring()  # the first look must not wait for the next change
         self.seats.append(seat)
         return seat
 
     async def keep(self) -> None:
-        """Read for everybody, as soon as nobody else does; until the run has ended."""
+        """Read the feed for all subscribers, once no other task does, until the run ends."""
         async with self._reading:
             if self.over:
                 return
             try:
                 await self._read()
             except MidrunError as error:
-                _LOG.error("run %s cannot be watched: %s", self._run.id, error)
+                _LOG.error("Cannot watch run %s: %s", self._run.id, error)
                 self.broken = True
             self.over = True
             self._ring()
@@ -91,10 +100,13 @@ class Channel:
                         append(seat.deltas, item, self._openings())
                     self._ring()
                 while item.seq is not None and self.tip < item.seq:
-                    # A page at a time, and before anybody is told: they all find it read.
+                    # Read a page before the subscribers are woken: each then finds it in the
+                    # cache of the EventReader, and the store is read once for all of them.
                     page = await self._events.after(self._run.id, self.tip)
                     self.tip = page[-1].seq
-                    for event in page:  # what has ended is an entry, and so is a new attempt
+                    # Live text lasts until the call ends (then the entry has the text) or
+                    # starts again (then the text is of the attempt before).
+                    for event in page:
                         self._said.pop(event.closes or event.starts or CallId(""), None)
                     self._ring()
 
@@ -108,7 +120,7 @@ class Channel:
 
 
 class Channels:
-    """The runs of one server that are watched now."""
+    """The watched runs of one server, each with its channel."""
 
     def __init__(self, mid: Midrun, events: Events) -> None:
         self._mid = mid
@@ -116,19 +128,21 @@ class Channels:
         self._open: dict[RunId, Channel] = {}
 
     def watched(self, run: RunId) -> bool:
-        """Tell whether somebody watches `run`."""
+        """Return whether `run` has a subscriber."""
         return run in self._open
 
     @asynccontextmanager
     async def joined(self, run: Run) -> AsyncIterator[tuple[Channel, Seat]]:
-        """Give a seat at the channel of `run` for as long as the context is open.
+        """Subscribe to `run` while the block runs.
 
         Raises:
             RunNotFound: no such run.
         """
         row = await self._mid.store.row(run.id)
+        # No await from here to `add_subscriber`: a channel without subscribers is removed.
         channel = self._open.get(run.id)
         if channel is None:
+            # It begins at the newest entry; subscribers read older ones by themselves.
             channel = self._open[run.id] = Channel(run, self._events, row.seq)
         seat = channel.seat()
         try:
@@ -137,6 +151,7 @@ class Channels:
                 yield channel, seat
                 tasks.cancel_scope.cancel()
         finally:
+            # `remove` compares fields, and each subscriber has a wake-up of its own.
             channel.seats.remove(seat)
             if not channel.seats and self._open.get(run.id) is channel:
                 del self._open[run.id]

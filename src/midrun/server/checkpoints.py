@@ -1,4 +1,4 @@
-"""Runs that move: forks, checkpoints to take away and to bring back, whole journals."""
+"""Handlers for forks, checkpoints (export and import) and whole journals."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -21,11 +21,11 @@ from midrun.server.runs import created
 from midrun.server.schemas import CheckpointBody, ForkBody
 
 EXPIRY_MAX: Final = 10 * 365 * 24 * 3600
-"""Seconds; whoever wants a checkpoint to be good for longer leaves its expiry out."""
+"""The longest lifetime of a checkpoint, in seconds; without an expiry it has no end."""
 
 
 class Boundary(Struct, frozen=True, kw_only=True):
-    """Where the run could be continued from: the last entry with nothing under way."""
+    """A point from which the run can be forked: the last entry with no call under way."""
 
     seq: Seq
     at: Micros
@@ -39,10 +39,11 @@ class Boundaries(Struct, frozen=True, kw_only=True):
     items: tuple[Boundary, ...]
 
 
-async def boundaries(visit: Visit) -> Response:
-    """List from where the run can be forked."""
-    run = await visit.run()
-    records = await visit.lobby.store.read(run.id)
+async def boundaries(context: Visit) -> Response:
+    """List the boundaries from which the run can be forked."""
+    run = await context.run()
+    records = await context.lobby.store.read(run.id)
+    # Folding a long journal takes a while: in a thread, so that the event loop stays free.
     found = await anyio.to_thread.run_sync(_boundaries, run.id, records)
     return answer(Boundaries(items=found))
 
@@ -57,62 +58,64 @@ def _boundaries(run: RunId, records: Sequence[Record]) -> tuple[Boundary, ...]:
             here = Boundary(
                 seq=state.seq, at=state.at, step=state.meter.steps, phase=state.phase
             )
+            # Of several boundary entries in a row only the last is listed.
             found[-1:] = [here] if was else [*found[-1:], here]
         was = now
     return tuple(found)
 
 
-async def fork(visit: Visit) -> Response:
-    """Continue from a boundary of the run as a new one."""
-    run = await visit.run()
-    body = await visit.body(ForkBody)
-    request_id = visit.request_id()
-    await visit.check_quota(request_id)
-    made = await run.fork(
+async def fork(context: Visit) -> Response:
+    """Fork a new run from a boundary of the run."""
+    run = await context.run()
+    body = await context.body(ForkBody)
+    request_id = context.request_id()
+    await context.check_quota(request_id)
+    forked = await run.fork(
         body.seq,
         instruction=body.instruction or None,
-        actor=visit.actor,
+        actor=context.actor,
         request_id=request_id,
     )
-    return await created(visit, made)
+    return await created(context, forked)
 
 
-async def checkpoint(visit: Visit) -> Response:
-    """Return a parked run as portable JSON, signed where there is a key."""
-    run = await visit.run()
-    seconds = visit.number("expires_s", 0, least=1, most=EXPIRY_MAX)
+async def checkpoint(context: Visit) -> Response:
+    """Export a parked run as a portable checkpoint, signed if the server has a key."""
+    run = await context.run()
+    seconds = context.number("expires_s", 0, least=1, most=EXPIRY_MAX)
     expires = timedelta(seconds=seconds) if seconds else None
     found = await run.checkpoint(expires=expires)
     return Response(found.to_json(), media_type="application/json")
 
 
-async def bring(visit: Visit) -> Response:
-    """Go on from a checkpoint; a run that is not known here is taken in.
+async def bring(context: Visit) -> Response:
+    """Resume from a checkpoint; import the run if it is not known here.
 
-    For operators, and only with a signature unless the app allows otherwise: the journal in
-    the text says who did what, and the operator who sends it could have written it.
+    Only for operators, and only with a signature unless the app allows unsigned ones: the
+    checkpoint contains the journal, and the sender of an unsigned one could have forged it.
     """
-    body = await visit.body(CheckpointBody)
-    mid = visit.lobby.mid
+    body = await context.body(CheckpointBody)
+    mid = context.lobby.mid
     brought = mid.checkpoint_in(msgspec.json.encode(body.checkpoint))
-    visit.audit.target = brought.run
-    if not brought.signed and not visit.lobby.unsigned_checkpoints:
-        raise CheckpointRefused("checkpoint_unsigned", "this server takes signed ones only")
+    context.audit.target = brought.run  # recorded even if the import is refused below
+    if not brought.signed and not context.lobby.unsigned_checkpoints:
+        problem = "this server accepts only signed checkpoints"
+        raise CheckpointRefused("checkpoint_unsigned", problem)
     run = await mid.resume(
         brought,
         body.answer,
         instruction=body.instruction or None,
         caps=body.caps.given(),
-        actor=visit.actor,
-        request_id=visit.request_id(),
+        actor=context.actor,
+        request_id=context.request_id(),
     )
-    return await created(visit, run)
+    return await created(context, run)
 
 
-async def export(visit: Visit) -> Response:
-    """Return the journal, line by line as it is stored: what the chain was computed over."""
-    run = await visit.run()
-    pairs = await visit.lobby.store.lines(run.id)
+async def export(context: Visit) -> Response:
+    """Export the journal as it is stored, one line per entry; the hash chain covers it."""
+    run = await context.run()
+    pairs = await context.lobby.store.lines(run.id)
     return Response(
         b"".join(line + b"\n" for line, _ in pairs), media_type="application/x-ndjson"
     )

@@ -1,7 +1,8 @@
-"""Commands: what people asked of a run, and what became of it, read from the journal.
+"""Commands: the controls that a run has received, with their outcome, read from the journal.
 
-*Accepted* says that the journal has it, *applied* that it happened. What could not be applied
-comes back with its text.
+*Accepted* means that the journal has the control, *applied* that it took effect. A text that
+could not be applied is *returned*. `read_commands` walks the journal once: an entry first
+settles earlier commands, and then may be a command itself.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,10 @@ from midrun.core.values import Value
 
 Fate = Literal["accepted", "applied", "withdrawn", "superseded", "returned", "failed"]
 
+# Requests that take effect with a later entry; all others are applied as they are recorded.
 _LATER: Final = (e.PauseRequested, e.RedirectRequested, e.MessageReceived, e.CancelRequested)
+
+# The entries that settle an open pause request, and the status that they give it.
 _PAUSES_OVER: Final[dict[type[Entry], Fate]] = {
     e.RunPaused: "applied",
     e.PauseWithdrawn: "withdrawn",
@@ -28,10 +32,10 @@ _PAUSES_OVER: Final[dict[type[Entry], Fate]] = {
 
 
 class Command(Value, kw_only=True):
-    """One thing that somebody asked.
+    """A control that the run has received.
 
-    `settled` is the seq of what became of it; 0 while nothing has.
-    `text` is what was said; where the status is `returned`, it was never applied.
+    `settled` is the seq of the entry that settled it; 0 while it is open. `text` is the text of
+    the control; with the status `returned` it was never applied.
     """
 
     id: str
@@ -47,20 +51,20 @@ class Command(Value, kw_only=True):
 
 
 def commands(records: Iterable[Record]) -> tuple[Command, ...]:
-    """Return what was asked of a run, oldest first."""
+    """Return the commands in a journal, oldest first."""
     found: dict[Seq, Command] = {}
     for record in records:
         for seq, status in _settles(record, found):
-            if found[seq].status == "accepted":
+            if found[seq].status == "accepted":  # the first outcome counts
                 found[seq] = replace(found[seq], status=status, settled=record.seq)
-        made = _command(record)
-        if made is not None and not _follows(made, found):
-            found[made.seq] = made
+        command = _command(record)
+        if command is not None and not _follows(command, found):
+            found[command.seq] = command
     return tuple(found.values())
 
 
 def _settles(record: Record, found: dict[Seq, Command]) -> list[tuple[Seq, Fate]]:
-    """Return which commands `record` settles, and how."""
+    """Return the commands that `record` settles, each with its new status."""
     entry = record.entry
     settled: list[tuple[Seq, Fate]] = []
     match entry:
@@ -74,6 +78,7 @@ def _settles(record: Record, found: dict[Seq, Command]) -> list[tuple[Seq, Fate]
             settled += [(seq, "applied") for seq in _of(found, "cancel")]
         case _:
             pass
+    # These entries name no request: they settle every open pause.
     if type(entry) in _PAUSES_OVER:
         settled += [(seq, _PAUSES_OVER[type(entry)]) for seq in _of(found, "pause")]
     return [(seq, status) for seq, status in settled if seq in found]
@@ -104,10 +109,12 @@ _NAMES: Final[dict[type[Entry], str]] = {
 
 def _command(record: Record) -> Command | None:
     entry = record.entry
+    # An entry without an actor was not requested: the system paused or resumed the run itself.
     if not isinstance(entry, Asked) or not entry.by or type(entry) not in _NAMES:
         return None
     status: Fate = "accepted" if isinstance(entry, _LATER) else "applied"
     problem = ""
+    # `RequestNoted` records a request that changed nothing: it was refused, or already so.
     if isinstance(entry, e.RequestNoted):
         status, problem = ("failed" if entry.refused else "applied"), entry.verdict
     return Command(
@@ -125,9 +132,10 @@ def _command(record: Record) -> Command | None:
 
 
 def _follows(made: Command, found: dict[Seq, Command]) -> bool:
-    """Tell whether an entry only carries out the command before it, in the same append.
+    """Return whether an entry only carries out the last command, in the same append.
 
-    A redirect of a paused run is followed by its resumption, and so is handing it back.
+    A redirect of a paused run, and a hand-back, are followed by a resumption of the run. The
+    entries of one append have the same time and actor.
     """
     last = next(reversed(found.values()), None)
     if last is None or (last.at, last.by) != (made.at, made.by):

@@ -1,15 +1,15 @@
-"""Connections: how many are open at once, in all and from one address.
+"""Bounds on open connections (in total and per address), and on the time for headers.
 
-An IPv6 network of 64 bits, all of which one machine may have, counts as one address.
+A connection costs its sender almost nothing, and the server a file descriptor. A process
+without a free descriptor cannot accept a connection, open a database or start a tool; asyncio
+then logs the same error once per place in the backlog, every second. So connections are bounded
+below the descriptor limit. A connection beyond the bound is closed as soon as it is accepted.
 
-A connection costs its sender next to nothing, and the server a file descriptor. When a process
-has no descriptor left it can accept nothing, open no database and start no tool; asyncio then
-logs the same error once per place in the backlog, every second. So connections are bounded
-below the descriptor limit, where they are accepted: what comes beyond the bound is closed.
+Idle connections must not keep others out. Above three quarters of a bound, each new connection
+closes the oldest idle one: a connection that has not sent a request yet, or has received its
+reply. A connection whose request is under way is never closed to make room.
 
-Idle connections must not keep others out. From three quarters of a bound on, each new one
-closes the oldest that is idle: it has not sent a request, or has had its reply. So a crowd of
-idle connections makes room, and a request that is under way is never closed for another.
+An IPv6 network of 64 bits counts as one address: one machine may use all of it.
 """
 
 import logging
@@ -29,38 +29,39 @@ _LOG: Final = logging.getLogger("midrun.server")
 
 EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
 FILES_KEPT_SHARE: Final = 4
-"""One in so many descriptors, and at least `FILES_KEPT_MIN`, is kept for all other uses."""
+"""One in this many descriptors, and at least `RESERVED_FILES_MIN`, is left for other uses."""
 
 FILES_KEPT_MIN: Final = 64
 CONNECTIONS_MIN: Final = 8
 CONNECTIONS_MAX: Final = 16_384
 LOG_EVERY_S: Final = 60.0
 RETRY_S: Final = 0.5
-"""Asyncio tries again one second after an accept that failed."""
+"""Seconds without accepting after descriptors ran out; asyncio itself retries after 1 s."""
 
 
 class Idle(Protocol):
     """A connection that can be closed to make room."""
 
     def abort(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
 
 
 class Connections:
-    """Counts the open connections of one server. A bound of 0 means the default."""
+    """Counts the open connections of one server. A bound of 0 means the default bound."""
 
     def __init__(self, most: int = 0, most_per_address: int = 0) -> None:
         self.most = most or connections_max()
         self.most_per_address = most_per_address or max(1, self.most // 2)
         self._count = 0
         self._by_address: Counter[str] = Counter()
-        self._idle: dict[Idle, str] = {}  # the oldest first, with its address
+        self._idle: dict[Idle, str] = {}  # connection → its address, oldest first
         self._refused = 0
         self._told_at = -LOG_EVERY_S
 
     def admit(self, address: str) -> bool:
         """Count a new connection; return False if a bound is reached."""
         address = network_of(address)
+        # Called inside `accept`, before the connection costs more than its descriptor.
         full = self._count >= self.most
         if full or self._by_address[address] >= self.most_per_address:
             self._refuse(address)
@@ -70,7 +71,7 @@ class Connections:
         return True
 
     def leave(self, address: str) -> None:
-        """Count a connection that is closed."""
+        """Stop counting a connection that was closed."""
         address = network_of(address)
         self._count -= 1
         self._by_address[address] -= 1
@@ -78,28 +79,33 @@ class Connections:
             del self._by_address[address]
 
     def wait(self, connection: Idle, address: str) -> None:
-        """Record that a connection is idle; close the oldest idle one near the bound."""
+        """Record that a connection is idle; close the oldest idle one near a bound.
+
+        Near the total bound that is the oldest of all; near the bound of one address, the
+        oldest of that address, so that an address cannot close the connections of others.
+        """
         address = network_of(address)
         crowded = self._count > _crowded_from(self.most)
         if crowded or self.is_crowded(address):
-            others = (one for one, at in self._idle.items() if crowded or at == address)
+            others = (each for each, at in self._idle.items() if crowded or at == address)
             if (oldest := next(others, None)) is not None:
                 del self._idle[oldest]
                 oldest.abort()
         self._idle[connection] = address
 
     def is_crowded(self, address: str) -> bool:
-        """Tell whether a new connection of `address` makes an idle one close."""
+        """Return whether a new connection of `address` closes an idle one."""
         there = self._by_address[network_of(address)]
         return self._count > _crowded_from(self.most) or there > _crowded_from(
             self.most_per_address
         )
 
     def work(self, connection: Idle) -> None:
-        """Note that a connection is not idle: a request is under way, or it is closed."""
+        """Record that a connection is no longer idle: it has a request, or was closed."""
         self._idle.pop(connection, None)
 
     def _refuse(self, address: str) -> None:
+        # One line per minute with the count: an attacker must not be able to fill the log.
         self._refused += 1
         if monotonic() - self._told_at < LOG_EVERY_S:
             return
@@ -116,12 +122,12 @@ class Connections:
 
 
 def connections_max() -> int:
-    """Return how many connections the descriptor limit of this process leaves room for."""
+    """Return the number of connections that the descriptor limit of this process allows."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX
-    kept = max(FILES_KEPT_MIN, soft // FILES_KEPT_SHARE)
-    return min(CONNECTIONS_MAX, max(CONNECTIONS_MIN, soft - kept))
+    reserved = max(FILES_KEPT_MIN, soft // FILES_KEPT_SHARE)
+    return min(CONNECTIONS_MAX, max(CONNECTIONS_MIN, soft - reserved))
 
 
 def _crowded_from(most: int) -> int:
@@ -136,40 +142,45 @@ class Listener(socket.socket):
     _must_yield = False
 
     def accept(self) -> "tuple[socket.socket, tuple[str, int]]":
-        """Return the next connection that there is room for.
+        """Accept and return the next connection within the bounds.
 
-        Asyncio calls this for all that wait in the backlog before it serves the first of them.
-        An idle connection is known as idle only when it is served, and can only then make room.
-        So in a crowd every second call finds nothing, which ends asyncio's loop of calls: each
-        connection is served before the next is accepted, and a burst of idle connections does
-        not reach the bound at which a request that comes with it would be closed.
+        Asyncio calls this in a loop for the whole backlog before it serves the first of the new
+        connections. But a connection is recorded as idle, and can be closed to make room, only
+        once it is served. So near a bound every second call raises `BlockingIOError`, which
+        ends asyncio's loop: each connection is served before the next is accepted. A burst of
+        idle connections then closes older idle ones, and does not reach the bound at which a
+        connection with a request would be refused.
 
         Raises:
-            BlockingIOError: there is none.
-            OSError: the system has no descriptor left. Asyncio logs it, and goes on to call
-                this once for each place in the backlog: those calls find nothing.
+            BlockingIOError: no connection is waiting, or the loop of calls has to end.
+            OSError: the process has no descriptor left. Asyncio logs it, and goes on to call
+                this once for each place in the backlog; those calls raise `BlockingIOError`,
+                so that the error is logged once and not thousands of times.
         """
         if self._must_yield or monotonic() - self._exhausted_at < RETRY_S:
             self._must_yield = False
             raise BlockingIOError
         while True:
             try:
-                fd, address = self._accept()  # type: ignore[attr-defined]  # as `socket.accept` does
+                fd, address = self._accept()  # type: ignore[attr-defined]  # like socket.accept
             except OSError as error:
                 if error.errno in EXHAUSTED:
                     self._exhausted_at = monotonic()
                 raise
-            made = _Accepted(self.family, self.type, self.proto, fileno=fd)
+            accepted = _Accepted(self.family, self.type, self.proto, fileno=fd)
             if self.connections is None:
-                return made, address
-            if made.join(self.connections, str(address[0])):
+                return accepted, address
+            if accepted.join(self.connections, str(address[0])):
                 self._must_yield = self.connections.is_crowded(str(address[0]))
-                return made, address
-            made.close()
+                return accepted, address
+            accepted.close()
 
 
 class _Accepted(socket.socket):
-    """A connection that is counted until it is closed."""
+    """A connection that is counted until it is closed.
+
+    The count ends in `close`, because every way to end a connection leads there.
+    """
 
     _of: Connections | None = None
     _address = ""
@@ -182,50 +193,51 @@ class _Accepted(socket.socket):
 
     def close(self) -> None:
         super().close()
-        connections, self._of = self._of, None
+        connections, self._of = self._of, None  # a second close counts nothing
         if connections is not None:
             connections.leave(self._address)
 
 
-# Patience: how long a connection may take to say what it wants.
+# A timeout for request headers.
 #
-# Uvicorn waits for ever for the rest of a request's headers, and a connection costs whoever
-# opens it next to nothing. So it has a bound: from when it is accepted, or from the first byte
-# after a reply, until the headers are complete. What comes after them is bounded by the app,
-# and what lies between two requests by uvicorn.
+# Uvicorn waits without a limit for the rest of a request's headers (the "slow loris" attack).
+# Here they have a deadline, from the accept, or from the first byte after a reply, until they
+# are complete. The time for the body is bounded by `RequestContext.read_body`, and the time
+# between two requests by uvicorn's keep-alive timeout.
 
 
 def patient(seconds: float, connections: Connections) -> type[H11Protocol]:
-    """Return uvicorn's protocol, with a bound on how long headers may take.
+    """Return uvicorn's protocol with a timeout of `header_timeout_s` for headers.
 
-    `connections` is told which of them are idle.
+    The protocol reports to `connections` when it is idle. Uvicorn makes the instances itself,
+    so both settings are attributes of a class.
     """
 
-    class Patient(PatientProtocol):
+    class ConfiguredProtocol(PatientProtocol):
         headers_s = seconds
         bound = connections
 
-    return Patient
+    return ConfiguredProtocol
 
 
 class PatientProtocol(H11Protocol):
-    """Uvicorn's protocol, which waits `headers_s` for headers, and says when it is idle."""
+    """Uvicorn's protocol with a timeout for headers; it reports when it is idle."""
 
     headers_s: float
     bound: Connections
     _deadline: TimerHandle | None = None
 
-    def connection_made(  # type: ignore[override]  # as uvicorn has it
+    def connection_made(  # type: ignore[override]  # uvicorn narrows the type, too
         self, transport: Transport
     ) -> None:
-        """Wait for the headers of the first request."""
+        """Start the deadline for the headers of the first request."""
         super().connection_made(transport)
         self._deadline = self.loop.call_later(self.headers_s, transport.close)
         self._rest()
 
     def data_received(self, data: bytes) -> None:
-        """Take in bytes; from the first of a request on, its headers have a deadline."""
-        super().data_received(data)
+        """Parse bytes; start the deadline at the first byte of a request's headers."""
+        super().data_received(data)  # parses; complete headers start a request cycle
         if self._is_asked():
             self._come()
             self.bound.work(self)
@@ -233,13 +245,13 @@ class PatientProtocol(H11Protocol):
             self._deadline = self.loop.call_later(self.headers_s, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadline."""
+        """Cancel the deadline and stop counting the connection as idle."""
         self._come()
         self.bound.work(self)
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, unless it has come already."""
+        """Record the connection as idle, unless a pipelined request has arrived already."""
         super().on_response_complete()
         if not self._is_asked() and not self.transport.is_closing():
             self._rest()
@@ -253,9 +265,9 @@ class PatientProtocol(H11Protocol):
         self.bound.wait(self, str(peer[0]) if peer else "")
 
     def _is_asked(self) -> bool:
-        """Tell whether a request is under way: its headers have come, its reply has not."""
-        asked: RequestResponseCycle | None = self.cycle  # None before the first
-        return asked is not None and not asked.response_complete
+        """Return whether a request is under way: headers complete, reply not complete."""
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        return cycle is not None and not cycle.response_complete
 
     def _come(self) -> None:
         if self._deadline is not None:

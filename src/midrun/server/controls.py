@@ -1,4 +1,9 @@
-"""Controls over HTTP. Each is one call of `Run`; what it means is decided in the core."""
+"""Handlers for controls. Each calls one method of `Run`.
+
+All have the same shape: find the run (404 if the caller may not see it), decode the body, send
+the control with the caller's actor, request id and revision, and return the receipt with the
+run. The core decides; its refusal (`ControlRefused`) becomes a problem in `App`.
+"""
 
 from datetime import timedelta
 
@@ -22,120 +27,127 @@ from midrun.server.schemas import (
 )
 
 
-async def pause(visit: Visit) -> Response:
-    """Pause. A stop is never refused as stale, so `If-Match` is not looked at."""
-    run, body = await visit.run(), await visit.body(PauseBody)
+async def pause(context: Visit) -> Response:
+    """Pause the run; `If-Match` is not needed, because a stop is never refused as stale."""
+    run, body = await context.run(), await context.body(PauseBody)
     hold = None if body.hold_s is None else timedelta(seconds=body.hold_s)
     now = body.mode == "now"
     return await told(
-        visit, run, await run.pause(now=now, hold=hold, **visit.asking(body.reason))
+        context, run, await run.pause(now=now, hold=hold, **context.asking(body.reason))
     )
 
 
-async def resume(visit: Visit) -> Response:
-    """Go on; while the run is pausing, this withdraws the pause."""
-    run, body = await visit.run(), await visit.body(ResumeBody)
-    if body.caps.given() and visit.actor.role != "operator":
-        raise Problem("not_allowed", 403, "only operators raise caps")
-    asking = visit.asking(body.reason)
+async def resume(context: Visit) -> Response:
+    """Resume the run; while it is pausing, withdraw the pause."""
+    run, body = await context.run(), await context.body(ResumeBody)
+    if body.caps.given() and context.actor.role != "operator":
+        problem = f"Cannot raise caps as {context.actor.role}: only operators may."
+        raise Problem("not_allowed", 403, problem)
+    asking = context.asking(body.reason)
     receipt = await run.resume(body.instruction or None, caps=body.caps.given(), **asking)
-    return await told(visit, run, receipt)
+    return await told(context, run, receipt)
 
 
-async def redirect(visit: Visit) -> Response:
-    """Change course; a paused run goes on with the instruction."""
-    run, body = await visit.run(), await visit.body(RedirectBody)
-    asking = visit.asking(body.reason)
-    receipt = await visit.redirected(run, body.instruction, asking, when=body.when)
-    return await told(visit, run, receipt)
+async def redirect(context: Visit) -> Response:
+    """Redirect the run; a paused run resumes with the instruction."""
+    run, body = await context.run(), await context.body(RedirectBody)
+    asking = context.asking(body.reason)
+    receipt = await context.redirected(run, body.instruction, asking, when=body.when)
+    return await told(context, run, receipt)
 
 
-async def say(visit: Visit) -> Response:
-    """Speak to the run while it works."""
-    run, body = await visit.run(), await visit.body(MessageBody)
+async def say(context: Visit) -> Response:
+    """Send a message to the run while it works."""
+    run, body = await context.run(), await context.body(MessageBody)
 
     async def send(asking: Asking) -> Receipt:
         return await run.say(body.text, urgency=body.urgency, at=body.at, **asking)
 
-    receipt = await visit.words(run.id, visit.asking(body.reason), send)
-    return await told(visit, run, receipt)
+    receipt = await context.words(run.id, context.asking(body.reason), send)
+    return await told(context, run, receipt)
 
 
-async def cancel(visit: Visit) -> Response:
-    """Cancel. As with pause, `If-Match` is not looked at."""
-    run, body = await visit.run(), await visit.body(CancelBody)
-    return await told(visit, run, await run.cancel(undo=body.undo, **visit.asking(body.reason)))
+async def cancel(context: Visit) -> Response:
+    """Cancel the run; as for pause, `If-Match` is not needed."""
+    run, body = await context.run(), await context.body(CancelBody)
+    return await told(
+        context, run, await run.cancel(undo=body.undo, **context.asking(body.reason))
+    )
 
 
-async def withdraw(visit: Visit) -> Response:
-    """Take back a pause, redirect or message that has not been applied."""
-    run = await visit.run()
-    name, _, number = visit.path["command"].partition("_")
+async def withdraw(context: Visit) -> Response:
+    """Withdraw a pause, redirect or message that has not been applied."""
+    run = await context.run()
+    command = context.path["command"]
+    name, _, number = command.partition("_")
     if name != "cmd" or not (number.isascii() and number.isdecimal()) or len(number) > 15:  # noqa: PLR2004 - longer than any seq
-        raise Problem("command_not_found", 404)
-    return await told(visit, run, await run.withdraw(int(number), **_why(visit)))
+        raise Problem("command_not_found", 404, f"Cannot find command {command} in this run.")
+    return await told(context, run, await run.withdraw(int(number), **_why(context)))
 
 
-async def drop_frame(visit: Visit) -> Response:
-    """Give up the held thought on top, by name."""
-    run = await visit.run()
-    return await told(visit, run, await run.drop_frame(visit.path["frame"], **_why(visit)))
+async def drop_frame(context: Visit) -> Response:
+    """Drop the newest held thought; the path names it."""
+    run = await context.run()
+    return await told(
+        context, run, await run.drop_frame(context.path["frame"], **_why(context))
+    )
 
 
-def _why(visit: Visit) -> Asking:
-    """Return who asks; where there is no body, the query says why."""
-    reason = visit.request.query_params.get("reason", "")
+def _why(context: Visit) -> Asking:
+    """Return the arguments of a control without a body; the reason is in the query."""
+    reason = context.request.query_params.get("reason", "")
     if len(reason) > REASON_MAX:
-        raise Problem("bad_query", 400, f"a reason has at most {REASON_MAX} characters")
-    return visit.asking(reason)
+        problem = f"reason must have at most {REASON_MAX} characters, got {len(reason)}"
+        raise Problem("bad_query", 400, problem)
+    return context.asking(reason)
 
 
-async def resume_frame(visit: Visit) -> Response:
-    """Go back to the held thought on top."""
-    run, body = await visit.run(), await visit.body(Empty)
-    asking = visit.asking(body.reason)
-    return await told(visit, run, await run.resume_frame(visit.path["frame"], **asking))
+async def resume_frame(context: Visit) -> Response:
+    """Return to the newest held thought; the path names it."""
+    run, body = await context.run(), await context.body(Empty)
+    asking = context.asking(body.reason)
+    return await told(context, run, await run.resume_frame(context.path["frame"], **asking))
 
 
-async def force_pause(visit: Visit) -> Response:
-    """Stop waiting for calls that do not respond."""
-    run, body = await visit.run(), await visit.body(Empty)
-    return await told(visit, run, await run.force_pause(**visit.asking(body.reason)))
+async def force_pause(context: Visit) -> Response:
+    """Pause without waiting for calls that do not respond."""
+    run, body = await context.run(), await context.body(Empty)
+    return await told(context, run, await run.force_pause(**context.asking(body.reason)))
 
 
-async def retry_undo(visit: Visit) -> Response:
-    """Try again to undo what could not be undone."""
-    run, body = await visit.run(), await visit.body(Empty)
-    return await told(visit, run, await run.retry_undo(**visit.asking(body.reason)))
+async def retry_undo(context: Visit) -> Response:
+    """Retry the undo of calls that could not be undone."""
+    run, body = await context.run(), await context.body(Empty)
+    return await told(context, run, await run.retry_undo(**context.asking(body.reason)))
 
 
-async def accept_residue(visit: Visit) -> Response:
-    """Take what could not be undone as it is."""
-    run, body = await visit.run(), await visit.body(Empty)
-    return await told(visit, run, await run.accept_residue(**visit.asking(body.reason)))
+async def accept_residue(context: Visit) -> Response:
+    """Accept the effects that could not be undone."""
+    run, body = await context.run(), await context.body(Empty)
+    return await told(context, run, await run.accept_residue(**context.asking(body.reason)))
 
 
-async def take_over(visit: Visit) -> Response:
-    """Become the assistant once nothing is in flight."""
-    run, body = await visit.run(), await visit.body(Empty)
-    return await told(visit, run, await run.take_over(**visit.asking(body.reason)))
+async def take_over(context: Visit) -> Response:
+    """Take over from the agent once no call is in flight."""
+    run, body = await context.run(), await context.body(Empty)
+    return await told(context, run, await run.take_over(**context.asking(body.reason)))
 
 
-async def write(visit: Visit) -> Response:
-    """Say something as the assistant, after taking over."""
-    run, body = await visit.run(), await visit.body(WriteBody)
-    return await told(visit, run, await run.write(body.text, **visit.asking(body.reason)))
+async def write(context: Visit) -> Response:
+    """Write as the assistant, after taking over."""
+    run, body = await context.run(), await context.body(WriteBody)
+    return await told(context, run, await run.write(body.text, **context.asking(body.reason)))
 
 
-async def use_tool(visit: Visit) -> Response:
-    """Make one call of the agent's tools, after taking over."""
-    run, body = await visit.run(), await visit.body(UseToolBody)
-    asking = visit.asking(body.reason)
-    return await told(visit, run, await run.use_tool(body.tool, body.args, **asking))
+async def use_tool(context: Visit) -> Response:
+    """Call one of the agent's tools, after taking over."""
+    run, body = await context.run(), await context.body(UseToolBody)
+    asking = context.asking(body.reason)
+    return await told(context, run, await run.use_tool(body.tool, body.args, **asking))
 
 
-async def hand_back(visit: Visit) -> Response:
-    """Return the run to its agent."""
-    run, body = await visit.run(), await visit.body(HandBackBody)
-    asking = visit.asking(body.reason)
-    return await told(visit, run, await run.hand_back(body.instruction or None, **asking))
+async def hand_back(context: Visit) -> Response:
+    """Hand the run back to its agent."""
+    run, body = await context.run(), await context.body(HandBackBody)
+    asking = context.asking(body.reason)
+    return await told(context, run, await run.hand_back(body.instruction or None, **asking))

@@ -1,4 +1,8 @@
-"""Events: journal entries as the wire has them, exactly one each, under the entry's own seq."""
+"""Events: journal entries encoded for the wire, one event per entry, under the entry's seq.
+
+`EventReader` reads and encodes entries and caches the result, so that an entry is encoded about
+once however many streams send it. `EVENT_TYPES` maps each kind of entry to a stable name.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -19,7 +23,7 @@ from midrun.server.schemas import plain
 PAGE: Final = 256
 EVENTS_MAX: Final = 65_536
 EVENTS_MAX_BYTES: Final = 16 * 1024 * 1024
-"""Of encoded events, over all runs: however many watch, each is encoded about once."""
+"""The bound on the cached events of all runs together."""
 
 TYPES: Final[Mapping[type[e.Entry], str]] = {
     e.RunStarted: "run.created",
@@ -82,16 +86,16 @@ TYPES: Final[Mapping[type[e.Entry], str]] = {
     e.ToolUsed: "wheel.used_tool",
     e.HandedBack: "wheel.handed_back",
 }
-"""Kind of entry → type of its event."""
+"""Kind of entry → type of its event. The types are part of the API."""
 
 DELTAS: Final = {"note": "call.note", "not_responding": "call.not_responding"}
-"""Kind of delta → type of its event; what a model says is `model.delta`."""
+"""Kind of delta → type of its event; text of a model is `model.delta`."""
 
 _CLOSINGS: Final = (e.CallDone, e.CallFailed, e.CallAborted, e.CallUnknown)
 
 
 class ShownEvent(Value, kw_only=True):
-    """An entry on the wire; `data` is the entry itself, `hash` the chain's at its seq."""
+    """An entry on the wire. `data` is the entry, `hash` the hash of the chain at its seq."""
 
     seq: Seq
     type: str
@@ -104,7 +108,7 @@ class ShownEvent(Value, kw_only=True):
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One event, encoded. `starts` and `closes` name the call that it is about, if any."""
+    """An encoded event. `starts` or `closes` is the call that the entry starts or ends."""
 
     seq: Seq
     type: str
@@ -113,12 +117,13 @@ class Event(Struct, frozen=True, kw_only=True):
     closes: CallId | None = None
 
     def framed(self) -> bytes:
-        """Return it as SSE has it: lines end in LF alone, and the JSON is one line."""
+        """Format the event as SSE, with its seq as the id."""
+        # The JSON has no line breaks, so one data line is enough.
         return b"id: %d\nevent: %b\ndata: %b\n\n" % (self.seq, self.type.encode(), self.body)
 
 
 class Events:
-    """Reads events; caches the newest for all who watch the same run."""
+    """Reads and encodes entries; caches them for all streams of the same run."""
 
     def __init__(self, mid: Midrun) -> None:
         self._mid = mid
@@ -127,11 +132,14 @@ class Events:
         )
 
     async def after(self, run: RunId, seq: int, limit: int = PAGE) -> Sequence[Event]:
-        """Return events that follow `seq`, oldest first; none if there is nothing newer.
+        """Return events after `seq`, oldest first; empty if there is no newer entry.
+
+        It may return fewer than `limit` although there are more: either cached events up to the
+        first gap in the cache, or one page of the store. Callers read on from the last seq.
 
         Raises:
             RunNotFound: no such run.
-            JournalCorrupt, JournalTooNew: the journal cannot be read by this process.
+            JournalCorrupt, JournalTooNew: this process cannot read the journal.
         """
         found: list[Event] = []
         while len(found) < limit:
@@ -153,12 +161,12 @@ class Events:
 
 
 def framed(kind: str, value: object) -> bytes:
-    """Return something that is not an entry as SSE has it: without an id, never replayed."""
+    """Format a value that is not an entry as SSE; without an id, it is never replayed."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(plain(value)))
 
 
 def delta_type(delta: Delta) -> str:
-    """Return the type of the event that a delta is."""
+    """Return the event type of a delta."""
     return DELTAS.get(delta.kind, "model.delta")
 
 
@@ -186,7 +194,7 @@ def _encoded(run: RunId, record: e.Record, link: bytes) -> Event:
 
 
 def _public(entry: e.Entry) -> e.Entry:
-    """Leave out the provider's own form of a message: it is big, and nobody's but theirs."""
+    """Remove the provider's own form of messages: large, and of use to the provider only."""
     if isinstance(entry, e.CallDone) and entry.reply is not None and entry.reply.opaque:
         return replace(entry, reply=replace(entry.reply, opaque=None))
     if isinstance(entry, e.RunStarted) and entry.history:

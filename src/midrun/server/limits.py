@@ -1,4 +1,9 @@
-"""Limits: how much one caller may send, how often, and how many streams it may hold open."""
+"""Limits of one server: settings, and the counters that enforce them per caller and address.
+
+`Allowance` counts changes (a token bucket), streams and heavy reads by the caller's name.
+`FailedSignIns` slows down guessing, by address, because a wrong credential has no name.
+Connections are bounded elsewhere, in `connections.py`, before a request exists.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,24 +20,24 @@ from midrun.ports.store import Usage
 from midrun.server.problem_details import Problem
 
 CALLERS_MAX: Final = 4096
-"""How many callers are remembered; forgetting one only gives it a full allowance again."""
+"""The number of callers in memory; one that is forgotten has its full allowance again."""
 
 
 class Quota(Struct, frozen=True, kw_only=True):
-    """The bounds on the runs of one user; None is no bound.
+    """The bounds on the runs of one user; None means no bound.
 
-    They are checked when a user starts or forks a run. Runs that are under way go on: their
-    own caps bound them. Two requests at the same moment may exceed a bound by one run each.
+    They are checked when a user starts or forks a run. Runs that have started go on; their own
+    caps bound them. Requests at the same moment may exceed a bound by one run each.
     """
 
-    open_runs: int | None = None  # that have not ended
-    runs_per_day: int | None = None  # started within the last 24 hours
-    cost_per_day: float | None = None  # dollars, spent by those
-    tokens_per_day: int | None = None
-    stored_bytes: int | None = None  # of the journals of all their runs
+    open_runs: int | None = None  # runs that have not ended
+    runs_per_day: int | None = None  # runs started within the last 24 hours
+    cost_per_day: float | None = None  # dollars that those runs have spent
+    tokens_per_day: int | None = None  # tokens that those runs have used
+    stored_bytes: int | None = None  # the journals of all runs of the user
 
     def find_excess(self, usage: Usage) -> str:
-        """Describe the first bound that is reached; "" if none is."""
+        """Describe the first bound that is reached; return "" if there is none."""
         bounds = {
             "open_runs": (usage.open_runs, self.open_runs),
             "runs_per_day": (usage.runs, self.runs_per_day),
@@ -40,6 +45,7 @@ class Quota(Struct, frozen=True, kw_only=True):
             "tokens_per_day": (usage.tokens, self.tokens_per_day),
             "stored_bytes": (usage.stored_bytes, self.stored_bytes),
         }
+        # `>=`: the run that is about to start would exceed a bound that is reached.
         for name, (taken, bound) in bounds.items():
             if bound is not None and taken >= bound:
                 return f"{name} is at {taken:g} of {bound:g}"
@@ -49,52 +55,55 @@ class Quota(Struct, frozen=True, kw_only=True):
 class Limits(Struct, frozen=True, kw_only=True):
     """The bounds of one server; those on rates and streams are per caller."""
 
-    body: int = 1024 * 1024  # bytes
-    checkpoint: int = 64 * 1024 * 1024  # bytes of a body that brings one
-    depth: int = 64  # of JSON
-    rate: float = 50.0  # changes a second, in the long run ...
+    body: int = 1024 * 1024  # bytes of a request body
+    checkpoint: int = 64 * 1024 * 1024  # bytes of a body that carries a checkpoint
+    depth: int = 64  # levels of nested JSON
+    rate: float = 50.0  # changes per second in the long run, ...
     burst: int = 200  # ... and at once
-    streams: int = 256  # and long polls, together
-    heavy_reads: int = 8  # of whole journals, under way or waiting
-    pending: int = 8  # words of people that wait for their boundary, per run
-    wait: float = 60.0  # seconds, the longest long-poll
-    ping: float = 15.0  # seconds between signs of life on a stream
-    patience: float = 30.0  # seconds; for one who does not send, or does not read
-    headers: float = 10.0  # seconds until those of a request are complete
+    streams: int = 256  # open streams and long polls, together
+    heavy_reads: int = 8  # reads of whole journals that run or wait
+    pending: int = 8  # messages and redirects that wait for their boundary, per run
+    wait: float = 60.0  # seconds of the longest long poll
+    ping: float = 15.0  # seconds between two pings on an idle stream
+    patience: float = 30.0  # seconds to wait for a client that does not send or read
+    headers: float = 10.0  # seconds until the headers of a request are complete
     quota: Quota = Quota()  # of each user; operators have none
-    connections: int = 0  # at once; 0: what the limit of open files leaves room for
-    connections_per_address: int = 0  # 0: half of them; all where proxies are declared
-    failures: int = 20  # wrong tokens or codes from one address at once ...
-    failure_rate: float = 0.5  # ... and a second, in the long run
+    connections: int = 0  # open connections; 0: derived from the limit of open files
+    connections_per_address: int = 0  # 0: half of them; all of them if proxies are declared
+    failures: int = 20  # wrong tokens or codes from one address at once, ...
+    failure_rate: float = 0.5  # ... and per second in the long run
 
 
 class Allowance:
-    """Counts what each caller does."""
+    """Counts the changes, streams and heavy reads of each caller."""
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self._limits = limits
         self._now = now
+        # A token bucket per caller: the changes left, and when that was computed. The bucket
+        # refills on demand, so no timer is needed.
         self._left: dict[str, tuple[float, float]] = {}
         self._streams: Counter[str] = Counter()
         self._heavy_reads: Counter[str] = Counter()
 
     @property
     def streams(self) -> int:
-        """How many streams are open."""
+        """The number of open streams."""
         return self._streams.total()
 
     @property
     def heavy_reads(self) -> int:
-        """How many reads of whole journals are under way, or wait for their turn."""
+        """The number of reads of whole journals that run or wait for their turn."""
         return self._heavy_reads.total()
 
     def spend(self, caller: str) -> None:
         """Count one change.
 
         Raises:
-            Problem: 429, with when to come back.
+            HttpProblem: 429, with `Retry-After`.
         """
         now, limits = self._now(), self._limits
+        # Popped and put back, so that the dict is ordered by last use; the first is evicted.
         left, then = self._left.pop(caller, (float(limits.burst), now))
         left = min(left + (now - then) * limits.rate, limits.burst)
         while len(self._left) >= CALLERS_MAX:
@@ -102,29 +111,36 @@ class Allowance:
         self._left[caller] = (max(left - 1, 0.0), now)
         if left < 1:
             wait = max(1, round((1 - left) / limits.rate))
-            raise Problem("too_many_requests", 429, headers={"Retry-After": str(wait)})
+            problem = (
+                f"Cannot take another change from {caller}: the limit is {limits.rate:g} per "
+                f"second. Wait {wait} s."
+            )
+            header = {"Retry-After": str(wait)}
+            raise Problem("too_many_requests", 429, problem, headers=header)
 
     def check_stream(self, caller: str) -> None:
-        """Refuse one more stream where there are too many.
+        """Refuse one more stream of a caller that has too many.
 
         Raises:
-            Problem: 429.
+            HttpProblem: 429.
         """
-        if self._streams[caller] >= self._limits.streams:
-            raise Problem("too_many_streams", 429, headers={"Retry-After": "5"})
+        most = self._limits.streams
+        if self._streams[caller] >= most:
+            problem = f"Cannot open another stream: {most} of {caller} are open. Close one."
+            raise Problem("too_many_streams", 429, problem, headers={"Retry-After": "5"})
 
     @contextmanager
     def stream(self, caller: str) -> Iterator[None]:
-        """Count one stream for as long as it is open."""
+        """Count one stream while the block runs."""
         with _count_while(self._streams, caller):
             yield
 
     @contextmanager
     def heavy_read(self, caller: str) -> Iterator[None]:
-        """Count one read of a whole journal for as long as it takes.
+        """Count one read of a whole journal while the block runs.
 
         Raises:
-            Problem: 429, the caller has too many under way.
+            HttpProblem: 429, the caller has too many such reads.
         """
         most = self._limits.heavy_reads
         if self._heavy_reads[caller] >= most:
@@ -155,7 +171,7 @@ class AddressLimit:
         self._burst = float(burst)
         self._rate = rate
         self._now = now
-        # Address → events left, and when that was counted.
+        # Network → events left, and when that was computed.
         self._left: LruDict[str, tuple[float, float]] = LruDict(max_items=CALLERS_MAX)
 
     def wait_s(self, address: str) -> float:
@@ -163,12 +179,16 @@ class AddressLimit:
         return max((1 - self._events_left(address)) / self._rate, 0.0)
 
     def count(self, address: str) -> None:
-        """Count one event; each event beyond the bound makes the wait longer."""
+        """Count one event; each event beyond the bound makes the wait longer.
+
+        The debt is bounded by `burst`, so that an address that stops is free again soon.
+        """
         left = max(self._events_left(address) - 1, -self._burst)
         self._left.put(network_of(address), (left, self._now()))
 
     def _events_left(self, address: str) -> float:
         now = self._now()
+        # The bucket refills with time up to `burst`; an unknown address has a full one.
         left, then = self._left.get(network_of(address)) or (self._burst, now)
         return min(left + (now - then) * self._rate, self._burst)
 
@@ -176,9 +196,9 @@ class AddressLimit:
 class FailedSignIns:
     """Slows down an address that sends wrong tokens or codes.
 
-    Once an address has used up its failures, its credentials are not looked at until time has
-    given it another one. A credential that was good before is let through, so that a client is
-    not locked out by another one behind the same proxy.
+    After an address has used up its failures, its credentials are refused unchecked until the
+    rate allows another one. A credential that was valid before is let through, so that an
+    attacker behind the same proxy cannot lock out other clients.
     """
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
@@ -189,7 +209,7 @@ class FailedSignIns:
         """Refuse a credential from an address that sent too many wrong ones.
 
         Raises:
-            Problem: 429, with when to come back.
+            HttpProblem: 429, with `Retry-After`.
         """
         wait = self._failures.wait_s(address)
         if wait and not self._good.get(_hash_credential(shown)):
@@ -203,15 +223,15 @@ class FailedSignIns:
         self._failures.count(address)
 
     def remember_good(self, shown: str) -> None:
-        """Remember that a credential is good."""
+        """Remember, by its hash, that a credential is valid."""
         self._good.put(_hash_credential(shown), value=True)
 
 
 def network_of(address: str) -> str:
-    """Return the addresses that one sender has: an IPv4 address, or an IPv6 network of 64 bits.
+    """Return the unit that limits count: an IPv4 address, or an IPv6 network of 64 bits.
 
-    A socket that listens for both protocols names a client of IPv4 `::ffff:192.0.2.1`. All of
-    these are in one IPv6 network, and yet are different senders.
+    A socket that listens for both protocols reports an IPv4 client as `::ffff:192.0.2.1`. All
+    such addresses are in one IPv6 network, but they are different senders.
     """
     try:
         found = ip_address(address)

@@ -1,8 +1,8 @@
-"""Placing: where in its host's address space the app is, whichever way the host says it.
+"""Find the path at which the app is mounted in another application.
 
-As ASGI has it, `path` is the whole path and `root_path` the part of it that we are mounted at.
-Litestar cuts that part off, names it nowhere, and ends what is left in a slash; what the client
-really sent is still in `raw_path`.
+In ASGI, `path` is the whole path and `root_path` is the prefix at which the app is mounted.
+Litestar removes the prefix from `path`, does not set `root_path`, and appends a slash. The path
+that the client sent is still in `raw_path`, from which both are restored.
 """
 
 from urllib.parse import quote, unquote
@@ -12,33 +12,39 @@ from starlette.types import Scope
 
 
 def placed(scope: Scope) -> Scope:
-    """Return `scope` with the whole path and where we are mounted, as ASGI has it.
+    """Return `scope` with the whole `path` and the `root_path` that ASGI requires.
 
-    Where the host says so already, or nobody can tell, it is what was given.
+    `scope` is returned unchanged if it has them already, or if they cannot be derived.
     """
     path: str = scope["path"]
     sent = unquote((scope.get("raw_path") or b"").decode("ascii", "replace"))
-    ours = path.rstrip("/")
-    root = sent.rstrip("/").removesuffix(ours)
-    was_cut = sent != path and root + ours == sent.rstrip("/") and f"{ours}/"[0] == "/"
+    below = path.rstrip("/")
+    root = sent.rstrip("/").removesuffix(below)
+    # Cut off: the sent path is a prefix followed by `path`, which begins at a slash. With "//"
+    # in the path, the host may have normalised it, and the comparison proves nothing.
+    was_cut = sent != path and root + below == sent.rstrip("/") and f"{below}/"[0] == "/"
     if not was_cut or "//" in sent:
         return scope
     return {**scope, "path": sent, "root_path": root}
 
 
 def root_of(scope: Scope) -> str:
-    """Return the path that the app is mounted at: empty, or one that begins with a slash."""
+    """Return the path at which the app is mounted, without a final slash."""
     root: str = scope.get("root_path", "")
     return root.rstrip("/")
 
 
 def path_in(scope: Scope) -> str:
-    """Return the path from there on; empty if it is just that, without a slash."""
+    """Return the path below the mount path; "" for the mount path itself."""
     path: str = scope["path"]
     return path.removeprefix(root_of(scope))
 
 
 def with_slash(scope: Scope) -> Response:
-    """Send a browser on to the page, whose own links are relative to it."""
+    """Redirect to the same path with a final slash.
+
+    The links of the page are relative, and need it.
+    """
+    # Relative: the client may see the host application below yet another prefix.
     name = scope["path"].rpartition("/")[2]
     return Response(status_code=307, headers={"Location": f"{quote(name)}/"})

@@ -1,6 +1,7 @@
-"""The address space as OpenAPI 3.1, made from the table of routes and the types they name.
+"""The OpenAPI 3.1 document, made from the table of endpoints and their types.
 
-Other protocols have descriptions of their own, and are not in it.
+Summaries are the first lines of the handlers' docstrings; descriptions of schemas are the
+docstrings of the classes. Endpoints of other protocols (AG-UI, A2A) are left out.
 """
 
 import re
@@ -48,7 +49,7 @@ _QUERIES: Final[Mapping[str, Mapping[str, Schema]]] = {
         "label": _TEXT,
         "thread": _TEXT,
         "parent": _TEXT,
-        "attention": {"type": "boolean", "description": "true: those that need somebody"},
+        "attention": {"type": "boolean", "description": "true: only runs that need a person"},
         **_PAGED,
     },
     "/v1/runs/{run}": {"until": _PHASES},
@@ -60,33 +61,37 @@ _QUERIES: Final[Mapping[str, Mapping[str, Schema]]] = {
     "/v1/asks": _PAGED,
     "/v1/approvals": _PAGED,
 }
-"""What a query may say, by path. A reason is for what has no body, a DELETE."""
+"""Query parameters by path. A reason is for a DELETE, which has no body."""
 
 _HEADERS: Final[Mapping[str, Mapping[str, Schema]]] = {
     "/v1/runs/{run}": {
-        "Prefer": {"type": "string", "description": "wait=N: until something of `until` is so"},
-        "If-None-Match": {"type": "string", "description": "the ETag that was seen"},
+        "Prefer": {
+            "type": "string",
+            "description": "wait=N: wait N seconds for a phase of `until`, or for a change",
+        },
+        "If-None-Match": {"type": "string", "description": "the ETag of the last view"},
     },
     "/v1/runs/{run}/events": {"Last-Event-ID": {"type": "string", "pattern": "^[0-9]{1,16}$"}},
 }
-"""What a look may say besides, by path."""
+"""Request headers of a GET, by path."""
 
 
-async def described(visit: Visit) -> Response:
-    """Describe every route."""
-    return Response(openapi(root_of(visit.request.scope)), media_type="application/json")
+async def described(context: Visit) -> Response:
+    """Return the OpenAPI document."""
+    return Response(openapi(root_of(context.request.scope)), media_type="application/json")
 
 
 @lru_cache(maxsize=8)
 def openapi(root: str = "") -> bytes:
-    """Return the description as JSON, for an app that is mounted at `root`."""
+    """Return the document as JSON, for an app that is mounted at `root`."""
     native = [e for e in ENDPOINTS if e.path.startswith("/v1/")]
-    given: set[type[Body]] = {e.takes for e in native if e.takes is not None}
-    shown: set[type[Struct]] = {e.shows for e in native if e.shows is not None}
+    # Sorted by name: sets have no order, and the document must be the same in every process.
+    body_types: set[type[Body]] = {e.takes for e in native if e.takes is not None}
+    response_types: set[type[Struct]] = {e.shows for e in native if e.shows is not None}
     paths: dict[str, dict[str, object]] = {}
     for endpoint in native:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
-    components = schemas(_sorted(given), _sorted(shown))
+    components = schemas(_sorted(body_types), _sorted(response_types))
     components["Problem"] = {
         "type": "object",
         "required": ["type", "title", "status"],
@@ -128,6 +133,7 @@ def _operation(endpoint: Endpoint) -> dict[str, object]:
     if endpoint.takes is not None:
         schema = {"$ref": f"#/components/schemas/{endpoint.takes.__name__}"}
         content = {"application/json": {"schema": schema}}
+        # A body whose fields all have defaults may be left out.
         needed = any(each.required for each in fields(endpoint.takes))
         operation["requestBody"] = {"required": needed, "content": content}
     return operation
@@ -145,7 +151,7 @@ def _parameters(endpoint: Endpoint) -> list[object]:
         key = {"type": "string", "pattern": f"^{KEY}$"}
         found.append(_parameter("header", "Idempotency-Key", key))
     if endpoint.matches:
-        needed = endpoint.method == "PATCH"
+        needed = endpoint.method == "PATCH"  # without it, a PATCH is refused with 428
         found.append(_parameter("header", "If-Match", _TEXT, required=needed))
     return found
 
@@ -162,13 +168,16 @@ def _responses(endpoint: Endpoint) -> dict[str, object]:
         content["application/json"] = {"schema": schema}
     problem = {"content": {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     responses: dict[str, object] = {
-        str(endpoint.status): {"description": "done, or taken", "content": content},
-        "default": {"description": "refused; nothing was applied", **problem},
+        str(endpoint.status): {"description": "done, or accepted", "content": content},
+        "default": {"description": "refused; nothing was changed", **problem},
     }
-    if endpoint.status == 202:  # noqa: PLR2004 - as HTTP counts
-        responses["200"] = {"description": "it is so already", "content": content}
+    if endpoint.status == 202:  # noqa: PLR2004 - the status "Accepted"
+        responses["200"] = {
+            "description": "already so; nothing was changed",
+            "content": content,
+        }
     if endpoint.path == "/v1/runs/{run}" and endpoint.method == "GET":
-        responses["304"] = {"description": "nothing has changed"}
+        responses["304"] = {"description": "the view has not changed"}
     if endpoint.path == "/v1/runs/{run}/events":
-        responses["204"] = {"description": "the run has ended, and all of it was seen"}
+        responses["204"] = {"description": "the run has ended; the client has every entry"}
     return responses

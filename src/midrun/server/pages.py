@@ -1,8 +1,7 @@
-"""Pages: the runs list, the page of a run, and the files that both are made of.
+"""Static pages: the list of runs, the page of a run, and their files.
 
-They hold no data, so whoever can reach the server can have them. What they show they ask for
-themselves, under `/v1`, with the credential of the person who looks. The same page is served
-for every run, whether there is one or not.
+They hold no data and need no credential. The scripts fetch their data under `/v1`, with the
+viewer's session. The same page is served for every run id, whether the run exists or not.
 """
 
 import re
@@ -30,22 +29,23 @@ _RUN_PATH: Final = re.compile(r"/runs/[A-Za-z0-9_-]{1,64}")
 
 
 class File(Struct, frozen=True):
-    """One of our files, as it is sent."""
+    """A static file and its media type."""
 
     body: bytes
     media: str
 
     @property
     def tag(self) -> str:
-        """What names this content, and no other."""
+        """The ETag: a hash of the content."""
         return f'"{sha256(self.body).hexdigest()[:32]}"'
 
 
 @cache
 def ours() -> Mapping[str, File]:
-    """Return the files that come with the package, by name.
+    """Return the static files of the package, by name.
 
-    They are read once. What a path names is looked up here, never on the disk.
+    They are read once. A request looks its file up here and never on the disk, so no path can
+    reach another file.
     """
     folder = files("midrun.server").joinpath("static")
     return {
@@ -56,9 +56,9 @@ def ours() -> Mapping[str, File]:
 
 
 def found(method: str, path: str, known: str) -> Response | None:
-    """Return the page or the file at `path`; None if the path is not one of ours.
+    """Return the page or file at `path`; None for other paths.
 
-    `known` is what the browser has already, as `If-None-Match` says it.
+    `known` is the `If-None-Match` header: the ETag that the browser has cached.
     """
     name = _name(path)
     if name is None or method not in {"GET", "HEAD"}:
@@ -66,7 +66,8 @@ def found(method: str, path: str, known: str) -> Response | None:
     file = ours().get(name)
     if file is None:
         return Response("There is no such file.\n", 404, media_type="text/plain")
-    # Asked for each time, sent once: a new version must not meet half of an old one.
+    # "no-cache": the browser asks each time, and mostly gets a 304. A page must not mix cached
+    # files of an old version with files of a new one.
     headers = {"Cache-Control": "no-cache", "ETag": file.tag}
     if file.tag in known:
         return Response(status_code=304, headers=headers)
@@ -78,5 +79,6 @@ def _name(path: str) -> str | None:
         return LIST
     if _RUN_PATH.fullmatch(path):
         return RUN
+    # One level only: `/static/a/b` is no file, and `..` is a name that no file has.
     folder, _, name = path.rpartition("/")
     return name if folder == "/static" else None

@@ -1,8 +1,8 @@
-"""Problems: what every refusal looks like on the wire (RFC 9457).
+"""Problem details (RFC 9457): the form of every refusal on the wire.
 
-`type` is `urn:midrun:problem:<slug>` and stable. Where the caller may see the run, its view is
-there too, so that whoever was refused can repaint at once. What is an error of midrun's own has
-its `code` and `args`, from which a client makes the very same one.
+`type` is `urn:midrun:problem:<slug>` and stable. If the caller may see the run, the problem
+carries its view, so that the client can repaint at once. A `MidrunError` adds its `code` and
+`args`, from which `midrun.client` raises the same error.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _BY_CODE: Final[Mapping[str, int]] = {
     "journal_corrupt": 500,
     "journal_too_new": 500,
 }
-"""Code of an error → HTTP status; any other is a 500 that tells nothing."""
+"""Code of an error → HTTP status. Any other error is a 500 without details."""
 
 _BY_REASON: Final[Mapping[str, int]] = {
     "not_allowed": 403,
@@ -48,11 +48,11 @@ _BY_REASON: Final[Mapping[str, int]] = {
     "request_id_reused": 422,
     "stale_revision": 412,
 }
-"""Reason of a refused control → HTTP status; any other is a 409."""
+"""Reason of a refused control → HTTP status. Any other reason is a 409."""
 
 
 class Problem(Exception):
-    """A refusal that only HTTP knows. `slug` ends the type; `fields` are members of its own."""
+    """A refusal of the HTTP layer. `slug` ends the `type`; `fields` are additional members."""
 
     def __init__(
         self,
@@ -72,10 +72,12 @@ class Problem(Exception):
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """Return what an error is on the wire; None for one that nobody outside may read."""
+    """Return the problem for an error; None if its text must stay in the server."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, ControlRefused):
+        # One type for all refused controls, with the `reason` as a member. Only a stale
+        # revision has a type of its own, as it belongs to If-Match (412).
         status = _BY_REASON.get(error.reason, 409)
         slug = error.reason if error.reason == "stale_revision" else error.code
         return said(error, slug, status)
@@ -85,7 +87,7 @@ def problem_of(error: Exception) -> Problem | None:
 
 
 def said(error: MidrunError, slug: str, status: int) -> Problem:
-    """Return an error of midrun's own as a problem of that name."""
+    """Return a `MidrunError` as a problem with this slug and status."""
     fields: dict[str, object] = {"code": error.code, "args": error.args}
     if isinstance(error, ControlRefused):
         fields |= {
@@ -101,7 +103,7 @@ def said(error: MidrunError, slug: str, status: int) -> Problem:
 
 
 def reply(problem: Problem, run: object = None) -> Response:
-    """Return the response that says `problem`."""
+    """Return the response for `problem`, with the view of the run if given."""
     body: dict[str, object] = {
         "type": PREFIX + problem.slug.replace("_", "-"),
         "title": problem.slug.replace("_", " "),

@@ -1,13 +1,15 @@
-"""The guard: what a request must be before anybody looks at what it wants.
+"""Checks that need only the headers of a request: host, origin, query, body.
 
-In this order: the name it was sent to, the page it comes from, who sends it, how often, and
-what kind of body it has. The first that does not hold is the answer, and nothing was touched.
+`App` runs them before the handler: host, origin, then (elsewhere) credential and rate, then
+query and body. The first check that fails is the answer, and nothing has been changed.
 
-A page in a browser can send requests to this machine. It cannot choose `Host` (unless it
-rebinds its own name, which is not on our list), `Origin` or `Sec-Fetch-*`. It cannot send JSON
-elsewhere without a preflight, and only the origins in `Address.allow_origins` get an answer to
-one. For those a bearer token counts and a cookie never does, so the browser's own credentials
-are of no use to them: there is no `Access-Control-Allow-Credentials`.
+They protect a server on loopback from pages in a browser of the same machine. Such a page can
+send requests here, but it cannot choose `Host`, `Origin` or `Sec-Fetch-*`. If it rebinds its
+own DNS name to 127.0.0.1, `Host` carries that name, which is not in `ServerAddress.hosts`. It
+cannot send JSON to another origin without a preflight, and only the origins in
+`ServerAddress.allow_origins` get an answer to one. For those a bearer token counts and a cookie
+never does (there is no `Access-Control-Allow-Credentials`), so the credentials that the browser
+holds are of no use to them.
 """
 
 import re
@@ -29,7 +31,7 @@ CSP: Final = (
     "img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
     "require-trusted-types-for 'script'; trusted-types lit-html"
 )
-"""Our own files and nothing else; text becomes markup only by Lit's own templates."""
+"""Allows only the server's own files; text becomes markup only through Lit's templates."""
 
 _ON_EVERY_RESPONSE: Final = {
     "content-security-policy": CSP,
@@ -40,38 +42,40 @@ _ON_EVERY_RESPONSE: Final = {
     "x-frame-options": "DENY",
 }
 
+# Values of `Sec-Fetch-Site` for a request of a page that has another origin. "same-site" is
+# one of them: another port or subdomain belongs to another server.
 _ELSEWHERE: Final = frozenset({"cross-site", "same-site"})
-
 
 _ORIGIN: Final = re.compile(r"(https?)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?")
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _SHOWN_MAX: Final = 200
-"""Characters of a refused origin that the refusal repeats."""
+"""Characters of a refused origin or media type that the refusal repeats."""
 
 PREFLIGHT_MAX_AGE_S: Final = 600
 
 EXPOSED_HEADERS: Final = (
     "Allow, ETag, Idempotency-Replayed, Location, Retry-After, WWW-Authenticate"
 )
-"""Response headers that scripts of an allowed origin may read, besides the harmless ones."""
+"""Response headers that scripts of an allowed origin may read, besides the safelisted ones."""
 
 
 class Address(Struct, frozen=True, kw_only=True):
-    """The names of one server, and the origins whose pages it answers besides its own."""
+    """The host names of one server, and the foreign origins whose pages it answers."""
 
     hosts: frozenset[str] = frozenset()  # lower case, with or without a port
-    public_origin: str = ""  # the server's own, as browsers see it behind a proxy
+    public_origin: str = ""  # the server's own origin, as browsers see it behind a proxy
     allow_origins: frozenset[str] = frozenset()
 
 
 def address_of(
     hosts: Collection[str], allow_origins: Collection[str], public_url: str | None
 ) -> Address:
-    """Return the address that these settings describe.
+    """Check the address settings and return them as a `ServerAddress`.
 
     Raises:
         Misconfigured: a setting is not an origin.
     """
+    # A str is a collection of str: each character would count as an origin.
     if isinstance(allow_origins, str):
         raise Misconfigured("allow_origins", f"must be a list of str, got {allow_origins!r}")
     public = "" if public_url is None else parse_origin("public_url", public_url)
@@ -89,7 +93,7 @@ def parse_origin(setting: str, url: str) -> str:
     """Return `url` as browsers write an origin: lower case, without the default port.
 
     Raises:
-        Misconfigured: it has a path, a wildcard, or anything else that no origin has.
+        Misconfigured: `url` has a path, a wildcard, or another part that no origin has.
     """
     found = _ORIGIN.fullmatch(url.lower().removesuffix("/"))
     if found is None:
@@ -104,9 +108,9 @@ def parse_origin(setting: str, url: str) -> str:
 
 
 def with_public_scheme(scope: Scope, address: Address) -> Scope:
-    """Return `scope` with the scheme of the public URL, if it was sent to its host.
+    """Return `scope` with the scheme of `public_url` if the request was sent to its host.
 
-    A proxy that speaks https for us need not say so in a header.
+    So a proxy that ends TLS need not send `X-Forwarded-Proto`.
     """
     scheme, _, host = address.public_origin.partition("://")
     if host and Headers(scope=scope).get("host", "").lower() == host:
@@ -115,35 +119,38 @@ def with_public_scheme(scope: Scope, address: Address) -> Scope:
 
 
 def check_host(scope: Scope, headers: Headers, allowed: Collection[str]) -> None:
-    """Refuse a request that was sent to a name that is not ours: DNS rebinding.
+    """Refuse a request that was sent to an unknown host name (DNS rebinding).
 
-    `allowed` has names with or without a port; a name alone stands for any port. Loopback
-    names count with the port that the request came in by.
+    `allowed` has names with or without a port; a name alone stands for any port. A loopback
+    name is allowed only with the port that the request came in by.
 
     Raises:
-        Problem: 421.
+        HttpProblem: 421.
     """
     hosts = headers.getlist("host")
-    if len(hosts) == 1:
+    if len(hosts) == 1:  # two Host headers: a proxy and this server could read different ones
         host = hosts[0].lower()
         default = _DEFAULT_PORTS.get(scope["scheme"], 80)
         name, port = split_host(host, default)
-        if host in allowed or (name in allowed and port):
+        if host in allowed or (name in allowed and port):  # port 0: not a port at all
             return
+        # A browser sends the port that it has connected to. With another port the request came
+        # through a forwarder, whose name must be in `allow_hosts`.
         server = scope.get("server") or ("", None)
         if name in LOOPBACK and port == (server[1] or default):
             return
     problem = (
-        "Cannot answer under this name. Add the name in the Host header to allow_hosts "
-        "(midrun serve --allow-host), or set public_url (--public-url)."
+        "Cannot answer under this name: it is not a name of this server. Add the name in the "
+        "Host header to allow_hosts (midrun serve --allow-host), or set public_url "
+        "(--public-url)."
     )
     raise Problem("misdirected", 421, problem)
 
 
 def split_host(host: str, default: int = 80) -> tuple[str, int]:
-    """Return the name and the port of a `Host` header; the port is 0 if it is none."""
+    """Return the name and the port of a `Host` header; 0 for an invalid port."""
     name, colon, port = host.rpartition(":")
-    if not colon or host.endswith("]"):
+    if not colon or host.endswith("]"):  # no port; the colon belongs to an IPv6 address
         return host, default
     if not port:
         return name, default
@@ -151,7 +158,7 @@ def split_host(host: str, default: int = 80) -> tuple[str, int]:
 
 
 def cross_origin(scope: Scope, headers: Headers, address: Address) -> str:
-    """Return the allowed origin of the page that sends this; empty for all other requests."""
+    """Return the allowed foreign origin of the sending page; "" for all other requests."""
     origins = [origin.lower() for origin in headers.getlist("origin")]
     if len(origins) != 1 or origins[0] in _own_origins(scope, headers, address):
         return ""
@@ -162,14 +169,17 @@ def check_page(scope: Scope, headers: Headers, address: Address) -> None:
     """Refuse a request that a page of another origin sends, unless that origin is allowed.
 
     Raises:
-        Problem: 403.
+        HttpProblem: 403.
     """
     if cross_origin(scope, headers, address):
         return
-    ours = _own_origins(scope, headers, address)
+    own = _own_origins(scope, headers, address)
     for origin in headers.getlist("origin"):
-        if origin.lower() not in ours:
+        if origin.lower() not in own:
             raise _foreign(origin)
+    # Browsers send no Origin with a GET of an image or a script, but Sec-Fetch-Site. Following
+    # a link to a page of this server is allowed: a navigation shows the page, and the page that
+    # holds the link cannot read it.
     navigates = headers.get("sec-fetch-mode") == "navigate" and scope["method"] in SAFE
     if headers.get("sec-fetch-site") in _ELSEWHERE and not navigates:
         raise _foreign("another origin")
@@ -182,31 +192,33 @@ def _own_origins(scope: Scope, headers: Headers, address: Address) -> frozenset[
 
 def _foreign(origin: str) -> Problem:
     problem = (
-        f"Cannot take a request of a page of {origin[:_SHOWN_MAX]}. To let its scripts call "
-        "with a bearer token, add its origin to allow_origins (midrun serve --allow-origin). "
-        "If it is the server's own address behind a proxy, set public_url (--public-url)."
+        f"Cannot accept a request from a page of {origin[:_SHOWN_MAX]}: its origin is not "
+        "allowed. To let its scripts call with a bearer token, add its origin to allow_origins "
+        "(midrun serve --allow-origin). If it is the server's own address behind a proxy, set "
+        "public_url (--public-url)."
     )
     return Problem("foreign_origin", 403, problem)
 
 
 def check_query(scope: Scope) -> None:
-    """Refuse a query with a character that no name has, and that not every store takes.
+    """Refuse a query with NUL: no name contains it, and Postgres does not accept it.
 
     Raises:
-        Problem: 400.
+        HttpProblem: 400.
     """
     if b"%00" in scope["query_string"]:
-        raise Problem("bad_query", 400, "nothing here has the character NUL in its name")
+        problem = "Cannot read the query: it contains the character NUL (%00). Remove it."
+        raise Problem("bad_query", 400, problem)
 
 
 def check_body(scope: Scope, headers: Headers, limit: int) -> None:
-    """Refuse a change whose body is not JSON, or longer than we would read.
+    """Refuse a change whose body is not JSON, or is longer than `max_bytes`.
 
-    A request without a body and without a type counts as an empty object. A form cannot send
-    one: it always names its type.
+    A request without a body and without a type counts as an empty object. A form in a browser
+    cannot send one: it always names its type. This holds back cross-site forms.
 
     Raises:
-        Problem: 415 or 413.
+        HttpProblem: 415, not JSON; 413, too long.
     """
     if scope["method"] in SAFE:
         return
@@ -216,15 +228,18 @@ def check_body(scope: Scope, headers: Headers, limit: int) -> None:
     if media != "application/json" and (media or not is_empty):
         problem = f"Cannot read a body of type {media[:_SHOWN_MAX]!r}. Send application/json."
         raise Problem("not_json_body", 415, problem)
+    # Only the length that the client claims; `RequestContext.read_body` counts the real bytes.
+    # Python refuses to convert very long digit strings, so only 20 digits are read.
     if not (length.isdecimal() and length.isascii()) or int(length[:20]) > limit:
-        raise Problem("too_large", 413, f"a body has at most {limit} bytes")
+        problem = f"Cannot read the body: it may have at most {limit} bytes. Send less."
+        raise Problem("too_large", 413, problem)
 
 
 def preflight_headers(headers: Headers, methods: Collection[str]) -> dict[str, str]:
-    """Return the answer to the preflight of an allowed origin.
+    """Return the CORS headers that answer the preflight of an allowed origin.
 
-    Every header that it asks for is allowed. Protocol clients send headers of their own, and a
-    header alone is no right: what counts is the bearer token.
+    Every header that it asks for is allowed: protocol clients send headers of their own, and
+    none of them gives any right. Only the bearer token does.
     """
     asked = headers.get("access-control-request-headers", "")
     return {
@@ -235,9 +250,9 @@ def preflight_headers(headers: Headers, methods: Collection[str]) -> dict[str, s
 
 
 def guarded(send: Send, address: Address, origin: str) -> Send:
-    """Return `send` with our headers on every response.
+    """Return `send` with the security headers added to every response.
 
-    `origin` is the allowed origin whose page may read the response; empty for none.
+    `origin` is the foreign origin whose page may read the response; "" for none.
     """
 
     async def with_headers(message: Message) -> None:
@@ -245,9 +260,10 @@ def guarded(send: Send, address: Address, origin: str) -> Send:
             headers = MutableHeaders(scope=message)
             for name, value in _ON_EVERY_RESPONSE.items():
                 headers[name] = value
-            headers.setdefault("cache-control", "no-store")  # our own files may be kept
+            headers.setdefault("cache-control", "no-store")  # static files set their own
             if address.allow_origins:
-                headers.add_vary_header("Origin")  # or a cache shows one origin's to another
+                # A cache must not give the response for one origin to another.
+                headers.add_vary_header("Origin")
             if origin:
                 headers["access-control-allow-origin"] = origin
                 headers["access-control-expose-headers"] = EXPOSED_HEADERS

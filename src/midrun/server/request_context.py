@@ -1,4 +1,10 @@
-"""A visit: one request, with who makes it and what all requests of a server share."""
+"""The context of one request, and the state that all requests of a server share.
+
+`ServerState` is made once per app. `App` makes one `RequestContext` per request, after the
+credential and the path are known; it is the only argument of every handler. Through it a
+handler reads the body, finds the run if the caller may see it, and builds the arguments of a
+control: actor, reason, request id (`Idempotency-Key`) and revision (`If-Match`).
+"""
 
 import re
 import signal
@@ -41,18 +47,18 @@ from midrun.server.run_views import Lines, Views
 from midrun.server.schemas import encoded, whole
 from midrun.server.sessions import Session, Sessions
 
-# Who attends to a run right now by a protocol in which leaving means something.
+# Open AG-UI streams. A client of that protocol stops a run by closing its stream.
 
 
 class Attending:
-    """Counts the streams of each run."""
+    """Counts the open AG-UI streams of each run; a dropped stream may pause the run."""
 
     def __init__(self) -> None:
         self._count: Counter[RunId] = Counter()
 
     @contextmanager
     def of(self, run: RunId) -> Iterator[None]:
-        """Attend for as long as the context is open."""
+        """Count one stream of `run` while the block runs."""
         self._count[run] += 1
         try:
             yield
@@ -62,65 +68,69 @@ class Attending:
                 del self._count[run]
 
     def anybody(self, run: RunId) -> bool:
-        """Tell whether somebody attends."""
+        """Return whether `run` has an open AG-UI stream."""
         return run in self._count
 
 
-# Hearing: since when nothing was heard of a driver, as far as this server can say.
+# The time since which a worker has sent no heartbeat, as far as this server can know.
 
 HOLDERS_MAX: Final = 4096
-"""Of how many holders it is remembered."""
+"""The number of lease holders whose last sign of life is remembered."""
 
 
 class Hearing:
-    """Remembers when each holder was last known to be alive.
+    """Remembers when each lease holder (a worker process) was last seen alive.
 
-    The store only says who is. Somebody of whom this server has never heard is silent from the
-    moment at which it is first asked: longer, in truth, but never less.
+    The store lists only the holders that are alive now. A holder that this server has never
+    seen alive counts as silent from the first query on. The true silence is longer, so the
+    reported time is a lower bound.
     """
 
     def __init__(self) -> None:
         self._heard: LruDict[str, Micros] = LruDict(max_items=HOLDERS_MAX)
 
     def silent_since(self, holder: str, alive: Collection[str], now: Micros) -> Micros:
-        """Return since when nothing is heard of `holder`; it is `now` if it is alive."""
-        for one in (*alive, holder):
-            if one in alive or one not in self._heard:
-                self._heard.put(one, now)
+        """Return since when `holder` has been silent; `now` if it is alive."""
+        for each in (*alive, holder):
+            if each in alive or each not in self._heard:
+                self._heard.put(each, now)
         return self._heard.get(holder) or now
 
 
-# Stopping: whether the web server that called us has been told to stop.
+# Detect that the web server is about to stop.
 #
-# ASGI says so only when every connection has ended, and a stream does not end by itself: each
-# would wait for the other, and Ctrl-C would do nothing for as long as somebody has the page
-# open. The server of `midrun serve` closes our streams first. Uvicorn with an application that
-# we are mounted in knows nothing of us, but it has taken the signals of the process, and we can
-# look.
+# An ASGI server announces its shutdown to an app only after every connection has ended, and a
+# stream does not end by itself. Each would wait for the other: Ctrl-C would have no effect
+# while a browser has the page open. The server of `midrun serve` ends the streams first. Where
+# the app is mounted in another application under uvicorn, uvicorn does not know of the streams.
+# But its handler is installed for SIGTERM, and is a bound method of the `uvicorn.Server`, so
+# the server object and its flag `should_exit` can be found there.
 
 
 def is_stopping(scope: Scope) -> bool:
-    """Tell whether the server that this request came in by is about to stop.
+    """Return whether the uvicorn server of this request is about to stop.
 
-    Another server that stops in the same process is none of our business.
+    Another uvicorn server of the same process may have installed the handler. It counts only if
+    one of its connections has the local address that this request came in by.
     """
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     if not isinstance(server, uvicorn.Server) or not server.should_exit:
         return False
-    ours, connections = scope.get("server"), server.server_state.connections
-    return any(getattr(each, "server", None) == ours for each in connections)
+    address, connections = scope.get("server"), server.server_state.connections
+    return any(getattr(each, "server", None) == address for each in connections)
 
 
-# Bridges: settings for protocols that have fewer words than we do.
+# Settings for protocols that have no notion of a pause.
 
 
 class Bridges(Struct, frozen=True, kw_only=True):
-    """How midrun shows itself to clients that know nothing of pausing.
+    """Settings for clients whose protocol (AG-UI, CopilotKit) has no pause.
 
-    `on_disconnect` is what happens to a run whose AG-UI stream was dropped and that nobody else
-    watches for `grace_s` seconds: such a client has no other way to say stop, and a closed tab
-    looks the same. `pause_as` is what a pause is to AG-UI: an interrupt, or an end; `auto` asks
-    the client's version. `stop` is what CopilotKit's one button does.
+    `on_disconnect` is applied to a run whose AG-UI stream was dropped, if no other client
+    watches the run within `grace_s` seconds. Such a client has no other way to stop a run, and
+    a closed tab looks the same. `pause_as` is how a pause is sent to AG-UI: as an interrupt, or
+    as a successful end; `auto` chooses by the client's protocol version. `stop` is the control
+    that CopilotKit's stop button sends.
     """
 
     on_disconnect: Literal["pause", "cancel", "continue"] = "pause"
@@ -131,24 +141,29 @@ class Bridges(Struct, frozen=True, kw_only=True):
 
 DAY_MICROS: Final = 86_400 * SECOND
 
+QUERY_SHOWN_MAX_CHARS: Final = 40
+"""Characters of a refused query parameter that the refusal repeats."""
+
 B = TypeVar("B", bound=Struct)
 
 LOOK_S: Final = 1.0
-"""How often it is looked whether a server that says nothing is about to stop."""
+"""Seconds between two polls of `is_stopping`."""
 
 DIGITS_MAX: Final = 16
-"""Of a seq, in a header or a query."""
+"""The maximum number of digits of a seq in a header or a query."""
 
 KEY: Final = r'"?([!#-~]{1,200})"?'
-"""An `Idempotency-Key`, with quotes, as its draft has it, or without."""
+"""An `Idempotency-Key`, with the quotes that the IETF draft demands, or without."""
 
 
 HEAVY_READS_AT_ONCE: Final = 2
-"""Of all callers together. They compute in threads, which take turns with the event loop."""
+"""Reads of whole journals at once, of all callers together.
+
+They compute in threads, which compete with the event loop for the interpreter lock."""
 
 
 class Lobby:
-    """What all requests of one server share."""
+    """The state that all requests of one server share: caches, counters, sessions."""
 
     def __init__(
         self, mid: Midrun, auth: Auth, limits: Limits, bridges: Bridges, key: bytes | None
@@ -168,76 +183,86 @@ class Lobby:
         self.hearing = Hearing()
         self.channels = Channels(mid, self.events)
         self.heavy_reads = anyio.CapacityLimiter(HEAVY_READS_AT_ONCE)
+        # One lock per run to which a message is being sent. Weak: a lock disappears with the
+        # last request that uses it.
         self.turns: WeakValueDictionary[RunId, anyio.Lock] = WeakValueDictionary()
-        self.closing = anyio.Event()
+        self.closing = anyio.Event()  # set: all streams and long polls end
         self.unsigned_checkpoints = False  # whether `POST /v1/resume` takes them
-        self.is_draining = False
-        self.is_told = False  # whether whoever serves us says when that ends
+        self.is_draining = False  # whether `/readyz` answers 503
+        self.is_told = False  # whether the web server calls `App.close` before it stops
 
     @property
     def store(self) -> Store:
-        """The store of the runs.
+        """The store of the `Midrun`.
 
         Raises:
-            Problem: 503, the `Midrun` is not open.
+            HttpProblem: 503, the `Midrun` is not open.
         """
         try:
             return self.mid.store
         except Misconfigured:
-            problem = "open the Midrun in the lifespan of the application this is mounted in"
+            problem = (
+                "Cannot reach the store: the Midrun is not open. Open it in the lifespan of "
+                "the application that this server is mounted in."
+            )
             raise Problem("not_open", 503, problem) from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """Who makes a request, and by what right."""
+    """The actor that makes a request, with its credential."""
 
     actor: Actor
     token: str = field(repr=False, default="")
     session: Session | None = None
-    secret: str = field(repr=False, default="")  # of the session
+    secret: str = field(repr=False, default="")  # the session's, from the cookie
 
-    async def holds(self, lobby: Lobby) -> bool:
-        """Tell whether the credential is still good, for what goes on while time passes."""
-        if self.session is not None and lobby.sessions.find(self.secret) is None:
+    async def holds(self, server: Lobby) -> bool:
+        """Return whether the credential is still valid; streams check it again and again."""
+        if self.session is not None and server.sessions.find(self.secret) is None:
             return False
-        return not self.token or await lobby.auth(self.token) == self.actor
+        return not self.token or await server.auth(self.token) == self.actor
 
-    async def leaves(self, lobby: Lobby) -> None:
-        """Wait until the credential is good no longer: at once where somebody signs out."""
+    async def leaves(self, server: Lobby) -> None:
+        """Wait until the credential is no longer valid.
+
+        The end of a session is noticed at once. A token that `auth` no longer accepts, and a
+        session that expires, are noticed at the next check, every `Limits.ping` seconds.
+        """
         ended = anyio.Event() if self.session is None else self.session.ended
-        while not ended.is_set() and await self.holds(lobby):
-            with anyio.move_on_after(lobby.limits.ping):
+        while not ended.is_set() and await self.holds(server):
+            with anyio.move_on_after(server.limits.ping):
                 await ended.wait()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Visit:
-    """One request of a known caller."""
+    """One request of an authenticated caller; the argument of every handler."""
 
     lobby: Lobby
     request: Request
     caller: Caller
     path: Mapping[str, str]
-    room: int  # bytes that its body may have
+    room: int  # the maximum length of the body, in bytes
     audit: AuditRecord
 
     @property
     def actor(self) -> Actor:
-        """Who asks."""
+        """The actor that makes the request."""
         return self.caller.actor
 
     @property
     def own_runs_only(self) -> str:
-        """The name of a caller who may see their own runs only; empty for the other roles."""
+        """The owner to restrict lists to: the name of a user, "" for other roles."""
         return self.actor.name if self.actor.role == "user" else ""
 
     async def body(self, kind: type[B]) -> B:
-        """Return what the caller sent. Nothing at all is an empty object.
+        """Decode the body as a `kind`. An empty body counts as an empty object.
 
         Raises:
-            Problem: 408, 413, or 422 with what does not fit.
-            NotJson: it is not JSON as we take it.
+            HttpProblem: 408, the body did not arrive; 413, it is too long; 422, a field is
+                wrong.
+            NotJson: the body is not strict JSON.
         """
         limits = JsonLimits(depth=self.lobby.limits.depth, size=self.room)
         data = parse(await self.text() or b"{}", limits)
@@ -245,30 +270,37 @@ class Visit:
             return msgspec.convert(whole(data, kind), kind)
         except msgspec.ValidationError as error:
             known = known_fields(kind, str(error))
-            problem = f"{error}. Known fields: {', '.join(known)}."
+            problem = f"Cannot read the body: {error}. Known fields: {', '.join(known)}."
             raise Problem("invalid_body", 422, problem, fields={"known": known}) from None
 
     async def text(self) -> bytes:
-        """Read the body, for as long as anybody would need to send it.
+        """Read the whole body, within `Limits.patience` seconds.
 
         Raises:
-            Problem: 408, 413.
+            HttpProblem: 408, the body did not arrive in time; 413, it is too long.
         """
         text = bytearray()
         with anyio.move_on_after(self.lobby.limits.patience) as slow:
             async for chunk in self.request.stream():
                 text += chunk
+                # Counted while it arrives: a chunked body has no Content-Length to check.
                 if len(text) > self.room:
-                    raise Problem("too_large", 413, f"this body has at most {self.room} bytes")
+                    problem = f"Cannot read the body: it may have at most {self.room} bytes."
+                    raise Problem("too_large", 413, f"{problem} Send less.")
         if slow.cancelled_caught:
-            raise Problem("too_slow", 408, "the body did not come")
+            problem = (
+                "Cannot read the body: it did not arrive within "
+                f"{self.lobby.limits.patience:g} s. Send the request again."
+            )
+            raise Problem("too_slow", 408, problem)
         return bytes(text)
 
     async def run(self) -> Run:
-        """Return the run that the path names, if the caller may know of it.
+        """Return the run that the path names, if the caller may see it.
 
         Raises:
-            RunNotFound: there is none, or it is somebody else's: nobody is told which.
+            RunNotFound: the run does not exist, or belongs to another user. Both look the same,
+                so that a user cannot find out which run ids exist.
         """
         run = RunId(self.path["run"])
         if not await self.sees(run):
@@ -277,11 +309,12 @@ class Visit:
 
     @asynccontextmanager
     async def heavy_read(self) -> AsyncIterator[None]:
-        """Wait for a turn to read a whole journal; `HEAVY_READS_AT_ONCE` have one.
+        """Wait for one of the few slots for reads of whole journals, and hold it.
 
         Raises:
-            Problem: 429, the caller has too many under way or waiting.
+            HttpProblem: 429, the caller has too many such reads running or waiting.
         """
+        # Counted per caller before the wait, so that one caller cannot fill the queue.
         with self.lobby.allowance.heavy_read(self.actor.name):
             async with self.lobby.heavy_reads:
                 yield
@@ -289,26 +322,30 @@ class Visit:
     async def list_runs(self, query: Query) -> Page[RunRow]:
         """Return a page of runs.
 
-        A cursor is the id of a run. One that no list has shown to a user is refused like one
-        that does not exist, so that a user cannot find out which runs of others exist.
+        A cursor is the id of a run. The id of a run that no list can have shown to this user is
+        refused like an id that does not exist. Otherwise a user could find out which runs of
+        other users exist.
 
         Raises:
             CursorRefused: no list has given the cursor to this caller.
         """
+        # The store refuses an unknown cursor itself, so `_may_be_listed` finds the run.
         page = await self.lobby.store.runs(query)
         if query.cursor and not await self._may_be_listed(RunId(query.cursor)):
             raise CursorRefused(query.cursor)
         return page
 
     async def _may_be_listed(self, run: RunId) -> bool:
-        """Tell whether a list may have shown `run` to the caller, now or earlier."""
+        """Return whether a list may have shown `run` to the caller, now or earlier."""
         if await self.sees(run):
             return True
+        # The list of asks shows runs of other users that have asked this user. Asks that are
+        # decided count, too: the cursor may be from before the decision.
         asks = (await self.lobby.views.state(run)).asks
         return any(ask.audience == f"user:{self.actor.name}" for ask in asks)
 
     def asking(self, reason: str = "") -> Asking:
-        """Return who asks, under which request id, and what they had seen of the run."""
+        """Return the arguments that every control takes: actor, reason, id, revision."""
         return Asking(
             actor=self.actor,
             reason=reason,
@@ -317,35 +354,44 @@ class Visit:
         )
 
     def request_id(self) -> str | None:
-        """Return the request id that an `Idempotency-Key` means; each caller has their own.
+        """Return the request id of the `Idempotency-Key`; None without that header.
 
         Raises:
-            Problem: 400, it is not a key.
+            HttpProblem: 400, the header is not a valid key.
         """
         key = self.request.headers.get("idempotency-key")
         if key is None:
             return None
         found = re.fullmatch(KEY, key)
         if found is None:
-            raise Problem("bad_idempotency_key", 400, "1 to 200 printable characters")
+            problem = (
+                "Cannot use the Idempotency-Key: it must have 1 to 200 printable ASCII "
+                "characters without spaces."
+            )
+            raise Problem("bad_idempotency_key", 400, problem)
         return self.own(found[1])
 
     def own(self, key: str) -> str:
-        """Return the request id that a key of this caller means, and of nobody else."""
+        """Return a request id for `key` that no other caller can produce."""
+        # The name is quoted, so it contains no colon: "a:b" + "c" and "a" + "b:c" differ.
         return f"{quote(self.actor.name, safe='')}:{key}"
 
     async def sees(self, run: RunId) -> bool:
-        """Tell whether the caller may look at `run`."""
+        """Return whether the caller may see `run`."""
         return await self.lobby.views.sees(self.actor, run)
 
     @property
     def is_over(self) -> bool:
-        """Whether the server goes away, so that nothing may go on for long."""
-        lobby = self.lobby
-        return lobby.closing.is_set() or (not lobby.is_told and is_stopping(self.request.scope))
+        """Whether the server is about to stop, so that streams and waits must end."""
+        server = self.lobby
+        return server.closing.is_set() or (
+            not server.is_told and is_stopping(self.request.scope)
+        )
 
     async def over(self) -> None:
-        """Wait until the server goes away."""
+        """Wait until the server is about to stop."""
+        # Without a promise that `App.close` is called, the event may never be set: then the
+        # wait ends every STOP_POLL_S seconds, to look at the web server.
         while not self.is_over:
             with anyio.move_on_after(None if self.lobby.is_told else LOOK_S):
                 await self.lobby.closing.wait()
@@ -353,22 +399,23 @@ class Visit:
     async def check_quota(self, request_id: str | None) -> None:
         """Refuse a new run of a user whose quota is used up.
 
-        `request_id` is the one that the run is started with. A repeated request whose first
-        reply was lost is let through: its run exists already.
+        `request_id` is the id that the run is started with. A client whose first reply was lost
+        repeats the request; its run exists already, so the repetition is let through.
 
         Raises:
-            Problem: 429, which names the bound that is reached.
+            HttpProblem: 429, with the bound that is reached.
         """
         quota, owner = self.lobby.limits.quota, self.own_runs_only
         if not owner or quota == Quota():
             return
         since = Micros(self.lobby.mid.now() - DAY_MICROS)
-        sizes = quota.stored_bytes is not None
+        sizes = quota.stored_bytes is not None  # sizes cost a scan of the journals
         usage = await self.lobby.store.usage(owner, since=since, sizes=sizes)
         excess = quota.find_excess(usage)
         if not excess:
             return
         if request_id:
+            # The id of a run follows from its request id, so a repetition finds the row.
             with suppress(RunNotFound):
                 await self.lobby.store.row(run_for(request_id))
                 return
@@ -379,15 +426,17 @@ class Visit:
     async def words(
         self, run: RunId, asking: Asking, send: Callable[[Asking], Awaitable[Receipt]]
     ) -> Receipt:
-        """Let words to a run in, unless there are more than anybody could keep an eye on.
+        """Send a message or redirect unless too many wait for their boundary already.
 
-        However many come at once, to however many processes: `send` asks on the very revision
-        of the run that was counted, and whoever was overtaken counts again. Here they come one
-        after the other, or they would overtake each other. Whoever asks again for what was
-        taken, because the reply was lost, finds that it was.
+        The count must hold when the entry is appended, even if several processes count at the
+        same time. So `send` is called with the revision of the counted state: if another
+        control was appended meanwhile, it is refused as stale, and the loop counts again.
+        Within this process a lock per run makes the requests take turns, because otherwise
+        they would make each other stale. A repetition of a request that was taken is let
+        through: the core answers it from the journal.
 
         Raises:
-            Problem: 429.
+            HttpProblem: 429, `Limits.pending` texts are pending.
         """
         most = self.lobby.limits.pending
         async with self.lobby.turns.setdefault(run, anyio.Lock()):
@@ -396,10 +445,12 @@ class Visit:
                 known = asking.get("request_id") in state.heard
                 if len(state.pending) >= most and not known:
                     text = (
-                        f"{most} wait for their boundary already; withdraw one, or let it go on"
+                        f"Cannot send to run {run}: {most} messages wait for their boundary "
+                        "already. Withdraw one, or wait until the run takes one."
                     )
                     raise Problem("too_many_pending", 429, text, headers={"Retry-After": "5"})
                 if asking.get("seen") is not None:
+                    # The client named a revision itself (If-Match): a conflict is its answer.
                     return await send(asking)
                 counted = asking.copy()
                 counted["seen"] = state.control_rev
@@ -408,11 +459,12 @@ class Visit:
                 except ControlRefused as refused:
                     if refused.reason != "stale_revision":
                         raise
+                    # Another process was first. Count again on the state that it left.
 
     async def redirected(
         self, run: Run, text: str, asking: Asking, *, when: When = "next_step"
     ) -> Receipt:
-        """Redirect a run, as far as `words` lets it."""
+        """Redirect a run, within the limit on pending texts."""
 
         async def send(counted: Asking) -> Receipt:
             return await run.redirect(text, when=when, **counted)
@@ -420,48 +472,57 @@ class Visit:
         return await self.words(run.id, asking, send)
 
     def seen(self, *, required: bool = False) -> int | None:
-        """Return which revision of the run `If-Match` says that the caller looked at.
+        """Return the revision of the run in `If-Match`; None without it, or for `*`.
 
-        The core holds it against the journal in the very append, so that nobody acts on old
-        news. Of several the newest counts; one that is none of ours is as old as can be. A
-        proxy that compresses makes it a weak one: it names the same revision.
+        The core compares it with the journal in the same append, so a control that was decided
+        on an outdated view is refused. Of several tags the newest counts. A tag that is not a
+        revision counts as 0, which is older than every revision. A proxy that compresses turns
+        a tag into a weak one, which names the same revision.
 
         Raises:
-            Problem: 428, it is needed.
+            HttpProblem: 428, the header is missing and `required`.
         """
-        wanted = self.request.headers.get("if-match")
-        if wanted is None:
+        header = self.request.headers.get("if-match")
+        if header is None:
             if required:
-                raise Problem("precondition_required", 428, "send If-Match with the ETag")
+                problem = (
+                    "Cannot change the run: If-Match is missing. Send the ETag of the run that "
+                    "you saw."
+                )
+                raise Problem("precondition_required", 428, problem)
             return None
-        tags = (tag.strip().removeprefix("W/") for tag in wanted.split(","))
+        tags = (tag.strip().removeprefix("W/") for tag in header.split(","))
         revs = {tag.strip('"').partition(".")[0] for tag in tags}
         numbers = [int(rev) for rev in revs if is_number(rev)]
         return None if "*" in revs else max(numbers, default=0)
 
     def number(self, name: str, default: int, *, least: int, most: int) -> int:
-        """Return a number of the query.
+        """Return the query parameter `name` as an integer, or `default` without it.
 
         Raises:
-            Problem: 400, it is none, or out of bounds.
+            HttpProblem: 400, not a number, or out of bounds.
         """
         text = self.request.query_params.get(name, "")
         if not text:
             return default
         value = int(text) if is_number(text) else -1
         if not least <= value <= most:
-            raise Problem("bad_query", 400, f"{name} is a number from {least} to {most}")
+            shown = text[:QUERY_SHOWN_MAX_CHARS]
+            problem = f"{name} must be an integer from {least} to {most}, got {shown!r}"
+            raise Problem("bad_query", 400, problem)
         return value
 
 
 def known_fields(kind: type[Struct], problem: str) -> tuple[str, ...]:
     """Return the fields of the object that a validation error is about.
 
-    The error ends with its place, such as "at `$.caps.steps`".
+    The message of msgspec ends with a JSON path, such as "at `$.caps.steps`". The loop follows
+    it through the nested structs.
     """
-    _, _, place = problem.partition(" - at `$.")
-    for part in place.rstrip("`").split("."):
+    _, _, path = problem.partition(" - at `$.")
+    for part in path.rstrip("`").split("."):
         hint = get_type_hints(kind).get(part)
+        # The hint itself, or the members of a union such as `Caps | None`.
         kinds = [each for each in (hint, *get_args(hint)) if isinstance(each, type)]
         inner = [each for each in kinds if issubclass(each, Struct)]
         if not inner:
@@ -471,15 +532,17 @@ def known_fields(kind: type[Struct], problem: str) -> tuple[str, ...]:
 
 
 def is_number(text: str) -> bool:
-    """Tell whether `text` is a number that a seq may be; longer ones are not even read."""
+    """Return whether `text` is a decimal number short enough to be a seq."""
     return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
 
 
 def etag(run: RunView) -> str:
-    """Return what names this view; up to the dot, what was asked of the run.
+    """Return the ETag of a view: `control_rev`, a dot, then the seq.
 
-    A driver that falls silent tells nobody, and yet the run is shown otherwise.
+    `If-Match` compares only the part before the dot, so steps of the agent do not make a
+    control stale. `If-None-Match` compares the whole tag.
     """
+    # A worker that dies appends no entry, and yet the view changes: the run is shown as lost.
     silent = ".lost" if run.sign.look == "lost" else ""
     return f'"{run.control_rev}.{run.seq}{silent}"'
 
@@ -487,13 +550,13 @@ def etag(run: RunView) -> str:
 def answer(
     value: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return `value` as a response."""
+    """Return `value` as a JSON response."""
     return Response(encoded(value), status, headers=headers, media_type="application/json")
 
 
-async def told(visit: Visit, run: Run, receipt: Receipt) -> Response:
-    """Return what a control got: 202 if it was taken, 200 if it was so already."""
-    shown = await visit.lobby.views.shown(run.id)
+async def told(context: Visit, run: Run, receipt: Receipt) -> Response:
+    """Return the receipt of a control and the run: 202 accepted, 200 already so."""
+    shown = await context.lobby.views.shown(run.id)
     replayed = receipt.already == "duplicate_request"
     headers = {"ETag": etag(shown)}
     if replayed:

@@ -1,4 +1,8 @@
-"""The address space: every route, who may take it, what is sent and what is shown."""
+"""The table of all endpoints: path, handler, role, body and response type.
+
+`App` matches requests against it, `openapi.py` describes it, and the tests walk it. A new
+endpoint is one row here and one handler.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -31,11 +35,12 @@ from midrun.text.report import Report
 Handler = Callable[[Visit], Awaitable[Response]]
 
 RANKS: Final[dict[Role, int]] = {"viewer": 0, "user": 1, "operator": 2}
-"""What a role may do, each more than the one before. `system` is no caller's."""
+"""The order of roles: each may do everything that the one before may. No caller has the role
+`system`."""
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """One method of one path. Its summary is the first line of the handler's docstring."""
+    """One method of one path. The handler's first docstring line is its OpenAPI summary."""
 
     method: str
     path: str
@@ -44,15 +49,15 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     takes: type[Body] | None = None
     shows: type[Struct] | None = None
     status: int = 200
-    media: tuple[str, ...] = ()  # other forms that `Accept` may ask for
-    matches: bool = False  # looks at If-Match
-    keyed: bool = True  # looks at Idempotency-Key
-    large: bool = False  # its body may be as long as a checkpoint
-    heavy: bool = False  # it reads a whole journal
-    audit: str = ""  # the action that it is in the audit log; empty for none
+    media: tuple[str, ...] = ()  # other media types that `Accept` may choose
+    matches: bool = False  # uses If-Match
+    keyed: bool = True  # uses Idempotency-Key
+    large: bool = False  # the body may be as long as a checkpoint
+    heavy: bool = False  # reads a whole journal
+    audit: str = ""  # the action in the audit log; "" if it is not audited
 
     def route(self) -> Route:
-        """Return it as Starlette matches it."""
+        """Return the Starlette route that matches this endpoint."""
         return Route(self.path, self.handler, methods=[self.method])
 
 
@@ -77,14 +82,14 @@ def _get(
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """What a control got, and the run as it is now."""
+    """The command that a control became, and the run as it is now."""
 
     command: "Noted"
     run: ShownRun
 
 
 class Noted(Struct, frozen=True, kw_only=True):
-    """The command's id, and its receipt."""
+    """The id of a command and its receipt."""
 
     id: str
     receipt: Receipt
@@ -111,13 +116,15 @@ def _control(
 
 
 def _bridge(path: str, handler: Handler) -> Endpoint:
-    """Return an endpoint of a protocol that is described elsewhere."""
+    """Return an endpoint of another protocol, which the OpenAPI document leaves out."""
     return Endpoint(method="POST", path=path, handler=handler, role="user", keyed=False)
 
 
 _RUN: Final = "/v1/runs/{run}"
 
+# The order matters only where two paths match the same request: the first row wins.
 ENDPOINTS: Final = (
+    # ── runs ──
     Endpoint(
         method="POST",
         path="/v1/runs",
@@ -139,6 +146,7 @@ ENDPOINTS: Final = (
         status=202,
         matches=True,
     ),
+    # ── controls; pause and cancel ignore If-Match, because a stop is never stale ──
     _control("pause", controls.pause, schemas.PauseBody, matches=False),
     _control("resume", controls.resume, schemas.ResumeBody),
     _control("redirect", controls.redirect, schemas.RedirectBody),
@@ -152,6 +160,7 @@ ENDPOINTS: Final = (
     _control("use_tool", controls.use_tool, schemas.UseToolBody),
     _control("hand_back", controls.hand_back, schemas.HandBackBody),
     _control("frames/{frame}/resume", controls.resume_frame, schemas.Empty),
+    # ── parts of a run ──
     _get(f"{_RUN}/seen", run_page.seen, run_page.SeenRun),
     _get(f"{_RUN}/turns", run_page.looked, run_page.Turns),
     _get(f"{_RUN}/commands", runs.asked, runs.Commands, heavy=True),
@@ -177,8 +186,10 @@ ENDPOINTS: Final = (
     ),
     _get(f"{_RUN}/effects", runs.effects, runs.Effects),
     _get(f"{_RUN}/report", runs.report, Report, "text/markdown"),
+    # ── feeds; NDJSON takes its heavy-read slot in the handler, a stream takes none ──
     _get(f"{_RUN}/events", feed_routes.events, feed_routes.EventPage, SSE, feed_routes.NDJSON),
     _get("/v1/events", feed_routes.changes, None, SSE),
+    # ── forks, checkpoints, journals ──
     _get(f"{_RUN}/boundaries", checkpoints.boundaries, checkpoints.Boundaries, heavy=True),
     Endpoint(
         method="POST",
@@ -218,6 +229,7 @@ ENDPOINTS: Final = (
         heavy=True,
         audit="export",
     ),
+    # ── asks; /v1/approvals is the same, but lists approvals only ──
     _get("/v1/asks", asks.waiting, asks.AskPage),
     _get("/v1/approvals", asks.approvals, asks.AskPage),
     *(
@@ -233,6 +245,7 @@ ENDPOINTS: Final = (
         )
         for name in ("asks", "approvals")
     ),
+    # ── operators, agents, sessions ──
     Endpoint(
         method="POST",
         path="/v1/halt",
@@ -274,6 +287,7 @@ ENDPOINTS: Final = (
         keyed=False,
         audit="sign_out",
     ),
+    # ── other protocols ──
     _bridge("/agui/{agent}", agui.run_agent),
     _get("/copilotkit/info", agui.info, None),
     _bridge("/copilotkit/agent/{agent}/run", agui.run_agent),

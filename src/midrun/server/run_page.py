@@ -1,7 +1,8 @@
-"""Seeing: a run as its page shows it, to one person, at this moment.
+"""A run as its page shows it to one viewer, at this moment.
 
-What the journal says is the same for everybody. Who may press what, whether anybody hears from
-the run's driver, and what time it is, are not in the journal.
+The view of the journal is the same for all viewers. The handler adds the viewer's overlay,
+which is not in the journal: the buttons that this actor may press, whether the worker is
+silent, the halt that covers the run, and the current time.
 """
 
 from typing import Final
@@ -26,35 +27,34 @@ from midrun.server.run_views import seen_as
 from midrun.text.buttons import Offer, unheard
 
 TURNS: Final = 40
-"""How many turns are shown at first; earlier ones are a page away."""
+"""The number of turns on the first page; the client pages back for earlier ones."""
 
 EFFECTS: Final = 100
-"""How many effects are shown; the report has all."""
+"""The number of effects in the view; the report has all."""
 
 _SOON: Final = 64
-"""Among this many entries after somebody asked for it, a phase has come about."""
+"""The number of entries to search, after a request, for the entry that completed it."""
 
-_NOT_YOURS: Final = "You may look at this run; controlling it is for its owner and operators."
+_NOT_YOURS: Final = "You may only view this run. Its owner and operators control it."
 _FOR_OPERATORS: Final = "Only an operator may do this."
 
 
 class SeenAsk(AskView, kw_only=True):
-    """An ask; `ref` names it over all runs, `may_decide` is for whoever looks."""
+    """An ask. `ref` is unique over all runs; `may_decide` is for the viewer."""
 
     ref: str
     may_decide: bool
 
 
 class SeenRun(RunView, kw_only=True):
-    """A run as whoever looks sees it at `now`. `asks` and `controls` are theirs.
+    """A run as the viewer sees it at `now`, with the viewer's `asks` and `controls`.
 
-    Of the `effects` it has the newest.
-
-    `elapsed` is as of `now`, and goes on while it is `working`. `lost` says that a driver has
-    the run and has not been heard of in time, and `silent_since`, since when at least;
-    `workers`, how many drivers there are. `halt` is the latch that the run is under, if any:
-    also before its driver has met it, and when nobody drives it. With `plan_held` the plan, and
-    so `place`, is that of a held thought: the side question that is at hand made none.
+    `effects` has only the newest. `elapsed` is as of `now` and grows while the run is
+    `working`. `lost` is true if a worker holds the lease and its heartbeat is overdue;
+    `silent_since` is a lower bound of that time. `workers` is the number of live workers.
+    `halt` is the halt that covers the run, if any, also before the worker has noticed it and
+    when no worker drives the run. With `plan_held`, the plan and `place` belong to a held
+    thought: the current side question has no plan of its own.
     """
 
     asks: tuple[SeenAsk, ...] = ()
@@ -72,27 +72,32 @@ class SeenRun(RunView, kw_only=True):
 
 
 class Turns(Value, kw_only=True):
-    """Some turns, the oldest first, of `total`."""
+    """A page of turns, oldest first; `total` counts all turns of the run."""
 
     items: tuple[TurnView, ...]
     total: int
 
 
-async def seen(visit: Visit) -> Response:
-    """Show a run to the caller, as of now: with their buttons, and whether it is driven."""
-    run, store = await visit.run(), visit.lobby.store
-    state = await visit.lobby.views.state(run.id)
-    row, holders, now = await store.row(run.id), await store.holders(), visit.lobby.mid.now()
-    silent = visit.lobby.mid.silent_calls(run.id)
+async def seen(context: Visit) -> Response:
+    """Show a run as of now, with the caller's buttons and whether it is driven."""
+    run, store = await context.run(), context.lobby.store
+    state = await context.lobby.views.state(run.id)
+    row, holders, now = await store.row(run.id), await store.holders(), context.lobby.mid.now()
+    silent = context.lobby.mid.silent_calls(run.id)
     view = view_of(state, started_at=row.started_at, recent=EFFECTS, silent=silent)
+    # The journal says that a worker holds the lease, the store whether that worker is alive.
+    # `lost` is the difference, in phases in which a worker has something to do.
     driven = row.holder in holders
     lost = state.leased and not driven and state.phase in DRIVABLE
     working = state.leased and driven
-    began, halt = await _began(visit, state), await _halt(visit, state)
-    asks = tuple(_seen(visit.actor, state, ask) for ask in view.asks)
+    began, halt = await _began(context, state), await _halt(context, state)
+    asks = tuple(_seen(context.actor, state, ask) for ask in view.asks)
+    # The overlay replaces these fields of the view; all others are the same for every viewer.
     fields = structs.asdict(view) | {
         "asks": asks,
-        "controls": _permitted(visit.actor, unheard(view.controls) if lost else view.controls),
+        "controls": _permitted(
+            context.actor, unheard(view.controls) if lost else view.controls
+        ),
         "sign": seen_as(
             view.sign,
             theirs=any(ask.may_decide for ask in asks),
@@ -102,42 +107,43 @@ async def seen(visit: Visit) -> Response:
         ),
         "elapsed": view.elapsed + max(now - state.at, 0) / 1e6 * working,
     }
-    made = SeenRun(
+    page = SeenRun(
         **fields,
-        you=visit.actor.name,
-        role=visit.actor.role,
+        you=context.actor.name,
+        role=context.actor.role,
         now=now,
         since_at=view.started_at if began is None else began.at,
         since_reason=_reason(began),
         working=working,
         lost=lost,
-        silent_since=visit.lobby.hearing.silent_since(row.holder, holders, now),
+        silent_since=context.lobby.hearing.silent_since(row.holder, holders, now),
         workers=len(holders),
         plan_held=own_plan(state) != state.plan,
         halt=halt,
     )
-    return answer(made, headers={"ETag": etag(made)})
+    return answer(page, headers={"ETag": etag(page)})
 
 
-async def _halt(visit: Visit, state: State) -> Halt | None:
-    """Return the oldest latch that the run is under, unless it is over."""
+async def _halt(context: Visit, state: State) -> Halt | None:
+    """Return the oldest halt that covers the run; None if the run has ended."""
     if state.ended:
         return None
-    spec, halts = state.started, await visit.lobby.store.halts()
+    spec, halts = state.started, await context.lobby.store.halts()
     return next((h for h in halts if h.covers(state.run, spec.agent, spec.labels)), None)
 
 
-async def _began(visit: Visit, state: State) -> Record | None:
-    """Return the entry by which the run came into its phase; None if it began there.
+async def _began(context: Visit, state: State) -> Record | None:
+    """Return the entry by which the run entered its phase; None if it began there.
 
-    A pause is asked for, and then comes about: what counts is when it did.
+    `state.phase_since` is the seq of the request. A pause or a cancel is requested first and
+    completed by a later entry (`RunPaused`, `RunCancelled`); then that entry counts.
     """
     if not state.since:
         return None
-    found = await visit.lobby.store.read(state.run, after=Seq(state.since - 1), limit=_SOON)
+    found = await context.lobby.store.read(state.run, after=Seq(state.since - 1), limit=_SOON)
     if state.phase in {Phase.PAUSED, Phase.CANCELLED}:
-        made = [r for r in found if isinstance(r.entry, RunPaused | RunCancelled)]
-        return made[-1] if made else found[0]
+        completed = [r for r in found if isinstance(r.entry, RunPaused | RunCancelled)]
+        return completed[-1] if completed else found[0]
     return found[0]
 
 
@@ -147,7 +153,7 @@ def _reason(began: Record | None) -> str:
 
 
 def _permitted(actor: Actor, offers: dict[str, Offer]) -> dict[str, Offer]:
-    """Return the offers as this actor has them: a button that would be refused is not live."""
+    """Disable the buttons that the server would refuse to this actor."""
     return {name: _of(actor, offer) for name, offer in offers.items()}
 
 
@@ -156,6 +162,8 @@ def _of(actor: Actor, offer: Offer) -> Offer:
         return offer
     if actor.role == "viewer":
         return replace(offer, enabled=False, consequence=_NOT_YOURS)
+    # The same rules as in `routes.py` and `controls.resume`: only operators raise caps and
+    # retry an undo.
     if offer.caps or offer.command == "retry_undo":
         return replace(offer, enabled=False, consequence=_FOR_OPERATORS)
     return offer
@@ -171,11 +179,11 @@ def _seen(actor: Actor, state: State, view: AskView) -> SeenAsk:
     )
 
 
-async def looked(visit: Visit) -> Response:
-    """List what the agent said and did: turns after the first `after`, else the newest."""
-    run = await visit.run()
-    state = await visit.lobby.views.state(run.id)
+async def looked(context: Visit) -> Response:
+    """List the turns of a run: those after the first `after`, by default the newest."""
+    run = await context.run()
+    state = await context.lobby.views.state(run.id)
     total = count(state)
-    limit = visit.number("limit", TURNS, least=1, most=200)
-    after = visit.number("after", max(total - limit, 0), least=0, most=2**53 - 1)
+    limit = context.number("limit", TURNS, least=1, most=200)
+    after = context.number("after", max(total - limit, 0), least=0, most=2**53 - 1)
     return answer(Turns(items=turns(state, after, limit), total=total))

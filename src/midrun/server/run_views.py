@@ -1,4 +1,13 @@
-"""Views: runs as callers see them, and who may see which."""
+"""Views of runs: cached states, the view of one run, the lines of a list.
+
+`RunViews` folds journals into states and keeps the most recent ones: a state that was read
+before is folded on from its last seq. From a state follow the view of one run (`ShownRun`) and
+the part of a list line that the row in the store does not have (`Work`).
+
+Two facts are in no journal and are applied last, for one viewer at one moment: whether the
+worker that holds the lease is alive, and who the viewer is. `status_for_viewer` and
+`_work_for_viewer` do that.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
@@ -26,16 +35,16 @@ from midrun.text.status import Sign, halting, sign, unheard_of
 
 STATES_MAX: Final = 128
 STATES_MAX_BYTES: Final = 64 * 1024 * 1024
-"""The bound on the journals of all cached states; a state takes about as much memory."""
+"""The bound on the journals of all cached states; a state needs about as much memory."""
 
 HEADS_MAX: Final = 8192
 
 UNREADABLE: Final = (JournalCorrupt, JournalTooNew)
-"""What a journal can be that was tampered with, or is of a newer midrun: one of many."""
+"""Errors of one unreadable journal: damaged, or of a newer Midrun. Other runs are fine."""
 
 
 class ShownRun(RunView, kw_only=True):
-    """A run as the wire has it; `head_hash` is the chain's at `seq`."""
+    """A run as the API shows it. `head_hash` is the hash of the chain at `seq`."""
 
     head_hash: str
     started_by: str
@@ -47,7 +56,7 @@ class _Cached(NamedTuple):
 
 
 class Views:
-    """Looks at runs. States are cached, and read on from where they were."""
+    """Reads states and views of runs. Cached states are folded on from their last seq."""
 
     def __init__(self, mid: Midrun) -> None:
         self._mid = mid
@@ -57,7 +66,7 @@ class Views:
         self._heads: LruDict[RunId, Head] = LruDict(max_items=HEADS_MAX)
 
     async def state(self, run: RunId) -> State:
-        """Return what the journal of `run` means now.
+        """Return the current state of `run`.
 
         Raises:
             RunNotFound: no such run.
@@ -71,20 +80,23 @@ class Views:
             records = await self._mid.store.read(run, after=state.seq)
             state = fold(run, records, state)
             size = cached.size + count_bytes(*(record.entry for record in records))
+        # Other requests may have stored a state during the awaits. A newer one must not be
+        # replaced by an older one.
         newest = self._states.get(run)
         if newest is not None and newest.state.seq > state.seq:
-            return newest.state  # another request read further meanwhile
+            return newest.state
         self._states.put(run, _Cached(state, size), weight=size)
         return state
 
     async def shown(self, run: RunId) -> ShownRun:
-        """Return the run as the wire has it."""
+        """Return the current view of a run."""
         return await self.shown_in(await self.state(run))
 
     async def shown_in(self, state: State) -> ShownRun:
-        """Return the run as the wire has it, as it was in `state`."""
+        """Return the view of a run as of `state`."""
         run, store = state.run, self._mid.store
         row = await store.row(run)
+        # The hash of the state's own last entry; the row may be ahead of the state.
         (_, head_hash), *_ = await store.lines(run, after=Seq(state.seq - 1), limit=1)
         silent = self._mid.silent_calls(run)
         view = view_of(state, started_at=row.started_at, silent=silent)
@@ -96,7 +108,9 @@ class Views:
         )
 
     async def head(self, run: RunId) -> Head:
-        """Return the head of `run` as it was some time ago: its agent and owner never change.
+        """Return a possibly outdated head of `run`; use only its agent and owner.
+
+        Those two never change, so the head is cached without any invalidation.
 
         Raises:
             RunNotFound: no such run.
@@ -108,7 +122,7 @@ class Views:
         return found
 
     async def sees(self, actor: Actor, run: RunId) -> bool:
-        """Tell whether `actor` may look at `run`: a user at their own runs, others at all.
+        """Return whether `actor` may see `run`: a user sees their own, other roles see all.
 
         A child run belongs to the owner of its parent.
         """
@@ -116,53 +130,54 @@ class Views:
 
 
 def count_bytes(*values: object) -> int:
-    """Return the length of `values` as JSON, which is about their size in memory."""
+    """Return the length of `values` as JSON: an estimate of their size in memory."""
     return sum(len(msgspec.json.encode(value)) for value in values)
 
 
-# Whose turn it is: where a run stands, in words that are true for whoever looks, just now.
+# The status line for one viewer: waiting for you or for others, worker lost, halted.
 
 
 def seen_as(sign: Sign, *, theirs: bool, lost: bool, workers: int, halt: Halt | None) -> Sign:
-    """Return the sign as it is at this moment, for whoever looks.
+    """Adjust a run's status line for one viewer at this moment.
 
-    `theirs`: what it waits for is theirs to decide. `lost`: nobody hears from its driver.
-    `workers` is how many there are to take it, `halt` the latch that it is under.
+    `may_decide_ask`: the viewer may decide the open ask. `is_worker_lost`: the worker with the
+    lease is silent. `worker_count`: live workers. `halt`: the halt that covers the run, if any.
     """
+    # A lost worker comes first: the other cases assume a worker that acts on them.
     if lost:
         return unheard_of(sign)
     if halt is not None and sign.look in {"running", "pausing", "cancelling"}:
         return halting(sign, halt.by)
     if halt is not None and sign.look == "queued":
-        return replace(sign, note="nothing of it starts until the halt is lifted")
+        return replace(sign, note="no call starts until the halt is lifted")
     if sign.look == "queued" and not workers:
-        return replace(sign, note="no worker is there to take it")
+        return replace(sign, note="no worker is available")
     return _to_whom(sign, theirs=theirs)
 
 
 def _to_whom(sign: Sign, *, theirs: bool) -> Sign:
     if sign.look != "waiting" or not sign.word.endswith("a person"):
         return sign
-    word = "Waiting for you" if theirs else "Waiting for somebody else"
+    word = "Waiting for you" if theirs else "Waiting for another person"
     return replace(sign, word=word, said=f"{word}: {sign.note}")
 
 
-# Lines: runs as lists show them.
+# Lines of a list of runs.
 #
-# Most of a line is the run's head, which the store keeps beside the journal. How long a run has
-# worked, what it cost and what may be asked of it only the journal says; a run that has not
-# grown since is not read again for it.
+# Most of a line is the run's head, which the store keeps beside the journal. The time at work,
+# the cost and the button follow only from the journal. They are cached by seq, so that a list
+# does not read a run again that has not changed.
 
 WORKS_MAX: Final = 8192
 WORKS_MAX_BYTES: Final = 16 * 1024 * 1024
-"""Of the asks of the cached runs: they hold arguments, which may be long."""
+"""The bound on the asks of the cached runs: they hold arguments, which may be long."""
 
 
 class Work(Value, kw_only=True):
-    """What lists say of a run, beyond its head, at the moment they are asked.
+    """The part of a list line that is not in the run's head.
 
-    `elapsed` goes on while it is `working`. With `plan_held` the place is that of a held
-    thought: the run is at no step of it, but at a side question.
+    `elapsed` grows while the run is `working`. With `plan_held`, `place` belongs to a held
+    thought: the run works on a side question, not on a step of that plan.
     """
 
     elapsed: float = 0.0  # seconds at work
@@ -170,13 +185,13 @@ class Work(Value, kw_only=True):
     cost_usd: float = 0.0
     place: str = ""  # "step 4 of 7", or "step 4"
     plan_held: bool = False
-    yours: bool = False  # what makes it need a person is for whoever looks to settle
+    yours: bool = False  # whether the run needs a person and the viewer may act on it
     sign: Sign
     quick: Offer  # the one button of a list: pause, keep running or resume
 
 
 class RunLine(Value, kw_only=True):
-    """A run as lists show it."""
+    """A run in a list."""
 
     run_id: RunId
     phase: Phase
@@ -200,7 +215,7 @@ class RunLine(Value, kw_only=True):
 
 
 class _Known(NamedTuple):
-    """What was read of a run up to `seq`: the same for everybody; and what waits for whom."""
+    """The facts of a run up to `seq` that hold for all viewers, and its open asks."""
 
     seq: Seq
     work: Work
@@ -208,7 +223,7 @@ class _Known(NamedTuple):
 
 
 class Lines:
-    """Makes lines of rows."""
+    """Builds list lines from rows of the store."""
 
     def __init__(self, mid: Midrun, views: Views) -> None:
         self._mid = mid
@@ -218,14 +233,15 @@ class Lines:
         )
 
     async def of(self, rows: Sequence[RunRow], actor: Actor) -> tuple[RunLine, ...]:
-        """Return the lines of `rows`, in their order, as they are for `actor`."""
+        """Return the lines of `rows`, in their order, as `actor` sees them."""
+        # Live workers and halts are read once for the whole list.
         store, now = self._mid.store, self._mid.now()
         holders, halts = await store.holders(), await store.halts()
-        made: list[RunLine] = []
+        lines: list[RunLine] = []
         for row in rows:
             known = await self._read(row)
-            made.append(_line(row, _at_this_moment(row, known, actor, holders, halts, now)))
-        return tuple(made)
+            lines.append(_line(row, _at_this_moment(row, known, actor, holders, halts, now)))
+        return tuple(lines)
 
     async def _read(self, row: RunRow) -> _Known:
         known = self._known.get(row.run)
@@ -241,10 +257,10 @@ class Lines:
 
 
 def _unread(error: str) -> Work:
-    """Return what is said of a run that cannot be read: it must not hide the others."""
+    """Return the work of an unreadable run; the list must still show the other runs."""
     note = line(error)
-    nothing = Offer(enabled=False, command="", label="Pause", consequence=note)
-    return Work(sign=Sign(look="lost", word="Cannot be read", note=note), quick=nothing)
+    disabled = Offer(enabled=False, command="", label="Pause", consequence=note)
+    return Work(sign=Sign(look="lost", word="Cannot be read", note=note), quick=disabled)
 
 
 def _work(state: State) -> Work:
@@ -292,23 +308,27 @@ def _at_this_moment(
     halts: Sequence[Halt],
     now: Micros,
 ) -> Work:
-    """Return what is true now, for `actor`; a driver that is gone could tell nobody."""
+    """Return the work as it is now, for `actor`.
+
+    A worker that dies appends no entry. So the lease in the journal counts only while the
+    store lists its holder as alive.
+    """
     work, head = known.work, row.head
-    theirs = any(may_decide(actor, ask) for ask in known.asks)
+    is_decider = any(may_decide(actor, ask) for ask in known.asks)
     working = work.working and row.holder in holders
-    shown = seen_as(
+    status = seen_as(
         work.sign,
-        theirs=theirs,
+        theirs=is_decider,
         lost=work.working and not working and head.phase in DRIVABLE,
         workers=len(holders),
-        halt=next((one for one in halts if one.covers(row.run, head.agent, head.labels)), None),
+        halt=next((h for h in halts if h.covers(row.run, head.agent, head.labels)), None),
     )
-    yours = theirs if head.attention == "ask" else actor.role != "viewer"
-    since = max(now - row.changed_at, 0) / 1e6 * working
+    yours = is_decider if head.attention == "ask" else actor.role != "viewer"
+    since = max(now - row.changed_at, 0) / 1e6 * working  # seconds; 0 unless at work
     return replace(
         work,
         elapsed=work.elapsed + since,
         working=working,
-        sign=shown,
+        sign=status,
         yours=yours and bool(head.attention),
     )

@@ -1,4 +1,4 @@
-"""Runs over HTTP: starting, listing, looking, waiting."""
+"""Handlers for runs: start, list, show (with long poll), raise caps, and read parts."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -29,11 +29,11 @@ from midrun.server.schemas import ChangeBody, StartBody
 from midrun.text.report import Report
 
 SILENCE_S: Final = 2.0
-"""How often one who waits for a change looks whether the run's driver is still heard of."""
+"""Seconds between two checks, in a long poll, whether the run's worker is alive."""
 
 
 class RunPage(Value, kw_only=True):
-    """A page of runs; `counts` is over all, for those who may see all."""
+    """A page of runs. `counts` is runs per phase, for callers who may see all runs."""
 
     items: tuple[RunLine, ...]
     next_cursor: str
@@ -55,32 +55,33 @@ class Agents(Value, kw_only=True):
 
 
 class Commands(Value, kw_only=True):
-    """What was asked of a run."""
+    """The commands that a run has received."""
 
     items: tuple[Command, ...]
 
 
 class Frames(Value, kw_only=True):
-    """Thoughts that are held, the oldest first."""
+    """The held thoughts of a run, oldest first."""
 
     items: tuple[FrameView, ...]
 
 
 class Effects(Value, kw_only=True):
-    """Calls that changed the world, or may have."""
+    """The calls of a run that had, or may have had, an effect."""
 
     items: tuple[EffectView, ...]
 
 
-async def start(visit: Visit) -> Response:
-    """Start a run. Whoever repeats the request gets the first one."""
-    body = await visit.body(StartBody)
-    mid = visit.lobby.mid
+async def start(context: Visit) -> Response:
+    """Start a run; a repeated request returns the first run."""
+    body = await context.body(StartBody)
+    mid = context.lobby.mid
     if body.agent not in mid.agents:
-        known = f"the server does not have it; known there: {', '.join(mid.agents) or 'none'}"
-        raise said(Misconfigured(f"agent {body.agent}", known), "agent_not_found", 404)
-    stop, request_id = _stop(visit, body), visit.request_id()
-    await visit.check_quota(request_id)
+        known = ", ".join(mid.agents) or "none"
+        problem = f"Cannot find it on this server. Known agents: {known}"
+        raise said(Misconfigured(f"agent {body.agent}", problem), "agent_not_found", 404)
+    stop, request_id = _stop(context, body), context.request_id()
+    await context.check_quota(request_id)
     run = await mid.start(
         body.agent,
         body.input,
@@ -88,80 +89,88 @@ async def start(visit: Visit) -> Response:
         labels=body.labels,
         stop=stop,
         request_id=request_id,
-        actor=visit.actor,
-        trace=_trace(visit),
-        own_thread=bool(visit.own_runs_only),
+        actor=context.actor,
+        trace=_trace(context),
+        own_thread=bool(context.own_runs_only),
     )
-    return await created(visit, run)
+    return await created(context, run)
 
 
-def _trace(visit: Visit) -> str | None:
-    """Return the caller's trace; one that is none is nobody's reason to fail."""
+def _trace(context: Visit) -> str | None:
+    """Return the caller's `traceparent`; None if it is missing or malformed."""
     try:
-        return traceparent(visit.request.headers.get("traceparent", ""))
+        return traceparent(context.request.headers.get("traceparent", ""))
     except Misconfigured:
         return None
 
 
-async def created(visit: Visit, run: Run) -> Response:
-    """Return a run that was started, now or when the same was asked for first."""
-    shown = await visit.lobby.views.shown(run.id)
-    root = root_of(visit.request.scope)
+async def created(context: Visit, run: Run) -> Response:
+    """Return the response for a run that was started by this or an earlier request."""
+    shown = await context.lobby.views.shown(run.id)
+    root = root_of(context.request.scope)
     headers = {"Location": f"{root}/v1/runs/{run.id}", "ETag": etag(shown)}
     if run.repeated:
         headers["Idempotency-Replayed"] = "true"
     return answer(shown, 201, headers)
 
 
-def _stop(visit: Visit, body: StartBody) -> Stop | None:
-    """Return the condition that the caller sets, if they may.
+def _stop(context: Visit, body: StartBody) -> Stop | None:
+    """Return the stop condition of the body; None if it has none.
 
-    A condition of its own names a function to import: that is for the server's agents to say.
+    A `Custom` condition names a function that the server would import. Only the code of the
+    server may choose that, never a request.
+
+    Raises:
+        HttpProblem: 403, the caller is not an operator; 422, the conditions are not allowed.
     """
     caps = stop_of(body.caps.given())
-    if (caps or body.stop) and visit.actor.role != "operator":
-        raise Problem("not_allowed", 403, "only operators set caps")
+    if (caps or body.stop) and context.actor.role != "operator":
+        problem = f"Cannot set caps as {context.actor.role}: only operators may."
+        raise Problem("not_allowed", 403, problem)
     if caps and body.stop:
-        raise Problem("invalid_body", 422, "either caps or stop")
+        problem = "Cannot use both caps and stop. Send one of them."
+        raise Problem("invalid_body", 422, problem)
     if any(isinstance(leaf, Custom) for leaf in leaves(body.stop)):
-        problem = "a Custom condition names code of the server's; give it to the agent there"
+        problem = (
+            "Cannot accept a Custom condition: it names code of the server. Set it on the agent"
+        )
         raise said(Misconfigured("stop", problem), "misconfigured", 422)
     return caps or body.stop
 
 
 def stop_of(caps: dict[str, float]) -> Stop | None:
-    """Return the condition that caps by name are; None if there are none."""
-    made: list[Stop] = []
-    for name, value in counted(caps).items():
+    """Return the stop condition for caps by name; None if there are none."""
+    stops: list[Stop] = []
+    for name, value in counted(caps).items():  # cost in micro-dollars, time in microseconds
         if name == "cost":
-            made.append(MaxCost(value / 1e6))
+            stops.append(MaxCost(value / 1e6))
         elif name == "time":
-            made.append(MaxTime(value / 1e6))
+            stops.append(MaxTime(value / 1e6))
         else:
-            made.append(cast("Stop", CAPS[name](value)))
-    return AnyOf(tuple(made)) if len(made) > 1 else next(iter(made), None)
+            stops.append(cast("Stop", CAPS[name](value)))
+    return AnyOf(tuple(stops)) if len(stops) > 1 else next(iter(stops), None)
 
 
-async def listed(visit: Visit) -> Response:
-    """List runs, newest first; users see their own."""
-    given = visit.request.query_params
-    limit = visit.number("limit", 50, least=1, most=200)
-    if (attention := given.get("attention", "")) not in {"", "true", "false"}:
-        raise Problem("bad_query", 400, "attention is true or false")
+async def listed(context: Visit) -> Response:
+    """List runs, newest first; users see only their own."""
+    params = context.request.query_params
+    limit = context.number("limit", 50, least=1, most=200)
+    if (attention := params.get("attention", "")) not in {"", "true", "false"}:
+        raise Problem("bad_query", 400, "attention must be true or false")
     query = Query(
-        phases=phases_in(given),
-        agent=given.get("agent", ""),
-        label=given.get("label", ""),
-        thread=given.get("thread", ""),
-        parent=RunId(given.get("parent", "")),
-        owner=visit.own_runs_only,
+        phases=phases_in(params),
+        agent=params.get("agent", ""),
+        label=params.get("label", ""),
+        thread=params.get("thread", ""),
+        parent=RunId(params.get("parent", "")),
+        owner=context.own_runs_only,
         attention=attention == "true",
         limit=limit,
-        cursor=given.get("cursor", ""),
+        cursor=params.get("cursor", ""),
     )
-    page = await visit.list_runs(query)
-    counts = {} if visit.own_runs_only else await visit.lobby.store.counts()
-    items = await visit.lobby.lines.of(page.items, visit.actor)
+    page = await context.list_runs(query)
+    counts = {} if context.own_runs_only else await context.lobby.store.counts()
+    items = await context.lobby.lines.of(page.items, context.actor)
     return answer(
         RunPage(
             items=items,
@@ -172,19 +181,19 @@ async def listed(visit: Visit) -> Response:
 
 
 def phases_in(given: QueryParams) -> tuple[Phase, ...]:
-    """Return the phases that a list is asked for, said once or several times.
+    """Return the phases in a query, from one parameter `phase` (or `state`) or several.
 
     Raises:
-        Problem: 400, no such phase.
+        HttpProblem: 400, no such phase.
     """
     return phases_of(",".join(given.getlist("phase") or given.getlist("state")))
 
 
 def phases_of(text: str) -> tuple[Phase, ...]:
-    """Return the phases that a query names; "terminal" stands for the two that are final.
+    """Parse phases separated by commas; "terminal" stands for the two final phases.
 
     Raises:
-        Problem: 400, no such phase.
+        HttpProblem: 400, no such phase.
     """
     names = [name for part in text.split(",") if (name := part.strip())]
     terminal = [Phase.COMPLETED, Phase.CANCELLED] if "terminal" in names else []
@@ -192,40 +201,50 @@ def phases_of(text: str) -> tuple[Phase, ...]:
         return (*(Phase(name) for name in names if name != "terminal"), *terminal)
     except ValueError:
         known = ", ".join(Phase)
-        raise Problem("bad_query", 400, f"phases are: {known}, terminal") from None
+        problem = f"Cannot find one of the phases. Known phases: {known}, terminal."
+        raise Problem("bad_query", 400, problem) from None
 
 
-async def look(visit: Visit) -> Response:
-    """Show a run; with `Prefer: wait=N`, once it is in a phase of `until`, or has changed."""
-    run = await visit.run()
-    wanted = phases_of(visit.request.query_params.get("until", ""))
-    wait = _wait(visit)
+async def look(context: Visit) -> Response:
+    """Show a run; `Prefer: wait=N` waits until it reaches a phase of `until` or changes.
+
+    A long poll ends at the first of these: the phase or the change, N seconds, the end of the
+    server, or the end of the caller's credential. In each case but the last it shows the run.
+    """
+    run = await context.run()
+    wanted = phases_of(context.request.query_params.get("until", ""))
+    wait = _wait(context)
     headers, found = {}, None
     if wait:
-        allowance, caller = visit.lobby.allowance, visit.actor.name
+        # A long poll holds a connection as a stream does, and counts as one.
+        allowance, caller = context.lobby.allowance, context.actor.name
         allowance.check_stream(caller)
         headers["Preference-Applied"] = f"wait={wait:g}"
         with allowance.stream(caller), anyio.move_on_after(wait):
             async with anyio.create_task_group() as tasks:
+                # Each task cancels the whole wait when its condition holds. `found` then stays
+                # None, and the current state is shown.
                 waiting = tasks.cancel_scope
-                tasks.start_soon(_until, visit.over, waiting)
-                tasks.start_soon(_until, partial(visit.caller.leaves, visit.lobby), waiting)
+                tasks.start_soon(_until, context.over, waiting)
+                tasks.start_soon(_until, partial(context.caller.leaves, context.lobby), waiting)
                 if not wanted:
-                    tasks.start_soon(_until, partial(_otherwise, visit, run), waiting)
-                found = await _changed(visit, run, wanted)
+                    tasks.start_soon(_until, partial(_otherwise, context, run), waiting)
+                found = await _changed(context, run, wanted)
                 waiting.cancel()
-        if not await visit.caller.holds(visit.lobby):
-            raise Problem("unauthorized", 401, "Cannot show the run: the session has ended.")
-    shown = await visit.lobby.views.shown_in(found or await visit.lobby.views.state(run.id))
+        # The wait may have outlived the session: check before any data is shown.
+        if not await context.caller.holds(context.lobby):
+            problem = "Cannot show the run: the session has ended. Sign in again."
+            raise Problem("unauthorized", 401, problem)
+    shown = await context.lobby.views.shown_in(found or await context.lobby.views.state(run.id))
     headers["ETag"] = etag(shown)
-    if _has(visit, shown):
+    if _has(context, shown):
         return Response(status_code=304, headers=headers)
     return answer(shown, headers=headers)
 
 
-def _has(visit: Visit, shown: ShownRun) -> bool:
-    """Tell whether the caller has this very view, as `If-None-Match` says."""
-    known = visit.request.headers.get("if-none-match", "")
+def _has(context: Visit, shown: ShownRun) -> bool:
+    """Return whether `If-None-Match` names this view."""
+    known = context.request.headers.get("if-none-match", "")
     tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
     return not tags.isdisjoint({etag(shown), "*"})
 
@@ -235,24 +254,24 @@ async def _until(over: Callable[[], Awaitable[None]], waiting: anyio.CancelScope
     waiting.cancel()
 
 
-async def _otherwise(visit: Visit, run: Run) -> None:
-    """Wait until the run is shown otherwise than the caller has it, whatever its journal says.
+async def _otherwise(context: Visit, run: Run) -> None:
+    """Wait until the view differs from the caller's, even without a new entry.
 
-    A driver that falls silent leaves no entry, nor does one that is heard of again.
+    A worker that falls silent, or is heard of again, appends no entry: only polling finds out.
     """
-    while _has(visit, await visit.lobby.views.shown(run.id)):  # noqa: ASYNC110 - nobody tells
+    while _has(context, await context.lobby.views.shown(run.id)):  # noqa: ASYNC110 - see above
         await anyio.sleep(SILENCE_S)
 
 
-async def _changed(visit: Visit, run: Run, wanted: tuple[Phase, ...]) -> State:
-    """Return the run as it was when it came into a phase of `wanted`, or next changed.
+async def _changed(context: Visit, run: Run, wanted: tuple[Phase, ...]) -> State:
+    """Wait until the run enters a phase of `wanted`, or changes; return that state.
 
-    Entry by entry, so that a phase that lasts for a moment is not overlooked.
+    The state is folded entry by entry, so a phase that lasts only a moment is not missed.
     """
-    state = await visit.lobby.views.state(run.id)
+    state = await context.lobby.views.state(run.id)
     if state.phase in TERMINAL or state.phase in wanted:
         return state
-    with suppress(StoreClosed):  # whoever answers next will say so
+    with suppress(StoreClosed):  # the caller's next read of the store raises it again
         async with aclosing(run.feed(state.seq)) as feed:
             async for item in feed:
                 if isinstance(item, Happened):
@@ -262,20 +281,21 @@ async def _changed(visit: Visit, run: Run, wanted: tuple[Phase, ...]) -> State:
     return state
 
 
-def _wait(visit: Visit) -> float:
-    for part in visit.request.headers.get("prefer", "").split(","):
+def _wait(context: Visit) -> float:
+    for part in context.request.headers.get("prefer", "").split(","):
         name, _, value = part.strip().partition("=")
         if name.lower() == "wait" and value.isascii() and value.isdecimal():
-            return min(float(value[:6]), visit.lobby.limits.wait)
+            # A preference may be shortened (RFC 7240); `Preference-Applied` says so.
+            return min(float(value[:6]), context.lobby.limits.wait)
     return 0.0
 
 
-async def change(visit: Visit) -> Response:
-    """Raise bounds of a run, on what the caller has seen of it."""
-    run = await visit.run()
-    body = await visit.body(ChangeBody)
-    visit.seen(required=True)
-    asking = visit.asking(body.reason)
+async def change(context: Visit) -> Response:
+    """Raise caps of a run; `If-Match` is required."""
+    run = await context.run()
+    body = await context.body(ChangeBody)
+    context.seen(required=True)
+    asking = context.asking(body.reason)
     receipt = await run.raise_cap(
         actor=asking.get("actor"),
         reason=asking.get("reason"),
@@ -283,58 +303,60 @@ async def change(visit: Visit) -> Response:
         seen=asking.get("seen"),
         **body.caps.given(),
     )
-    return await told(visit, run, receipt)
+    return await told(context, run, receipt)
 
 
-async def asked(visit: Visit) -> Response:
-    """List what was asked of the run, and what became of it."""
-    return answer(Commands(items=await _commands(visit)))
+async def asked(context: Visit) -> Response:
+    """List the commands that the run has received, each with its status."""
+    return answer(Commands(items=await _commands(context)))
 
 
-async def asked_one(visit: Visit) -> Response:
-    """Show one thing that was asked of the run."""
-    for command in await _commands(visit):
-        if command.id == visit.path["command"]:
+async def asked_one(context: Visit) -> Response:
+    """Show one command of the run."""
+    wanted = context.path["command"]
+    for command in await _commands(context):
+        if command.id == wanted:
             return answer(command)
-    raise Problem("command_not_found", 404)
+    raise Problem("command_not_found", 404, f"Cannot find command {wanted} in this run.")
 
 
-async def _commands(visit: Visit) -> tuple[Command, ...]:
-    run = await visit.run()
-    records = await visit.lobby.store.read(run.id)
+async def _commands(context: Visit) -> tuple[Command, ...]:
+    run = await context.run()
+    records = await context.lobby.store.read(run.id)
+    # A long journal takes a while to walk: in a thread, so that the event loop stays free.
     return await anyio.to_thread.run_sync(commands, records)
 
 
-async def frames(visit: Visit) -> Response:
-    """List the thoughts that the run holds."""
-    return answer(Frames(items=(await _shown(visit)).frames))
+async def frames(context: Visit) -> Response:
+    """List the held thoughts of the run."""
+    return answer(Frames(items=(await _shown(context)).frames))
 
 
-async def effects(visit: Visit) -> Response:
-    """List what the run changed in the world."""
-    return answer(Effects(items=(await _shown(visit)).effects))
+async def effects(context: Visit) -> Response:
+    """List the effects of the run."""
+    return answer(Effects(items=(await _shown(context)).effects))
 
 
-async def _shown(visit: Visit) -> ShownRun:
-    return await visit.lobby.views.shown((await visit.run()).id)
+async def _shown(context: Visit) -> ShownRun:
+    return await context.lobby.views.shown((await context.run()).id)
 
 
-async def report(visit: Visit) -> Response:
-    """Say what became of everything the run did, so far or in the end; also as Markdown."""
-    found: Report = await (await visit.run()).report()
-    if "text/markdown" in visit.request.headers.get("accept", ""):
+async def report(context: Visit) -> Response:
+    """Report what the run did and what was undone, as JSON or Markdown."""
+    found: Report = await (await context.run()).report()
+    if "text/markdown" in context.request.headers.get("accept", ""):
         return Response(str(found), media_type="text/markdown")
     return answer(found)
 
 
-async def verify(visit: Visit) -> Response:
-    """Check the chain and the invariants of the run's journal."""
-    return answer(await visit.lobby.mid.verify((await visit.run()).id))
+async def verify(context: Visit) -> Response:
+    """Verify the hash chain and the invariants of the run's journal."""
+    return answer(await context.lobby.mid.verify((await context.run()).id))
 
 
-async def agents(visit: Visit) -> Response:
-    """List the agents whose runs can be started here."""
-    known = visit.lobby.mid.agents.values()
+async def agents(context: Visit) -> Response:
+    """List the agents of this server."""
+    known = context.lobby.mid.agents.values()
     return answer(
         Agents(
             items=tuple(

@@ -1,4 +1,10 @@
-"""Bodies: what clients send. A field that is not here is refused, not passed over."""
+"""Schemas of the wire: request bodies, and the conversion of values to JSON.
+
+- `normalize_integers` prepares a body for msgspec: JSON Schema treats 5.0 as an integer.
+- `to_wire` converts values to JSON: all fields present, times as RFC 3339.
+- `make_schemas` describes both directions as JSON Schema for the OpenAPI document.
+- The `Body` classes are the request bodies. An unknown field is refused, not ignored.
+"""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -17,14 +23,15 @@ from midrun.core.stops import Stop
 from midrun.core.values import Json, UndoSet, Urgency, Use, Value, When
 from midrun.runs.validation import LABELS_MAX, REASON_MAX_CHARS, WORDS
 
-# Whole numbers: to JSON, and so to a description in JSON Schema, 5.0 is the integer 5.
+# Integral floats in bodies.
 #
-# We tell them apart, because what a user's data says is kept as it was said. Where a body wants
-# an integer of its own, whoever writes one with a point has it all the same.
+# JSON Schema treats 5.0 as an integer, msgspec does not. The JSON parser keeps the difference,
+# because user data (tool arguments, answers) is stored as it was sent. So floats are converted
+# only where the body's type is int.
 
 
 def whole(data: object, kind: type[Struct]) -> object:
-    """Return `data`, which is to become a `kind`, with its integers written as such."""
+    """Convert integral floats in `data` to int where `kind` has an int field."""
     return _whole(data, _type(kind))
 
 
@@ -38,8 +45,9 @@ def _whole(data: object, kind: info.Type) -> object:
         case info.IntType(), float() if data.is_integer():
             return int(data)
         case info.UnionType(), _:
-            for one in kind.types:
-                data = _whole(data, one)
+            # Every member may convert its part; one that does not fit changes nothing.
+            for member in kind.types:
+                data = _whole(data, member)
         case info.StructType(), dict() if _is(data, kind):
             fields = {field.encode_name: field.type for field in kind.fields}
             known = data.keys() & fields.keys()
@@ -52,14 +60,15 @@ def _whole(data: object, kind: info.Type) -> object:
 
 
 def _is(data: dict[object, object], kind: info.StructType) -> bool:
-    """Tell whether `data` says that it is of this kind, or need not say so."""
+    """Return whether `data` has the tag of this struct, or the struct has none."""
     return kind.tag_field is None or data.get(kind.tag_field) == kind.tag
 
 
-# Values as the wire has them: every field there, times as RFC 3339.
+# Values on the wire.
 #
-# In code a default is left out and a time is a number; a client that never saw our classes
-# needs neither riddle. What a user's data says is passed on as it is.
+# Internally, default fields are omitted and times are integers. On the wire, every field is
+# present and times are RFC 3339, so a client needs no knowledge of the classes. User data is
+# passed on unchanged.
 
 _FREE: Final = get_type_hints(Use)["args"]
 _TIME_SCHEMA: Final = {"type": "string", "format": "date-time"}
@@ -67,17 +76,17 @@ _TIME_SCHEMA: Final = {"type": "string", "format": "date-time"}
 
 class _As(Enum):
     TIME = auto()
-    FREE = auto()  # a user's own JSON: not looked into
+    FREE = auto()  # JSON of the user: passed on unchanged
     VALUE = auto()
 
 
 def rfc3339(at: Micros) -> str:
-    """Return a time as text, to the microsecond, in UTC."""
+    """Format a time as RFC 3339, in UTC, with microseconds."""
     return date_of(at).isoformat().replace("+00:00", "Z")
 
 
 def plain(value: object) -> object:
-    """Return `value` as JSON data with nothing left out."""
+    """Convert `value` to JSON data with all fields present."""
     if isinstance(value, Struct):
         return _fields(value)
     if isinstance(value, tuple | list):
@@ -88,23 +97,23 @@ def plain(value: object) -> object:
 
 
 def encoded(value: object) -> bytes:
-    """Return `value` as the bytes of a response."""
+    """Encode `value` as the body of a response."""
     return msgspec.json.encode(plain(value))
 
 
 def _fields(value: Struct) -> dict[str, object]:
     config = value.__struct_config__
-    made: dict[str, object] = {}
+    fields: dict[str, object] = {}
     if config.tag_field is not None:
-        made[config.tag_field] = config.tag
+        fields[config.tag_field] = config.tag
     for name, how in _shape(type(value)):
-        held = getattr(value, name)
+        content = getattr(value, name)
         if how is _As.VALUE:
-            held = plain(held)
-        elif how is _As.TIME and held is not None:
-            held = rfc3339(held)
-        made[name] = held
-    return made
+            content = plain(content)
+        elif how is _As.TIME and content is not None:
+            content = rfc3339(content)
+        fields[name] = content
+    return fields
 
 
 @cache
@@ -114,18 +123,20 @@ def _shape(kind: type[Struct]) -> tuple[tuple[str, _As], ...]:
 
 
 def _how(hint: object) -> _As:
+    # The alias `Json` is `Any` at run time; only fields of user data have that hint.
     if hint is _FREE:
         return _As.FREE
     return _As.TIME if hint is Micros or Micros in get_args(hint) else _As.VALUE
 
 
-# ── the same, as JSON Schema ─────────────────────────────────────────────────
+# ── JSON Schema ──────────────────────────────────────────────────────────────
 
 
 def schemas(given: Iterable[type[Struct]], shown: Iterable[type[Struct]]) -> dict[str, object]:
-    """Return the components of what clients send, and of what they are shown.
+    """Return the schemas of request bodies and of responses.
 
-    What is shown has all its fields; what is sent may leave out what has a default.
+    msgspec describes the Python classes. The loop adapts the responses to `to_wire`: all fields
+    are required, and times are strings. A request body may omit a field that has a default.
     """
     shown = tuple(shown)
     _, components = msgspec.json.schema_components(
@@ -138,15 +149,15 @@ def schemas(given: Iterable[type[Struct]], shown: Iterable[type[Struct]]) -> dic
         component["required"] = sorted(component["properties"])
         for name, how in _shape(kind):
             if how is _As.TIME:
-                maybe = "anyOf" in component["properties"][name]
+                is_optional = "anyOf" in component["properties"][name]
                 component["properties"][name] = (
-                    {"anyOf": [_TIME_SCHEMA, {"type": "null"}]} if maybe else _TIME_SCHEMA
+                    {"anyOf": [_TIME_SCHEMA, {"type": "null"}]} if is_optional else _TIME_SCHEMA
                 )
     return components
 
 
 def _parts(hint: object) -> Iterator[type[Struct]]:
-    """Yield the structs that a type is made of."""
+    """Yield a struct and all structs nested in its fields."""
     if isinstance(hint, type) and issubclass(hint, Struct):
         yield hint
         for inner in get_type_hints(hint).values():
@@ -156,12 +167,14 @@ def _parts(hint: object) -> Iterator[type[Struct]]:
         yield from _parts(inner)
 
 
-SCOPE = r"^(all|(agent|label|run):[^\n]{1,200})(?!\n)$"  # as JavaScript reads it, too
+# The scope of a halt. `(?!\n)` because `$` also matches before a final newline in Python; in
+# JavaScript it does not, and the pattern means the same in both.
+SCOPE = r"^(all|(agent|label|run):[^\n]{1,200})(?!\n)$"
 
 REASON_MAX: Final = REASON_MAX_CHARS
 
 ID_MAX: Final = NAME_MAX_CHARS
-"""Characters of what clients name things by: it stands in every line of a list."""
+"""The maximum length of an id, in characters: ids are part of every line of a list."""
 
 Text = Annotated[str, Meta(max_length=100_000)]
 Line = Annotated[str, Meta(max_length=REASON_MAX)]
@@ -171,11 +184,11 @@ Amount = Annotated[float, Meta(gt=0, le=1e9)]
 
 
 class Body(Value, kw_only=True):
-    """Base of the bodies."""
+    """Base of the request bodies."""
 
 
 class Caps(Body, kw_only=True):
-    """Bounds by name; money in dollars, time in seconds."""
+    """Caps by name; cost in dollars, time in seconds."""
 
     steps: Count | None = None
     tokens: Count | None = None
@@ -185,21 +198,23 @@ class Caps(Body, kw_only=True):
     repeats: Count | None = None
 
     def given(self) -> dict[str, float]:
-        """Return those that were named."""
+        """Return the caps that are set, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 class Empty(Body, kw_only=True):
-    """Nothing to say but why."""
+    """A body with an optional reason."""
 
     reason: Line = ""
 
 
 class StartBody(Body, kw_only=True):
-    """A run to start. `caps`, or a whole `stop`, stand in for the agent's own condition."""
+    """A run to start. `caps` or `stop` replace the agent's own stop condition."""
 
     agent: Name
-    input: Annotated[Text, Meta(extra_json_schema={"pattern": WORDS})]  # as a start has it
+    input: Annotated[
+        Text, Meta(extra_json_schema={"pattern": WORDS})
+    ]  # as `Midrun.start` checks it
     thread_id: Annotated[str, Meta(max_length=ID_MAX)] = ""
     labels: Annotated[tuple[Name, ...], Meta(max_length=LABELS_MAX)] = ()
     caps: Caps = Caps()
@@ -207,7 +222,7 @@ class StartBody(Body, kw_only=True):
 
 
 class PauseBody(Body, kw_only=True):
-    """Pause at the boundary or now; with `hold_s`, the run goes on by itself after that."""
+    """Pause at the boundary or now. With `hold_s`, the run resumes after that many seconds."""
 
     mode: Literal["boundary", "now"] = "boundary"
     hold_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
@@ -215,7 +230,7 @@ class PauseBody(Body, kw_only=True):
 
 
 class ResumeBody(Body, kw_only=True):
-    """Go on, with an instruction and raised caps if given."""
+    """Resume, optionally with an instruction and raised caps."""
 
     instruction: Text = ""
     caps: Caps = Caps()
@@ -223,7 +238,7 @@ class ResumeBody(Body, kw_only=True):
 
 
 class RedirectBody(Body, kw_only=True):
-    """A new course."""
+    """A new instruction that replaces the current course."""
 
     instruction: Text
     when: When = "next_step"
@@ -231,7 +246,7 @@ class RedirectBody(Body, kw_only=True):
 
 
 class MessageBody(Body, kw_only=True):
-    """Something said to the run while it works; with `at`, not before that time."""
+    """A message to the run while it works; with `at`, delivered no earlier than that."""
 
     text: Text
     urgency: Urgency = "next"
@@ -240,21 +255,21 @@ class MessageBody(Body, kw_only=True):
 
 
 class CancelBody(Body, kw_only=True):
-    """Stop everything, and undo what was in flight or all that can be undone."""
+    """Cancel the run, and undo the calls in flight or all calls that can be undone."""
 
     undo: UndoSet = "in_flight"
     reason: Line = ""
 
 
 class ChangeBody(Body, kw_only=True):
-    """Bounds to raise."""
+    """Caps to raise."""
 
     caps: Caps
     reason: Line = ""
 
 
 class DecisionBody(Body, kw_only=True):
-    """What somebody decided about an ask. `edit` is an approval with other arguments."""
+    """A decision about an ask. `edit` approves with other arguments."""
 
     decision: Literal["approve", "edit", "decline", "answer"]
     args: Json = None
@@ -263,14 +278,14 @@ class DecisionBody(Body, kw_only=True):
 
 
 class WriteBody(Body, kw_only=True):
-    """What the person at the wheel says as the assistant."""
+    """Text that the person who took over writes as the assistant."""
 
     text: Text
     reason: Line = ""
 
 
 class UseToolBody(Body, kw_only=True):
-    """A call that the person at the wheel wants made."""
+    """A tool call by the person who took over."""
 
     tool: Name
     args: Json = None
@@ -278,21 +293,21 @@ class UseToolBody(Body, kw_only=True):
 
 
 class HandBackBody(Body, kw_only=True):
-    """The run goes back to its agent, with an instruction if given."""
+    """Hand the run back to its agent, optionally with an instruction."""
 
     instruction: Text = ""
     reason: Line = ""
 
 
 class ForkBody(Body, kw_only=True):
-    """Continue from a boundary of the run, the newest unless `seq` names one, as another."""
+    """Fork the run from the boundary at `seq`, by default from the newest."""
 
     seq: Annotated[int, Meta(ge=-(2**53) + 1, le=2**53 - 1)] | None = None
     instruction: Text = ""
 
 
 class CheckpointBody(Body, kw_only=True):
-    """A checkpoint to go on from, with the answer it waits for, as `Midrun.resume` has it."""
+    """A checkpoint to resume, with the answer that it waits for, as for `Midrun.resume`."""
 
     checkpoint: dict[str, Json]
     answer: Json = None
@@ -301,13 +316,13 @@ class CheckpointBody(Body, kw_only=True):
 
 
 class HaltBody(Body, kw_only=True):
-    """A latch: `all`, `agent:NAME`, `label:LABEL` or `run:ID`. It must be named."""
+    """A halt to set. `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`."""
 
     scope: Annotated[str, Meta(pattern=SCOPE)]
     reason: Line = ""
 
 
 class LiftBody(Body, kw_only=True):
-    """The latch to take away."""
+    """The halt to lift."""
 
     scope: Annotated[str, Meta(pattern=SCOPE)]

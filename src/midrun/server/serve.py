@@ -1,4 +1,10 @@
-"""Binding: the app on a socket, with uvicorn; on loopback unless `host` is given."""
+"""Run the app with uvicorn on a socket, on loopback unless `host` is given.
+
+`serve` checks the settings, makes the app and the socket, prints the address, and runs
+`UvicornServer` until a signal. On SIGTERM a server beyond loopback first drains: `/readyz`
+answers 503 while everything else is served, so that a load balancer stops sending requests.
+Then the streams end, and uvicorn waits for the remaining requests.
+"""
 
 import ipaddress
 import logging
@@ -24,34 +30,35 @@ from midrun.server.limits import Limits
 PORT: Final = 8700
 BACKLOG: Final = 2048
 GRACE_S: Final = 5
-"""How long requests under way are waited for when the server is told to stop."""
+"""Seconds that uvicorn waits for open requests when the server stops."""
 
 DRAIN_S: Final = 5.0
-"""How long a server beyond loopback goes on answering after SIGTERM, with `/readyz` at 503."""
+"""Seconds that a server beyond loopback serves after SIGTERM, with `/readyz` at 503."""
 
 DRAIN_LOOK_S: Final = 0.1
-"""How often the drain looks whether a second signal ends it, as uvicorn's own loop does."""
+"""Seconds between two checks for a second signal during the drain, as in uvicorn's loop."""
 
 PROXIES_BELIEVED: Final = "127.0.0.1,::1"
-"""Where no proxy is declared. Uvicorn would ask the variable FORWARDED_ALLOW_IPS."""
+"""The trusted proxies if none is declared. Given None, uvicorn would take them from the
+environment variable FORWARDED_ALLOW_IPS."""
 
 FORMER_TOKEN: Final = Path(".midrun", "token")
-"""Where earlier versions kept the token: in the folder in which tools work."""
+"""The token file of earlier versions: in the folder in which tools work."""
 
 _LOG: Final = logging.getLogger("midrun.server")
 
 
 class Network(Struct, frozen=True, kw_only=True):
-    """How a server meets the network.
+    """TLS, proxy and shutdown settings of a server.
 
-    `tls_cert` and `tls_key` are PEM files; with them it speaks https. Behind a proxy,
-    `forwarded_allow_ips` are the addresses, separated by commas, of proxies whose
-    `X-Forwarded-*` headers are believed (those of loopback unless it is given), and `root_path`
-    is the prefix that the proxy cuts off.
+    `tls_cert` and `tls_key` are PEM files; with them the server speaks https. Behind a proxy,
+    `forwarded_allow_ips` are the addresses, separated by commas, of the proxies whose
+    `X-Forwarded-*` headers are trusted (by default those of loopback), and `root_path` is the
+    prefix that the proxy removes.
 
-    On SIGTERM the server goes on answering for `drain_s` seconds, with `/readyz` at 503, so
-    that a load balancer can leave it first: 5 seconds beyond loopback, none on it. A second
-    signal, or Ctrl-C, ends that at once.
+    On SIGTERM the server goes on serving for `drain_s` seconds, with `/readyz` at 503, so that
+    a load balancer can stop using it: by default 5 seconds beyond loopback, none on it. A
+    second signal, or Ctrl-C, ends the drain at once.
     """
 
     tls_cert: Path | None = None
@@ -61,10 +68,10 @@ class Network(Struct, frozen=True, kw_only=True):
     drain_s: float | None = None
 
     def check(self) -> None:
-        """Refuse settings that cannot hold, before a socket is opened.
+        """Refuse unusable settings before a socket is opened.
 
         Raises:
-            Misconfigured: a certificate that does not load, or a prefix that no path has.
+            Misconfigured: the certificate does not load, or `root_path` is not a path prefix.
         """
         check_tls(self.tls_cert, self.tls_key)
         root = self.root_path
@@ -92,27 +99,28 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
     unsigned_checkpoints: bool = False,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve the runs of `mid` until the process is told to stop.
+    """Serve the runs of `mid` until the process receives SIGINT or SIGTERM.
 
-    `say` is given the address. Without `token` and `auth` a token is made once and kept in
-    `folder`, by default in the user's state folder, and the address is a link that signs one
-    browser in as an operator. All else is as `app` has it.
+    `say` is called with the address. Without `token` and `auth` a token is made once and kept
+    in `folder`, by default in the user's state folder, and the address is a link that signs one
+    browser in as an operator. All other settings are those of `app`.
 
     Raises:
-        Misconfigured: `host` is not loopback and nobody configured who may do what, or which
-            names the server goes by; or another setting that will not do.
+        Misconfigured: `host` is not loopback, and neither `token` nor `auth` is given, or
+            neither `allow_hosts` nor `public_url`; or another setting is unusable.
     """
     if not is_loopback(host):
         if token is None and auth is None:
-            raise Misconfigured(f"host {host}", "others can reach it: pass token= or auth=")
+            problem = "other machines can reach it. Pass token= or auth="
+            raise Misconfigured(f"host {host}", problem)
         if not allow_hosts and public_url is None:
-            problem = "pass allow_hosts=, the names it goes by, or public_url="
+            problem = "the server's name is not known. Pass allow_hosts= or public_url="
             raise Misconfigured(f"host {host}", problem)
     network.check()
     is_own_token = token is None and auth is None
     if is_own_token:
         token = token_in(folder) if folder else token_for(Path.cwd(), formerly=FORMER_TOKEN)
-    made = app(
+    asgi_app = app(
         mid,
         token=token,
         auth=auth,
@@ -124,13 +132,14 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
         unsigned_checkpoints=unsigned_checkpoints,
     )
     _warn_of_plain_http(host, public_url, network)
-    server = Server(made, network, drain_s=0.0 if is_loopback(host) else DRAIN_S)
-    # Whoever is told where we are may tell us to stop; it must not be lost.
+    server = Server(asgi_app, network, drain_s=0.0 if is_loopback(host) else DRAIN_S)
+    # The signal handlers are installed before the address is printed: the reader of the address
+    # may send a signal at once, and it must not be lost.
     with bound(host, port) as listening, server.capture_signals():
         base = public_url or _address(host, listening.getsockname()[1], network)
-        # A code makes its reader an operator, and this line may go to a log. Where a token is
-        # configured, those who may sign in have it.
-        code = f"/#code={made.code()}" if is_own_token else ""
+        # A code makes its reader an operator, and this line may go to a log. So there is none
+        # if a token is configured: the people who may sign in have that token.
+        code = f"/#code={asgi_app.code()}" if is_own_token else ""
         say(f"{base.rstrip('/')}{network.root_path}{code}")
         await server.serve(sockets=[listening])
 
@@ -141,7 +150,7 @@ def _warn_of_plain_http(host: str, public_url: str | None, network: Network) -> 
     if is_loopback(host) or has_tls or network.forwarded_allow_ips is not None:
         return
     _LOG.warning(
-        "Tokens and sessions travel unencrypted: host %s is beyond loopback, without TLS. Pass "
+        "Tokens and sessions are sent unencrypted: host %s is not loopback, without TLS. Pass "
         "tls_cert= and tls_key= (--tls-cert, --tls-key). If a proxy speaks https for this "
         "server, pass public_url= (--public-url).",
         host,
@@ -149,20 +158,23 @@ def _warn_of_plain_http(host: str, public_url: str | None, network: Network) -> 
 
 
 def check_tls(cert: Path | None, key: Path | None) -> None:
-    """Refuse a certificate that cannot be used.
+    """Refuse a certificate that cannot be loaded.
 
     Raises:
-        Misconfigured: a file is missing, or the key is not that of the certificate.
+        Misconfigured: a file is missing, or the key does not belong to the certificate.
     """
     if cert is None:
         if key is not None:
-            raise Misconfigured("tls_key", "needs the certificate, too: pass tls_cert=")
+            raise Misconfigured(
+                "tls_key", "Cannot use it without a certificate. Pass tls_cert="
+            )
         return
+    # Loaded once as a test: uvicorn would fail later, after the address was printed.
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
     except OSError as error:  # an SSLError is one
         files = f"{cert} with {key or 'the key in the same file'}"
-        raise Misconfigured("tls_cert", f"cannot load {files}: {error}") from error
+        raise Misconfigured("tls_cert", f"Cannot load {files}: {error}") from error
 
 
 def _address(host: str, port: int, network: Network) -> str:
@@ -173,13 +185,14 @@ def _address(host: str, port: int, network: Network) -> str:
 class Server(uvicorn.Server):
     """Uvicorn with four differences.
 
-    It does not wait for slow headers. It bounds its connections. It drains before it stops.
-    When it stops, streams end first.
+    It has a timeout for headers, bounds its connections, drains before it stops, and ends the
+    streams first when it stops.
     """
 
     def __init__(self, served: App, network: Network = _PLAIN, *, drain_s: float = 0.0) -> None:
         limits = served.limits
         self.connections = Connections(limits.connections, limits.connections_per_address)
+        # Behind a declared proxy all connections have the proxy's address.
         if network.forwarded_allow_ips is not None and not limits.connections_per_address:
             self.connections.most_per_address = self.connections.most
         proxies = network.forwarded_allow_ips
@@ -189,11 +202,12 @@ class Server(uvicorn.Server):
                 http=patient(limits.headers, self.connections),
                 lifespan="on",
                 ws="none",
-                access_log=False,  # the journal says who asked for what
+                access_log=False,  # the journal and the audit log record the requests
                 log_config=None,
                 server_header=False,
                 timeout_graceful_shutdown=GRACE_S,
                 root_path=network.root_path,
+                # Never None: see DEFAULT_TRUSTED_PROXIES.
                 forwarded_allow_ips=PROXIES_BELIEVED if proxies is None else proxies,
                 ssl_certfile=network.tls_cert,
                 ssl_keyfile=network.tls_key,
@@ -205,42 +219,43 @@ class Server(uvicorn.Server):
         served.will_be_closed()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop; a second signal, or Ctrl-C, does not wait for the drain."""
+        """Stop the server; a second signal, or Ctrl-C, skips the drain."""
+        # `should_exit` is set by the first signal, so it is still False for that one.
         self._is_hurried = self.should_exit or sig == signal.SIGINT
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen; a `Listener` counts for this server from now on."""
+        """Start to accept; from now on a `BoundedListener` counts for this server."""
         for sock in sockets or ():
             if isinstance(sock, Listener):
                 sock.connections = self.connections
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain, stop listening, end the streams, wait for the rest.
+        """Drain, end the streams, stop to accept, and wait for open requests.
 
-        While it drains the socket stays open and everything is answered, but `/readyz` says
-        503: a load balancer learns it from there, and sends nothing more. Uvicorn would close
-        the socket at once, and wait for streams until its own patience is over.
+        During the drain the socket stays open and requests are served, but `/readyz` answers
+        503: a load balancer reads it and sends no more requests. Plain uvicorn closes the
+        socket at once, and waits for the streams until its timeout.
         """
         self._served.drain()
         until = anyio.current_time() + self._drain_s
-        # A signal handler cannot wake the loop by an event; so it is polled, as uvicorn does.
-        while not self._is_hurried and anyio.current_time() < until:  # noqa: ASYNC110 - as said
+        # A signal handler may not set an event of the loop, so its flag is polled.
+        while not self._is_hurried and anyio.current_time() < until:  # noqa: ASYNC110 - see above
             await anyio.sleep(DRAIN_LOOK_S)
         self._served.close()
         await super().shutdown(sockets)
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 takes any that is free.
+    """Return a listening socket; port 0 takes any free port.
 
     Raises:
-        Misconfigured: the address cannot be had.
+        Misconfigured: the address is in use or not available.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With its protocol named: asyncio turns Nagle's delay off for no other, and a reply in two
-    # writes would wait 40 ms for the other side's acknowledgement.
+    # The protocol is named explicitly: asyncio sets TCP_NODELAY only on such sockets. With
+    # Nagle's algorithm, a reply in two writes waits 40 ms for the client's acknowledgement.
     listening = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -253,7 +268,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach `host`."""
+    """Return whether only this machine can reach `host`."""
     if host == "localhost":
         return True
     try:

@@ -1,27 +1,26 @@
 """Browser sessions: a cookie and a proof in place of the token.
 
-A link with a code in its fragment, good for one use, is exchanged for a session, which has two
-parts. The cookie is `HttpOnly` and `SameSite=Strict`, so no script can read it and no other
-site can send it. But a browser sends a cookie to every port of a host, and on one machine the
-ports belong to different users: a server on another port gets ours, and could replay it. So the
-reply carries a second part, the proof, which the page keeps in `localStorage` and sends as a
-header. Storage belongs to an origin, port included, so another port never has it. It is
-`localStorage` and not `sessionStorage`, because a new tab of the same origin is to be signed
-in, too; alone, without the cookie, the proof is worth nothing.
+A link carries a one-time code in its fragment. The page exchanges the code for a session, which
+has two parts. The cookie is `HttpOnly` and `SameSite=Strict`, so no script can read it and no
+other site can send it. But a browser sends a cookie to every port of a host, and on one machine
+the ports may belong to different users: a server on another port receives the cookie and could
+replay it. So the reply carries a second part, the proof. The page keeps it in `localStorage`
+and sends it as a header. Storage belongs to an origin, port included, so no other port has it.
+It is `localStorage` and not `sessionStorage`, because a new tab of the same origin must be
+signed in, too. Without the cookie the proof is worth nothing.
 
-The proof is an HMAC of the cookie, so that nothing more has to be stored; a reader of the
-cookie cannot compute it without the key.
+The proof is an HMAC of the cookie, so it need not be stored, and a reader of the cookie cannot
+compute it without the key.
 
-With a key the cookie says itself whom it is for and until when, and is signed: a server that
-starts again with the same key takes it, so that no open page is signed out by a restart. The
-key of a server with one token is made from that token; whoever changes it ends every session.
-Who signed out is remembered by the process where that happened, and by no other. Memory is
-bounded, and nobody can use it up for others: who signs in and out too often signs only
-themselves out.
+With a key, the cookie itself states the actor and the expiry, and is signed. A server that
+starts again with the same key accepts it, so a restart signs no open page out. The key of a
+server with one token is derived from that token, so a new token ends every session. A sign-out
+is remembered only by the process in which it happened. That memory is bounded per actor: an
+actor that signs in and out too often loses only its own sessions.
 
-Without a key the cookie is a random word and the session is in memory: it ends with the
-process. So does one that was opened with a token that `auth` must be asked about again, which
-is written down nowhere. Codes always do.
+Without a key, the cookie is a random string and the session is in memory: it ends with the
+process. So does a session that was opened with a token of `auth`: the token must be checked
+again from time to time, and it is never put into a cookie. Codes always end with the process.
 """
 
 import hmac
@@ -44,14 +43,14 @@ from midrun.ports.environment import Clock
 SESSION_S: Final = 12 * 3600
 CODE_S: Final = 600.0
 SESSIONS_MAX: Final = 256
-"""How many are in memory. One that says itself what it is may be left out, and goes on."""
+"""The number of sessions in memory. A signed session that is evicted stays valid."""
 
 ENDED_MAX: Final = 4096
 SECRET_MAX: Final = 2048
-"""Characters of a cookie that is looked at; browsers keep twice as many."""
+"""The maximum length of a cookie, in characters; browsers allow twice as many."""
 
 KEY_MIN: Final = 32
-"""Bytes of a key."""
+"""The minimum length of a key, in bytes."""
 
 _PURPOSE: Final = b"midrun session v1"
 _PROOF: Final = b"midrun session proof v1:"
@@ -59,7 +58,7 @@ _BYTES: Final = 32
 
 
 class _Said(Value, kw_only=True):
-    """What a signed cookie says. `id` makes each of its kind the only one."""
+    """The content of a signed cookie. `id` is random, so no two cookies are equal."""
 
     actor: Actor
     until: Micros
@@ -68,20 +67,21 @@ class _Said(Value, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One browser. `token` is what `auth` must be asked about again; it ends with that."""
+    """One signed-in browser. If it has a `token`, it ends when `auth` rejects the token."""
 
     actor: Actor
     token: str = field(repr=False, default="")
     until: Micros
-    signed: bool = False  # the cookie says all of this itself
-    ended: anyio.Event = field(default_factory=anyio.Event)
+    signed: bool = False  # the cookie holds the actor and the expiry
+    ended: anyio.Event = field(default_factory=anyio.Event)  # streams wait for it
 
 
 class Sessions:
-    """The sessions and codes of one server. Found by hash, so that a lookup tells nothing.
+    """The sessions and codes of one server.
 
-    `clock` is the world's, which browsers and the next process go by as well; `now` only goes
-    forward.
+    They are looked up by the hash of the secret, so the time of a lookup reveals nothing about
+    the secret. Sessions expire by `clock`, the wall clock, which browsers and the next process
+    share. Codes expire by `now`, which never goes back.
     """
 
     def __init__(
@@ -91,22 +91,29 @@ class Sessions:
         self._clock = clock
         self._key = key
         self._proof_key = token_bytes(_BYTES) if key is None else key
+        # The keys of these dicts are hashes of codes and of cookies.
         self._codes: dict[str, tuple[Actor, float]] = {}
         self._open: dict[str, Session] = {}
+        # Sessions that were evicted from `_sessions`, while a stream or a request still refers
+        # to them. They must be found: a second `Session` for the same cookie would have an
+        # `ended` event of its own, and signing out would not end the stream of the first.
         self._listening: WeakValueDictionary[str, Session] = WeakValueDictionary()
+        # Signed sessions that were ended before their expiry: their cookies are still signed.
         self._ended: dict[str, Session] = {}
-        self._forgotten: dict[str, Micros] = {}  # name → sessions that end by then are over
+        # Name of an actor → every signed session that expires by this time is over. It stands
+        # for ended sessions that are not listed one by one.
+        self._forgotten: dict[str, Micros] = {}
 
     def code(self, actor: Actor) -> str:
-        """Return a code that opens one session for `actor`, once, within ten minutes."""
+        """Return a code that opens one session for `actor`, within ten minutes."""
         now, code = self._now(), token_urlsafe(_BYTES)
-        for lapsed in [name for name, (_, until) in self._codes.items() if until <= now]:
-            del self._codes[lapsed]
+        for expired in [name for name, (_, until) in self._codes.items() if until <= now]:
+            del self._codes[expired]
         self._codes[_hashed(code)] = (actor, now + CODE_S)
         return code
 
     def redeem(self, code: str) -> Actor | None:
-        """Use a code up, and return whom it was for."""
+        """Use up a code and return its actor; None if it is unknown or expired."""
         actor, until = self._codes.pop(_hashed(code), (None, 0.0))
         return actor if self._now() < until else None
 
@@ -114,8 +121,9 @@ class Sessions:
         """Open a session and return the secret that the cookie carries."""
         until = Micros(self._clock() + SESSION_S * SECOND)
         if self._key is not None and (not token or key_of(token) == self._key):
-            said = _Said(actor=actor, until=until, id=token_urlsafe(_BYTES))
-            secret = _signed(_text(msgspec.json.encode(said)), self._key)
+            payload = _Said(actor=actor, until=until, id=token_urlsafe(_BYTES))
+            secret = _signed(_text(msgspec.json.encode(payload)), self._key)
+            # A very long name does not fit; its session is kept in memory, as without a key.
             if len(secret) <= SECRET_MAX:
                 self._keep(_hashed(secret), Session(actor=actor, until=until, signed=True))
                 return secret
@@ -124,17 +132,17 @@ class Sessions:
         return secret
 
     def proof_of(self, secret: str) -> str:
-        """Return the part of a session that its page keeps, and no cookie carries."""
+        """Return the proof of a session: the part that the page keeps outside of cookies."""
         text = _PROOF + secret.encode(errors="surrogateescape")
         return _text(hmac.digest(self._proof_key, text, sha256))
 
     def is_proven(self, secret: str, proof: str) -> bool:
-        """Tell whether the page that sends this cookie has the proof that belongs to it."""
+        """Return whether `proof` belongs to the cookie `secret`."""
         shown = proof.encode(errors="surrogateescape")
         return hmac.compare_digest(shown, self.proof_of(secret).encode())
 
     def find(self, secret: str) -> Session | None:
-        """Return the session of this secret, if it is still open."""
+        """Return the session of the cookie `secret`; None if it has ended or expired."""
         name = _hashed(secret)
         session = self._known(name) or self._of_before(name, secret)
         if session is not None and session.until <= self._clock():
@@ -143,10 +151,10 @@ class Sessions:
         return session
 
     def end_all(self, name: str) -> None:
-        """End every session of the actor of this name, and void the codes that wait for it.
+        """End every session of the actor of this name, and void its codes.
 
-        A signed session that this process has not seen yet is refused by its end: none that was
-        opened up to now ends later than one that would be opened now.
+        A signed session that this process has not seen yet is recognised by its expiry: every
+        session that was opened until now expires no later than one that is opened now.
         """
         now = self._clock()
         for code in [each for each, (who, _) in self._codes.items() if who.name == name]:
@@ -162,27 +170,29 @@ class Sessions:
         self._end(_hashed(secret))
 
     def _known(self, name: str) -> Session | None:
-        """Return a session that is in memory, be it only because somebody listens by it."""
         return self._open.get(name) or self._listening.get(name)
 
     def _of_before(self, name: str, secret: str) -> Session | None:
-        """Take a session over that another process opened with the same key, or this one."""
-        said = None if self._key is None or name in self._ended else _read(secret, self._key)
-        if said is None:
+        """Adopt a signed session that another process opened, or that was evicted here."""
+        payload = None if self._key is None or name in self._ended else _read(secret, self._key)
+        if payload is None:
             return None
-        if said.until <= max(self._forgotten.get(said.actor.name, 0), self._clock()):
+        if payload.until <= max(self._forgotten.get(payload.actor.name, 0), self._clock()):
             return None
-        session = Session(actor=said.actor, until=said.until, signed=True)
+        session = Session(actor=payload.actor, until=payload.until, signed=True)
         self._keep(name, session)
         return session
 
     def _keep(self, name: str, session: Session) -> None:
+        # Evict the oldest session of the actor with the most: an actor that opens many cannot
+        # sign others out. A signed session is adopted again when its cookie comes back; one
+        # that is only in memory has to end.
         while len(self._open) >= SESSIONS_MAX:
-            gone = _most(self._open)[0]  # so that nobody signs others out
-            if self._open[gone].signed:
-                self._listening[gone] = self._open.pop(gone)
+            evicted = _most(self._open)[0]
+            if self._open[evicted].signed:
+                self._listening[evicted] = self._open.pop(evicted)
             else:
-                self._end(gone)
+                self._end(evicted)
         self._open[name] = session
 
     def _end(self, name: str) -> None:
@@ -196,7 +206,12 @@ class Sessions:
             self._remember(name, session)
 
     def _remember(self, name: str, ended: Session) -> None:
-        """Keep in mind that a session has ended, for as long as its cookie says otherwise."""
+        """Remember that a signed session has ended, until its cookie expires.
+
+        If too many are remembered, those of the actor with the most are replaced by one time in
+        `_ended_up_to`. Then all sessions of that actor that expire by this time are over: the
+        actor may have to sign in again, and no other actor is affected.
+        """
         self._ended[name] = ended
         if len(self._ended) <= ENDED_MAX:
             return
@@ -204,22 +219,24 @@ class Sessions:
         self._ended = {n: each for n, each in self._ended.items() if each.until > now}
         self._forgotten = {who: until for who, until in self._forgotten.items() if until > now}
         while len(self._ended) > ENDED_MAX:
-            theirs = _most(self._ended)
-            for gone in theirs[: len(theirs) // 2 + 1]:  # one by one would take its time
-                forgotten = self._ended.pop(gone)
+            oldest_first = _most(self._ended)
+            # Half of them at once: finding them walks all sessions, which must not happen for
+            # each sign-out.
+            for each in oldest_first[: len(oldest_first) // 2 + 1]:
+                forgotten = self._ended.pop(each)
                 who = forgotten.actor.name
                 before = self._forgotten.get(who, forgotten.until)
                 self._forgotten[who] = max(before, forgotten.until)
 
 
 def _most(sessions: Mapping[str, Session]) -> Sequence[str]:
-    """Return the sessions of whoever has the most, the oldest first."""
+    """Return the sessions of the actor with the most sessions, oldest first."""
     ((most, _),) = Counter(each.actor for each in sessions.values()).most_common(1)
     return [name for name, each in sessions.items() if each.actor == most]
 
 
 def key_of(token: str) -> bytes:
-    """Return the key of a server that has this one token."""
+    """Derive the session key of a server that has this single token."""
     return hmac.digest(token.encode(errors="surrogateescape"), _PURPOSE, sha256)
 
 
@@ -228,17 +245,19 @@ def _signed(text: str, key: bytes) -> str:
 
 
 def _read(secret: str, key: bytes) -> _Said | None:
-    """Return what a cookie says, if it was signed with this key; else it is not even parsed."""
+    """Return the content of a cookie that was signed with `key`; None for any other."""
     if len(secret) > SECRET_MAX:
         return None
     text = secret.partition(".")[0]
-    # As text, of which there is one for each signature: base64 may be written in several ways.
+    # Compare the whole cookie as text. Decoded bytes would not do: several base64 texts decode
+    # to the same bytes, so one signature would allow several cookies, with different hashes,
+    # and a sign-out would end only one of them. The content is parsed only after this check.
     shown, right = (s.encode(errors="surrogateescape") for s in (secret, _signed(text, key)))
     if not hmac.compare_digest(shown, right):
         return None
     try:
         return msgspec.json.decode(urlsafe_b64decode(text + "=="), type=_Said)
-    except ValueError:  # an actor of a kind that no version of ours knows
+    except ValueError:  # signed by another version, with an actor that this one cannot read
         return None
 
 

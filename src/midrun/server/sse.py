@@ -1,8 +1,8 @@
-"""Streams: responses that go on for as long as somebody listens.
+"""Server-sent events: a response that a source writes until the stream ends.
 
-The journal is the buffer. A stream holds one page of events and no more, and reads on when its
-consumer has taken them; one that does not read at all is given up after a while, and finds
-everything again by `Last-Event-ID`. Nobody else waits for it.
+The journal is the buffer. A stream holds at most one page of events and reads the next page
+when the client has taken the first. A client that does not read for `Limits.patience` seconds
+is disconnected; it resumes by `Last-Event-ID`. No other stream waits for it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,19 +20,19 @@ SSE: Final = "text/event-stream"
 
 
 class Writer:
-    """Writes to one consumer; gives up on one that does not read."""
+    """Writes to one client; ends the stream of a client that does not read."""
 
     def __init__(self, send: Send, patience: float, stream: anyio.CancelScope) -> None:
         self._send = send
         self._patience = patience
         self._stream = stream
-        self._turn = anyio.Lock()  # events and pings come from two tasks
+        self._turn = anyio.Lock()  # the source and the pings write from two tasks
         self.wrote_at = anyio.current_time()
 
     async def write(self, data: bytes) -> None:
-        """Write, if there is anything, and wait until there is room for more.
+        """Write `data` unless it is empty; wait until the client can take more.
 
-        Where a consumer does not read, its stream is cancelled, and this with it.
+        If the client does not read in time, the stream is cancelled, this call included.
         """
         if not data:
             return
@@ -41,66 +41,73 @@ class Writer:
                 await self._send(_part(data, more=True))
             if waiting.cancelled_caught:
                 self._stream.cancel()
-                await checkpoint()
+                await checkpoint()  # raises the cancellation here: nothing more is written
             self.wrote_at = anyio.current_time()
 
     async def breath(self, gap: float) -> None:
-        """Let more come together before the next write: the first of a burst is out at once."""
+        """Sleep until `gap_s` seconds after the last write: a burst is then sent together."""
         await anyio.sleep(max(self.wrote_at + gap - anyio.current_time(), 0))
 
 
 Source: TypeAlias = Callable[[Writer], Awaitable[None]]
-"""Writes what there is to write; the stream ends when it returns."""
+"""Writes the body of a stream; the stream ends when it returns."""
 
 
 class Stream(Response):
-    """A response that `source` writes.
+    """A response of server-sent events that `source` writes.
 
-    It ends with its source, with the server, with the caller's right to listen, and when the
-    caller is gone; the run it tells of does not notice.
+    It ends when the source returns, the client disconnects, the server stops, or the caller's
+    credential is no longer valid. The run is not affected.
 
     Raises:
-        Problem: 429, the caller has too many.
+        HttpProblem: 429, the caller has too many streams.
     """
 
-    def __init__(self, visit: Visit, source: Source) -> None:
-        visit.lobby.allowance.check_stream(visit.actor.name)
+    def __init__(self, context: Visit, source: Source) -> None:
+        # Checked here and not in `__call__`: a refusal must come before the headers are sent.
+        context.lobby.allowance.check_stream(context.actor.name)
+        # The header keeps nginx from buffering the stream.
         super().__init__(headers={"X-Accel-Buffering": "no"}, media_type=SSE)
-        del self.headers["content-length"]
-        self._visit = visit
+        del self.headers["content-length"]  # Starlette sets it to the length of an empty body
+        self._visit = context
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream until it is over."""
+        """Send the headers, then run the source beside the tasks that can end the stream."""
         del scope
-        lobby, caller = self._visit.lobby, self._visit.caller
+        server, caller = self._visit.lobby, self._visit.caller
         status, headers = self.status_code, self.raw_headers
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        with lobby.allowance.stream(caller.actor.name):
+        with server.allowance.stream(caller.actor.name):
             async with anyio.create_task_group() as tasks:
-                writer = Writer(send, lobby.limits.patience, tasks.cancel_scope)
+                writer = Writer(send, server.limits.patience, tasks.cancel_scope)
 
-                async def until(over: Callable[[], Awaitable[object]]) -> None:
-                    await over()
+                # The first of these functions to return ends the stream for all.
+                async def cancel_after(wait: Callable[[], Awaitable[object]]) -> None:
+                    await wait()
                     tasks.cancel_scope.cancel()
 
-                tasks.start_soon(until, partial(_gone, receive))
-                tasks.start_soon(until, self._visit.over)
+                tasks.start_soon(cancel_after, partial(_gone, receive))
+                tasks.start_soon(cancel_after, self._visit.over)
                 if caller.session is not None:
-                    tasks.start_soon(until, caller.session.ended.wait)
-                tasks.start_soon(until, partial(self._pinged, writer))
-                tasks.start_soon(until, partial(self._source, writer))
-        with anyio.move_on_after(lobby.limits.patience):
+                    tasks.start_soon(cancel_after, caller.session.ended.wait)
+                tasks.start_soon(cancel_after, partial(self._pinged, writer))
+                tasks.start_soon(cancel_after, partial(self._source, writer))
+        # The last chunk ends the response in order. A client that does not read must not hold
+        # this task, so the write has a bound, too.
+        with anyio.move_on_after(server.limits.patience):
             await send(_part(b"", more=False))
 
     async def _pinged(self, writer: Writer) -> None:
-        """Show signs of life for as long as the caller may listen."""
-        lobby = self._visit.lobby
+        """Ping an idle stream; return when the caller's credential is no longer valid."""
+        server = self._visit.lobby
+        # The comment line keeps proxies from closing an idle connection, and lets a client
+        # notice a dead one. The credential is checked at the same interval.
         while True:
-            await anyio.sleep(lobby.limits.ping)
-            if not await self._visit.caller.holds(lobby):
+            await anyio.sleep(server.limits.ping)
+            if not await self._visit.caller.holds(server):
                 return
-            if anyio.current_time() - writer.wrote_at >= lobby.limits.ping:
+            if anyio.current_time() - writer.wrote_at >= server.limits.ping:
                 await writer.write(b": ping\n\n")
 
 
@@ -109,5 +116,6 @@ def _part(data: bytes, *, more: bool) -> Message:
 
 
 async def _gone(receive: Receive) -> None:
+    # A request body that was not read comes first, and is skipped.
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -51,4 +51,4 @@ def test_a_server_without_its_packages_names_the_extra() -> None:
     done = subprocess.run(  # noqa: S603 - our own code
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
-    assert "pip install 'midrun[server]', or '.[server]' from a clone" in done.stderr
+    assert "Run pip install 'midrun[server]'" in done.stderr

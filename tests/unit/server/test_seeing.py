@@ -21,7 +21,7 @@ async def test_a_button_that_would_be_refused_is_not_live(serve: Serve, stage: S
     assert all(offer["enabled"] for offer in hers["controls"].values())
     theirs = expect(await vera.get(f"{where}/seen"), 200).json()
     assert not any(offer["enabled"] for offer in theirs["controls"].values())
-    assert theirs["controls"]["pause"]["consequence"].startswith("You may look")
+    assert theirs["controls"]["pause"]["consequence"].startswith("You may only view")
     stage.gate("work").set()
 
 
@@ -53,7 +53,7 @@ async def test_whoever_may_decide_is_the_one_it_waits_for(serve: Serve, stage: S
     where = await start_run(ann)
     await reached(ann, where, "waiting")
     hers = (await ann.get(f"{where}/seen")).json()
-    assert hers["sign"]["word"] == "Waiting for somebody else"
+    assert hers["sign"]["word"] == "Waiting for another person"
     theirs = (await olga.get(f"{where}/seen")).json()
     assert theirs["sign"]["word"] == "Waiting for you"
     assert theirs["asks"][0]["may_decide"]

@@ -65,12 +65,12 @@ async def test_a_list_says_of_a_run_what_its_page_says(serve: Serve, stage: Stag
             assert signs[run.id] == page["sign"]
         return [signs[queued.id]["note"], signs[driven.id]["word"]]
 
-    nobody, lifted = "no worker is there to take it", "until the halt is lifted"
+    nobody, lifted = "no worker is available", "until the halt is lifted"
     assert await told() == [nobody, "Queued"]
     await taken(served.mid, driven.id)
     assert await told() == ["starts as soon as a worker takes it", "Running"]
     await served.mid.halt("the far end is on fire", actor=OLGA)
-    assert await told() == [f"nothing of it starts {lifted}", "Halting"]
+    assert await told() == [f"no call starts {lifted}", "Halting"]
 
 
 async def test_a_run_at_rest_says_what_a_halt_means_for_it(serve: Serve, stage: Stage) -> None:

@@ -27,7 +27,7 @@ def test_a_token_that_others_can_read_is_refused(tmp_path: Path) -> None:
     """It has been read already, for all we know."""
     token_in(tmp_path)
     (tmp_path / "token").chmod(0o644)
-    with pytest.raises(Misconfigured, match="others can read it"):
+    with pytest.raises(Misconfigured, match="other users can read it"):
         token_in(tmp_path)
 
 
@@ -83,7 +83,7 @@ async def test_no_bind_beyond_loopback_without_configured_auth(
 ) -> None:
     """Others could reach it; a token that nobody chose is not a decision to let them."""
     mid = Midrun("memory://")
-    with pytest.raises(Misconfigured, match="others can reach it"):
+    with pytest.raises(Misconfigured, match="other machines can reach it"):
         await serve_forever(mid, host=host, folder=tmp_path)
     with pytest.raises(Misconfigured, match="allow_hosts"):
         await serve_forever(mid, host=host, token=token_of("me"))

@@ -26,7 +26,7 @@ async def test_what_waits_is_told_to_each_as_theirs_or_somebody_elses(serve: Ser
         seen = (await client.get(f"/v1/runs/{run.id}/seen")).json()
         yours[name] = line["work"]["yours"]
         words[name] = [line["work"]["sign"]["word"], seen["sign"]["word"], seen["sign"]["said"]]
-    you, other = "Waiting for you", "Waiting for somebody else"
+    you, other = "Waiting for you", "Waiting for another person"
     assert words == {
         "olga": [you, you, f"{you}: {note}"],
         "ann": [other, other, f"{other}: {note}"],

@@ -1,11 +1,17 @@
-"""A2A 1.0: a run as a task, by the routes of its own SDK and a handler of ours.
+"""A2A 1.0: a run is a task.
 
-The SDK's executor is not used: it lets a second message wait until the first is done, and a
-redirect has to reach a run that is at work.
+`routes.py` serves the public agent card (`cards.py`) and forwards authenticated calls to the
+routes of the A2A SDK. Behind these is `TaskHandler` (`handler.py`), which implements each
+method with `Midrun` and `Run`, and `tasks.py`, which shows a run's state as a task. Only
+`handler.py`, `cards.py` and `tasks.py` import the SDK, an optional dependency.
+
+The SDK's own executor is not used: it queues a second message until the first is done, but a
+redirect has to reach a run that is at work. A task is not stored apart from its run: it is
+computed from the run's state on every request.
 """
 
 PAUSE_METHOD = "midrun/PauseTask"
-"""The method of our extension: A2A itself has no word for a pause from outside."""
+"""The JSON-RPC method of Midrun's extension: A2A has no pause."""
 
 UNDER = "/a2a/"
-"""The path that the agents of A2A are under, each by its name."""
+"""The prefix of the paths of A2A; an agent's name follows."""

@@ -1,4 +1,4 @@
-"""Agent cards: what A2A clients read before they call."""
+"""Agent cards: the description of an agent that A2A clients read before they call."""
 
 from importlib.metadata import version
 
@@ -24,15 +24,15 @@ PAUSE_URI = "urn:midrun:a2a:pause:v1"
 
 
 def show_card(request: Request, agent: Agent) -> dict[str, object]:
-    """Return the public card as JSON, also in the words of version 0.3."""
+    """Return the public card as JSON, with the fields of version 0.3 added."""
     return agent_card_to_dict(make_card(request, agent))
 
 
 def make_card(request: Request, agent: Agent, *, extended: bool = False) -> AgentCard:
-    """Return the card of an agent, with the address that `request` came to.
+    """Return the card of an agent, with the address that `request` was sent to.
 
-    The card is public. Only the extended one, for callers with a token, quotes the agent's
-    instructions.
+    The card is public. Only the extended card, for callers with a token, quotes the first line
+    of the agent's instructions.
     """
     host, scope = request.headers.get("host", ""), request.scope
     base = f"{scope['scheme']}://{host}{root_of(scope)}{UNDER}{agent.name}"

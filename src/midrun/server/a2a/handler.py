@@ -1,4 +1,9 @@
-"""What A2A's methods mean: views of runs, and controls."""
+"""The methods of A2A, implemented with views and controls of runs.
+
+The SDK parses a request, calls a method of `TaskHandler`, and encodes the result or the raised
+`A2AError`. The `RequestContext` reaches the handler through the ASGI scope. As in AG-UI, the
+meaning of a message follows from the phase of the run: resume, answer, decide or redirect.
+"""
 
 import math
 from collections.abc import AsyncGenerator, Iterator
@@ -59,13 +64,13 @@ from midrun.server.schemas import ID_MAX
 
 VISIT: Final = "midrun.visit"
 ENDING_S: Final = 10.0
-"""How long a cancel is waited for before the task is shown as it is."""
+"""Seconds to wait for a cancel before the task is shown as it is."""
 
 TOTAL_MAX: Final = 10_000
-"""How far the tasks of a list are counted: a count reads a row for each of them."""
+"""The highest count of tasks in a list: counting reads a row for each of them."""
 
 COUNTED_AT_ONCE: Final = 1_000
-"""How many rows of a list are read at once while they are counted."""
+"""The number of rows per read while tasks are counted."""
 
 YES: Final = frozenset({"yes", "approve", "approved", "ok", "y"})
 NO: Final = frozenset({"no", "decline", "declined", "n"})
@@ -74,7 +79,7 @@ Sent = pb.Task | pb.Message
 
 
 class _Rejected(Exception):
-    """No task was begun; `task` says so in the protocol's words."""
+    """The agent rejects the task and no run was started; `task` is the reply."""
 
     def __init__(self, task: pb.Task) -> None:
         super().__init__(task.id)
@@ -82,7 +87,7 @@ class _Rejected(Exception):
 
 
 class Handler(RequestHandler):
-    """The tasks of one agent, as the caller of each request may see and steer them."""
+    """The tasks of one agent; each request acts with the rights of its caller."""
 
     def __init__(self, agent: str) -> None:
         self._agent = agent
@@ -92,83 +97,99 @@ class Handler(RequestHandler):
     async def on_message_send(
         self, params: pb.SendMessageRequest, context: ServerCallContext
     ) -> Sent:
-        """Start a task or steer one; answer once it rests, or at once if asked to."""
-        visit = _visit(context)
+        """Start a task or send a message to one; return when it rests, or at once."""
+        request_context = _visit(context)
         try:
-            run, _ = await self._taken(visit, params.message)
+            run, _ = await self._taken(request_context, params.message)
         except _Rejected as rejected:
             return rejected.task
         if not params.configuration.return_immediately:
+            # If the server stops meanwhile, the wait ends and the task is returned as it is.
             with anyio.CancelScope() as waiting:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(_ends_with, visit, waiting)
+                    tasks.start_soon(_ends_with, request_context, waiting)
                     await run.until(*RESTS)
                     tasks.cancel_scope.cancel()
-        return task_of(await visit.lobby.views.state(run.id))
+        return task_of(await request_context.lobby.views.state(run.id))
 
     async def on_message_send_stream(
         self, params: pb.SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """Start a task or steer one, and follow it until it rests."""
-        visit = _visit(context)
+        """Start a task or send a message to one, and follow it until it rests."""
+        request_context = _visit(context)
         try:
-            run, state = await self._taken(visit, params.message)
+            run, state = await self._taken(request_context, params.message)
         except _Rejected as rejected:
             yield rejected.task
             return
-        async for event in _followed(visit, run, state):
+        async for event in _followed(request_context, run, state):
             yield event
 
-    async def _taken(self, visit: Visit, message: pb.Message) -> tuple[Run, State]:
-        """Do what a message means; return the run, and its state before."""
+    async def _taken(self, request_context: Visit, message: pb.Message) -> tuple[Run, State]:
+        """Apply a message; return the run and its state before the message."""
         if max(len(message.message_id), len(message.context_id)) > ID_MAX:
-            raise InvalidParamsError(f"an id has at most {ID_MAX} characters")
+            problem = f"messageId and contextId must have at most {ID_MAX} characters"
+            raise InvalidParamsError(problem)
         if any(part.HasField("raw") or part.HasField("url") for part in message.parts):
-            problem = "Cannot take a file: an agent is given text. Send text or data parts"
+            problem = "Cannot take a file: agents accept only text. Send text or data parts"
             raise ContentTypeNotSupportedError(problem)
         text = "\n".join(part.text for part in message.parts if part.text)
-        asking = Asking(actor=visit.actor, request_id=visit.own(f"a2a:{message.message_id}"))
+        asking = Asking(
+            actor=request_context.actor,
+            request_id=request_context.own(f"a2a:{message.message_id}"),
+        )
         if message.task_id:
-            run = await self._run(visit, message.task_id)
-            state = await visit.lobby.views.state(run.id)
+            run = await self._run(request_context, message.task_id)
+            state = await request_context.lobby.views.state(run.id)
             if message.context_id not in {"", context_of(state)}:
-                raise InvalidParamsError("the task belongs to another context")
+                problem = (
+                    f"Cannot use contextId {message.context_id}: task {run.id} belongs to "
+                    "another context"
+                )
+                raise InvalidParamsError(problem)
             try:
-                await _steer(visit, run, state, text, _data(message), asking)
+                await _steer(request_context, run, state, text, _data(message), asking)
             except ControlRefused as refused:
                 raise UnsupportedOperationError(str(refused)) from None
             except Problem as refused:
                 raise UnsupportedOperationError(refused.detail) from None
             return run, state
-        run = await self._started(visit, message.context_id, text, asking)
+        run = await self._started(request_context, message.context_id, text, asking)
         return run, State(run=run.id)
 
-    async def _started(self, visit: Visit, context: str, text: str, asking: Asking) -> Run:
-        """Start a task, in a context of its own if it was given none: others may follow it.
+    async def _started(
+        self, request_context: Visit, context: str, text: str, asking: Asking
+    ) -> Run:
+        """Start a task, in a new context unless the message names one.
 
-        A request that cannot be taken is an error: so the specification has it. `REJECTED` is
-        what this agent would never do.
+        By the specification, a malformed request is an error, and `REJECTED` is the status of a
+        task that this agent will never do. So a bad argument raises `InvalidParamsError`, and a
+        `Misconfigured` of the start itself becomes a rejected task.
         """
         request = asking.get("request_id") or ""
+        # Two blocks, because both raise `Misconfigured`: here it means a malformed request, in
+        # the start itself a task that this agent cannot do.
         try:
             thread = validation.name("context", context) or context_for(request)
             start = partial(
-                visit.lobby.mid.start,
+                request_context.lobby.mid.start,
                 self._agent,
                 validation.task(text),
                 thread=thread,
                 request_id=request,
-                actor=visit.actor,
-                own_thread=bool(visit.own_runs_only),
+                actor=request_context.actor,
+                own_thread=bool(request_context.own_runs_only),
             )
         except Misconfigured as error:
             raise InvalidParamsError(str(error)) from None
         try:
-            await visit.check_quota(request)
+            await request_context.check_quota(request)
             return await start()
         except Misconfigured as error:
             raise _Rejected(rejected(request, thread, str(error))) from None
         except (MidrunError, Problem) as error:
+            # The SDK maps `A2AError` only. Errors of the server are internal, the rest is the
+            # caller's; the text of an unknown error stays here.
             problem = problem_of(error)
             if problem is None or problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise InternalError(problem.detail if problem else "") from error
@@ -180,99 +201,105 @@ class Handler(RequestHandler):
         self, params: pb.GetTaskRequest, context: ServerCallContext
     ) -> pb.Task | None:
         """Return a task."""
-        visit = _visit(context)
-        run = await self._run(visit, params.id)
+        request_context = _visit(context)
+        run = await self._run(request_context, params.id)
         length = params.history_length if params.HasField("history_length") else None
-        return task_of(await visit.lobby.views.state(run.id), history=length)
+        return task_of(await request_context.lobby.views.state(run.id), history=length)
 
     async def on_list_tasks(
         self, params: pb.ListTasksRequest, context: ServerCallContext
     ) -> pb.ListTasksResponse:
         """Return a page of the caller's tasks, newest first."""
-        visit = _visit(context)
+        request_context = _visit(context)
         size = min(max(params.page_size or 50, 1), 100)
         try:
             thread = validation.name("context", params.context_id)
             query = Query(
                 agent=self._agent,
                 thread=thread,
-                owner=visit.own_runs_only,
+                owner=request_context.own_runs_only,
                 phases=tuple(p for p, state in STATES.items() if state == params.status),
                 limit=size,
                 cursor=params.page_token,
             )
             if params.status and not query.phases:  # no run is ever in that state
                 return pb.ListTasksResponse(page_size=size)
-            page = await visit.list_runs(query)
+            page = await request_context.list_runs(query)
         except (CursorRefused, Misconfigured) as error:
             raise InvalidParamsError(str(error)) from None
         tasks = []
         for row in page.items:
             try:
-                state = await visit.lobby.views.state(row.run)
-            except UNREADABLE:  # it must not hide the others
-                continue
+                state = await request_context.lobby.views.state(row.run)
+            except UNREADABLE:
+                continue  # one damaged journal must not hide the other tasks
             tasks.append(task_of(state, history=0, artifacts=params.include_artifacts))
         return pb.ListTasksResponse(
             tasks=tasks,
             next_page_token=page.cursor,
             page_size=size,
-            total_size=await _count_tasks(visit, query),
+            total_size=await _count_tasks(request_context, query),
         )
 
     async def on_cancel_task(
         self, params: pb.CancelTaskRequest, context: ServerCallContext
     ) -> pb.Task | None:
-        """Cancel a task, and wait a while until it is."""
-        visit = _visit(context)
-        run = await self._run(visit, params.id)
-        if (await visit.lobby.views.state(run.id)).phase in TERMINAL:
+        """Cancel a task, and wait up to `CANCEL_WAIT_S` seconds until it is cancelled."""
+        request_context = _visit(context)
+        run = await self._run(request_context, params.id)
+        # A2A demands this error for every ended task, also for one that is cancelled already,
+        # which `Run.cancel` would accept as already so.
+        if (await request_context.lobby.views.state(run.id)).phase in TERMINAL:
             raise TaskNotCancelableError
         try:
-            await run.cancel(actor=visit.actor)
+            await run.cancel(actor=request_context.actor)
         except ControlRefused as refused:
             raise TaskNotCancelableError(str(refused)) from None
         with anyio.move_on_after(ENDING_S):
             await run.until("terminal")
-        return task_of(await visit.lobby.views.state(run.id))
+        return task_of(await request_context.lobby.views.state(run.id))
 
     async def on_subscribe_to_task(
         self, params: pb.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         """Follow a task until it rests."""
-        visit = _visit(context)
-        run = await self._run(visit, params.id)
-        state = await visit.lobby.views.state(run.id)
+        request_context = _visit(context)
+        run = await self._run(request_context, params.id)
+        state = await request_context.lobby.views.state(run.id)
         if state.phase in TERMINAL:
-            raise UnsupportedOperationError("the task has ended")
-        async for event in _followed(visit, run, state):
+            problem = f"Cannot subscribe to task {run.id}: it has ended"
+            raise UnsupportedOperationError(problem)
+        async for event in _followed(request_context, run, state):
             yield event
 
-    async def pause(self, task: str, visit: Visit) -> pb.Task:
-        """Pause a task: the extension that A2A's core has no method for."""
-        run = await self._run(visit, task)
+    async def pause(self, task: str, request_context: Visit) -> pb.Task:
+        """Pause a task; a method of Midrun's extension."""
+        run = await self._run(request_context, task)
         try:
-            await run.pause(actor=visit.actor)
+            await run.pause(actor=request_context.actor)
         except ControlRefused as refused:
             raise UnsupportedOperationError(str(refused)) from None
-        return task_of(await visit.lobby.views.state(run.id))
+        return task_of(await request_context.lobby.views.state(run.id))
 
-    async def _run(self, visit: Visit, task: str) -> Run:
+    async def _run(self, request_context: Visit, task: str) -> Run:
+        # A run of another agent or of another user is not found, like one that does not exist.
         run = RunId(task)
         try:
-            head = await visit.lobby.views.head(run)
-            if head.agent == self._agent and await visit.lobby.views.sees(visit.actor, run):
-                return await visit.lobby.mid.get(run)
+            head = await request_context.lobby.views.head(run)
+            if head.agent == self._agent and await request_context.lobby.views.sees(
+                request_context.actor, run
+            ):
+                return await request_context.lobby.mid.get(run)
         except RunNotFound:
             pass
         raise TaskNotFoundError
 
-    # ── what we have other means for ──────────────────────────────────────────────────────
+    # ── push notifications (not supported) and the extended card ──────────────────────────
 
     async def on_create_task_push_notification_config(
         self, params: pb.TaskPushNotificationConfig, context: ServerCallContext
     ) -> pb.TaskPushNotificationConfig:
-        """Refuse: webhooks are set up by whoever runs the server, never by a caller."""
+        """Refuse: webhooks are set up by the operator of the server, never by a caller."""
         del params, context
         raise PushNotificationNotSupportedError
 
@@ -300,18 +327,18 @@ class Handler(RequestHandler):
     async def on_get_extended_agent_card(
         self, params: pb.GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> pb.AgentCard:
-        """Return the card with what is not public: a line of the agent's instructions."""
+        """Return the card with the first line of the agent's instructions added."""
         del params
-        visit = _visit(context)
-        agent = visit.lobby.mid.agents[self._agent]
-        return make_card(visit.request, agent, extended=True)
+        request_context = _visit(context)
+        agent = request_context.lobby.mid.agents[self._agent]
+        return make_card(request_context.request, agent, extended=True)
 
 
-async def _count_tasks(visit: Visit, query: Query) -> int:
-    """Return how many tasks a list has over all its pages; at most `TOTAL_MAX`."""
+async def _count_tasks(request_context: Visit, query: Query) -> int:
+    """Return the number of tasks over all pages of a list, at most `COUNTED_TASKS_MAX`."""
     found, rest = 0, replace(query, limit=COUNTED_AT_ONCE, cursor="")
     while found < TOTAL_MAX:
-        page = await visit.list_runs(rest)
+        page = await request_context.list_runs(rest)
         found += len(page.items)
         if not page.cursor:
             break
@@ -320,25 +347,32 @@ async def _count_tasks(visit: Visit, query: Query) -> int:
 
 
 def _visit(context: ServerCallContext) -> Visit:
-    visit = context.state[VISIT]
-    assert isinstance(visit, Visit)
-    return visit
+    request_context = context.state[VISIT]
+    assert isinstance(request_context, Visit)
+    return request_context
 
 
-async def _ends_with(visit: Visit, waiting: anyio.CancelScope) -> None:
-    await visit.over()
+async def _ends_with(request_context: Visit, waiting: anyio.CancelScope) -> None:
+    await request_context.over()
     waiting.cancel()
 
 
-async def _followed(visit: Visit, run: Run, state: State) -> AsyncGenerator[Event, None]:
-    """Yield the task, then each change of its status from `state` on, until it rests."""
-    now = await visit.lobby.views.state(run.id)
+async def _followed(
+    request_context: Visit, run: Run, state: State
+) -> AsyncGenerator[Event, None]:
+    """Yield the task, then each change of its status, until it rests.
+
+    The feed is read from `state` on and not from `now`: `state` is the state before the
+    message, and the fold needs every entry since then. Changes that the first task shows are
+    skipped.
+    """
+    now = await request_context.lobby.views.state(run.id)
     yield task_of(now)
     if now.seq == state.seq and now.phase in RESTS:
         return
     async with aclosing(run.feed(state.seq)) as feed:
         async for item in feed:
-            if visit.is_over:
+            if request_context.is_over:
                 return
             if item.seq is None:
                 continue
@@ -346,7 +380,7 @@ async def _followed(visit: Visit, run: Run, state: State) -> AsyncGenerator[Even
             before, state = state.phase, fold(run.id, [record], state)
             rests = state.phase in RESTS
             if state.seq < now.seq or not (rests or state.phase is not before):
-                continue  # the task as it was shown has that already, or it is no change
+                continue  # contained in the first task, or no change of the status
             for event in _changed(state):
                 yield event
             if rests:
@@ -364,22 +398,31 @@ def _changed(state: State) -> Iterator[Event]:
 
 
 async def _steer(
-    visit: Visit, run: Run, state: State, text: str, data: dict[str, object], asking: Asking
+    request_context: Visit,
+    run: Run,
+    state: State,
+    text: str,
+    data: dict[str, object],
+    asking: Asking,
 ) -> None:
-    """Do what a message to a task means: resume, answer, decide, or a new course."""
+    """Send the control that a message to a task stands for."""
     match state.phase:
         case Phase.PAUSED | Phase.FAILED:
             await run.resume(text or None, **asking)
         case Phase.WAITING if await _decided(run, state, text, data, asking):
             return
         case _:
-            await visit.redirected(run, text, asking)
+            await request_context.redirected(run, text, asking)
 
 
 async def _decided(
     run: Run, state: State, text: str, data: dict[str, object], asking: Asking
 ) -> bool:
-    """Answer the one ask that is open, if the message does; tell whether it did."""
+    """Decide the one open ask, if the message does; return whether it did.
+
+    An approval needs an explicit yes: `{"approved": true}` or a single word of `APPROVE_WORDS`;
+    a refusal needs an explicit no. Any other text redirects the run.
+    """
     if len(state.open_asks) != 1:
         return False
     ask = state.asks[state.open_asks[0] - 1]
@@ -407,24 +450,24 @@ def _data(message: pb.Message) -> dict[str, object]:
     return {}
 
 
-# The SDK's routes, with our handler behind them.
+# The routes of the SDK, with `TaskHandler` behind them.
 
 KEPT = 64
 
 STREAM_GRACE_S: Final = math.inf
-"""How long the SDK lets a stream go on after a signal to stop: until the stream has ended.
+"""Seconds that the SDK lets a stream go on after a signal to stop: without a limit.
 
-`sse_starlette`, which the SDK uses, ends streams when any server of the process was told to
-stop. It notes that once for the whole process and never takes it back, so each later stream
-would end after its first event; and it does not wait for the drain. `Forwarded` ends a stream
-when the server that the request came in by goes away.
+`sse_starlette`, which the SDK uses, ends streams when any server of the process has received a
+signal to stop. It records that once for the whole process and never resets it, so each later
+stream would end after its first event. It also does not wait for the drain. Instead,
+`ForwardedResponse` ends a stream when the server of this request stops.
 """
 
 escape_loggers("a2a")  # the SDK logs ids, methods and versions as clients send them
 
 
 class _Context(DefaultServerCallContextBuilder):
-    """Passes on whose request it is."""
+    """Copies the `RequestContext` from the ASGI scope to the SDK's context."""
 
     def build(self, request: Request) -> ServerCallContext:
         context = super().build(request)
@@ -434,7 +477,7 @@ class _Context(DefaultServerCallContextBuilder):
 
 @lru_cache(maxsize=KEPT)
 def router(agent: Agent) -> Router:
-    """Return the routes of an agent."""
+    """Return the SDK's routes for an agent."""
     handler, context = Handler(agent.name), _Context()
     return Router(
         [
@@ -455,13 +498,17 @@ def router(agent: Agent) -> Router:
     )
 
 
-async def paused(agent: Agent, visit: Visit, call: dict[str, Json]) -> dict[str, Json]:
-    """Answer the method of our extension, as JSON-RPC has it."""
-    given = call.get("params")
-    task = str(given.get("id")) if isinstance(given, dict) else ""
-    told: dict[str, Json] = {"jsonrpc": "2.0", "id": call.get("id")}
+async def paused(
+    agent: Agent, request_context: Visit, call: dict[str, Json]
+) -> dict[str, Json]:
+    """Answer the JSON-RPC method of Midrun's extension."""
+    params = call.get("params")
+    task = str(params.get("id")) if isinstance(params, dict) else ""
+    reply: dict[str, Json] = {"jsonrpc": "2.0", "id": call.get("id")}
     try:
-        return told | {"result": MessageToDict(await Handler(agent.name).pause(task, visit))}
+        return reply | {
+            "result": MessageToDict(await Handler(agent.name).pause(task, request_context))
+        }
     except A2AError as error:
         code = JSON_RPC_ERROR_CODE_MAP.get(type(error), -32603)
-        return told | {"error": {"code": code, "message": str(error) or type(error).__name__}}
+        return reply | {"error": {"code": code, "message": str(error) or type(error).__name__}}

@@ -1,4 +1,4 @@
-"""Runs as A2A shows them: tasks, with their states, artifacts and history."""
+"""Convert the state of a run to an A2A task: status, artifacts, history, metadata."""
 
 from collections.abc import Iterator
 from hashlib import sha256
@@ -16,7 +16,7 @@ from midrun.ports.environment import ID_BYTES
 from midrun.text.report import report
 
 PHASE: Final = "midrun.dev/state"
-"""The metadata that says what A2A has no word for: pausing, paused, cancelling, halted."""
+"""The metadata key for the phase; A2A has no state for pausing, paused, halted and others."""
 
 STATES: Final[dict[Phase, TaskState]] = {
     Phase.QUEUED: TaskState.TASK_STATE_SUBMITTED,
@@ -33,14 +33,14 @@ STATES: Final[dict[Phase, TaskState]] = {
 
 
 def context_of(state: State) -> str:
-    """Return the conversation that a run belongs to: its thread, or one of its own."""
+    """Return the context id of a run: its thread, else its own id."""
     return state.started.thread or state.run
 
 
 def context_for(request: str) -> str:
-    """Return the conversation of a task that was given none: one that others can follow it in.
+    """Return a new context id for a task whose message names none.
 
-    It follows from the request, so that whoever repeats that is given the same.
+    It is derived from the request id, so a repeated request gets the same context.
     """
     return f"ctx_{_digest(request)}"
 
@@ -50,50 +50,51 @@ def _digest(request: str) -> str:
 
 
 def rejected(request: str, context: str, why: str) -> Task:
-    """Return a task that the agent would never do: nothing was begun, and nothing is kept."""
+    """Return a rejected task; no run was started and nothing is stored."""
     name = f"rejected_{_digest(request)}"
-    told = Message(
+    reason = Message(
         message_id=f"{name}-why",
         context_id=context,
         task_id=name,
         role=Role.ROLE_AGENT,
         parts=[Part(text=why)],
     )
-    status = TaskStatus(state=TaskState.TASK_STATE_REJECTED, message=told)
+    status = TaskStatus(state=TaskState.TASK_STATE_REJECTED, message=reason)
     return Task(id=name, context_id=context, status=status)
 
 
 def task_of(state: State, *, history: int | None = None, artifacts: bool = True) -> Task:
-    """Return the run in `state` as a task, with the last `history` messages; None is all."""
-    said = list(_history(state))
-    kept = said if history is None else said[len(said) - history :] if history else []
+    """Return the run in `state` as a task, with the last `history` messages (None: all)."""
+    messages = list(_history(state))
+    if history is not None:
+        messages = messages[len(messages) - history :] if history else []
     return Task(
         id=state.run,
         context_id=context_of(state),
         status=status_of(state),
         artifacts=list(artifacts_of(state)) if artifacts else [],
-        history=kept,
+        history=messages,
         metadata=metadata_of(state),
     )
 
 
 def status_of(state: State) -> TaskStatus:
-    """Return where the task stands, with what it needs in words."""
-    words = _words(state)
-    told = message(state, words, f"status-{state.seq}") if words else None
+    """Return the status of a task, with a message for the user."""
+    text = _words(state)
+    about = message(state, text, f"status-{state.seq}") if text else None
     at = Timestamp(seconds=state.at // 1_000_000, nanos=state.at % 1_000_000 * 1000)
-    return TaskStatus(state=STATES[state.phase], message=told, timestamp=at)
+    return TaskStatus(state=STATES[state.phase], message=about, timestamp=at)
 
 
 def metadata_of(state: State) -> Struct:
-    """Return the phase under our own name."""
-    made = Struct()
-    made.update({PHASE: state.phase.value})
-    return made
+    """Return the metadata of a task: the run's phase."""
+    metadata = Struct()
+    metadata.update({PHASE: state.phase.value})
+    return metadata
 
 
 def artifacts_of(state: State) -> Iterator[Artifact]:
-    """Yield what the run leaves: its output, or the report of its cancel."""
+    """Yield the output of a completed run, or the report of a cancelled one."""
     if state.phase is Phase.COMPLETED:
         yield Artifact(artifact_id="output", name="output", parts=[Part(text=state.output)])
     elif state.phase is Phase.CANCELLED:
@@ -102,7 +103,7 @@ def artifacts_of(state: State) -> Iterator[Artifact]:
 
 
 def message(state: State, text: str, name: str, role: Role = Role.ROLE_AGENT) -> Message:
-    """Return something said in the run."""
+    """Return a message of the task; `name` makes its id unique within the run."""
     return Message(
         message_id=f"{state.run}-{name}",
         context_id=context_of(state),
@@ -122,7 +123,7 @@ def _words(state: State) -> str:
         case Phase.FAILED:
             return state.error.error if state.error is not None else "failed"
         case Phase.HALTED:
-            return "Halted by an operator; it goes on once that is lifted."
+            return "Halted by an operator. It continues when the halt is lifted."
         case Phase.COMPLETED:
             return state.output
         case _:

@@ -1,4 +1,4 @@
-"""What AG-UI clients send. Fields that we have no use for are passed over."""
+"""Requests of AG-UI clients. Unknown fields are ignored, as the protocol allows."""
 
 from collections.abc import Iterable
 from typing import Annotated, Final, Literal
@@ -9,13 +9,13 @@ from midrun.core.values import Json
 from midrun.server.schemas import ID_MAX
 
 CONTEXT_MARK: Final = "\n\nContext from the client:\n"
-"""What stands between the words of a person and the context that their client adds."""
+"""The separator between the user's text and the context that the client adds."""
 
 Id = Annotated[str, Meta(max_length=ID_MAX)]
 
 
 class Given(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base of what clients send; other fields may be there."""
+    """Base of all inputs; unknown fields are allowed."""
 
 
 class Said(Given, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class Said(Given, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Its text; `other_parts` names the rest."""
+        """The text of the message; `other_parts` lists its other parts."""
         if isinstance(self.content, str):
             return self.content
         parts = self.content if isinstance(self.content, list) else []
@@ -37,32 +37,35 @@ class Said(Given, frozen=True, kw_only=True):
 
     @property
     def other_parts(self) -> tuple[str, ...]:
-        """The types of its parts that are not text: images, audio, files."""
+        """The types of the parts that are not text: images, audio, files."""
         parts = self.content if isinstance(self.content, list) else []
         kinds = (part.get("type", "") for part in parts if isinstance(part, dict))
         return tuple(str(kind) for kind in kinds if kind != "text")
 
 
 class ContextItem(Given, frozen=True, kw_only=True):
-    """Something that the client's application wants the agent to know."""
+    """A fact that the client's application gives to the agent."""
 
     description: str = ""
     value: Json = None
 
     @property
     def line(self) -> str:
-        """It as the agent reads it."""
+        """The fact as one line of the agent's input."""
         return f"- {self.description}: {self.value}"
 
 
 class FrontendTool(Given, frozen=True, kw_only=True):
-    """A tool that would run in the client; only its name is of use here."""
+    """A tool that would run in the client; it is not used.
+
+    The stream tells the client so, with the event `midrun.unused`.
+    """
 
     name: str = ""
 
 
 class Resumption(Given, frozen=True, kw_only=True):
-    """What became of an interrupt that the client was shown."""
+    """The client's decision about an interrupt."""
 
     interrupt_id: str
     status: Literal["resolved", "cancelled"] = "resolved"
@@ -83,22 +86,22 @@ class RunAgentInput(Given, frozen=True, kw_only=True):
 
     @property
     def current(self) -> bool:
-        """Whether the client speaks 1.0 or later; older ones do not say what they speak."""
+        """Whether the client speaks 1.0 or later; older clients send no version."""
         return self.protocol_version.partition(".")[0] not in {"", "0"}
 
     @property
     def newest(self) -> Said | None:
-        """The person's newest message; None if the agent has answered it already."""
-        for said in reversed(self.messages):
-            if said.role in {"assistant", "tool"}:
+        """The user's newest message; None if the agent has answered it already."""
+        for message in reversed(self.messages):
+            if message.role in {"assistant", "tool"}:
                 return None
-            if said.role == "user":
-                return said
+            if message.role == "user":
+                return message
         return None
 
     @property
     def wish(self) -> str:
-        """The text of the person's newest message; "" if there is nothing new."""
+        """The text of the user's newest message; "" if there is no new one."""
         return self.newest.text.strip() if self.newest is not None else ""
 
     def list_new_context(self, known: Iterable[str] = ()) -> tuple[ContextItem, ...]:
@@ -107,13 +110,13 @@ class RunAgentInput(Given, frozen=True, kw_only=True):
         return tuple(c for c in self.context if not any(c.line in text for text in texts))
 
     def add_context(self, known: Iterable[str] = ()) -> str:
-        """Return the wish, followed by the context that the agent does not know yet."""
+        """Return the user's text, followed by the context that is new to the agent."""
         lines = "\n".join(item.line for item in self.list_new_context(known))
         return f"{self.wish}{CONTEXT_MARK}{lines}" if self.wish and lines else self.wish
 
 
 class ConnectInput(Given, frozen=True, kw_only=True):
-    """A request for what a thread has so far."""
+    """A request to replay a thread and follow its run."""
 
     thread_id: Id
     run_id: Id = ""
@@ -122,6 +125,6 @@ class ConnectInput(Given, frozen=True, kw_only=True):
 
 
 class StopInput(Given, frozen=True, kw_only=True):
-    """A request to stop; which segment the client means makes no difference to us."""
+    """A request to stop; the segment that it names is not used."""
 
     run_id: str = ""

@@ -1,7 +1,9 @@
-"""A segment: what happens to a run, as AG-UI has it, until the run rests.
+"""Translate the feed of a run to AG-UI events.
 
-It is told every entry and delta, and keeps what is open: clients give up on a stream that ends
-with a message, a step, a call or a child run still open.
+`AguiSegment` is given every entry and delta of one segment. It tracks the open message, step
+and child runs: a client fails on a stream that ends while one of them is open. Text arrives
+twice, as deltas while the model streams and as the journaled message. The segment sends only
+the part that the deltas did not bring. `final_events` ends the stream by the phase of the run.
 """
 
 from collections.abc import Iterator
@@ -37,28 +39,30 @@ _TOLD: Final = (e.CallStarted, *_ENDS)
 
 
 class Segment:
-    """Translates one run, from `state` on. `state` is what it has been told so far.
+    """Translates one run. `state` is the state up to the last entry that was given.
 
-    `current` says whether the client knows the words of 1.0: one of before gives up on a word
-    that it does not know.
+    `is_current_version`: the client speaks 1.0. An older client fails on an event type that it
+    does not know.
     """
 
     def __init__(self, state: State, *, current: bool) -> None:
         self.state = state
         self._current = current
         self._used: list[tuple[int, int]] = []  # tokens of each model call, and of its prompt
-        self._children: dict[CallId, bool] = {}  # told of → whether it is still at work
-        self._speaking = ""  # the message whose text is open, ...
-        self._said = ""  # ... and what was streamed of it
-        self._thinking = ""  # likewise of what it thinks
-        self._thought = ""
-        self._step = ""
+        self._children: dict[CallId, bool] = {}  # started child → whether it is still open
+        self._speaking = ""  # the id of the open text message, ...
+        self._said = ""  # ... and its text so far
+        self._thinking = ""  # the id of the open reasoning message, ...
+        self._thought = ""  # ... and its text so far
+        self._step = ""  # the name of the open step
 
     def told(self, item: FeedItem) -> Iterator[Event]:
-        """Yield what `item` is to an AG-UI client."""
+        """Yield the AG-UI events of one entry or delta."""
         if isinstance(item, Delta):
             yield from self._delta(item)
             return
+        # The events of an entry follow from the state after it: a message or a call exists
+        # only then. `before` shows which messages and calls the entry has added.
         record = e.Record(seq=item.seq, at=item.at, entry=item.entry, epoch=item.epoch)
         before, self.state = self.state, fold(self.state.run, [record], self.state)
         entry = item.entry
@@ -75,11 +79,12 @@ class Segment:
             else:
                 yield from self._end_child(call)
                 yield _result(self.state, call)
+        # Everything else is passed on under Midrun's own names, for clients that know them.
         if not isinstance(entry, _TOLD):
             yield custom(item)
 
     def closed(self) -> Iterator[Event]:
-        """Yield the ends of what is open."""
+        """Yield the ends of the open message and step."""
         yield from self._end_text()
         yield from self._end_thinking()
         if self._step:
@@ -87,73 +92,78 @@ class Segment:
             self._step = ""
 
     def ended(self) -> Iterator[Event]:
-        """Yield the ends of everything: the run rests, and so do its children."""
+        """Yield the ends of all that is open; the run rests, and its children are suspended."""
         yield from self.closed()
-        for call, works in self._children.items():
-            if works:
+        for call, is_open in self._children.items():
+            if is_open:
                 yield _suspended(child_id(self.state.run, call))
 
     @property
     def rests(self) -> bool:
-        """Whether the run is in a phase that ends the segment, as far as it was told."""
+        """Whether the run is in a phase that ends the segment."""
         return self.state.phase in RESTING
 
     @property
     def usage(self) -> dict[str, int]:
-        """What its model calls have used, as far as their provider has said."""
+        """The tokens of the model calls, as far as the provider has reported them."""
         total = sum(tokens for tokens, _ in self._used)
         prompts = sum(prompt for _, prompt in self._used)
-        told = {"totalTokens": total} if total else {}
+        usage = {"totalTokens": total} if total else {}
+        # The split is given only if every call reported its prompt: a partial sum would be
+        # read as the whole.
         if total and all(0 < prompt <= tokens for tokens, prompt in self._used):
-            told |= {"inputTokens": prompts, "outputTokens": total - prompts}
-        return told
+            usage |= {"inputTokens": prompts, "outputTokens": total - prompts}
+        return usage
 
-    # ── parts ─────────────────────────────────────────────────────────────────────────────
+    # ── parts of a segment ────────────────────────────────────────────────────────────────
 
     def _begin_child(self, call: CallId) -> Iterator[Event]:
-        """Yield that a child is at work, once: another attempt goes on with the same."""
-        held = self.state.call(call)
-        if self._current and held is not None and call not in self._children:
+        """Yield the start of a child run, once; another attempt continues the same child."""
+        started = self.state.call(call)
+        if self._current and started is not None and call not in self._children:
             self._children[call] = True
             own, by = child_id(self.state.run, call), call_ref(self.state, call)
-            about = {"subagentRunId": own, "name": held.use.tool, "parentToolCallId": by}
+            about = {"subagentRunId": own, "name": started.use.tool, "parentToolCallId": by}
             yield {"type": "SUBAGENT_STARTED", **about}
 
     def _end_child(self, call: Call) -> Iterator[Event]:
-        """Yield what became of a child, also of one that began in a segment before."""
+        """Yield the end of a child run, also of one that started in an earlier segment."""
         if call.call_kind != "child" or call.stage is Stage.SEALED:
             return
-        yield from self._begin_child(call.id)
+        yield from self._begin_child(call.id)  # nothing if it started in this segment
         if self._children.get(call.id):
             self._children[call.id] = False
-            own, said = child_id(self.state.run, call.id), call.error or fate(call)
+            own, message = child_id(self.state.run, call.id), call.error or fate(call)
             if call.stage is Stage.DONE:
                 yield {"type": "SUBAGENT_FINISHED", "subagentRunId": own, "result": call.result}
-            elif self.state.phase is Phase.PAUSING:  # it goes on with its parent
+            elif self.state.phase is Phase.PAUSING:  # the child resumes with its parent
                 yield _suspended(own)
             else:
-                yield {"type": "SUBAGENT_ERROR", "subagentRunId": own, "message": said}
+                yield {"type": "SUBAGENT_ERROR", "subagentRunId": own, "message": message}
 
     def _begin_step(self, entry: e.CallStarted) -> Iterator[Event]:
         yield from self.closed()
-        words = "summary of the history" if entry.purpose == "condense" else "step"
-        self._step = f"{words} {self.state.meter.steps}"
+        kind = "summary of the history" if entry.purpose == "condense" else "step"
+        self._step = f"{kind} {self.state.meter.steps}"
         yield {"type": "STEP_STARTED", "stepName": self._step}
 
     def _delta(self, delta: Delta) -> Iterator[Event]:
-        own = message_id(self.state, len(self.state.messages))  # where it will stand
+        # The message is not in the journal yet. Its index there will be the current length, so
+        # the deltas and the journaled message have the same id.
+        own = message_id(self.state, len(self.state.messages))
         if delta.kind == "text" and delta.opening:
             yield from self._rest_of(own, delta.text)
         elif delta.kind == "text":
             yield from self._text(own, delta.text)
         elif delta.kind == "thinking":
             yield from self._muse(f"{own}-thinking", delta)
+        # Deltas of arguments are dropped: the call's arguments follow whole with its message.
         elif delta.kind != "args":
             value = {"call": delta.call, "tool": delta.tool, "text": delta.text}
             yield {"type": "CUSTOM", "name": f"midrun.call.{delta.kind}", "value": value}
 
     def _text(self, own: str, text: str) -> Iterator[Event]:
-        yield from self._end_thinking()
+        yield from self._end_thinking()  # the reasoning ends where the text begins
         if self._speaking != own:
             yield from self._end_text()
             self._speaking, self._said = own, ""
@@ -169,7 +179,7 @@ class Segment:
             yield {"type": "REASONING_START", "messageId": own}
             yield {"type": "REASONING_MESSAGE_START", "messageId": own, "role": "reasoning"}
         text = delta.text
-        if delta.opening:  # all of it so far: what the client has is not said again
+        if delta.opening:  # the whole text so far; send only the part that is new to the client
             text = text[len(self._thought) :] if text.startswith(self._thought) else ""
         if text:
             self._thought += text
@@ -187,7 +197,7 @@ class Segment:
             self._thinking = ""
 
     def _spoken(self, before: State) -> Iterator[Event]:
-        """Yield what is missing of a model's message, and the calls that it asks for."""
+        """Yield the missing rest of a model's message, and the calls that it requests."""
         state, own = self.state, ""
         for number in range(len(before.messages), len(state.messages)):
             if state.messages[number].role == "assistant":
@@ -195,16 +205,21 @@ class Segment:
                 yield from self._rest_of(own, state.messages[number].text)
         yield from self._end_text()
         yield from self._end_thinking()
+        # The calls that this reply has added to the state, in the order of the reply.
         for number in range(len(before.calls), len(state.calls)):
             call = state.calls[number]
             if call.call_kind != "model":
                 yield from _asked_for(state, call, own)
 
     def _rest_of(self, own: str, text: str) -> Iterator[Event]:
-        """Yield what deltas did not bring: they may be lost, the journal's text is not."""
-        heard = self._said if self._speaking == own else ""
-        if text.startswith(heard) and text != heard:
-            yield from self._text(own, text[len(heard) :])
+        """Yield the part of `text` that deltas did not bring; deltas may be lost.
+
+        If the streamed text is not a prefix of `text` (an attempt was repeated), the message
+        cannot be corrected here; the snapshot at the end of the segment does that.
+        """
+        sent = self._said if self._speaking == own else ""
+        if text.startswith(sent) and text != sent:
+            yield from self._text(own, text[len(sent) :])
 
 
 def _suspended(child: RunId) -> Event:
@@ -213,28 +228,30 @@ def _suspended(child: RunId) -> Event:
 
 
 def custom(item: Happened) -> Event:
-    """Return an entry for which AG-UI has no word of its own."""
+    """Return the custom event for an entry that AG-UI has no event type for."""
     value = {"seq": item.seq, "data": plain(item.entry)}
     return {"type": "CUSTOM", "name": f"midrun.{TYPES[type(item.entry)]}", "value": value}
 
 
 def message_id(state: State, number: int) -> str:
-    """Return the id of the message that is, or will be, the `number`-th, from 0."""
+    """Return the id of the message with index `number`, which need not exist yet."""
     return f"{state.run}-m{number}"
 
 
 def call_ref(state: State, call: CallId) -> str:
-    """Return the id of a tool call among those of all runs."""
+    """Return an id of a tool call that is unique over all runs."""
     return f"{state.run}-{call}"
 
 
 def messages(state: State, ids: dict[str, str]) -> list[Event]:
-    """Return the whole conversation; `ids` are those that the client gave to what it said."""
-    made: list[Event] = []
-    first = state.condensed - bool(state.summary)  # a summary stands for what is before
+    """Return the whole conversation; `ids` maps a user's text to the client's id of it."""
+    shown: list[Event] = []
+    # Numbers are indexes in the whole history. The transcript begins after the condensed part,
+    # for which a summary, if any, stands as one message.
+    first = state.condensed - bool(state.summary)
     for number, turn in enumerate(Transcript(state), first):
-        made += _shown(state, turn, message_id(state, number), ids)
-    return made
+        shown += _shown(state, turn, message_id(state, number), ids)
+    return shown
 
 
 def _shown(state: State, turn: Turn, own: str, ids: dict[str, str]) -> Iterator[Event]:
@@ -247,8 +264,8 @@ def _shown(state: State, turn: Turn, own: str, ids: dict[str, str]) -> Iterator[
             }
             for use in turn.uses
         ]
-        said: Event = {"id": own, "role": "assistant", "content": turn.text}
-        yield said | ({"toolCalls": calls} if calls else {})
+        message: Event = {"id": own, "role": "assistant", "content": turn.text}
+        yield message | ({"toolCalls": calls} if calls else {})
         for use in turn.uses:
             yield {
                 "id": f"{call_ref(state, use.call)}-result",
@@ -257,8 +274,9 @@ def _shown(state: State, turn: Turn, own: str, ids: dict[str, str]) -> Iterator[
                 "content": use.problem or _json(use.result),
             }
     elif turn.role == "user":
-        words = turn.text.partition(CONTEXT_MARK)[0]
-        yield {"id": ids.get(words, own), "role": "user", "content": words}
+        # The user's own text, without the context that was appended to it for the agent.
+        text = turn.text.partition(CONTEXT_MARK)[0]
+        yield {"id": ids.get(text, own), "role": "user", "content": text}
     else:
         yield {"id": own, "role": "system", "content": turn.text}
 
@@ -275,12 +293,12 @@ def _asked_for(state: State, call: Call, by: str) -> Iterator[Event]:
 
 def _result(state: State, call: Call) -> Event:
     own = call_ref(state, call.id)
-    said = _json(call.result) if call.stage is Stage.DONE else call.error or fate(call)
+    content = _json(call.result) if call.stage is Stage.DONE else call.error or fate(call)
     return {
         "type": "TOOL_CALL_RESULT",
         "messageId": f"{own}-result",
         "toolCallId": own,
-        "content": said,
+        "content": content,
         "role": "tool",
     }
 
@@ -289,13 +307,13 @@ def _json(value: Json) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-# How a segment ends: what AG-UI is told when the run rests.
+# The end of a segment: the events for the phase in which the run rests.
 
 _TEXT = {"type": "string"}
 
 
 def finished(segment: Segment, given: RunAgentInput, *, pause_as: str) -> Iterator[Event]:
-    """Yield the last events of a segment, for a run that rests as it was last told."""
+    """Yield the last events of a segment, by the phase in which the run rests."""
     state, own = segment.state, {"threadId": given.thread_id, "runId": given.run_id}
     success: Event = {"type": "RUN_FINISHED", **own, "outcome": {"type": "success"}}
     success |= {"usage": [segment.usage]} if segment.usage else {}
@@ -303,8 +321,10 @@ def finished(segment: Segment, given: RunAgentInput, *, pause_as: str) -> Iterat
         case Phase.COMPLETED:
             yield success | {"result": state.output}
         case Phase.CANCELLED:
-            told = report(state)
-            yield {"type": "CUSTOM", "name": "midrun.report", "value": {"markdown": str(told)}}
+            # "cancelled" is an outcome since 1.0. Older clients get the error that CopilotKit
+            # uses for a stopped run.
+            value = {"markdown": str(report(state))}
+            yield {"type": "CUSTOM", "name": "midrun.report", "value": value}
             yield (
                 success | {"outcome": {"type": "cancelled"}}
                 if given.current
@@ -314,14 +334,16 @@ def finished(segment: Segment, given: RunAgentInput, *, pause_as: str) -> Iterat
             error = state.error
             yield _error(*((error.code, error.error) if error is not None else ("", "failed")))
         case Phase.HALTED:
-            yield _error("HALTED", "An operator has halted this run; it goes on once lifted.")
+            yield _error(
+                "HALTED", "An operator halted this run. It continues when the halt is lifted."
+            )
         case Phase.PAUSED if pause_as == "success":
             value = {"message": _paused(state)}
             yield {"type": "CUSTOM", "name": "midrun.run.paused", "value": value}
             yield success
         case Phase.PAUSED:
             yield success | _interrupts(_pause(state))
-        case _:
+        case _:  # waiting
             asks = (_asked(state, ask) for ask in ask_views(state))
             yield success | _interrupts(*asks)
 
@@ -368,7 +390,7 @@ def _asked(state: State, ask: AskView) -> Event:
     return about | {"message": line(message), "responseSchema": schema}
 
 
-# What an agent can do, as AG-UI has words for it.
+# Capabilities of an agent, in the terms of AG-UI.
 
 _HUMAN: Event = {
     "supported": True,
@@ -380,7 +402,7 @@ _HUMAN: Event = {
 
 
 def capabilities(agent: Agent) -> Event:
-    """Return what clients may expect of the agent; its own caps say how long it may take."""
+    """Return the capabilities of an agent, with the bounds of its own stop condition."""
     found: Event = {
         "transport": {"streaming": True, "resumable": True},
         "humanInTheLoop": _HUMAN,
@@ -390,7 +412,10 @@ def capabilities(agent: Agent) -> Event:
 
 
 def _execution(stop: Stop | None) -> dict[str, int]:
-    """Return the bounds that hold by themselves: whichever is met first stops the run."""
+    """Return the bounds of which the first that is reached stops the run.
+
+    A bound inside `AllOf` or `Not` does not stop the run alone, so it is left out.
+    """
     match stop:
         case MaxSteps(n):
             return {"maxIterations": n}
