@@ -1,4 +1,8 @@
-"""Completion for shells: words from the parser, run ids from the store when Tab is pressed."""
+"""Completion scripts for bash, zsh and fish.
+
+Commands and options are written into the script, from the parser. Run ids change, so the script
+calls `midrun completion runs` each time Tab is pressed.
+"""
 
 from argparse import ArgumentParser, Namespace
 
@@ -11,7 +15,7 @@ IDS = "midrun completion runs 2>/dev/null"
 
 
 async def completion(args: Namespace, say: Sayer) -> int:
-    """Print the script of a shell; or, for the script, the runs there are."""
+    """Print the script of a shell, or with `runs` all run ids."""
     if args.shell != "runs":
         script = {"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell]()
         say.say({"shell": args.shell, "script": script}, script.removesuffix("\n"))
@@ -31,7 +35,7 @@ def _flags(made: ArgumentParser) -> list[str]:
 
 
 def _takes(made: ArgumentParser, *names: str) -> bool:
-    """Tell whether the first thing that a command takes by position is one of `names`."""
+    """Tell whether the first positional argument of a command is one of `names`."""
     first = next((a.dest for a in options(made) if not a.option_strings), "")
     return first in names
 
@@ -84,7 +88,11 @@ compdef _midrun midrun
 
 
 def _case(made: ArgumentParser) -> str:
-    """Return what a command takes, as variables of a shell: options when a word begins so."""
+    """Return one command's completions as assignments to shell variables.
+
+    `flags` are its options, `words` the choices of its positional arguments. `first` is the
+    kind of its first positional argument: run ids or file names.
+    """
     case = f'flags="{" ".join(_flags(made))}"'
     if _choices(made):
         case += f'; words="{" ".join(_choices(made))}"'
@@ -115,4 +123,5 @@ def _choices(made: ArgumentParser) -> list[str]:
 
 
 def _quoted(text: str) -> str:
+    # zsh separates a name from its description with a colon. `%%` is argparse's escape for `%`.
     return text.replace("'", "").replace(":", " -").replace("%%", "%")
