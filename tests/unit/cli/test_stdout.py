@@ -70,7 +70,7 @@ def test_an_output_that_is_full_is_named(store: str) -> None:
     """And is not a fault of ours, with a traceback."""
     done = typed("ls", "--store", store, into=">/dev/full")
     assert done.returncode == 1
-    assert done.stderr == b"midrun: the output cannot be written: No space left on device\n"
+    assert done.stderr == b"midrun: Cannot write the output: No space left on device\n"
 
 
 def test_an_option_before_its_command_is_told_where_it_belongs() -> None:
