@@ -282,9 +282,9 @@ def test_a_slip_is_answered_with_what_was_probably_meant(
     [
         (
             "import anyio\nanyio.run(anyio.sleep, 0)\n",
-            "the module runs code when it is imported",
+            "runs code when it is imported",
         ),
-        ("raise SystemExit(0)\n", 'put that under if __name__ == "__main__":'),
+        ("raise SystemExit(0)\n", 'put that code under if __name__ == "__main__":'),
         ("def f():\n    return 1 / 0\n\nf()\n", "ZeroDivisionError: division by zero ("),
         ("import json\njson.loads('')\n", "broken.py:2)"),
         ("import nowhere\n", "No module named 'nowhere'"),
