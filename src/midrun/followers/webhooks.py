@@ -107,7 +107,7 @@ class Webhook:
         return Mark(run=followed.run, seq=followed.records[-1].seq)
 
     async def _send(self, sent: Delivery) -> None:
-        assert self._client is not None, "tell is called only while the context is open"
+        assert self._client is not None, "deliver is called only while the context is open"
         headers = signed(sent, self._key, self._clock())
         try:
             request = self._client.build_request(
