@@ -5,8 +5,8 @@ Both return a list of `Problem`s: the invariant (`I1` to `I37`, `I41`, `I42`), t
 entry, and a sentence.
 
 `check_journal` makes one pass. A record goes to every check class that handles its kind, then
-into the `Ledger`, then into `FoldCheck`, which folds the journal with the real `evolve`. While a
-check looks at a record, the ledger holds the journal *before* that record.
+into the `Ledger`, then into `FoldCheck`, which folds the journal with the real `evolve`. While
+a check looks at a record, the ledger holds the journal *before* that record.
 
 The checks never call `decide` or the scheduler, and the ledger is a second, much simpler model
 of a run, written from the invariants. So a bug in the state machine cannot hide itself: at the

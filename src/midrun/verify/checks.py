@@ -27,7 +27,8 @@ class Watch:
     """Base class of a check. It gets the records of the kinds in `HANDLERS`, in order.
 
     If `HANDLES_ALL` is set, every record is also passed to `check_record`, before its handler.
-    During both, `self.ledger` holds the journal before the record. `end` comes after the last record.
+    During both, `self.ledger` holds the journal before the record. `check_end` is called after
+    the last record.
     """
 
     ARMS: ClassVar["Arms"] = {}
