@@ -1,7 +1,7 @@
-"""The screen: the bar at the bottom of the terminal, and everything else scrolling above it.
+"""The screen: the bar at the bottom of the terminal, and printed lines scrolling above it.
 
-Inline, never full-screen: what was printed stays in the scrollback. Keys are live only while
-the bar has the focus; while somebody writes, letters are letters.
+The application is inline, not full-screen, so that printed lines stay in the scrollback. Either
+the bar or the composer has the focus; single-letter keys act only while the bar has it.
 """
 
 from typing import Final
@@ -28,14 +28,14 @@ from midrun.tui.wrap import wrapped
 
 TICK_S: Final = 0.5
 REDRAW_S: Final = 0.02
-"""At most so often: words come faster than anybody reads."""
+"""Shortest time between two redraws, in seconds: words come faster than they can be read."""
 
 ESCAPE_S: Final = 0.2
-"""How long an Escape waits for the key that would make an Alt of it."""
+"""Time to wait for another key after Escape: terminals send Alt+key as Escape and key."""
 
 
 class Screen:
-    """Draws the bar, and prints above it in order."""
+    """Draws the bar, and prints lines above it in order."""
 
     def __init__(self, hand: Hand, watching: Watching, *, clock: Clock) -> None:
         self._hand = hand
@@ -72,31 +72,32 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """How many columns there are."""
+        """Width of the terminal in columns, at least 20."""
         return max(self.app.output.get_size().columns, 20)
 
     def refresh(self) -> None:
-        """Draw what is true now; a composer that opened by itself gets the keys at once."""
+        """Schedule a redraw, and move the focus if the mode has changed."""
         self._focus()
         self.app.invalidate()
 
     def above(self, lines: list[Line]) -> None:
-        """Print lines above the bar, after those before them; and draw the bar anew."""
+        """Queue lines to be printed above the bar, and redraw it."""
         self._above += lines
         if lines:
             self._wake.set()
         self.refresh()
 
     async def printing(self) -> None:
-        """Print what is to be printed, for as long as the bar is there."""
+        """Print the queued lines while the bar is shown."""
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
+            # Hides the bar while printing, and draws it again below the new lines.
             async with in_terminal():
                 self.flush()
 
     def flush(self) -> None:
-        """Print what is left; the bar must not be in the way."""
+        """Print the queued lines now; the bar must be hidden or gone."""
         lines, self._above = self._above, []
         for line in lines:
             safe = [(look, printable(text)) for look, text in line]
@@ -122,7 +123,7 @@ class Screen:
         return made
 
     def lines(self) -> list[Line]:
-        """Return what is drawn now, top to bottom."""
+        """Return the lines of the bar or dialog, from top to bottom."""
         hand, width = self._hand, self.width
         row = self._watching.speech.row
         lines: list[Line] = [[("", row)]] if row else []

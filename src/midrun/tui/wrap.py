@@ -1,6 +1,6 @@
-"""Folding: text as rows that fit a terminal, broken between words.
+"""Wrap text to the width of the terminal, between words.
 
-A terminal that wraps by itself cuts through the middle of them.
+A terminal wraps in the middle of words, and then prompt_toolkit cannot count the rows.
 """
 
 from typing import Final
@@ -10,16 +10,16 @@ from prompt_toolkit.utils import get_cwidth
 from midrun.tui.style import Line, words
 
 INDENT: Final = 2
-"""How far the rows of a line are moved in, after its first: below the words, not the mark."""
+"""Indent of the second and following rows: below the text, not below its mark."""
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Return `text` as rows of at most `width` columns, broken at blanks if there are any."""
+    """Split `text` into rows of at most `width` columns, at blanks if there are any."""
     rows = []
     start = 0
     while (cut := _fitting(text, start, width)) < len(text):
         blank = text.rfind(" ", start, cut + 1)
-        if text[start : max(blank, start)].strip():  # a row of nothing but blanks is no row
+        if text[start : max(blank, start)].strip():  # never a row of blanks only
             rows.append(text[start:blank].rstrip(" "))
             start = _past_blanks(text, blank)
         else:
@@ -29,12 +29,12 @@ def folded(text: str, width: int) -> list[str]:
 
 
 def rows(line: Line, width: int) -> list[Line]:
-    """Return a line as rows of at most `width` columns, each piece with its look."""
+    """Split a styled line into rows of at most `width` columns."""
     return _cut(line, folded(words(line), width))
 
 
 def wrapped(line: Line, width: int) -> list[Line]:
-    """Return a line as lines that fit, each piece with its look; the first is not moved in."""
+    """Split a styled line into rows that fit; all but the first are indented."""
     text = words(line)
     if get_cwidth(text) <= width or width <= INDENT:
         return [line]
@@ -45,7 +45,7 @@ def wrapped(line: Line, width: int) -> list[Line]:
 
 
 def _cut(line: Line, texts: list[str]) -> list[Line]:
-    """Return a line cut into rows that read `texts`; blanks between them are gone."""
+    """Cut a styled line into the given rows; the blanks between them are dropped."""
     whole, at = words(line), 0
     made = []
     for text in texts:
@@ -56,7 +56,7 @@ def _cut(line: Line, texts: list[str]) -> list[Line]:
 
 
 def _slice(line: Line, start: int, end: int) -> Line:
-    """Return the pieces of a line between two of its characters."""
+    """Return the styled pieces of a line between two character positions."""
     made: Line = []
     at = 0
     for look, text in line:
@@ -73,7 +73,7 @@ def _past_blanks(text: str, at: int) -> int:
 
 
 def _fitting(text: str, start: int, width: int) -> int:
-    """Return where the row from `start` ends; after one character at least, or none moves."""
+    """Return the end of the row from `start`: at least one character, to make progress."""
     used = 0
     for at in range(start, len(text)):
         used += get_cwidth(text[at])

@@ -146,7 +146,7 @@ def test_the_terminal_shows_the_same_run_with_its_bar(tmp_path: Path) -> None:
         terminal.expect_exact(how)
         terminal.expect_exact("Waiting")
         terminal.send("d")
-        terminal.expect_exact("It is waiting, at plan step 4 of 7")
+        terminal.expect_exact("The run is waiting, at plan step 4 of 7")
         terminal.expect(pexpect.EOF)
         terminal.close()
         assert terminal.exitstatus == 75

@@ -46,7 +46,7 @@ async def test_it_is_handed_back_with_words_by_the_key_of_new_words() -> None:
         stage.gates["read"].set()
         await stage.sees("r  Redirect — A person has taken over; hand back")
         stage.type("r")
-        await stage.sees("the agent goes on, and is told what you did")
+        await stage.sees("the agent goes on, and learns what you did")
         stage.type(f"go on with the sports{ENTER}")
         assert await stage.gone() is Left.ENDED
         turns = [str(turn) async for turn in stage.run.feed() if turn.seq is not None]
