@@ -102,7 +102,7 @@ def spilling(args: Namespace, say: Sayer) -> Iterator[Spill | None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """How a run is shown."""
+    """Options of `show_run`."""
 
     driven_here: bool  # this process drives the run, so leaving it must pause the run
     spill: Spill | None = None

@@ -1,4 +1,4 @@
-"""`Problem`, the result of a check, and `Check`, the base class of all checks."""
+"""`Problem`, the result of a check, and `JournalCheck`, the base class of all checks."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final
