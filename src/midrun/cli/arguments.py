@@ -1,7 +1,8 @@
 """Arguments of every command: one function each, which adds them to an argparse parser.
 
-The functions build on each other: a command on a run calls `run`, which calls `anywhere`, which
-calls `store`. `command_specs` names the function of each command.
+The functions build on each other: a command on a run calls `add_run_argument`, which calls
+`add_target_options`, which calls `add_store_options`. `command_specs` names the function of
+each command.
 """
 
 from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, Namespace

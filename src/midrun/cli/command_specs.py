@@ -1,7 +1,7 @@
 """Specifications of all commands: summary, arguments and examples.
 
-`parser` builds the command line from `GROUPS`, and `completion` the shell completions. A new
-command needs an entry here, its arguments in `arguments`, and its function in `main`.
+`parser` builds the command line from `COMMAND_GROUPS`, and `completion` the shell completions.
+A new command needs an entry here, its arguments in `arguments`, and its function in `main`.
 """
 
 from argparse import ArgumentParser

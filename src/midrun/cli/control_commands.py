@@ -1,7 +1,7 @@
 """Commands that send a control to a run, decide an ask, or set and lift a halt.
 
 Each function finds its run, calls the method of the same name, and prints the receipt with
-`told`. A receipt says that the control is in the journal; it may not be applied yet.
+`print_receipt`. A receipt says that the control is in the journal; it may not be applied yet.
 """
 
 from argparse import Namespace

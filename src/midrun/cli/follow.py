@@ -1,9 +1,9 @@
 """Show a run until it rests: with its control bar on a terminal, else as plain lines.
 
-`shown` chooses the form. The bar is `midrun.tui`; it returns the reason why it was left, which
-decides the exit code. The plain form runs two tasks: `_Printing` prints the feed, and a signal
-receiver pauses the run on Ctrl-C. When the run rests, the command prints its outcome and the
-command that continues it.
+`show_run` chooses the form. The bar is `midrun.tui`; it returns the reason why it was left,
+which decides the exit code. The plain form runs two tasks: `_FeedPrinter` prints the feed, and
+a signal receiver pauses the run on Ctrl-C. When the run rests, the command prints its outcome
+and the command that continues it.
 """
 
 import signal
@@ -257,7 +257,7 @@ class _Printing:
                     self._reach(max(self._seq, item.seq))
 
     def stop(self) -> None:
-        """Stop printing, and release every task that waits in `reached`."""
+        """Stop printing, and release every task that waits in `wait_until_printed`."""
         self.say.hush()
         self._reach(inf)
 
@@ -290,7 +290,7 @@ def _pausing(args: Namespace, *, driven_here: bool) -> set[signal.Signals]:
 async def _pause_when_told(
     run: AnyRun, args: Namespace, pausing: set[signal.Signals], listening: TaskStatus[None]
 ) -> bool:
-    """Pause the run at a signal of `pausing`; return at the next signal.
+    """Pause the run at a signal of `pausing_signals`; return at the next signal.
 
     Returns at once if the run cannot be paused, or at a signal that does not pause. The result
     is False if the run goes on, else True.

@@ -49,7 +49,7 @@ async def feed(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
         return CODES[view.phase] if args.follow else 0
     failed = False
     reading = Reading(run.id, after=args.after)
-    # Sentences need the earlier entries, too; `Reading` leaves those up to `after` out.
+    # Sentences need the earlier entries, too; `PlainFeed` leaves those up to `after` out.
     async with aclosing(run.feed(after=args.after if say.as_json else 0)) as items:
         async for item in items:
             if say.as_json:

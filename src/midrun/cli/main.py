@@ -1,7 +1,8 @@
 """Entry point of the `midrun` command: parse, run one command, report errors.
 
-`COMMANDS` and `DRIVING` map each command name to `module.function`. The module is imported when
-the command is run, so that `midrun ls` does not pay for the server or the terminal bar.
+`COMMANDS` and `STANDALONE_COMMANDS` map each command name to `module.function`. The module is
+imported when the command is run, so that `midrun ls` does not pay for the server or the
+terminal bar.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """Output of commands: styled lines for people, or JSON for programs; and the exit codes.
 
-`Sayer` writes to standard output. The other functions turn views, asks and receipts into lines
-of styled pieces, without writing them.
+`CommandOutput` writes to standard output. The other functions turn views, asks and receipts
+into lines of styled pieces, without writing them.
 """
 
 import os
@@ -34,8 +34,8 @@ class Sayer:
     """Writes coloured lines to a terminal, plain lines to a file, or JSON for programs.
 
     Escape sequences in text from models and tools are made visible, so that they cannot control
-    the terminal. `moves` is True for a terminal with a movable cursor, which the control bar
-    needs.
+    the terminal. `can_move_cursor` is True for a terminal with a movable cursor, which the
+    control bar needs.
     """
 
     def __init__(self, out: TextIO | None = None, *, as_json: bool = False) -> None:

@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
     """A parser that suggests corrections and adds its arguments when they are needed.
 
     One process runs one command, so adding the arguments of all others would be wasted time.
-    `fill` holds the function that adds them until then.
+    `add_arguments` holds the function that adds them until then.
     """
 
     fill: Callable[["Parser"], None] | None = None
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
         return argparse.ArgumentParser.parse_known_args(self.filled(), args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Raise `Misused` with the closest known word as a suggestion."""
+        """Raise `UsageError` with the closest known word as a suggestion."""
         # argparse reports the wrong word only inside its message.
         found = re.search(r"invalid choice: '([^']*)'|arguments: (--[\w-]+)", message)
         typed = (found[1] or found[2]) if found is not None else ""

@@ -128,7 +128,7 @@ class Keys(TypedDict):
 
 
 def check_file(store: str, *, there: bool) -> None:
-    """Check that the file of a store exists (`there`) or can be created.
+    """Check that the file of a store exists (`must_exist`) or can be created.
 
     A typo in an address must neither create an empty store nor look like one.
 

@@ -66,7 +66,7 @@ class Play(Protocol):
 
 
 def next_line(play: Play, transcript: Iterable[Turn]) -> Line:
-    """Return the next line of `play` after `transcript`."""
+    """Return the next line of `scripts` after `transcript`."""
     stage = _Stage(play)
     for turn in transcript:
         stage.hear(turn)

@@ -125,7 +125,7 @@ def _kept(context: SpanContext) -> str:
 
 
 def _context(note: str) -> SpanContext | None:
-    """Parse a span context written by `_kept`; None if there is none."""
+    """Parse a span context written by `_format_span_context`; None if there is none."""
     parts = note.split("-")
     if len(parts) != 4:  # noqa: PLR2004 - version, trace, span, flags
         return None

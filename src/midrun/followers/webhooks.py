@@ -98,7 +98,7 @@ class Webhook:
         return not isinstance(record.args, tuple) or self._url not in map(str, record.args)
 
     async def tell(self, followed: Followed) -> Mark:
-        """Send the first delivery of `followed` and return the cursor after it."""
+        """Send the first delivery of `pending` and return the cursor after it."""
         for record in followed.records:
             if type_of(record.entry) and not followed.row.head.parent:
                 sent = delivery(followed.run, record, await _state_at(followed, record))

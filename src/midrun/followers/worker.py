@@ -4,7 +4,7 @@ The journals are the queue, so nothing is copied or lost. The store keeps a curs
 follower and run, which is moved after each delivery; after a restart, delivery continues there.
 Every entry is delivered at least once, and the entries of one run in order.
 
-A run whose delivery failed is tried again later. Until then it costs one entry in `_later`.
+A run whose delivery failed is tried again later. Until then it costs one entry in `_retries`.
 Retries have a queue and a concurrency limit of their own: many runs that a receiver refuses, or
 refuses slowly, cannot block runs that it would accept.
 
@@ -113,7 +113,7 @@ class Follower(Protocol):
         ...
 
     async def tell(self, followed: Followed) -> Mark:
-        """Deliver the first item of `followed` and return the cursor after it.
+        """Deliver the first item of `pending` and return the cursor after it.
 
         The same item may be delivered again, even concurrently from another process, so each
         delivery must carry an id that does not change.
@@ -155,7 +155,7 @@ async def following(
 class Trail:
     """Delivers the runs of one store to one follower.
 
-    One task, `follow`, decides which runs are due. Each run in a queue has a delivery task of
+    One task, `run`, decides which runs are due. Each run in a queue has a delivery task of
     its own, which waits for a slot of that queue's semaphore. A run is in at most one queue, so
     its entries are delivered in order.
     """

@@ -44,7 +44,7 @@ PLAIN: Final = "Enter: send · Esc: discard"
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """The purpose of the composer's text. `blank` allows to send an empty text."""
+    """The purpose of the composer's text. `may_be_empty` allows to send an empty text."""
 
     label: str
     send: Send
@@ -308,7 +308,8 @@ class Hand:
             self.want(lambda: self._sent(draft, text, now=now))
 
     async def _sent(self, draft: Draft, text: str, *, now: bool) -> Receipt | None:
-        # If the session is cancelled here, `sending` stays set and the session prints the text.
+        # If the session is cancelled here, `unconfirmed_text` stays set and the session prints
+        # the text.
         self.sending = text
         try:
             receipt = await draft.send(text, now)

@@ -2,8 +2,8 @@
 
 Characters that could move the cursor, change the title, answer a query, change the reading
 direction or be invisible are replaced by visible symbols. Everything that is printed passes
-through here last. Arguments and results also pass through `exact` before, which shows every
-hidden character.
+through here last. Arguments and results also pass through `show_hidden_characters` before,
+which shows every hidden character.
 """
 
 from typing import Final

@@ -30,7 +30,7 @@ INTERRUPTED = " ⟨interrupted⟩"
 class Speech:
     """The text of one model call so far. `row` is the last row, which may still grow.
 
-    `lead` is a text that the runtime puts before the model's own.
+    `prefix` is a text that the runtime puts before the model's own.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Watching:
     """Folds a feed from its beginning and turns its items into lines.
 
     The text of an entry depends on the state before it, so all entries must be read. Of those
-    up to the entry `known`, only the last lines are printed.
+    up to the entry `known_seq`, only the last lines are printed.
     """
 
     def __init__(self, run: str, known: int = 0) -> None:

@@ -32,7 +32,7 @@ def value_of(text: str) -> Json:
 class Hints(Struct, frozen=True, kw_only=True):
     """The program and its store or server options, to build commands for messages.
 
-    `where` is empty if the options need not be typed.
+    `target_options` is empty if the options need not be typed.
     """
 
     program: str = "midrun"

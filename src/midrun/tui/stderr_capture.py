@@ -44,7 +44,7 @@ class Spill:
     ) -> None:
         # Restore descriptor 2 first, so that nothing more enters the pipe from this process.
         # Child processes may still hold its write end, so end-of-file may never come: closing
-        # `_end` tells the thread to stop as soon as the pipe is empty.
+        # `_stop_write_fd` tells the thread to stop as soon as the pipe is empty.
         self.sink = self.pass_on
         os.dup2(self._terminal, _STDERR)
         os.close(self._end)
@@ -63,7 +63,7 @@ class Spill:
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         while True:
             ready, _, _ = select.select([self._read, self._over], [], [])
-            if self._read not in ready:  # only `_over` is ready: stopped, and the pipe is empty
+            if self._read not in ready:  # stopped, and the pipe is empty
                 return
             data = os.read(self._read, _CHUNK)
             self.sink(decoder.decode(data))

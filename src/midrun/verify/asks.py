@@ -112,7 +112,8 @@ class Asks(Watch):
         if ask.entry.expires is not None and record.at > ask.entry.expires:
             return f"{ask_} had expired"
         # An approval holds for the instruction under which it was given. A redirect after it,
-        # pending or applied, makes it void; a withdrawn one has left `_redirects` again.
+        # pending or applied, makes it void; a withdrawn one has left `_pending_redirects`
+        # again.
         if self._applied > since or any(seq > since for seq in self._redirects):
             return f"the run was redirected after {ask_} had been approved"
         return ""

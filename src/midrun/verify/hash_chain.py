@@ -23,8 +23,8 @@ def check_chain(
     """Return the first problem of the stored lines, given with their stored hashes.
 
     It names the first line that was changed, removed, inserted or moved. The lines after it
-    cannot be judged, because their hashes depend on it. `first` is the hash before the first
-    line; `head` is a seq and the hash that was kept for it.
+    cannot be judged, because their hashes depend on it. `first_hash` is the hash before the
+    first line; `head` is a seq and the hash that was kept for it.
     """
     before, count = first, 0
     for count, (line, stored) in enumerate(lines, start=1):
@@ -50,7 +50,7 @@ def check_imports(
 ) -> tuple[Problem, ...]:
     """Return a problem for each import that does not name the hash of the lines before it.
 
-    `lines` and `records` are the whole journal. `chain` and `first` are those of a store
+    `lines` and `records` are the whole journal. `chain` and `first_hash` are those of a store
     without a key, as in the checkpoint. So a head that was kept by the store of origin can be
     compared with the one in the import.
     """

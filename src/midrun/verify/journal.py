@@ -1,8 +1,9 @@
 """`check_journal`: check all invariants that can be decided from the journal alone.
 
-The journal is read once. Each record goes to the checks that handle its kind (`ROUTES`), then
-into the ledger, then into the fold. The fold rejects most wrong entries too, but only with a
-general message (I2). If a check has named the broken invariant, that message is left out.
+The journal is read once. Each record goes to the checks that handle its kind
+(`HANDLERS_BY_KIND`), then into the ledger, then into the fold. The fold rejects most wrong
+entries too, but only with a general message (I2). If a check has named the broken invariant,
+that message is left out.
 """
 
 from collections.abc import Iterable, Mapping

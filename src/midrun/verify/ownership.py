@@ -120,7 +120,8 @@ class Ownership(Watch):
             self._orphan(record)
         epoch, books, kind = record.epoch, self.ledger, type(entry)
         # Two writers are right: the current lease holder, and a control, which has no epoch and
-        # writes none of `DRIVERS`. `LeaseTaken` and `LateResult` have rules of their own.
+        # writes none of `LEASE_HOLDER_KINDS`. `LeaseTaken` and `LateResult` have rules of their
+        # own.
         if epoch == books.epoch if epoch is not None else kind not in DRIVERS:
             if kind in DRIVERS and not books.leased:
                 text = f"{kind.__name__} was written after the lease had been given back."
