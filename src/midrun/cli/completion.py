@@ -45,6 +45,8 @@ def _texts() -> dict[str, str]:
 
 
 def _bash() -> str:
+    # `$COMP_CWORD$first` joins the position of the word with the kind of the first argument:
+    # "2runs" is the first argument of a command that takes a run.
     cases = "\n".join(f"    {name}) {_case(made)} ;;" for name, made in _commands().items())
     return f"""\
 _midrun() {{
@@ -65,6 +67,8 @@ complete -F _midrun midrun
 
 
 def _zsh() -> str:
+    # In a completion function of zsh, `words` is the command line. So the variable that holds
+    # the choices gets another name than in bash. `${=name}` splits a string into words.
     cases = "\n".join(f"    {name}) {_case(made)} ;;" for name, made in _commands().items())
     listed = " ".join(f"'{name}:{_quoted(text)}'" for name, text in _texts().items())
     return f"""\

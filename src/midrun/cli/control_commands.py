@@ -179,6 +179,8 @@ async def told(
         control = name.replace("-", "_")
         say.json({"run_id": run.id, "control": control, **_fields(receipt)})
         return 0
+    # The receipt says whether the control was applied. Only the view says whether the worker
+    # that should apply it is alive.
     view = await run.view()
     say.line(receipt_line(name, receipt, lost=view.sign.look == "lost"))
     await say_who_drives(midrun, view, args, say)

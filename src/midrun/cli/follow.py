@@ -177,6 +177,8 @@ async def _plainly(printing: "_Printing", args: Namespace, *, driven_here: bool)
     driver is about to exit. The remaining messages then go to standard error.
     """
     run, say = printing.run, printing.say
+    # `outcome` stays None if the watching ended before the run rested. `paused` is then False
+    # if the run goes on. `unread`: the output failed.
     outcome: Outcome | None = None
     paused, unread = True, False
     async with anyio.create_task_group() as tasks:
@@ -202,6 +204,8 @@ async def _plainly(printing: "_Printing", args: Namespace, *, driven_here: bool)
                 if error.errno == EIO:
                     tasks.cancel_scope.cancel()
 
+        # `start` waits until the signal receiver is installed: a Ctrl-C right after the first
+        # line must pause the run, not kill the process.
         await tasks.start(leave)
         tasks.start_soon(go_on)
         outcome = await run.result()
@@ -251,6 +255,7 @@ class _Printing:
                 if not self.say.as_json:
                     for text in reading.lines(item):
                         self.say.prose(text, indent=INDENT)
+                # Of the live items, only notes are useful in a log; tokens would flood it.
                 elif not isinstance(item, Delta) or item.kind == "note":
                     self.say.json(item)
                 if item.seq is not None:
@@ -268,6 +273,7 @@ class _Printing:
             await self._grew.wait()
 
     def _reach(self, seq: float) -> None:
+        # Infinity stands for "as much as will ever be printed": see `stop`.
         self._seq = seq
         self._grew.set()
 

@@ -96,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return MISUSED
     say = Sayer(as_json=args.json)
     try:
+        # Before the event loop: it removes settings, some of them secret, from the environment.
         settle(args)
         return anyio.run(_do, args, say)
     except (MidrunError, OSError, BaseExceptionGroup) as raised:

@@ -117,6 +117,8 @@ async def run(args: Namespace, say: Sayer) -> int:
     validation.task(args.task)  # first, so that an empty task does not create a store
     agents: tuple[Agent, ...] = () if args.url else agents_of(args.app)
     name = (args.agent or args.app) if args.url else _chosen(args, agents)
+    # The capture is the outer context: closing the store stops tool processes, which may still
+    # write to standard error.
     with spilling(args, say) as spill:
         async with opened(args, agents) as midrun:
             started = await midrun.start(
@@ -170,6 +172,7 @@ async def _say_who_waits(
     names, alive = [agent.name for agent in agents], await midrun.store.holders()
     waiting = Query(phases=tuple(sorted(DRIVABLE)), limit=LOOKED_AT)
     rows = (await midrun.store.runs(waiting)).items
+    # A run whose holder is alive is driven by another process, which knows its agent.
     found = [row.head.agent for row in rows if row.holder not in alive]
     strange = [agent for agent in found if agent not in names]
     if strange and not say.as_json:
@@ -240,6 +243,8 @@ async def worker(args: Namespace, say: Sayer) -> int:
             await _say_who_waits(midrun, agents, args, say)
             async for _ in signals:
                 break
+            # Leaving the contexts below waits for calls in flight. From here on, another signal
+            # ends the process without waiting.
             _end_at_next_signal()
             say.say({"leaving": True}, "stopping: calls in flight get their grace period")
     say.say({"left": True}, "stopped: the runs go on when another worker takes them")
@@ -271,6 +276,7 @@ def _end_if_code_is_left() -> None:
     left = list_unfinished()
     if not left:
         return
+    # `os._exit` neither flushes buffers nor runs exit handlers, so this is done here.
     sys.stdout.flush()
     sys.stderr.write(f"midrun: ended although code did not stop: {', '.join(left)}\n")
     sys.stderr.flush()

@@ -65,6 +65,7 @@ def row_line(view: RunView, now: Micros, columns: int | None = None) -> Line:
     parent = f"  part of {view.parent}" if view.parent else ""
     task = printable(line(view.task))
     if columns is not None:
+        # `left` is the room after the fixed columns. Parent, needs and task share it.
         left = columns - wide(words(head))
         if left - wide(parent) - wide(needs) < TASK:
             parent = "  (child)" if view.parent else ""

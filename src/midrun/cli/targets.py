@@ -232,6 +232,7 @@ def _imported(where: str, name: str, folder: Path) -> ModuleType:
     User code can raise anything here. The user needs the position in their own code, not a
     traceback through midrun.
     """
+    # Not removed afterwards: tools may import modules of their folder when they run.
     sys.path.insert(0, str(folder))
     try:
         return importlib.import_module(name)
@@ -258,6 +259,7 @@ def _place(error: Exception, folder: Path) -> str:
     """Return the innermost position inside the app, else the innermost in any file."""
     if isinstance(error, SyntaxError):  # its text has the position already
         return ""
+    # Skip this module, importlib, and frozen modules such as "<frozen importlib._bootstrap>".
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -163,6 +163,7 @@ def hung(line: Line, width: int) -> list[Line]:
     room = width - get_cwidth(words(head))
     if get_cwidth(text) <= room or room <= indent:
         return [line]
+    # The first row continues the head, so it has less room than the rows below it.
     first, *_ = folded(text, room)
     rest = folded(text[len(first) :].lstrip(), width - indent)
     return [[*head, (look, first)], *([(look, " " * indent + row)] for row in rest)]

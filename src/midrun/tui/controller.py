@@ -123,6 +123,7 @@ class Hand:
         """Send the queued controls, in the order in which their keys were pressed."""
         while True:
             await self._wanted.wait()
+            # A new event before the queue is emptied, so that no later request is missed.
             self._wanted = anyio.Event()
             while self._wishes:
                 await self._granted(self._wishes.popleft())
@@ -162,7 +163,7 @@ class Hand:
     def _keep_promise(self) -> None:
         """Remove an announcement such as "Hold on …" when its request has been applied."""
         promised, view = self._promised, self.view
-        if promised is None or view.seq < promised.seq:
+        if promised is None or view.seq < promised.seq:  # a view from before the request
             return
         if all(pending.seq != promised.seq for pending in view.pending):
             self._promised = None

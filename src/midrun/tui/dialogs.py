@@ -108,6 +108,7 @@ def helping(width: int, leaving: str) -> list[Line]:
     return [
         [("bold", f"  {key:>2}  "), ("dim", row)]
         for key, text in HELP
+        # One row per key: the help must not push the bar out of a small terminal.
         for row in folded(text.format(leaving=leaving), width - 6)[:1]
     ]
 

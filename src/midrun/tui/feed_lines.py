@@ -79,6 +79,8 @@ class Speech:
         return [[("", row)]] if row else []
 
     def _grow(self, text: str, width: int) -> list[Line]:
+        # Finished lines are wrapped and printed. Of the last one, all rows but the last are
+        # full: more text cannot change them, so they are printed, too.
         *whole, self.row = printable(self.row + text).split("\n")
         done = [row for part in whole for row in rows(self._line(part), width)]
         *more, self.row = folded(self.row, width)
@@ -119,6 +121,7 @@ class Watching:
         ]
         if item.seq > self._known:
             return lines
+        # Collect the lines up to the known entry, and print the last of them when it comes.
         self._recalled.extend(lines)
         if item.seq < self._known:
             return []

@@ -65,6 +65,7 @@ class Screen:
             erase_when_done=True,
             refresh_interval=TICK_S,
             min_redraw_interval=REDRAW_S,
+            # The mode may also change without a key, when a text returns to the composer.
             before_render=lambda _: self._focus(),
         )
         self.app.timeoutlen = self.app.ttimeoutlen = ESCAPE_S
@@ -99,6 +100,7 @@ class Screen:
     def flush(self) -> None:
         """Print the queued lines now; the bar must be hidden or gone."""
         lines, self._above = self._above, []
+        # Lines are wrapped here, not by the terminal, so that they break between words.
         for line in lines:
             safe = [(look, printable(text)) for look, text in line]
             for row in wrapped(safe, self.width):

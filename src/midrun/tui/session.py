@@ -128,6 +128,7 @@ class _Attending:
             with _prints_above(), suppress(EOFError):  # EOFError: the terminal is gone
                 left = await app.run_async(handle_sigint=False, set_exception_handler=False)
             tasks.cancel_scope.cancel()
+        # The bar is erased and the printing task is gone: print the rest directly.
         rest: list[Line] = [[("", self._spilt)]] if self._spilt else []
         self._screen.above([*rest, *self._watching.speech.stop(), *self._unsent(left)])
         self._screen.flush()
@@ -140,6 +141,7 @@ class _Attending:
         return [[("bad", f"! {why}. Your text: {text}")]] if text else []
 
     def _leave(self, left: Left) -> None:
+        # Several tasks may want to leave at the same time; `exit` may be called only once.
         app = self._screen.app
         if app.is_running and not app.is_done:
             app.exit(result=left)
@@ -163,6 +165,8 @@ class _Attending:
         while True:
             with anyio.move_on_after(LOOK_S):
                 await self._grown.wait()
+            # Replaced before the view is read: entries that come during the read set the new
+            # event, and cause one more refresh.
             self._grown = anyio.Event()
             try:
                 view = await self._run.view()

@@ -26,6 +26,8 @@ class Spill:
     """
 
     def __enter__(self) -> Self:
+        # `_terminal` keeps the real standard error. The second pipe carries no data: closing
+        # its write end wakes the thread from `select`.
         self._terminal = os.dup(_STDERR)
         self._read, write = os.pipe()
         os.dup2(write, _STDERR)

@@ -46,6 +46,7 @@ def wrapped(line: Line, width: int) -> list[Line]:
 
 def _cut(line: Line, texts: list[str]) -> list[Line]:
     """Cut a styled line into the given rows; the blanks between them are dropped."""
+    # Each row is searched from the end of the one before: equal rows are told apart so.
     whole, at = words(line), 0
     made = []
     for text in texts:

@@ -60,6 +60,7 @@ class Starts(Watch):
         if self._halted:
             text = f"{call} was started during the halt at {self._halted}."
             self.report("I12", seq, text)
+        # `seen` must cover the last request, and cannot include this entry or a later one.
         if entry.seen < self._asked:
             text = f"{call} was started with knowledge up to {entry.seen}, not {self._asked}."
             self.report("I13", seq, text)
@@ -86,7 +87,8 @@ class Starts(Watch):
 
     def proposed(self, record: Record, _: CallProposed) -> None:
         """Record a call of an operator who has taken over: it may start during a pause."""
-        # A proposal with an epoch comes from a worker, on behalf of an agent.
+        # A proposal with an epoch comes from a worker, on behalf of an agent. The ledger does
+        # not contain the proposal yet, so its call gets the next number.
         if self.ledger.wheel and record.epoch is None:
             self._persons.add(f"c{len(self.ledger.calls) + 1}")
 

@@ -91,7 +91,7 @@ class Money(Watch):
 
     def started(self, record: Record, entry: CallStarted) -> None:
         """Add the reservation of a call, and check the caps with it."""
-        if entry.attempt == 1:
+        if entry.attempt == 1:  # a retry is not a new step or tool call, but reserves again
             self._counted(record, entry)
         promised = entry.reserved
         self._reserved[entry.call] = promised
@@ -109,6 +109,7 @@ class Money(Watch):
         elif entry.purpose == "step":
             self._steps += 1
             self._within(record, entry, "steps", self._steps)
+            # A step must not start if the cap leaves no room for a single tool call in it.
             self._within(record, entry, "tool_calls", self._tools + 1)
 
     def _count_tool_call(self, record: Record, entry: CallStarted) -> None:

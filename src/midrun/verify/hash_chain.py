@@ -29,6 +29,7 @@ def check_chain(
     before, count = first, 0
     for count, (line, stored) in enumerate(lines, start=1):
         before = chain(before, line)
+        # `before` is computed from the lines alone, so a forged stored hash does not help.
         if stored != before:
             text = f"Line {count} is not the line that was written as {count}."
             return (Problem(invariant="I4", seq=count, text=text),)

@@ -93,6 +93,7 @@ def check_journal(
 def _in_order(found: list[Problem]) -> tuple[Problem, ...]:
     if not found:
         return ()
+    # Drop the fold's general problem (I2) where a check has named the broken invariant.
     named = {problem.seq for problem in found if problem.invariant != "I2"}
     kept = [p for p in found if p.invariant != "I2" or p.seq not in named]
     return tuple(sorted(kept, key=lambda problem: problem.seq))

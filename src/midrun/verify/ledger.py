@@ -203,6 +203,8 @@ def _started(books: Ledger, _: int, entry: RunStarted) -> None:
 
 
 def _imported(books: Ledger, _: int, entry: RunImported) -> None:
+    # The importing user could have changed the checkpoint, and so counts as an author of all
+    # that it contains: with four eyes, they may not approve its calls.
     books.steered_by.add(entry.by)
     for made in books.calls.values():
         made.steered_by.add(entry.by)
@@ -225,6 +227,7 @@ def _cancelled(books: Ledger, *_: object) -> None:
 
 
 def _held(books: Ledger, seq: int, _: object) -> None:
+    # The first of several pauses counts: no call may start from there on.
     books.held = books.held or seq
 
 
@@ -340,6 +343,7 @@ def _settled(books: Ledger, seq: int, entry: CallSettled) -> None:
     if entry.happened:
         made.close("done", seq)
     else:
+        # It did not happen: the call may be made again as if it had never been attempted.
         made.stage = "proposed"
         made.doubted = made.aborted = made.entered = False
 
@@ -397,7 +401,7 @@ def _ask_answered(books: Ledger, seq: int, entry: AskAnswered) -> None:
     if ask.kind == "question" and ask.entry.continuation is not None:
         made.stage = "proposed"  # it is made again, with the answer and its continuation
     elif ask.kind == "question":
-        made.close("done", seq)
+        made.close("done", seq)  # the answer is the result of the call
     elif ask.kind == "child" or entry.decision.choice == "approve":
         made.stage = "proposed"
         if ask.kind == "approval" and entry.decision.value is not None:

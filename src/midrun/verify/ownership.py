@@ -55,6 +55,8 @@ class Attempts(Watch):
 
     def leased(self, *_: object) -> None:
         """Count a lost worker if the lease was taken while another one was held."""
+        # The ledger still has the previous lease. If that one was not given back, its worker
+        # died or was fenced.
         self._lost += self.ledger.leased
 
     def let_go_on(self, *_: object) -> None:

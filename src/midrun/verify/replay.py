@@ -63,6 +63,7 @@ class Folding(Watch):
         try:
             self.state = evolve(self.state, entry, record.at)
         except BROKEN as problem:
+            # The state is undefined from here on, so the rest of the journal is not folded.
             self._lost = True
             text = f"{type(entry).__name__} is not possible here: {problem}"
             self.report("I2", record.seq, text)

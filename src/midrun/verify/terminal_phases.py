@@ -89,6 +89,7 @@ class Ends(Watch):
             text = f"{kind.__name__} came after the run had been {self._first}."
             self.report("I5", record.seq, text)
         elif kind is UndoRetried or taken_back:
+            # The run is cleaned up once more. Its next `RunCancelled` closes it again.
             self._may_follow = AGAIN
 
     def _by_parent(self, entry: CancelRequested) -> bool:

@@ -107,6 +107,7 @@ class Undoing(Watch):
         if entry.action == "undo" and not (late or self._wanted(made)):
             text = f"{what} was started, but no cancel requires it."
             self.report("I28", record.seq, text)
+        # Only the first attempt has a place in the order; retries may come at any time.
         if not cleaning.attempts:
             self._in_order(record, entry, made)
         cleaning.attempts = entry.attempt
@@ -197,6 +198,8 @@ class Undoing(Watch):
 
     def _released(self, record: Record) -> None:
         for made in self.ledger.calls.values():
+            # A child run that was started and has not completed must be ended. A tool's release
+            # is needed if the call may have taken its resource.
             child = made.kind == "child" and made.stage != "done" and made.attempt > 0
             held = made.traits.release and (made.touched or made.id in self._doomed)
             if child or held:
