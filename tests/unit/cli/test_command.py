@@ -248,7 +248,7 @@ def test_a_second_signal_ends_a_worker_at_once(
     [
         (["run", "nowhere.py", "x"], 1, "there is no such file"),
         (["run", str(APP), "x"], 1, "choose one with --agent"),
-        (["run", str(APP), "x", "--agent", "seracher"], 1, "it has: searcher, asker, sender"),
+        (["run", str(APP), "x", "--agent", "seracher"], 1, "its agents are: searcher, asker"),
         (["ls", "--store", "sqlite:///typo.db"], 1, "there is no store at typo.db"),
         (["pause", "x", "--store", "sqlite:///typo.db"], 1, "start a run to create it"),
         (

@@ -139,7 +139,7 @@ def test_a_cap_is_raised_by_name(midrun: Typist, url: Typist) -> None:
     assert "steps: 1 of 7" in midrun("show", run).out
     for slip in ("actor=5", "staps=9"):
         said = midrun("raise-cap", run, slip)
-        assert (said.code, "there are: steps" in said.err) == (1, True), said.err
+        assert (said.code, "the caps are: steps" in said.err) == (1, True), said.err
 
 
 @pytest.mark.usefixtures("open_gate")

@@ -122,7 +122,7 @@ def test_a_reader_that_leaves_in_the_middle_of_a_run_pauses_it(
         said = started.stderr.read().decode()
     assert started.returncode == 75
     assert said.startswith(
-        "midrun: nobody takes the output, so the run is paused\nresume with: "
+        "midrun: the output cannot be written, so the run is paused\nresume with: "
     )
     assert said.endswith(f"--store {store}\n")
     view = msgspec.json.decode(typed("ls", "--store", store, "--json").stdout)
