@@ -110,15 +110,15 @@ def _fish() -> str:
     for name, made in _commands().items():
         text = _quoted(_texts()[name])
         lines.append(f"complete -c midrun -n __fish_use_subcommand -a {name} -d '{text}'")
-        seen = f"complete -c midrun -n '__fish_seen_subcommand_from {name}'"
+        condition = f"complete -c midrun -n '__fish_seen_subcommand_from {name}'"
         for action in options(made):
             for flag in action.option_strings:
                 if flag.startswith("--"):
-                    says = _quoted(action.help or "")
-                    lines.append(f"{seen} -l {flag.removeprefix('--')} -d '{says}'")
-        lines += [f"{seen} -a '{' '.join(_choices(made))}'"] if _choices(made) else []
-        lines += [f"{seen} -a '({IDS})'"] if _takes(made, "run", "ask") else []
-        lines += [f"{seen} -F"] if _takes(made, "app") else []
+                    help_text = _quoted(action.help or "")
+                    lines.append(f"{condition} -l {flag.removeprefix('--')} -d '{help_text}'")
+        lines += [f"{condition} -a '{' '.join(_choices(made))}'"] if _choices(made) else []
+        lines += [f"{condition} -a '({IDS})'"] if _takes(made, "run", "ask") else []
+        lines += [f"{condition} -F"] if _takes(made, "app") else []
     return "\n".join(lines) + "\n"
 
 

@@ -112,10 +112,10 @@ async def accept_residue(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
 async def fork(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
     """Fork a run: continue from a boundary in a new run."""
     run = await find(midrun, args.run)
-    made = await run.fork(args.at, instruction=args.text, actor=args.actor)
-    view = await made.view()
-    shape = {"run_id": made.id, "control": "fork", "of": run.id, "phase": view.phase}
-    say.say(shape, f"{made.id}", f"it continues {run.id}, which does not change")
+    forked = await run.fork(args.at, instruction=args.text, actor=args.actor)
+    view = await forked.view()
+    shape = {"run_id": forked.id, "control": "fork", "of": run.id, "phase": view.phase}
+    say.say(shape, f"{forked.id}", f"it continues {run.id}, which does not change")
     await say_who_drives(midrun, view, args, say)
     return 0
 

@@ -17,7 +17,7 @@ from midrun.tui.phrases import Hints, place
 
 TRY: Final = """\
 Try, while it works:
-  Pause it      in the middle of a sentence. Resume: it goes on with the next word.
+  Pause it      in the middle of a sentence. Resume: the next word follows.
   Redirect it   "Start writing" while it reads: soon it asks you before it
                 mails. Or "Summarise and stop", "Add a paragraph on salt".
   Ask it        "How hot did it get?": Redirect, then choose Side question.
@@ -66,22 +66,22 @@ async def demo(args: Namespace, say: Sayer) -> int:
     model, shown_model = (
         choose_model(os.environ) if args.model is None else (args.model, args.model)
     )
-    shown = Demo(
+    demo_config = Demo(
         store=args.store, model=model, pace=Pace(args.speed), actor=args.actor, new=args.new
     )
 
     def opened(link: str, found: str, view: RunView) -> None:
         facts = {"url": link, "run_id": view.run_id, "phase": view.phase, "model": model}
-        say.say(facts, _greeting(shown, link, found, view, shown_model))
+        say.say(facts, _greeting(demo_config, link, found, view, shown_model))
 
     if args.terminal:
-        return await _in_terminal(shown, opened, say)
+        return await _in_terminal(demo_config, opened, say)
     try:
         from midrun.demo import page  # noqa: PLC0415 - needs the extra `server`
     except ImportError as error:
         raise Misconfigured("demo", f"install midrun[server] ({error})") from error
     browser = not args.no_browser and not say.as_json and page.has_screen(os.environ)
-    await page.show(shown, opened, port=args.port, browser=browser)
+    await page.show(demo_config, opened, port=args.port, browser=browser)
     if not say.as_json:
         say.text(f"\nStopped. `{hints.demo()}` continues from here.")
     return 0

@@ -122,16 +122,16 @@ async def shown(run: AnyRun, args: Namespace, say: Sayer, watch: Watch) -> int:
         raise Misconfigured("midrun", problem) from error
     if watch.first:
         say.text(watch.first)
-    left = await attend(
+    reason = await attend(
         run,
         actor=args.actor,
         driven_here=watch.driven_here,
         spill=watch.spill,
         hints=hints(args),
     )
-    if left is Left.ENDED:
+    if reason is Left.ENDED:
         return _ended(await run.result(), say)
-    if left is Left.QUIT:
+    if reason is Left.QUIT:
         return _paused(run, args, say, driven_here=watch.driven_here)
     if not watch.driven_here:
         return await _detached(run, args, say)

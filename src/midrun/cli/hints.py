@@ -51,11 +51,15 @@ def program() -> str:
     This is `midrun` only if the shell's PATH leads to the same file, else the path of the
     script, or `python -m midrun`.
     """
-    ours = Path(sys.executable).with_name(NAME)
-    if not ours.exists():
+    installed = Path(sys.executable).with_name(NAME)
+    if not installed.exists():
         return f"{_short(Path(sys.executable))} -m {NAME}"
-    found = shutil.which(NAME)
-    return NAME if found and Path(found).resolve() == ours.resolve() else _short(ours)
+    on_path = shutil.which(NAME)
+    return (
+        NAME
+        if on_path and Path(on_path).resolve() == installed.resolve()
+        else _short(installed)
+    )
 
 
 def where(args: Namespace) -> str:

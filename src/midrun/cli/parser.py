@@ -67,8 +67,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with the closest known word as a suggestion."""
         # argparse reports the wrong word only inside its message.
-        found = re.search(r"invalid choice: '([^']*)'|arguments: (--[\w-]+)", message)
-        typed = (found[1] or found[2]) if found is not None else ""
+        match = re.search(r"invalid choice: '([^']*)'|arguments: (--[\w-]+)", message)
+        typed = (match[1] or match[2]) if match is not None else ""
         if message.startswith("argument COMMAND: invalid choice"):
             message = f"there is no command {typed!r}"
         close = difflib.get_close_matches(typed, known_words(self), n=1)
@@ -90,7 +90,7 @@ def parser() -> Parser:
         allow_abbrev=False,
     )
     top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    made = top.add_subparsers(
+    commands_action = top.add_subparsers(
         prog="midrun",
         dest="command",
         required=True,
@@ -100,14 +100,14 @@ def parser() -> Parser:
     )
     for commands in GROUPS.values():
         for name, command in commands.items():
-            one = made.add_parser(
+            subparser = commands_action.add_parser(
                 name,
                 description=command.text[0].upper() + command.text[1:] + ".",
                 epilog=_examples(command),
                 formatter_class=argparse.RawDescriptionHelpFormatter,
                 allow_abbrev=False,
             )
-            one.fill = command.options
+            subparser.fill = command.options
     return top
 
 

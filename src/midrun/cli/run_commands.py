@@ -92,20 +92,20 @@ async def followed(args: Namespace, midrun: Midrun) -> AsyncIterator[None]:
 
 
 def _followers(args: Namespace, midrun: Midrun) -> list[Follower]:
-    made: list[Follower] = []
+    followers: list[Follower] = []
     try:
         if args.webhook:
             from midrun.followers.webhooks import Webhook  # noqa: PLC0415 - needs its extra
 
-            made += [Webhook(url, secret=args.webhook_secret) for url in args.webhook]
+            followers += [Webhook(url, secret=args.webhook_secret) for url in args.webhook]
         if args.spans:
             from midrun.followers.spans import Spans  # noqa: PLC0415 - needs its extra
 
-            made.append(Spans(midrun))
+            followers.append(Spans(midrun))
     except ImportError as error:
         problem = f"install midrun[client] for --webhook, midrun[otel] for --spans ({error})"
         raise Misconfigured("midrun", problem) from error
-    return made
+    return followers
 
 
 LOOKED_AT: Final = 200
@@ -173,13 +173,13 @@ async def _say_who_waits(
     waiting = Query(phases=tuple(sorted(DRIVABLE)), limit=LOOKED_AT)
     rows = (await midrun.store.runs(waiting)).items
     # A run whose holder is alive is driven by another process, which knows its agent.
-    found = [row.head.agent for row in rows if row.holder not in alive]
-    strange = [agent for agent in found if agent not in names]
-    if strange and not say.as_json:
-        wait = "1 run waits" if len(strange) == 1 else f"{len(strange)} runs wait"
-        whom = ", ".join(sorted(set(strange)))
+    undriven = [row.head.agent for row in rows if row.holder not in alive]
+    missing = [agent for agent in undriven if agent not in names]
+    if missing and not say.as_json:
+        wait = "1 run waits" if len(missing) == 1 else f"{len(missing)} runs wait"
+        agent_names = ", ".join(sorted(set(missing)))
         has = f"which {args.app} does not define (it defines {', '.join(names)})"
-        say.line([("bad", f"{wait} for {whom}, {has}")])
+        say.line([("bad", f"{wait} for {agent_names}, {has}")])
 
 
 async def serve(args: Namespace, say: Sayer) -> int:
@@ -273,12 +273,12 @@ def _end_at_once(number: int, _: object) -> None:
 
 def _end_if_code_is_left() -> None:
     """End the process if tool code still runs; a normal exit would wait for its threads."""
-    left = list_unfinished()
-    if not left:
+    unfinished = list_unfinished()
+    if not unfinished:
         return
     # `os._exit` neither flushes buffers nor runs exit handlers, so this is done here.
     sys.stdout.flush()
-    sys.stderr.write(f"midrun: ended although code did not stop: {', '.join(left)}\n")
+    sys.stderr.write(f"midrun: ended although code did not stop: {', '.join(unfinished)}\n")
     sys.stderr.flush()
     logging.shutdown()
     os._exit(0)

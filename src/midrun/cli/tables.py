@@ -66,11 +66,11 @@ def row_line(view: RunView, now: Micros, columns: int | None = None) -> Line:
     task = printable(line(view.task))
     if columns is not None:
         # `left` is the room after the fixed columns. Parent, needs and task share it.
-        left = columns - wide(words(head))
-        if left - wide(parent) - wide(needs) < TASK:
+        room = columns - wide(words(head))
+        if room - wide(parent) - wide(needs) < TASK:
             parent = "  (child)" if view.parent else ""
-        needs = cut(needs, left - wide(parent) - min(TASK, wide(task)))
-        task = cut(task, left - wide(parent) - wide(needs))
+        needs = cut(needs, room - wide(parent) - min(TASK, wide(task)))
+        task = cut(task, room - wide(parent) - wide(needs))
     return [*head, ("", task), ("dim", parent), ("waiting", needs)]
 
 
@@ -109,10 +109,10 @@ def cut(text: str, columns: int) -> str:
     """Return `text` cut to `columns` with an ellipsis; "" if not even one letter fits."""
     if wide(text) <= columns:
         return text
-    kept, used = "", 1  # one column for the ellipsis
+    shortened, used = "", 1  # one column for the ellipsis
     for character in text:
         used += _columns(character)
         if used > columns:
             break
-        kept += character
-    return f"{kept.rstrip()}…" if kept.strip() else ""
+        shortened += character
+    return f"{shortened.rstrip()}…" if shortened.strip() else ""

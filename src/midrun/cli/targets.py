@@ -36,13 +36,13 @@ async def find(midrun: AnyMidrun, given: str) -> AnyRun:
     try:
         return await midrun.get(given)
     except RunNotFound:
-        found = await midrun.named(given)
-        if len(found) == 1:
-            return await midrun.get(found[0])
-        if not found:
+        matches = await midrun.named(given)
+        if len(matches) == 1:
+            return await midrun.get(matches[0])
+        if not matches:
             raise
-        some = ", ".join(found[:4])
-        problem = f"{len(found)} runs begin with this; type more of the id: {some}"
+        examples = ", ".join(matches[:4])
+        problem = f"{len(matches)} runs begin with this; type more of the id: {examples}"
         raise Misconfigured(given, problem) from None
 
 
@@ -71,7 +71,7 @@ def settle(args: Namespace) -> None:
         Misconfigured: both a store and a server were given, or the token file has no token.
     """
     names = [name for name in os.environ if name.startswith(SETTINGS_PREFIX)]
-    given = {name: os.environ.pop(name) for name in names}.get
+    setting = {name: os.environ.pop(name) for name in names}.get
     if not hasattr(args, "store"):  # a command without a store or server
         return
     url = getattr(args, "url", None)
@@ -80,21 +80,21 @@ def settle(args: Namespace) -> None:
     # Hints repeat only an address that was typed: one from the environment applies again.
     args.where = ("--url", url) if url else ("--store", args.store) if args.store else ()
     if hasattr(args, "url") and not args.store:
-        args.url = url or given("MIDRUN_URL")
+        args.url = url or setting("MIDRUN_URL")
     if hasattr(args, "token_file"):
         file = args.token_file
-        args.token = _read_token(file) if file else given("MIDRUN_TOKEN")
+        args.token = _read_token(file) if file else setting("MIDRUN_TOKEN")
     if hasattr(args, "temporal_address"):
-        default = given("MIDRUN_TEMPORAL_ADDRESS") or TEMPORAL_ADDRESS
+        default = setting("MIDRUN_TEMPORAL_ADDRESS") or TEMPORAL_ADDRESS
         args.temporal_address = args.temporal_address or default
-    args.webhook_secret = given("MIDRUN_WEBHOOK_SECRET", "")
+    args.webhook_secret = setting("MIDRUN_WEBHOOK_SECRET", "")
     args.keys = Keys(
-        key=given("MIDRUN_KEY", "").encode() or None,
-        chain_key=given("MIDRUN_CHAIN_KEY", "").encode() or None,
+        key=setting("MIDRUN_KEY", "").encode() or None,
+        chain_key=setting("MIDRUN_CHAIN_KEY", "").encode() or None,
     )
-    args.store = args.store or given("MIDRUN_STORE") or STORE
+    args.store = args.store or setting("MIDRUN_STORE") or STORE
     if not getattr(args, "url", None):  # a server takes the actor from the token
-        args.actor = args.actor or given("MIDRUN_ACTOR") or os.environ.get("USER") or "user"
+        args.actor = args.actor or setting("MIDRUN_ACTOR") or os.environ.get("USER") or "user"
 
 
 @asynccontextmanager
@@ -194,10 +194,10 @@ def agents_of(app: str) -> tuple[Agent, ...]:
             has = f"; it has: {', '.join(names)}" if names else ""
             raise Misconfigured(app, f"{where} has no {attribute}{has}")
         return _agents(app, getattr(module, attribute))
-    found = [value for value in vars(module).values() if isinstance(value, Agent | Midrun)]
-    if not found:
+    candidates = [value for value in vars(module).values() if isinstance(value, Agent | Midrun)]
+    if not candidates:
         raise Misconfigured(app, "the module has no Agent; name one: file.py:agent")
-    return tuple(agent for value in found for agent in _agents(app, value))
+    return tuple(agent for value in candidates for agent in _agents(app, value))
 
 
 def _agents(app: str, value: object) -> tuple[Agent, ...]:

@@ -185,9 +185,9 @@ class _Reading:
             case e.CallStarted(call=call, attempt=attempt):
                 self._start(record, (call, "call"), self._tool(call, attempt))
             case e.UndoStarted(call=call, action=action, attempt=attempt):
-                begun = self._tool(call, attempt)
-                begun["midrun.action"] = action
-                self._start(record, (call, action), begun)
+                attributes = self._tool(call, attempt)
+                attributes["midrun.action"] = action
+                self._start(record, (call, action), attributes)
             case e.CallDone(call=call):
                 self._stop(record, (call, "call"), "done")
             case e.CallFailed(call=call, error=error, code=code):
@@ -216,10 +216,10 @@ class _Reading:
         }
 
     def _tool(self, call: CallId, attempt: int) -> dict[str, Value]:
-        made = self._state.call(call)
+        tool_call = self._state.call(call)
         return {
             "gen_ai.operation.name": "execute_tool",
-            "gen_ai.tool.name": made.use.tool if made is not None else "",
+            "gen_ai.tool.name": tool_call.use.tool if tool_call is not None else "",
             "gen_ai.tool.type": "function",
             "gen_ai.tool.call.id": call,
             "midrun.attempt": attempt,

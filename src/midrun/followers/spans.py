@@ -61,16 +61,16 @@ class Spans:
         # agent, that only earlier entries describe.
         records = await followed.store.read(run, limit=row.seq)
         model = _model(self._agents.get(row.head.agent))
-        found = await anyio.to_thread.run_sync(lambda: s.segments(run, records, model=model))
+        segments = await anyio.to_thread.run_sync(lambda: s.segments(run, records, model=model))
         before = followed.records[0].seq - 1
-        for segment in found:
+        for segment in segments:
             if segment.end > before:
                 # `RunStarted` stores the trace context of the program that started the run. The
                 # cursor's note stores that of the segment emitted last, for the link.
                 run_started = records[0].entry
                 caller = _context(getattr(run_started, "trace", ""))
-                made = self._emit(segment, _context(followed.note), caller)
-                return Mark(run=run, seq=segment.end, note=_kept(made))
+                context = self._emit(segment, _context(followed.note), caller)
+                return Mark(run=run, seq=segment.end, note=_kept(context))
         return Mark(run=run, seq=row.seq, note=followed.note)
 
     def _emit(
@@ -94,7 +94,7 @@ class Spans:
         links: list[Link] | None = None,
         context: Context | None = None,
     ) -> Span:
-        made = self._tracer.start_span(
+        otel_span = self._tracer.start_span(
             span.name,
             # An explicit empty context: else the span that happens to be current in this
             # process would become the parent.
@@ -105,8 +105,8 @@ class Spans:
             start_time=_nanos(span.start),
         )
         for moment in span.moments:
-            made.add_event(moment.name, dict(moment.attributes), _nanos(moment.at))
-        return made
+            otel_span.add_event(moment.name, dict(moment.attributes), _nanos(moment.at))
+        return otel_span
 
 
 def _ended(made: Span, span: s.Span) -> None:
@@ -130,8 +130,8 @@ def _context(note: str) -> SpanContext | None:
     if len(parts) != 4:  # noqa: PLR2004 - version, trace, span, flags
         return None
     trace_id, span_id, flags = (int(part, 16) for part in parts[1:])
-    found = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
-    return found if found.is_valid else None
+    context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
+    return context if context.is_valid else None
 
 
 def _model(agent: Agent | None) -> str:

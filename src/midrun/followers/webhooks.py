@@ -78,11 +78,11 @@ class Webhook:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Keep an HTTP client, and its connections, while the context is open."""
-        made = httpx2.AsyncClient(
+        client = httpx2.AsyncClient(
             timeout=self._timeout, follow_redirects=False, headers={"User-Agent": "midrun"}
         )
-        async with made:
-            self._client = made
+        async with client:
+            self._client = client
             _HTTP_LOG.addFilter(self._may_be_logged)
             try:
                 yield
@@ -101,8 +101,10 @@ class Webhook:
         """Send the first delivery of `pending` and return the cursor after it."""
         for record in followed.records:
             if type_of(record.entry) and not followed.row.head.parent:
-                sent = delivery(followed.run, record, await _state_at(followed, record))
-                await self._send(sent)
+                next_delivery = delivery(
+                    followed.run, record, await _state_at(followed, record)
+                )
+                await self._send(next_delivery)
                 return Mark(run=followed.run, seq=record.seq)
         return Mark(run=followed.run, seq=followed.records[-1].seq)
 

@@ -226,32 +226,34 @@ class Trail:
         now = anyio.current_time()
         # Replaced, not cleared: notifications that arrive during the awaits below go into the
         # new set and are handled by the next pass.
-        found = self._changed
+        candidates = self._changed
         self._changed = set()
         if now >= self._next_look:
             self._next_look = now + LOOK_S
             await self._attend()
-            found |= await self._behind()
+            candidates |= await self._behind()
         if not self._attending:
             return
         # A run that is being delivered may have grown after its task read the journal. It stays
         # in the set of changed runs, so that a pass after the end of that task looks again.
-        again = found & self._busy
+        still_queued = candidates & self._busy
         due = [run for run, later in self._later.items() if later.due <= now]
         due.sort(key=lambda run: self._later[run].due)
-        left = self._take(tasks, self._first, [run for run in found if run not in self._later])
+        overflow = self._take(
+            tasks, self._first, [run for run in candidates if run not in self._later]
+        )
         self._take(tasks, self._again, due)
-        self._changed |= again | set(left[:MANY])  # a full scan finds the rest
+        self._changed |= still_queued | set(overflow[:MANY])  # a full scan finds the rest
 
     def _take(self, tasks: TaskGroup, lane: "_Lane", found: Sequence[RunId]) -> Sequence[RunId]:
         """Start deliveries until the queue is full; return the runs that did not fit."""
         busy = self._busy
-        free = [run for run in found if run not in busy]
+        ready = [run for run in found if run not in busy]
         fits = max(0, MANY - len(lane.runs))
-        for run in free[:fits]:
+        for run in ready[:fits]:
             lane.runs.add(run)
             tasks.start_soon(self._tell, run, lane)
-        return free[fits:]
+        return ready[fits:]
 
     @property
     def _busy(self) -> set[RunId]:
@@ -333,8 +335,8 @@ class Trail:
         try:
             return await self._follower.tell(followed)
         except Later as later:
-            tried = self._later.get(followed.run)
-            if tried is None or tried.attempts + 1 < self._follower.attempts:
+            schedule = self._later.get(followed.run)
+            if schedule is None or schedule.attempts + 1 < self._follower.attempts:
                 raise
             log.error("%s: gave up on run %s: %s", *self._of(followed.run), later)  # noqa: TRY400 - the text has the reason
             return Mark(run=followed.run, seq=later.seq, note=mark.note)

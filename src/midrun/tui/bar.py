@@ -171,15 +171,15 @@ def hung(line: Line, width: int) -> list[Line]:
 
 def clipped(line: Line, width: int) -> Line:
     """Return the part of a line that fits, with an ellipsis if it was cut."""
-    left = width
-    made: Line = []
+    room = width
+    pieces: Line = []
     for look, text in line:
         size = get_cwidth(text)
-        if size > left:
-            return [*made, (look, _cut(text, left))] if left > 0 else made
-        made.append((look, text))
-        left -= size
-    return made
+        if size > room:
+            return [*pieces, (look, _cut(text, room))] if room > 0 else pieces
+        pieces.append((look, text))
+        room -= size
+    return pieces
 
 
 def _cut(text: str, width: int) -> str:

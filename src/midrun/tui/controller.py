@@ -181,11 +181,11 @@ class Hand:
         if not offer.enabled:
             self.notice = offer.consequence
             return
-        run, actor, seen = self.run, self.actor, self.view.control_rev
+        run, actor, revision = self.run, self.actor, self.view.control_rev
         wishes: dict[str, Wish] = {
             "pause": lambda: run.pause(actor=actor),
-            "resume": lambda: run.resume(caps=offer.caps or None, actor=actor, seen=seen),
-            "hand_back": lambda: run.hand_back(actor=actor, seen=seen),
+            "resume": lambda: run.resume(caps=offer.caps or None, actor=actor, seen=revision),
+            "hand_back": lambda: run.hand_back(actor=actor, seen=revision),
             "retry_undo": lambda: run.retry_undo(actor=actor),
         }
         self.want(wishes[offer.command])

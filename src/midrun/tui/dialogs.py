@@ -99,8 +99,8 @@ def ask_keys(ask: AskView) -> dict[str, str]:
     if ask.kind == "question" and ask.declinable:
         answer["n"] = "decline"
     unsure = {"y": "it did", "n": "it did not", "u": "unknown"}
-    made = {"approval": approval, "question": answer, "unsure": unsure}.get(ask.kind)
-    return {**(made or {"y": "approve", "n": "decline", **answer}), "Esc": "back"}
+    meanings = {"approval": approval, "question": answer, "unsure": unsure}.get(ask.kind)
+    return {**(meanings or {"y": "approve", "n": "decline", **answer}), "Esc": "back"}
 
 
 def helping(width: int, leaving: str) -> list[Line]:

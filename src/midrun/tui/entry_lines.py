@@ -25,9 +25,9 @@ def told(entry: e.Entry, before: State, after: State) -> list[Line]:
 
 
 def _call(state: State, call: str) -> Call:
-    found = state.call(call)
-    assert found is not None, "entries name calls that exist"
-    return found
+    named = state.call(call)
+    assert named is not None, "entries name calls that exist"
+    return named
 
 
 def _by(name: str) -> str:
@@ -71,8 +71,8 @@ def _resumed(entry: e.RunResumed, before: State, _: State) -> list[Line]:
     if entry.instruction:
         return _difference(entry.minus, entry.plus)
     waits = any(pending.kind == "redirect" for pending in before.pending)
-    how = ", with a new instruction" if waits else ", no changes"
-    return _one("dim", "=", f"resumed{_by(entry.by)}{how}")
+    suffix = ", with a new instruction" if waits else ", no changes"
+    return _one("dim", "=", f"resumed{_by(entry.by)}{suffix}")
 
 
 def _difference(minus: str, plus: str) -> list[Line]:

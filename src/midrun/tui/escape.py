@@ -15,10 +15,10 @@ TAB: Final = 4
 
 def printable(text: str) -> str:
     """Return `text` safe to print: newlines kept, tabs expanded, controls made visible."""
-    shown = show_hidden(text, prose=True)
-    if "\t" not in shown:
-        return shown
-    return "\n".join(line.expandtabs(TAB) for line in shown.split("\n"))
+    visible = show_hidden(text, prose=True)
+    if "\t" not in visible:
+        return visible
+    return "\n".join(line.expandtabs(TAB) for line in visible.split("\n"))
 
 
 def exact(text: str) -> str:

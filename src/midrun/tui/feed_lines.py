@@ -158,7 +158,7 @@ def _led(state: State, call: CallId, text: str) -> str:
 
     The stream contains both; the entry has only the model's own text.
     """
-    made = state.call(call)
-    if not state.prefix or made is None or made.seen < state.prefixed:
+    model_call = state.call(call)
+    if not state.prefix or model_call is None or model_call.seen < state.prefixed:
         return text
     return f"{state.prefix}\n\n{text}".rstrip()

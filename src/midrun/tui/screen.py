@@ -104,8 +104,8 @@ class Screen:
         for line in lines:
             safe = [(look, printable(text)) for look, text in line]
             for row in wrapped(safe, self.width):
-                shown = [*_classes(row), ("", "\n")]
-                print_formatted_text(self.app.output, shown, self._style)
+                fragments = [*_classes(row), ("", "\n")]
+                print_formatted_text(self.app.output, fragments, self._style)
         self.app.output.flush()
 
     def _focus(self) -> None:
@@ -118,11 +118,11 @@ class Screen:
         return [("bold", f"{label} ▸ ")]
 
     def _drawn(self) -> StyleAndTextTuples:
-        made: StyleAndTextTuples = []
+        fragments: StyleAndTextTuples = []
         for number, line in enumerate(self.lines()):
-            made += [("", "\n")] if number else []
-            made += _classes(line)
-        return made
+            fragments += [("", "\n")] if number else []
+            fragments += _classes(line)
+        return fragments
 
     def lines(self) -> list[Line]:
         """Return the lines of the bar or dialog, from top to bottom."""

@@ -103,13 +103,13 @@ class _Attending:
             return await self._barred() or Left.DETACHED
         self._orphaned = self._hand.quit
         try:
-            left = await self._barred()
+            reason = await self._barred()
         except Exception:  # such as an OSError from a terminal that is gone
             await self._pause_first()
             raise
-        if left is None:
+        if reason is None:
             await self._pause_first()
-        return left or Left.QUIT
+        return reason or Left.QUIT
 
     async def _pause_first(self) -> None:
         """Pause the run, because the terminal is gone and this driver is about to exit."""
@@ -119,20 +119,20 @@ class _Attending:
 
     async def _barred(self) -> Left | None:
         """Show the bar until the user leaves; return None if the terminal is gone."""
-        app, left = self._screen.app, None
+        app, reason = self._screen.app, None
         async with anyio.create_task_group() as tasks:
             # Before the bar appears, so that a signal in between is not lost or fatal.
             await tasks.start(self._hear_signals)
             for task in (self._follow, self._look, self._screen.printing, self._hand.working):
                 tasks.start_soon(task)
             with _prints_above(), suppress(EOFError):  # EOFError: the terminal is gone
-                left = await app.run_async(handle_sigint=False, set_exception_handler=False)
+                reason = await app.run_async(handle_sigint=False, set_exception_handler=False)
             tasks.cancel_scope.cancel()
         # The bar is erased and the printing task is gone: print the rest directly.
         rest: list[Line] = [[("", self._spilt)]] if self._spilt else []
-        self._screen.above([*rest, *self._watching.speech.stop(), *self._unsent(left)])
+        self._screen.above([*rest, *self._watching.speech.stop(), *self._unsent(reason)])
         self._screen.flush()
-        return left
+        return reason
 
     def _unsent(self, left: Left | None) -> list[Line]:
         """Return the text that the user was writing or sending, so that it is not lost."""

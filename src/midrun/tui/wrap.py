@@ -48,23 +48,23 @@ def _cut(line: Line, texts: list[str]) -> list[Line]:
     """Cut a styled line into the given rows; the blanks between them are dropped."""
     # Each row is searched from the end of the one before: equal rows are told apart so.
     whole, at = words(line), 0
-    made = []
+    cut_rows = []
     for text in texts:
         at = whole.index(text, at)
-        made.append(_slice(line, at, at + len(text)))
+        cut_rows.append(_slice(line, at, at + len(text)))
         at += len(text)
-    return made
+    return cut_rows
 
 
 def _slice(line: Line, start: int, end: int) -> Line:
     """Return the styled pieces of a line between two character positions."""
-    made: Line = []
+    pieces: Line = []
     at = 0
     for look, text in line:
         if part := text[max(start - at, 0) : max(end - at, 0)]:
-            made.append((look, part))
+            pieces.append((look, part))
         at += len(text)
-    return made
+    return pieces
 
 
 def _past_blanks(text: str, at: int) -> int:

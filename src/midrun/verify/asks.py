@@ -70,8 +70,8 @@ class Asks(Watch):
 
     def _principal(self, record: Record, entry: AskAnswered, ask: Posed) -> None:
         audience = ask.entry.audience
-        made = self.ledger.calls.get(ask.call)
-        steered_by = {*ask.entry.excluded, *(made.steered_by if made is not None else ())}
+        call = self.ledger.calls.get(ask.call)
+        steered_by = {*ask.entry.excluded, *(call.steered_by if call is not None else ())}
         if audience not in {"", entry.role, f"user:{entry.by}"}:
             text = f"{entry.ask} is for {audience}, but {entry.by} ({entry.role}) decided it."
             self.report("I25", record.seq, text)
@@ -87,11 +87,11 @@ class Asks(Watch):
 
     def started(self, record: Record, entry: CallStarted) -> None:
         """Check that a call that needs an approval cites a valid one."""
-        made = self.ledger.calls.get(entry.call)
-        if made is None or not made.traits.approve:
+        call = self.ledger.calls.get(entry.call)
+        if call is None or not call.traits.approve:
             return
-        if problem := self._unapproved(record, entry, made):
-            self.report("I25", record.seq, f"{made} was started, but {problem}.")
+        if problem := self._unapproved(record, entry, call):
+            self.report("I25", record.seq, f"{call} was started, but {problem}.")
 
     def _unapproved(self, record: Record, entry: CallStarted, made: Made) -> str:
         """Return the reason why the cited approval does not cover a start, or ""."""

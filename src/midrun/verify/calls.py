@@ -71,8 +71,8 @@ class Starts(Watch):
     def undo_started(self, record: Record, entry: UndoStarted) -> None:
         """Check that no undo starts during a halt."""
         if self._halted:
-            what = f"The {entry.action} of {entry.call}"
-            text = f"{what} was started during the halt at {self._halted}."
+            action = f"The {entry.action} of {entry.call}"
+            text = f"{action} was started during the halt at {self._halted}."
             self.report("I12", record.seq, text)
 
     def halted(self, record: Record, _: RunHalted) -> None:
@@ -130,21 +130,21 @@ class Calls(Watch):
 
     def started(self, record: Record, entry: CallStarted) -> None:
         """Check that an attempt may start."""
-        made = self.ledger.calls.get(entry.call)
-        if made is None:
+        call = self.ledger.calls.get(entry.call)
+        if call is None:
             self._new(record, entry)
             return
-        if made.flying:
-            text = f"{made} was started again while an attempt of it was in flight."
+        if call.flying:
+            text = f"{call} was started again while an attempt of it was in flight."
             self.report("I16", record.seq, text)
             return
-        if made.stage == "done" or made.sealed:
-            over = f"ended at {made.closed}" if made.stage == "done" else "was closed unmade"
-            self.report("I15", record.seq, f"{made} was started although it {over}.")
+        if call.stage == "done" or call.sealed:
+            over = f"ended at {call.closed}" if call.stage == "done" else "was closed unmade"
+            self.report("I15", record.seq, f"{call} was started although it {over}.")
             return
-        self._attempt(record, entry, made.attempt)
-        if problem := self._unsafe(made):
-            self.report("I17", record.seq, f"{made} was started again although {problem}.")
+        self._attempt(record, entry, call.attempt)
+        if problem := self._unsafe(call):
+            self.report("I17", record.seq, f"{call} was started again although {problem}.")
 
     def _new(self, record: Record, entry: CallStarted) -> None:
         """Check a call without a proposal: it must be a model call with the next number."""
@@ -178,26 +178,26 @@ class Calls(Watch):
 
     def ended(self, record: Record, entry: Ending) -> None:
         """Check that an attempt that ends was in flight."""
-        made = self.ledger.calls.get(entry.call)
-        if made is None or not made.flying:
+        call = self.ledger.calls.get(entry.call)
+        if call is None or not call.flying:
             kind = type(entry).__name__
-            text = f"{kind} of {made or entry.call}, which was not in flight."
+            text = f"{kind} of {call or entry.call}, which was not in flight."
             self.report("I16", record.seq, text)
 
     def failed(self, record: Record, entry: CallFailed) -> None:
         """Record whether a failed call may be retried: a model call with a temporary error."""
         self.ended(record, entry)
-        made = self.ledger.calls.get(entry.call)
-        if made is not None and made.kind == "model" and entry.transient:
+        call = self.ledger.calls.get(entry.call)
+        if call is not None and call.kind == "model" and entry.transient:
             self._transient.add(entry.call)
         else:
             self._transient.discard(entry.call)
 
     def settled(self, record: Record, entry: CallSettled) -> None:
         """Check that only a call with an unknown outcome is settled."""
-        made = self.ledger.calls.get(entry.call)
-        if made is None or made.stage != "unknown":
-            text = f"{made or entry.call} was settled, but it was not unknown."
+        call = self.ledger.calls.get(entry.call)
+        if call is None or call.stage != "unknown":
+            text = f"{call or entry.call} was settled, but it was not unknown."
             self.report("I17", record.seq, text)
 
     ARMS = arms(

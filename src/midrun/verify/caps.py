@@ -114,13 +114,13 @@ class Money(Watch):
 
     def _count_tool_call(self, record: Record, entry: CallStarted) -> None:
         self._tools += 1
-        made = self.ledger.calls.get(entry.call)
-        if made is None:
+        call = self.ledger.calls.get(entry.call)
+        if call is None:
             return
-        this = (made.tool, hash_of(made.args))
+        this = (call.tool, hash_of(call.args))
         self._same = self._same + 1 if this == self._last else 1
         self._last = this
-        if not made.by_hand:  # calls of an operator are counted, but not limited
+        if not call.by_hand:  # calls of an operator are counted, but not limited
             self._within(record, entry, "tool_calls", self._tools)
             self._within(record, entry, "repeats", self._same)
 

@@ -55,11 +55,11 @@ def check_imports(
     without a key, as in the checkpoint. So a head that was kept by the store of origin can be
     compared with the one in the import.
     """
-    found: list[Problem] = []
+    problems: list[Problem] = []
     link = first
     for line, record in zip(lines, records, strict=True):
         if isinstance(record.entry, RunImported) and record.entry.head != link.hex():
             text = f"The import names the head {record.entry.head}, not that of the lines."
-            found.append(Problem(invariant="I42", seq=record.seq, text=text))
+            problems.append(Problem(invariant="I42", seq=record.seq, text=text))
         link = chain(link, line)
-    return tuple(found)
+    return tuple(problems)

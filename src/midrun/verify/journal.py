@@ -74,10 +74,10 @@ def check_journal(
     `head` is the head that the store keeps for the last record, and `state` a state that should
     result from the records. If given, both are compared with the fold.
     """
-    found: list[Problem] = []
+    problems: list[Problem] = []
     ledger = Ledger()
-    checks = [check(ledger, found) for check in SUBJECTS]
-    folding = Folding(ledger, found, run if state is None else state.run)
+    checks = [check(ledger, problems) for check in SUBJECTS]
+    folding = Folding(ledger, problems, run if state is None else state.run)
     for record in records:
         entry = record.entry
         for number, handler in ROUTES[type(entry)]:
@@ -87,7 +87,7 @@ def check_journal(
     for check in (*checks, folding):
         check.end()
     folding.compare(head, state)
-    return _in_order(found)
+    return _in_order(problems)
 
 
 def _in_order(found: list[Problem]) -> tuple[Problem, ...]:
@@ -95,5 +95,5 @@ def _in_order(found: list[Problem]) -> tuple[Problem, ...]:
         return ()
     # Drop the fold's general problem (I2) where a check has named the broken invariant.
     named = {problem.seq for problem in found if problem.invariant != "I2"}
-    kept = [p for p in found if p.invariant != "I2" or p.seq not in named]
-    return tuple(sorted(kept, key=lambda problem: problem.seq))
+    remaining = [p for p in found if p.invariant != "I2" or p.seq not in named]
+    return tuple(sorted(remaining, key=lambda problem: problem.seq))

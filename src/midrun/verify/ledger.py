@@ -178,19 +178,19 @@ class Ledger:
 
     def propose(self, use: Use) -> Made:
         """Add a proposed call, with the next number."""
-        made = Made(f"c{len(self.calls) + 1}", use.kind, use)
-        made.steered_by = set(self.steered_by)
-        self.calls[made.id] = made
-        return made
+        call = Made(f"c{len(self.calls) + 1}", use.kind, use)
+        call.steered_by = set(self.steered_by)
+        self.calls[call.id] = call
+        return call
 
     def settles(self, late: LateResult) -> bool:
         """Tell whether a late result decides the outcome of its attempt."""
-        made = self.calls.get(late.call)
-        if made is None or self.ended or made.kind == "model":
+        call = self.calls.get(late.call)
+        if call is None or self.ended or call.kind == "model":
             return False
-        if made.sealed and made.stage == "proposed":
+        if call.sealed and call.stage == "proposed":
             return False  # the call was closed unmade since; the result only makes it doubtful
-        return made.stage in {"unknown", "proposed"} and made.attempt == late.attempt
+        return call.stage in {"unknown", "proposed"} and call.attempt == late.attempt
 
 
 # ── entries about the run ─────────────────────────────────────────────────────────────────
@@ -206,8 +206,8 @@ def _imported(books: Ledger, _: int, entry: RunImported) -> None:
     # The importing user could have changed the checkpoint, and so counts as an author of all
     # that it contains: with four eyes, they may not approve its calls.
     books.steered_by.add(entry.by)
-    for made in books.calls.values():
-        made.steered_by.add(entry.by)
+    for call in books.calls.values():
+        call.steered_by.add(entry.by)
 
 
 def _leased(books: Ledger, _: int, entry: LeaseTaken) -> None:
@@ -296,18 +296,18 @@ def _proposed(books: Ledger, _: int, entry: CallProposed) -> None:
 
 
 def _call_started(books: Ledger, _: int, entry: CallStarted) -> None:
-    made = books.calls.get(entry.call)
-    if made is None:
-        made = books.calls[entry.call] = Made(entry.call, entry.call_kind)
-        made.purpose = entry.purpose
-    made.attempt, made.stage, made.flying = entry.attempt, "started", True
-    books.flying[made.id] = made
+    call = books.calls.get(entry.call)
+    if call is None:
+        call = books.calls[entry.call] = Made(entry.call, entry.call_kind)
+        call.purpose = entry.purpose
+    call.attempt, call.stage, call.flying = entry.attempt, "started", True
+    books.flying[call.id] = call
 
 
 def _call_done(books: Ledger, seq: int, entry: CallDone) -> None:
     books.steered_by.update(entry.steered_by)
-    made = _ended(books, seq, entry.call, "done")
-    if made is not None and made.purpose == "step" and entry.reply is not None:
+    call = _ended(books, seq, entry.call, "done")
+    if call is not None and call.purpose == "step" and entry.reply is not None:
         for use in entry.reply.uses:
             books.propose(use)
 
@@ -317,55 +317,55 @@ def _call_failed(books: Ledger, seq: int, entry: CallFailed) -> None:
 
 
 def _call_aborted(books: Ledger, seq: int, entry: CallAborted) -> None:
-    made = _ended(books, seq, entry.call, "aborted")
-    if made is not None:
-        made.aborted = True
+    call = _ended(books, seq, entry.call, "aborted")
+    if call is not None:
+        call.aborted = True
 
 
 def _call_unknown(books: Ledger, seq: int, entry: CallUnknown) -> None:
-    made = _ended(books, seq, entry.call, "unknown")
-    if made is not None:
-        made.doubted = True
+    call = _ended(books, seq, entry.call, "unknown")
+    if call is not None:
+        call.doubted = True
 
 
 def _ended(books: Ledger, seq: int, call: str, stage: str) -> Made | None:
     books.flying.pop(call, None)
-    made = books.calls.get(call)
-    if made is not None:
-        made.close(stage, seq)
-    return made
+    ended = books.calls.get(call)
+    if ended is not None:
+        ended.close(stage, seq)
+    return ended
 
 
 def _settled(books: Ledger, seq: int, entry: CallSettled) -> None:
-    made = books.calls.get(entry.call)
-    if made is None or entry.happened is None:
+    call = books.calls.get(entry.call)
+    if call is None or entry.happened is None:
         return
     if entry.happened:
-        made.close("done", seq)
+        call.close("done", seq)
     else:
         # It did not happen: the call may be made again as if it had never been attempted.
-        made.stage = "proposed"
-        made.doubted = made.aborted = made.entered = False
+        call.stage = "proposed"
+        call.doubted = call.aborted = call.entered = False
 
 
 def _sealed(books: Ledger, _: int, entry: CallSealed) -> None:
-    made = books.calls.get(entry.call)
-    if made is not None:
-        made.sealed = True
+    call = books.calls.get(entry.call)
+    if call is not None:
+        call.sealed = True
 
 
 def _saved(books: Ledger, _: int, entry: ProgressSaved) -> None:
-    made = books.calls.get(entry.call)
-    if made is not None:
-        made.saved = True
+    call = books.calls.get(entry.call)
+    if call is not None:
+        call.saved = True
 
 
 def _late(books: Ledger, seq: int, entry: LateResult) -> None:
-    made = books.calls.get(entry.call)
+    call = books.calls.get(entry.call)
     if books.settles(entry):
         books.calls[entry.call].close("done", seq)
-    elif made is not None and made.stage != "done" and not books.ended:
-        made.doubted = True  # it had an effect, although the call was treated otherwise since
+    elif call is not None and call.stage != "done" and not books.ended:
+        call.doubted = True  # it had an effect, although the call was treated otherwise since
 
 
 def _undo_started(books: Ledger, _: int, entry: UndoStarted) -> None:
@@ -381,43 +381,43 @@ def _undo_ended(books: Ledger, *_: object) -> None:
 
 def _ask_opened(books: Ledger, seq: int, entry: AskOpened) -> None:
     ask = books.asks[entry.ask] = books.open_asks[entry.ask] = Posed(seq, entry)
-    made = books.calls.get(entry.call)
-    if made is not None and ask.kind != "unsure":
+    call = books.calls.get(entry.call)
+    if call is not None and ask.kind != "unsure":
         # The call is parked: no longer in flight, and not made again before a decision. If it
         # was in flight, it asked from inside its code, so part of it has been executed.
-        made.stage, made.entered, made.flying = "asking", made.flying, False
-        books.flying.pop(made.id, None)
+        call.stage, call.entered, call.flying = "asking", call.flying, False
+        books.flying.pop(call.id, None)
 
 
 def _ask_answered(books: Ledger, seq: int, entry: AskAnswered) -> None:
-    ask, made = _no_longer_open(books, entry.ask)
+    ask, call = _no_longer_open(books, entry.ask)
     has_words = entry.decision.value is not None or bool(entry.decision.reason)
     if ask is not None and ask.asks_for_words and has_words:
         books.steered_by.add(entry.by)
-    if made is None or ask is None or made.stage != "asking":
+    if call is None or ask is None or call.stage != "asking":
         return
     if ask.is_edited(entry):
-        made.steered_by.add(entry.by)
+        call.steered_by.add(entry.by)
     if ask.kind == "question" and ask.entry.continuation is not None:
-        made.stage = "proposed"  # it is made again, with the answer and its continuation
+        call.stage = "proposed"  # it is made again, with the answer and its continuation
     elif ask.kind == "question":
-        made.close("done", seq)  # the answer is the result of the call
+        call.close("done", seq)  # the answer is the result of the call
     elif ask.kind == "child" or entry.decision.choice == "approve":
-        made.stage = "proposed"
+        call.stage = "proposed"
         if ask.kind == "approval" and entry.decision.value is not None:
-            made.args = entry.decision.value
+            call.args = entry.decision.value
     else:
-        made.sealed, made.closed = True, seq
+        call.sealed, call.closed = True, seq
 
 
 def _ask_closed(books: Ledger, seq: int, entry: AskClosed) -> None:
-    made = _no_longer_open(books, entry.ask)[1]
-    if made is None or made.stage != "asking":
+    call = _no_longer_open(books, entry.ask)[1]
+    if call is None or call.stage != "asking":
         return
     if entry.why == "elsewhere":
-        made.stage = "proposed"
+        call.stage = "proposed"
     else:
-        made.sealed, made.closed = True, seq
+        call.sealed, call.closed = True, seq
 
 
 def _no_longer_open(books: Ledger, ask_: str) -> tuple[Posed | None, Made | None]:

@@ -73,11 +73,11 @@ class Folding(Watch):
 
     def _late(self, record: Record, entry: LateResult) -> None:
         """Check that a late result ended its call only if the ledger agrees (I7)."""
-        call, made = self.state.call(entry.call), self.ledger.calls.get(entry.call)
-        if call is None or made is None:
+        call, in_ledger = self.state.call(entry.call), self.ledger.calls.get(entry.call)
+        if call is None or in_ledger is None:
             return
-        if call.stage == "done" and made.stage != "done":
-            text = f"A late result of attempt {entry.attempt} of {made} ended it."
+        if call.stage == "done" and in_ledger.stage != "done":
+            text = f"A late result of attempt {entry.attempt} of {in_ledger} ended it."
             self.report("I7", record.seq, text)
 
     def end(self) -> None:
@@ -88,14 +88,14 @@ class Folding(Watch):
         if state.phase is Phase.WAITING and not books.open_asks:
             # Only an answer wakes a waiting run, so this one would wait for ever.
             self.report("I26", self._seen, "The run waits, but no ask is open.")
-        folded: tuple[object, ...] = (
+        from_state: tuple[object, ...] = (
             state.epoch,
             state.leased,
             {f"c{number}" for number in state.in_flight},
             {f"a{number}" for number in state.open_asks},
             len(state.calls),
         )
-        kept = (
+        from_ledger = (
             books.epoch,
             books.leased,
             set(books.flying),
@@ -103,7 +103,7 @@ class Folding(Watch):
             len(books.calls),
         )
         names = ("the epoch", "the lease", "calls in flight", "open asks", "the calls")
-        for name, in_state, in_ledger in zip(names, folded, kept, strict=True):
+        for name, in_state, in_ledger in zip(names, from_state, from_ledger, strict=True):
             if in_state != in_ledger:
                 text = f"The fold has {in_state} for {name}, the entries say {in_ledger}."
                 self.report("I2", self._seen, text)

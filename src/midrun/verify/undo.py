@@ -50,7 +50,7 @@ class Undoing(Watch):
     def cancel(self, _: Record, __: CancelRequested) -> None:
         """Fix the undo set: the calls that are in flight, aborted or unknown now."""
         self._doomed = frozenset(
-            made.id for made in self.ledger.calls.values() if self._unfinished(made)
+            call.id for call in self.ledger.calls.values() if self._unfinished(call)
         )
         self._last = None
 
@@ -79,37 +79,37 @@ class Undoing(Watch):
 
     def started(self, record: Record, entry: UndoStarted) -> None:
         """Check that an attempt may start: one at a time, wanted, and in order."""
-        made = self.ledger.calls.get(entry.call)
-        what = f"The {entry.action} of {made or entry.call}"
-        if made is None or not made.attempt or not _declared(made, entry.action):
-            self.report("I30", record.seq, f"{what} was started, but the call has none.")
+        call = self.ledger.calls.get(entry.call)
+        action = f"The {entry.action} of {call or entry.call}"
+        if call is None or not call.attempt or not _declared(call, entry.action):
+            self.report("I30", record.seq, f"{action} was started, but the call has none.")
             return
         if self.ledger.undoing is not None:
             other = " of ".join(reversed(self.ledger.undoing))
-            text = f"{what} was started while the {other} was not over."
+            text = f"{action} was started while the {other} was not over."
             self.report("I30", record.seq, text)
         cleaning = self._cleanings.setdefault((entry.call, entry.action), Cleaning())
         if cleaning.done or cleaning.gave_up:
             over = "succeeded" if cleaning.done else "been given up"
-            self.report("I30", record.seq, f"{what} was started after it had {over}.")
+            self.report("I30", record.seq, f"{action} was started after it had {over}.")
         elif cleaning.final:
-            text = f"{what} was started although the last attempt did not stop."
+            text = f"{action} was started although the last attempt did not stop."
             self.report("I30", record.seq, text)
         if entry.attempt != cleaning.attempts + 1:
-            text = f"{what} is attempt {entry.attempt} after {cleaning.attempts} attempts."
+            text = f"{action} is attempt {entry.attempt} after {cleaning.attempts} attempts."
             self.report("I19", record.seq, text)
         if entry.attempt > self._attempts_max():
-            text = f"{what} is attempt {entry.attempt} of at most {self._attempts_max()}."
+            text = f"{action} is attempt {entry.attempt} of at most {self._attempts_max()}."
             self.report("I30", record.seq, text)
         # A late result may show only after the cancel that a call had an effect. Such a call is
         # not in the undo set that was fixed at the cancel.
-        late = self.ledger.cancel is not None and made.unfinished
-        if entry.action == "undo" and not (late or self._wanted(made)):
-            text = f"{what} was started, but no cancel requires it."
+        late = self.ledger.cancel is not None and call.unfinished
+        if entry.action == "undo" and not (late or self._wanted(call)):
+            text = f"{action} was started, but no cancel requires it."
             self.report("I28", record.seq, text)
         # Only the first attempt has a place in the order; retries may come at any time.
         if not cleaning.attempts:
-            self._in_order(record, entry, made)
+            self._in_order(record, entry, call)
         cleaning.attempts = entry.attempt
 
     def _in_order(self, record: Record, entry: UndoStarted, made: Made) -> None:
@@ -159,14 +159,14 @@ class Undoing(Watch):
         call with an unknown outcome that its tool does not want undone.
         """
         cleaning = self._cleanings.setdefault((entry.call, entry.action), Cleaning())
-        made = self.ledger.calls.get(entry.call)
-        known = made is None or made.stage == "done" or made.traits.undo_unknown
+        call = self.ledger.calls.get(entry.call)
+        known = call is None or call.stage == "done" or call.traits.undo_unknown
         owed = not cleaning.final and cleaning.attempts < self._attempts_max()
         if (known or entry.action == "release") and owed:
             self.report(
                 "I30",
                 record.seq,
-                f"The {entry.action} of {made or entry.call} was given up after "
+                f"The {entry.action} of {call or entry.call} was given up after "
                 f"{cleaning.attempts} of {self._attempts_max()} attempts.",
             )
         cleaning.gave_up = True
@@ -179,17 +179,17 @@ class Undoing(Watch):
 
     def cancelled(self, record: Record, entry: RunCancelled) -> None:
         """Check that all undos and releases are done or given up, and the residue is right."""
-        for made in self.ledger.calls.values():
-            if made.traits.undo and self._wanted(made):
-                self._clean(record, made, "undo")
+        for call in self.ledger.calls.values():
+            if call.traits.undo and self._wanted(call):
+                self._clean(record, call, "undo")
         self._released(record)
         # The residue must list exactly the cleanups that were given up.
         listed = {(residue.call, residue.action) for residue in entry.residue}
-        left = {key for key, cleaning in self._cleanings.items() if cleaning.gave_up}
-        for call, action in sorted(listed ^ left):
-            listed_only = (call, action) in listed
+        given_up = {key for key, cleaning in self._cleanings.items() if cleaning.gave_up}
+        for call_id, action in sorted(listed ^ given_up):
+            listed_only = (call_id, action) in listed
             what = "is listed, but was not given up" if listed_only else "is not listed"
-            text = f"The residue is wrong: the {action} of {call} {what}."
+            text = f"The residue is wrong: the {action} of {call_id} {what}."
             self.report("I30", record.seq, text)
 
     def completed(self, record: Record, _: RunCompleted) -> None:
@@ -197,13 +197,13 @@ class Undoing(Watch):
         self._released(record)
 
     def _released(self, record: Record) -> None:
-        for made in self.ledger.calls.values():
+        for call in self.ledger.calls.values():
             # A child run that was started and has not completed must be ended. A tool's release
             # is needed if the call may have taken its resource.
-            child = made.kind == "child" and made.stage != "done" and made.attempt > 0
-            held = made.traits.release and (made.touched or made.id in self._doomed)
+            child = call.kind == "child" and call.stage != "done" and call.attempt > 0
+            held = call.traits.release and (call.touched or call.id in self._doomed)
             if child or held:
-                self._clean(record, made, "release")
+                self._clean(record, call, "release")
 
     def _wanted(self, made: Made) -> bool:
         """Tell whether the cancel requires the undo of a call, by the entries so far."""
