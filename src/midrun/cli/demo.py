@@ -70,18 +70,18 @@ async def demo(args: Namespace, say: Sayer) -> int:
         store=args.store, model=model, pace=Pace(args.speed), actor=args.actor, new=args.new
     )
 
-    def opened(link: str, found: str, view: RunView) -> None:
+    def on_opened(link: str, found: str, view: RunView) -> None:
         facts = {"url": link, "run_id": view.run_id, "phase": view.phase, "model": model}
         say.say(facts, _greeting(demo_config, link, found, view, shown_model))
 
     if args.terminal:
-        return await _in_terminal(demo_config, opened, say)
+        return await _in_terminal(demo_config, on_opened, say)
     try:
         from midrun.demo import page  # noqa: PLC0415 - needs the extra `server`
     except ImportError as error:
         raise Misconfigured("demo", f"install midrun[server] ({error})") from error
     browser = not args.no_browser and not say.as_json and page.has_screen(os.environ)
-    await page.show(demo_config, opened, port=args.port, browser=browser)
+    await page.show(demo_config, on_opened, port=args.port, browser=browser)
     if not say.as_json:
         say.text(f"\nStopped. `{hints.demo()}` continues from here.")
     return 0

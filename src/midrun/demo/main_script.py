@@ -1,7 +1,8 @@
 """The main script of the demo: the briefing, from the first search to the mail.
 
-The requests of users are kept in `Requests`. `interruptions` fills it in, and the script reads
-it before each step. So an instruction changes the next steps without restarting the script.
+The requests of users are kept in `UserRequests`. `interruptions` fills it in, and the script
+reads it before each step. So an instruction changes the next steps without restarting the
+script.
 """
 
 import re

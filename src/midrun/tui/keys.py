@@ -23,7 +23,7 @@ def bindings(hand: Hand, focus: Callable[[], None]) -> KeyBindings:
     """
     keys = KeyBindings()
 
-    def pressed(action: Callable[[], None]) -> Callable[[KeyPressEvent], None]:
+    def make_handler(action: Callable[[], None]) -> Callable[[KeyPressEvent], None]:
         def handle(_: KeyPressEvent) -> None:
             action()
             focus()
@@ -33,8 +33,8 @@ def bindings(hand: Hand, focus: Callable[[], None]) -> KeyBindings:
     for mode, actions in _modes(hand).items():
         live = Condition(partial(_is_in, hand, mode))
         for key, action in actions.items():
-            keys.add(*key.split(), filter=live)(pressed(action))
-    keys.add("c-c")(pressed(hand.interrupt))
+            keys.add(*key.split(), filter=live)(make_handler(action))
+    keys.add("c-c")(make_handler(hand.interrupt))
     return keys
 
 
