@@ -42,7 +42,7 @@ class Hints(Struct, frozen=True, kw_only=True):
 
     @property
     def leaving(self) -> str:
-        """How the run continues when the bar is left with `d`."""
+        """State of the run after the bar is left with `d`, as a clause."""
         return "the run goes on" if self.goes_on else "the run waits until it is driven again"
 
     def typed(self, *words: str) -> str:
