@@ -200,7 +200,7 @@ async def _plainly(printing: "_Printing", args: Namespace, *, driven_here: bool)
                 printing.stop()
                 await _pauses(run, args, "nobody takes the output")  # journaled: format
                 # EIO: the terminal is gone, and with it the user who could interrupt a second
-                # time. Without it, the process waits for the pause to complete.
+                # time, so leave now. After other errors, wait until the run is paused.
                 if error.errno == EIO:
                     tasks.cancel_scope.cancel()
 
