@@ -1,4 +1,8 @@
-"""The grammar: every command with its arguments, a line of help, and examples that teach."""
+"""Specifications of all commands: summary, arguments and examples.
+
+`parser` builds the command line from `COMMAND_GROUPS`, and `completion` the shell completions.
+A new command needs an entry here, its arguments in `arguments`, and its function in `main`.
+"""
 
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -6,14 +10,14 @@ from typing import Final
 
 from msgspec import Struct
 
-from midrun.cli import arguments as takes
+from midrun.cli import arguments
 
 
 class Command(Struct, frozen=True):
-    """One command: what it is for, what it takes, and how it is used."""
+    """One command: its summary, its arguments and its examples."""
 
-    text: str
-    options: Callable[[ArgumentParser], None]
+    text: str  # one line of help; lower case, no period
+    options: Callable[[ArgumentParser], None]  # adds the arguments to the command's parser
     examples: tuple[str, ...]
 
 
@@ -21,7 +25,7 @@ GROUPS: Final = {
     "run": {
         "run": Command(
             "start a run and show it until it rests; Ctrl-C pauses it",
-            takes.start,
+            arguments.start,
             (
                 'midrun run app.py "Compare the vendors"',
                 'midrun run app:researcher "Find cats" --plain > log.txt',
@@ -29,21 +33,21 @@ GROUPS: Final = {
             ),
         ),
         "attach": Command(
-            "show a run that is under way, with its control bar",
-            takes.attach,
+            "show an existing run, with its control bar",
+            arguments.attach,
             (
-                "midrun attach 3f2a                 driven elsewhere: d detaches, it goes on",
-                "midrun attach 3f2a --app app.py    and drive it here, if nobody does",
+                "midrun attach 3f2a                 watch and control; d detaches",
+                "midrun attach 3f2a --app app.py    also drive it here if no worker does",
             ),
         ),
         "serve": Command(
-            "serve the runs of an app over HTTP, with a page, and drive them",
-            takes.serve,
+            "serve an app over HTTP with a web page, and drive its runs",
+            arguments.serve,
             ("midrun serve app.py", "midrun serve app.py --port 0 --store sqlite:///runs.db"),
         ),
         "worker": Command(
             "drive the runs of an app until interrupted",
-            takes.staff,
+            arguments.staff,
             (
                 "midrun worker app.py",
                 "midrun worker app.py --limit agent:clerk=10 --here all=200 --versions same",
@@ -51,50 +55,52 @@ GROUPS: Final = {
             ),
         ),
         "demo": Command(
-            "show what this is for, in a minute: no key, no network",
-            takes.demo,
+            "try midrun in a minute: no API key, no network",
+            arguments.demo,
             ("midrun demo", "midrun demo --terminal"),
         ),
     },
-    "look": {
+    "inspect": {
         "ls": Command(
             "list runs, newest first",
-            takes.ls,
+            arguments.ls,
             ("midrun ls --phase waiting", "midrun ls --json | jq -r .run_id"),
         ),
         "show": Command(
-            "show where a run stands, and what can be asked of it",
-            takes.run,
+            "show the status of a run and the commands it accepts now",
+            arguments.run,
             ("midrun show 3f2a",),
         ),
         "feed": Command(
-            "tell what happened to a run, in sentences",
-            takes.feed,
+            "print the history of a run, one sentence per entry",
+            arguments.feed,
             ("midrun feed 3f2a", "midrun feed 3f2a --follow --after 120 --json"),
         ),
         "report": Command(
-            "say what became of everything a run did",
-            takes.run,
+            "print the outcome of every call: kept, undone or unknown",
+            arguments.run,
             ("midrun report 3f2a > report.md",),
         ),
         "verify": Command(
-            "check a run's hash chain and every invariant", takes.run, ("midrun verify 3f2a",)
+            "check a run's hash chain and its invariants",
+            arguments.run,
+            ("midrun verify 3f2a",),
         ),
         "export": Command(
-            "print a run's journal, line by line, as it is stored",
-            takes.run,
+            "print a run's journal as stored, one entry per line",
+            arguments.run,
             ("midrun export 3f2a > journal.jsonl",),
         ),
     },
-    "steer": {
+    "control": {
         "pause": Command(
-            "stop a run at its next boundary, keeping everything",
-            takes.pause,
-            ("midrun pause 3f2a", "midrun pause 3f2a --now    stop the tools in flight, too"),
+            "pause a run at its next step; nothing is lost",
+            arguments.pause,
+            ("midrun pause 3f2a", "midrun pause 3f2a --now    also stop the running tools"),
         ),
         "resume": Command(
-            "let a run go on, with an instruction if you like",
-            takes.resume,
+            "resume a run, optionally with an instruction",
+            arguments.resume,
             (
                 "midrun resume 3f2a",
                 'midrun resume 3f2a "Only the first three"',
@@ -102,83 +108,85 @@ GROUPS: Final = {
             ),
         ),
         "redirect": Command(
-            "change a run's course; finished work stays",
-            takes.redirect,
+            "give a run a new instruction; finished work is kept",
+            arguments.redirect,
             ('midrun redirect 3f2a "Only vendor A"', 'midrun redirect 3f2a "Stop that" --now'),
         ),
         "say": Command(
-            "ask a run something while it works; it comes back to where it was",
-            takes.say,
+            "ask a side question; the run then returns to its task",
+            arguments.say,
             ('midrun say 3f2a "How far are you?"', 'midrun say 3f2a "Thanks" --urgency later'),
         ),
         "cancel": Command(
-            "stop everything, undo, and report",
-            takes.cancel,
+            "cancel a run, undo its unfinished work, and report the result",
+            arguments.cancel,
             ("midrun cancel 3f2a", 'midrun cancel 3f2a --undo-all --reason "wrong vendor"'),
         ),
     },
     "decide": {
         "asks": Command(
-            "list what runs wait for somebody to decide", takes.anywhere, ("midrun asks",)
+            "list the questions and approvals that runs wait for",
+            arguments.anywhere,
+            ("midrun asks",),
         ),
         "answer": Command(
-            "answer a question: the answer is the tool's result",
-            takes.answer,
+            "answer a question; the answer becomes the tool's result",
+            arguments.answer,
             ("midrun answer 3f2a blue", "midrun answer run_3f2a-a2 '{\"amount\": 40}'"),
         ),
         "approve": Command(
-            "let a call be made, once",
-            takes.approve,
+            "approve a call, once",
+            arguments.approve,
             ("midrun approve 3f2a", 'midrun approve run_3f2a-a1 --args \'{"to": "ada"}\''),
         ),
         "decline": Command(
-            "do not let a call be made",
-            takes.decline,
-            ('midrun decline 3f2a "not to everybody"',),
+            "decline a call or a question",
+            arguments.decline,
+            ('midrun decline 3f2a "not to all customers"',),
         ),
     },
-    "and also": {
+    "more controls": {
         "withdraw": Command(
-            "take back what was asked for and has not been applied",
-            takes.withdraw,
+            "withdraw a request that has not been applied yet",
+            arguments.withdraw,
             (
                 "midrun withdraw 3f2a",
-                "midrun withdraw 3f2a 41    the one that `show` has at 41",
+                "midrun withdraw 3f2a 41    the request that `show` lists at 41",
             ),
         ),
         "raise-cap": Command(
-            "move a bound while a run works; at a cap, use resume --cap",
-            takes.raise_cap,
+            "raise a cap of a run; if it paused at the cap, use resume --cap",
+            arguments.raise_cap,
             ("midrun raise-cap 3f2a steps=40 cost=2.50",),
         ),
         "force-pause": Command(
-            "stop waiting for calls that do not respond; nobody knows how they ended",
-            takes.run,
-            ("midrun force-pause 3f2a    after a pause that does not come to its end",),
+            "pause without calls that do not respond; their outcome is unknown",
+            arguments.run,
+            ("midrun force-pause 3f2a    if a pause does not complete",),
         ),
         "resume-frame": Command(
-            "go back to the held thought on top",
-            takes.frame,
+            "return to the topmost held topic",
+            arguments.frame,
             ("midrun resume-frame 3f2a",),
         ),
         "drop-frame": Command(
-            "give up the held thought on top",
-            takes.frame,
+            "drop the topmost held topic",
+            arguments.frame,
             ("midrun drop-frame 3f2a",),
         ),
         "retry-undo": Command(
-            "try again to undo what a cancel could not",
-            takes.run,
-            ("midrun report 3f2a        what is left, and why", "midrun retry-undo 3f2a"),
+            "retry the undos that failed after a cancel",
+            arguments.run,
+            ("midrun report 3f2a        lists what was not undone", "midrun retry-undo 3f2a"),
         ),
         "accept-residue": Command(
-            "take what could not be undone as it is",
-            takes.run,
+            "accept the effects that could not be undone",
+            arguments.run,
             ("midrun accept-residue 3f2a",),
         ),
         "fork": Command(
-            "continue from here in a new run; this one stays as it is",
-            takes.fork,
+            "continue in a new run; this run does not change",
+            arguments.fork,
             (
                 'midrun fork 3f2a "The same for vendor B"',
                 'midrun fork 3f2a "Try it without the table" --at 41',
@@ -187,46 +195,46 @@ GROUPS: Final = {
     },
     "take over": {
         "take-over": Command(
-            "become the assistant, once nothing is in flight",
-            takes.run,
+            "act in the agent's place, once no call is in flight",
+            arguments.run,
             ("midrun take-over 3f2a",),
         ),
         "write": Command(
-            "say something in the agent's place",
-            takes.write,
+            "write a message in the agent's place",
+            arguments.write,
             ('midrun write 3f2a "Vendor A is out: they closed in May."',),
         ),
         "use-tool": Command(
-            "make a call with one of the agent's tools",
-            takes.use_tool,
+            "call one of the agent's tools in its place",
+            arguments.use_tool,
             (
                 'midrun use-tool 3f2a search \'{"q": "cats"}\' --url http://127.0.0.1:8700',
-                'midrun use-tool 3f2a search \'{"q": "cats"}\' --app app.py    at a store',
+                'midrun use-tool 3f2a search \'{"q": "cats"}\' --app app.py    for a store',
             ),
         ),
         "hand-back": Command(
-            "return the run to its agent, which is told what you did",
-            takes.hand_back,
+            "return the run to its agent, which learns what you did",
+            arguments.hand_back,
             ("midrun hand-back 3f2a", 'midrun hand-back 3f2a "Go on with vendor B"'),
         ),
     },
     "operate": {
         "halt": Command(
-            "set a latch: nothing starts until it is lifted",
-            takes.halt,
+            "set a halt: nothing starts until it is lifted",
+            arguments.halt,
             (
                 'midrun halt "runaway costs"',
                 'midrun halt "bad prompt" --scope agent:researcher',
             ),
         ),
         "lift": Command(
-            "take a latch away; what it held goes on",
-            takes.lift,
+            "lift a halt; the halted runs go on",
+            arguments.lift,
             ("midrun lift", "midrun lift --scope agent:researcher"),
         ),
         "completion": Command(
-            "print what makes a shell complete commands and run ids",
-            takes.completion,
+            "print a script that completes commands and run ids",
+            arguments.completion,
             (
                 'eval "$(midrun completion bash)"        in ~/.bashrc',
                 'eval "$(midrun completion zsh)"         in ~/.zshrc',

@@ -1,4 +1,8 @@
-"""Completion for shells: words from the parser, run ids from the store when Tab is pressed."""
+"""Completion scripts for bash, zsh and fish.
+
+Commands and options are written into the script, from the parser. Run ids change, so the script
+calls `midrun completion runs` each time Tab is pressed.
+"""
 
 from argparse import ArgumentParser, Namespace
 
@@ -11,7 +15,7 @@ IDS = "midrun completion runs 2>/dev/null"
 
 
 async def completion(args: Namespace, say: Sayer) -> int:
-    """Print the script of a shell; or, for the script, the runs there are."""
+    """Print the script of a shell, or with `runs` all run ids."""
     if args.shell != "runs":
         script = {"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell]()
         say.say({"shell": args.shell, "script": script}, script.removesuffix("\n"))
@@ -31,7 +35,7 @@ def _flags(made: ArgumentParser) -> list[str]:
 
 
 def _takes(made: ArgumentParser, *names: str) -> bool:
-    """Tell whether the first thing that a command takes by position is one of `names`."""
+    """Tell whether the first positional argument of a command is one of `names`."""
     first = next((a.dest for a in options(made) if not a.option_strings), "")
     return first in names
 
@@ -41,6 +45,8 @@ def _texts() -> dict[str, str]:
 
 
 def _bash() -> str:
+    # `$COMP_CWORD$first` joins the position of the word with the kind of the first argument:
+    # "2runs" is the first argument of a command that takes a run.
     cases = "\n".join(f"    {name}) {_case(made)} ;;" for name, made in _commands().items())
     return f"""\
 _midrun() {{
@@ -61,6 +67,8 @@ complete -F _midrun midrun
 
 
 def _zsh() -> str:
+    # In a completion function of zsh, `words` is the command line. So the variable that holds
+    # the choices gets another name than in bash. `${=name}` splits a string into words.
     cases = "\n".join(f"    {name}) {_case(made)} ;;" for name, made in _commands().items())
     listed = " ".join(f"'{name}:{_quoted(text)}'" for name, text in _texts().items())
     return f"""\
@@ -84,7 +92,11 @@ compdef _midrun midrun
 
 
 def _case(made: ArgumentParser) -> str:
-    """Return what a command takes, as variables of a shell: options when a word begins so."""
+    """Return one command's completions as assignments to shell variables.
+
+    `flags` are its options, `words` the choices of its positional arguments. `first` is the
+    kind of its first positional argument: run ids or file names.
+    """
     case = f'flags="{" ".join(_flags(made))}"'
     if _choices(made):
         case += f'; words="{" ".join(_choices(made))}"'
@@ -98,15 +110,15 @@ def _fish() -> str:
     for name, made in _commands().items():
         text = _quoted(_texts()[name])
         lines.append(f"complete -c midrun -n __fish_use_subcommand -a {name} -d '{text}'")
-        seen = f"complete -c midrun -n '__fish_seen_subcommand_from {name}'"
+        condition = f"complete -c midrun -n '__fish_seen_subcommand_from {name}'"
         for action in options(made):
             for flag in action.option_strings:
                 if flag.startswith("--"):
-                    says = _quoted(action.help or "")
-                    lines.append(f"{seen} -l {flag.removeprefix('--')} -d '{says}'")
-        lines += [f"{seen} -a '{' '.join(_choices(made))}'"] if _choices(made) else []
-        lines += [f"{seen} -a '({IDS})'"] if _takes(made, "run", "ask") else []
-        lines += [f"{seen} -F"] if _takes(made, "app") else []
+                    help_text = _quoted(action.help or "")
+                    lines.append(f"{condition} -l {flag.removeprefix('--')} -d '{help_text}'")
+        lines += [f"{condition} -a '{' '.join(_choices(made))}'"] if _choices(made) else []
+        lines += [f"{condition} -a '({IDS})'"] if _takes(made, "run", "ask") else []
+        lines += [f"{condition} -F"] if _takes(made, "app") else []
     return "\n".join(lines) + "\n"
 
 
@@ -115,4 +127,5 @@ def _choices(made: ArgumentParser) -> list[str]:
 
 
 def _quoted(text: str) -> str:
+    # zsh separates a name from its description with a colon. `%%` is argparse's escape for `%`.
     return text.replace("'", "").replace(":", " -").replace("%%", "%")

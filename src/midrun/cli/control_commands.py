@@ -1,4 +1,8 @@
-"""Commands that ask something of a run."""
+"""Commands that send a control to a run, decide an ask, or set and lift a halt.
+
+Each function finds its run, calls the method of the same name, and prints the receipt with
+`print_receipt`. A receipt says that the control is in the journal; it may not be applied yet.
+"""
 
 from argparse import Namespace
 
@@ -38,7 +42,7 @@ async def redirect(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
 
 
 async def say_to(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Speak to a run."""
+    """Send a side question to a run."""
     run = await find(midrun, args.run)
     receipt = await run.say(args.text, urgency=args.urgency, actor=args.actor)
     return await told(midrun, args, say, run, receipt)
@@ -53,20 +57,20 @@ async def cancel(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
 
 
 async def withdraw(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Take back what waits; without a seq, what was asked for last."""
+    """Withdraw a pending request; without a seq, the newest one."""
     run = await find(midrun, args.run)
     seq = args.seq
     if seq is None:
         pending = (await run.view()).pending
         if not pending:
-            problem = "nothing waits to be applied; `resume` takes back a pause that pends"
+            problem = "no request is pending; `resume` withdraws a pending pause"
             raise Misconfigured(run.id, problem)
         seq = pending[-1].seq
     return await told(midrun, args, say, run, await run.withdraw(seq, actor=args.actor))
 
 
 async def raise_cap(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Move bounds of a run."""
+    """Raise caps of a run."""
     run = await find(midrun, args.run)
     caps: dict[str, float] = dict(map(_cap, args.cap))
     receipt = await run.raise_cap(actor=args.actor, **caps)  # type: ignore[arg-type]  # caps, by name
@@ -74,44 +78,44 @@ async def raise_cap(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
 
 
 async def force_pause(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Stop waiting for calls that do not respond."""
+    """Pause a run without waiting for calls that do not respond."""
     run = await find(midrun, args.run)
     return await told(midrun, args, say, run, await run.force_pause(actor=args.actor))
 
 
 async def resume_frame(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Go back to a held thought."""
+    """Return to a held topic."""
     run = await find(midrun, args.run)
     frame = await _frame(run, args)
     return await told(midrun, args, say, run, await run.resume_frame(frame, actor=args.actor))
 
 
 async def drop_frame(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Give up a held thought."""
+    """Drop a held topic."""
     run = await find(midrun, args.run)
     frame = await _frame(run, args)
     return await told(midrun, args, say, run, await run.drop_frame(frame, actor=args.actor))
 
 
 async def retry_undo(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Try again to undo."""
+    """Retry the undos that failed."""
     run = await find(midrun, args.run)
     return await told(midrun, args, say, run, await run.retry_undo(actor=_operator(args)))
 
 
 async def accept_residue(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Take what is left as it is."""
+    """Accept the effects that could not be undone."""
     run = await find(midrun, args.run)
     return await told(midrun, args, say, run, await run.accept_residue(actor=_operator(args)))
 
 
 async def fork(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Continue from here in a new run."""
+    """Fork a run: continue from a boundary in a new run."""
     run = await find(midrun, args.run)
-    made = await run.fork(args.at, instruction=args.text, actor=args.actor)
-    view = await made.view()
-    shape = {"run_id": made.id, "control": "fork", "of": run.id, "phase": view.phase}
-    say.say(shape, f"{made.id}", f"it continues {run.id}, which stays as it is")
+    forked = await run.fork(args.at, instruction=args.text, actor=args.actor)
+    view = await forked.view()
+    shape = {"run_id": forked.id, "control": "fork", "of": run.id, "phase": view.phase}
+    say.say(shape, f"{forked.id}", f"it continues {run.id}, which does not change")
     await say_who_drives(midrun, view, args, say)
     return 0
 
@@ -140,7 +144,7 @@ async def decline(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
 
 
 async def halt(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Set a latch."""
+    """Set a halt."""
     await midrun.halt(args.reason, scope=args.scope, actor=_operator(args))
     say.say(
         {"halted": args.scope},
@@ -150,27 +154,33 @@ async def halt(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
 
 
 async def lift(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Lift a latch."""
+    """Lift a halt."""
     lifted = await midrun.lift(scope=args.scope, actor=_operator(args))
-    text = f"lifted {args.scope}" if lifted else f"no latch held {args.scope}"
+    text = f"lifted {args.scope}" if lifted else f"there is no halt of {args.scope}"
     say.say({"lifted": lifted}, text)
     return 0 if lifted else 1
 
 
 def _operator(args: Namespace) -> Who:
-    """Return who is at the store: whoever can open it may do everything. A server decides."""
+    """Return the actor with the role of an operator; None to let a server decide.
+
+    A user who can open the store directly can change all of it, so no role is checked there.
+    A server takes actor and role from the token.
+    """
     return f"operator:{args.actor}" if args.actor else None
 
 
 async def told(
     midrun: AnyMidrun, args: Namespace, say: Sayer, run: AnyRun, receipt: Receipt
 ) -> int:
-    """Say what became of a control."""
+    """Print the receipt of a control, and a hint if no worker drives the run."""
     name = args.command
     if say.as_json:
         control = name.replace("-", "_")
         say.json({"run_id": run.id, "control": control, **_fields(receipt)})
         return 0
+    # The receipt says whether the control was applied. Only the view says whether the worker
+    # that should apply it is alive.
     view = await run.view()
     say.line(receipt_line(name, receipt, lost=view.sign.look == "lost"))
     await say_who_drives(midrun, view, args, say)
@@ -178,50 +188,55 @@ async def told(
 
 
 async def _frame(run: AnyRun, args: Namespace) -> str:
-    """Return the thought that is meant: the one on top, unless it is named."""
+    """Return the id of the named topic, or of the topmost one."""
     if args.frame:
         return str(args.frame)
     frames = (await run.view()).frames
     if not frames:
-        raise Misconfigured(run.id, "no thought is held; `show` lists those that are")
+        raise Misconfigured(run.id, "no topic is held; `show` lists the held topics")
     return frames[-1].id
 
 
 def _fields(receipt: Receipt) -> dict[str, Json]:
-    """Return every field, also those with nothing in them: programs look for them by name."""
+    """Return all fields, including empty ones, which msgspec would leave out."""
     return {name: getattr(receipt, name) for name in receipt.__struct_fields__}
 
 
 def _cap(given: str) -> tuple[str, float]:
     name, equals, amount = given.partition("=")
     if equals and name not in CAPS:
-        raise Misconfigured(given, f"there is no such cap; there are: {', '.join(CAPS)}")
+        raise Misconfigured(given, f"there is no such cap; the caps are: {', '.join(CAPS)}")
     try:
         return name, float(amount)
     except ValueError:
-        what = "an amount" if equals else "NAME=AMOUNT"
-        raise Misconfigured(given, f"say {what}, as in steps=20") from None
+        expected = "the amount must be a number" if equals else "must be NAME=AMOUNT"
+        raise Misconfigured(given, f"{expected}, such as steps=20") from None
 
 
-# Commands of a person who takes an agent's place for a while.
+# Commands of a user who acts in the agent's place.
 
 
 async def take_over(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Become the assistant."""
+    """Take a run over from its agent."""
     run = await find(midrun, args.run)
     return await told(midrun, args, say, run, await run.take_over(actor=args.actor))
 
 
 async def write(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Say something as the assistant."""
+    """Write a message in the agent's place."""
     run = await find(midrun, args.run)
     return await told(midrun, args, say, run, await run.write(args.text, actor=args.actor))
 
 
 async def use_tool(args: Namespace, say: Sayer) -> int:
-    """Make a call as the assistant; only who knows the agent can say what its tools take."""
+    """Call a tool in the agent's place.
+
+    The arguments are checked against the tool's schema, so this process needs the agent's code
+    (`--app`) unless a server has it.
+    """
     if args.app and args.url:
-        raise Misconfigured("--app", "a server knows its agents; leave --app out")
+        problem = "cannot be combined with --url: a server has its own agents; leave --app out"
+        raise Misconfigured("--app", problem)
     agents = agents_of(args.app) if args.app else ()
     async with opened(args, agents, drive=False) as midrun:
         run = await find(midrun, args.run)

@@ -1,4 +1,10 @@
-"""Watching a run: its control bar on a terminal, or one line per fact."""
+"""Show a run until it rests: with its control bar on a terminal, else as plain lines.
+
+`show_run` chooses the form. The bar is `midrun.tui`; it returns the reason why it was left,
+which decides the exit code. The plain form runs two tasks: `_FeedPrinter` prints the feed, and
+a signal receiver pauses the run on Ctrl-C. When the run rests, the command prints its outcome
+and the command that continues it.
+"""
 
 import signal
 import sys
@@ -26,17 +32,18 @@ from midrun.text.entries import Reader
 from midrun.text.phrases import flat
 from midrun.tui.stderr_capture import Spill
 
-# Reading: a feed as lines for people, each with its place, its time, and a sentence.
+# The feed as lines: number of the entry, time, sentence.
 
 INDENT: Final = 17
-"""Columns before the sentence: its entry's number and its time."""
+"""Columns before the sentence: the number of the entry and its time."""
 
 
 class Reading:
-    """Reads a feed from its beginning, and says what came after the entry `after`.
+    """Turns feed items into lines, for the entries after `after`.
 
-    An entry alone does not say what it is about, so those before it are read, too. Times are
-    told as they are in `zone`, or here; a day is said once, before what happened on it.
+    The sentence of an entry depends on the entries before it, so all of them must be passed in,
+    from the first. Times are in `zone`, by default local. The date is printed on a line of its
+    own before the first entry of each day.
     """
 
     def __init__(self, run: str, *, after: int = 0, zone: tzinfo | None = None) -> None:
@@ -46,16 +53,16 @@ class Reading:
         self._day: date | None = None
 
     def lines(self, item: FeedItem) -> list[str]:
-        """Return what is to be said of the next item; nothing for what is of the moment."""
+        """Return the lines of the next item; none for streamed tokens."""
         if isinstance(item, Delta):
-            return [f"{'':{INDENT}}{said}"] if (said := _noted(item)) else []
-        told = self._reader.read(item.entry, item.at)
+            return [f"{'':{INDENT}}{note}"] if (note := _noted(item)) else []
+        sentence = self._reader.read(item.entry, item.at)
         if item.seq <= self._after:
             return []
         at = date_of(item.at).astimezone(self._zone)
         day = [] if at.date() == self._day else [f"{at:%Y-%m-%d}"]
         self._day = at.date()
-        return [*day, f"{item.seq:>5}  {at:%H:%M:%S}  {told}"]
+        return [*day, f"{item.seq:>5}  {at:%H:%M:%S}  {sentence}"]
 
 
 def _noted(delta: Delta) -> str:
@@ -71,17 +78,21 @@ DECIDING: Final = {
     "unsure": ("answer {} yes", " (or no, unknown)"),
     "child": ("answer {} VALUE", " (or approve, decline)"),
 }
-"""Kind of an ask → what to type, and what else would do."""
+"""Kind of an ask → the command that decides it, and the alternatives."""
 
 
 def has_bar(args: Namespace, say: Sayer) -> bool:
-    """Tell whether a run is shown with its bar: on a terminal, unless told otherwise."""
+    """Tell whether the run gets a control bar: on a terminal, without --plain or --json."""
     return say.moves and sys.stdin.isatty() and not (args.plain or say.as_json)
 
 
 @contextmanager
 def spilling(args: Namespace, say: Sayer) -> Iterator[Spill | None]:
-    """Keep what tools write off the bar, if there is to be one; around all that drives."""
+    """Capture standard error while a bar is shown; yield None without a bar.
+
+    Must be entered before the store is opened and left after it is closed: processes that
+    tools start inherit the redirected file descriptor.
+    """
     if not has_bar(args, say):
         yield None
         return
@@ -91,39 +102,41 @@ def spilling(args: Namespace, say: Sayer) -> Iterator[Spill | None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """How a run is watched: by the process that drives it, or not; and what is said first."""
+    """Options of `show_run`."""
 
-    driven_here: bool
+    driven_here: bool  # this process drives the run, so leaving it must pause the run
     spill: Spill | None = None
-    first: str = ""
+    first: str = ""  # printed before the first entry
 
 
 async def shown(run: AnyRun, args: Namespace, say: Sayer, watch: Watch) -> int:
-    """Show a run until it rests, or until somebody leaves; return the exit code."""
+    """Show a run until it rests or the user leaves; return the exit code."""
     if not has_bar(args, say):
         printing = _Printing(run, say, first=watch.first)
         return await _plainly(printing, args, driven_here=watch.driven_here)
     try:
-        from midrun.tui.controller import Left  # noqa: PLC0415 - as above
-        from midrun.tui.session import attend  # noqa: PLC0415 - needs its extra
+        from midrun.tui.controller import Left  # noqa: PLC0415 - needs the extra `tui`
+        from midrun.tui.session import attend  # noqa: PLC0415 - needs the extra `tui`
     except ImportError as error:
         problem = f"install midrun[tui] for the control bar ({error}), or add --plain"
         raise Misconfigured("midrun", problem) from error
     if watch.first:
         say.text(watch.first)
-    left = await attend(
+    reason = await attend(
         run,
         actor=args.actor,
         driven_here=watch.driven_here,
         spill=watch.spill,
         hints=hints(args),
     )
-    if left is Left.ENDED:
+    if reason is Left.ENDED:
         return _ended(await run.result(), say)
-    if left is Left.QUIT:
+    if reason is Left.QUIT:
         return _paused(run, args, say, driven_here=watch.driven_here)
     if not watch.driven_here:
         return await _detached(run, args, say)
+    # The user detached from a run that this process drives. The process must stay, so the run
+    # is shown as plain lines from here on.
     first = "detached: the run goes on in this process; Ctrl-C pauses it"
     printing = _Printing(run, say, after=(await run.view()).seq, first=first)
     return await _plainly(printing, args, driven_here=True)
@@ -135,12 +148,12 @@ async def _detached(run: AnyRun, args: Namespace, say: Sayer) -> int:
     stands = " — ".join(filter(None, (sign.word, sign.note)))
     goes_on = sign.look in {"running", "pausing"}
     say.text("detached: the run goes on" if goes_on else f"detached: {stands}")
-    say.text(f"come back with: {typed(args, 'attach', run.id)}")
+    say.text(f"attach again with: {typed(args, 'attach', run.id)}")
     return 0
 
 
 def _ended(outcome: Outcome, say: Sayer) -> int:
-    """Say how it ended, where the lines above the bar have not said it."""
+    """Return the exit code; print the report of a cancel, which the bar does not show."""
     if isinstance(outcome, Cancelled):
         say.prose(str(outcome.report))
     return CODES.get(outcome.phase, PAUSED)
@@ -157,12 +170,15 @@ def _paused(run: AnyRun, args: Namespace, say: Sayer, *, driven_here: bool) -> i
 
 
 async def _plainly(printing: "_Printing", args: Namespace, *, driven_here: bool) -> int:
-    """Print one line per fact until the run rests; an interrupt pauses it, a second leaves.
+    """Print one line per entry until the run rests, and return the exit code.
 
-    So does an output that nobody takes any more, if the run is driven here: its driver is about
-    to go. Then what is left to say is said on standard error.
+    The first interrupt pauses the run, the second ends the watching. If the output cannot be
+    written any more and this process drives the run, the run is paused as well, because its
+    driver is about to exit. The remaining messages then go to standard error.
     """
     run, say = printing.run, printing.say
+    # `outcome` stays None if the watching ended before the run rested. `paused` is then False
+    # if the run goes on. `unread`: the output failed.
     outcome: Outcome | None = None
     paused, unread = True, False
     async with anyio.create_task_group() as tasks:
@@ -182,20 +198,26 @@ async def _plainly(printing: "_Printing", args: Namespace, *, driven_here: bool)
                     raise
                 unread = True
                 printing.stop()
-                await _pauses(run, args, "nobody takes the output")
-                if error.errno == EIO:  # a terminal, which took along who could interrupt us
+                await _pauses(run, args, "nobody takes the output")  # journaled: format
+                # EIO: the terminal is gone, and with it the user who could interrupt a second
+                # time, so leave now. After other errors, wait until the run is paused.
+                if error.errno == EIO:
                     tasks.cancel_scope.cancel()
 
+        # `start` waits until the signal receiver is installed: a Ctrl-C right after the first
+        # line must pause the run, not kill the process.
         await tasks.start(leave)
         tasks.start_soon(go_on)
         outcome = await run.result()
+        # The outcome is known before the feed has delivered the last entries. Print those
+        # first, so that the outcome comes last.
         await printing.reached((await run.view()).seq)
         tasks.cancel_scope.cancel()
     if outcome is None:
         return await _left(run, args, say, paused=paused)
     following = _next(outcome, args)
     if unread and following:
-        why = f"midrun: nobody takes the output, so the run is {outcome.phase}"
+        why = f"midrun: the output cannot be written, so the run is {outcome.phase}"
         sys.stderr.write("\n".join([why, *following, ""]))
     say.say(_shape(outcome), *_lines(outcome))
     if not say.as_json:
@@ -214,7 +236,7 @@ async def _left(run: AnyRun, args: Namespace, say: Sayer, *, paused: bool) -> in
 
 
 class _Printing:
-    """Prints a feed, and knows how far it is: how a run ends is said after what led there."""
+    """Prints the feed of a run, and lets other tasks wait until an entry is printed."""
 
     def __init__(self, run: AnyRun, say: Sayer, *, after: int = 0, first: str = "") -> None:
         self.run = run
@@ -233,32 +255,35 @@ class _Printing:
                 if not self.say.as_json:
                     for text in reading.lines(item):
                         self.say.prose(text, indent=INDENT)
+                # Of the live items, only notes are useful in a log; tokens would flood it.
                 elif not isinstance(item, Delta) or item.kind == "note":
                     self.say.json(item)
                 if item.seq is not None:
                     self._reach(max(self._seq, item.seq))
 
     def stop(self) -> None:
-        """Print no more, and keep nobody waiting for it."""
+        """Stop printing, and release every task that waits in `wait_until_printed`."""
         self.say.hush()
         self._reach(inf)
 
     async def reached(self, seq: int) -> None:
+        # An AnyIO event cannot be cleared, so each wait uses a new one.
         while self._seq < seq:
             self._grew = anyio.Event()
             await self._grew.wait()
 
     def _reach(self, seq: float) -> None:
+        # Infinity stands for "as much as will ever be printed": see `stop`.
         self._seq = seq
         self._grew.set()
 
 
 def _pausing(args: Namespace, *, driven_here: bool) -> set[signal.Signals]:
-    """Return the signals that pause the run; another one only ends the watching.
+    """Return the signals that pause the run; the others only end the watching.
 
-    Ctrl-C is a person's, who means the run. SIGTERM ends a process: that is a reason to pause
-    what it started or drives, and none to pause what it only looks at. A terminal that goes
-    away takes along what is driven here, and nothing else.
+    Ctrl-C comes from a user and is meant for the run. SIGTERM ends the process: that pauses a
+    run that the process started or drives, but not one that it only watches. SIGHUP, the loss
+    of the terminal, pauses only a run that is driven here.
     """
     pausing = {signal.SIGINT}
     if driven_here or args.command == "run":
@@ -271,25 +296,26 @@ def _pausing(args: Namespace, *, driven_here: bool) -> set[signal.Signals]:
 async def _pause_when_told(
     run: AnyRun, args: Namespace, pausing: set[signal.Signals], listening: TaskStatus[None]
 ) -> bool:
-    """Pause at a signal that does; return at the next, or when there is nothing to pause.
+    """Pause the run at a signal of `pausing_signals`; return at the next signal.
 
-    Tells whether the run is left paused, or goes on.
+    Returns at once if the run cannot be paused, or at a signal that does not pause. The result
+    is False if the run goes on, else True.
     """
-    heard = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup: it is to outlive that
-        heard.remove(signal.SIGHUP)
-    with anyio.open_signal_receiver(*heard) as signals:
+    received = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # started by nohup
+        received.remove(signal.SIGHUP)
+    with anyio.open_signal_receiver(*received) as signals:
         listening.started()
         async for number in signals:
             if number not in pausing:
                 return False
-            if not await _pauses(run, args, "interrupted at the terminal"):
+            if not await _pauses(run, args, "interrupted at the terminal"):  # journaled: format
                 return True
     return True
 
 
 async def _pauses(run: AnyRun, args: Namespace, reason: str) -> bool:
-    """Ask the run to pause, and tell whether there was anything to pause."""
+    """Request a pause; return False if the run is paused already or cannot be paused."""
     try:
         receipt = await run.pause(actor=args.actor, reason=reason)
     except ControlRefused:
@@ -298,12 +324,12 @@ async def _pauses(run: AnyRun, args: Namespace, reason: str) -> bool:
 
 
 def _shape(outcome: Outcome) -> dict[str, object]:
-    """Return an outcome for programs, without its checkpoint, which is long."""
-    made: dict[str, object] = {"run_id": outcome.run_id, "phase": outcome.phase}
+    """Return the JSON fields of an outcome, without its checkpoint, which is long."""
+    fields: dict[str, object] = {"run_id": outcome.run_id, "phase": outcome.phase}
     for name in ("output", "reason", "asks", "report", "error", "code"):
         if hasattr(outcome, name):
-            made[name] = getattr(outcome, name)
-    return made
+            fields[name] = getattr(outcome, name)
+    return fields
 
 
 def _lines(outcome: Outcome) -> list[str]:
@@ -313,7 +339,7 @@ def _lines(outcome: Outcome) -> list[str]:
 
 
 def _next(outcome: Outcome, args: Namespace) -> list[str]:
-    """Return what to type for the run to go on."""
+    """Return the commands that let the run go on."""
     run = outcome.run_id
     if isinstance(outcome, Paused) and outcome.phase == "waiting":
         return [f"decide with: {_deciding(ask, run, args)}" for ask in outcome.asks]

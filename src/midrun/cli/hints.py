@@ -1,4 +1,8 @@
-"""Hints: what to type next, so that it can be pasted as it stands."""
+"""Hints: the next command to type, complete enough to be pasted.
+
+A hint names the program as the user's shell finds it, and repeats `--store` or `--url` if they
+were typed. The second half of the module maps the reasons of refused controls to hints.
+"""
 
 import os
 import shutil
@@ -23,74 +27,85 @@ from midrun.tui.phrases import Hints
 NAME: Final = "midrun"
 
 NOTICED_S: Final = 1.5
-"""By then a worker that has nothing else to do has taken a run: it looks once a second."""
+"""Seconds in which an idle worker has taken a run: workers look for runs once a second."""
 
 
 def typed(args: Namespace, *words: str) -> str:
-    """Return a command as it is typed here: with the program that runs, and where the runs are.
+    """Return a complete command line: program, `words`, and the store or server.
 
-    `words` stand as they are given, so that one may say APP or RUN. A token is not repeated:
-    what is printed is read by others.
+    `words` are not quoted, so that a placeholder such as APP or RUN stays readable. A token is
+    never repeated, because terminal output is often shared.
     """
     return hints(args).typed(*words)
 
 
 def hints(args: Namespace) -> Hints:
-    """Return how commands are typed here, for a bar that wants to say so."""
-    workers = not getattr(args, "url", None)  # a server drives its own
+    """Return the program and the store or server, for the hints of the control bar."""
+    workers = not getattr(args, "url", None)  # a server drives its own runs
     return Hints(program=program(), where=where(args), workers=workers)
 
 
 def program() -> str:
-    """Return how this very midrun is started: by its name, if a shell would find it."""
-    ours = Path(sys.executable).with_name(NAME)
-    if not ours.exists():
+    """Return the command that starts this installation of midrun.
+
+    This is `midrun` only if the shell's PATH leads to the same file, else the path of the
+    script, or `python -m midrun`.
+    """
+    installed = Path(sys.executable).with_name(NAME)
+    if not installed.exists():
         return f"{_short(Path(sys.executable))} -m {NAME}"
-    found = shutil.which(NAME)
-    return NAME if found and Path(found).resolve() == ours.resolve() else _short(ours)
+    on_path = shutil.which(NAME)
+    return (
+        NAME
+        if on_path and Path(on_path).resolve() == installed.resolve()
+        else _short(installed)
+    )
 
 
 def where(args: Namespace) -> str:
-    """Return where the runs are, if that was typed: then it must be typed again."""
+    """Return `--store` or `--url` as typed; nothing if it came from the environment."""
     return join(getattr(args, "where", ()))
 
 
 def demo(*words: str) -> str:
-    """Return how the demo is started again: as it was."""
+    """Return the command that starts the demo again: `make demo` if make started it."""
     if "MAKELEVEL" not in os.environ:
         return " ".join((program(), "demo", *words))
     return f'make demo ARGS="{join(words)}"' if words else "make demo"
 
 
 def _short(path: Path) -> str:
-    """Return `path` from here, if it is below; absolute otherwise."""
+    """Return `path` relative to the working directory if it is inside, else absolute."""
     here = Path.cwd()
     return join([str(path.relative_to(here) if path.is_relative_to(here) else path)])
 
 
 async def say_who_drives(midrun: AnyMidrun, view: RunView, args: Namespace, say: Sayer) -> None:
-    """Say what a run waits for, if nobody is there who would go on with it."""
+    """Print a hint if the run should be driven but no worker drives it."""
     if say.as_json or view.phase not in DRIVABLE:
         return
     lost = view.sign.look == "lost"
     if lost:
-        say.line([("bad", f"{view.sign.word}: what is asked takes effect when one has it")])
-    if args.url:  # a server drives its own
+        text = f"{view.sign.word}: requests take effect when a worker drives the run again"
+        say.line([("bad", text)])
+    if args.url:  # a server drives its own runs
         return
     if lost or not await _anybody(midrun, view):
         worker = typed(args, "worker", "APP")
-        say.line([("dim", f"it goes on as soon as a worker takes it: {worker}")])
+        say.line([("dim", f"the run goes on when a worker takes it: {worker}")])
 
 
 async def _anybody(midrun: AnyMidrun, view: RunView) -> bool:
-    """Tell whether somebody drives runs here: one is alive, or takes this one in a moment.
+    """Tell whether a worker of this store is alive, or takes this run within a moment.
 
-    Who has nothing to drive gives no sign of life; what was asked for is what wakes them.
+    A worker sends heartbeats only while it drives runs, so an idle one is not in the list of
+    holders. It shows itself when it takes the run: the journal grows.
     """
     from midrun.runs.midrun import Midrun  # noqa: PLC0415 - not needed for a server
 
     if not isinstance(midrun, Midrun) or await midrun.store.holders():
         return True
+    # The run has waited for longer than an idle worker needs, so there is none.
     if wall() - view.changed_at > NOTICED_S * SECOND:
         return False
     run = await midrun.get(view.run_id)
@@ -101,48 +116,48 @@ async def _anybody(midrun: AnyMidrun, view: RunView) -> bool:
     return False
 
 
-# Refusing: what to do next where a run has refused something, in words that can be typed.
+# Refused controls: the next step for each reason.
 
 _NEXT: Final = {
-    "not_a_question": "it asks for an approval: use approve or decline",
-    "not_an_approval": "it asks a question: use answer",
-    "not_an_outcome": "say whether it happened: yes, no or unknown",
-    "already_attempted": "it was made with its arguments once: approve it without --args",
-    "empty_text": "say something",
-    "hidden_argument": "decline it, or approve it with other --args",
+    "not_a_question": "the run asks for an approval: use approve or decline",
+    "not_an_approval": "the run asks a question: use answer",
+    "not_an_outcome": "answer whether the call happened: yes, no or unknown",
+    "already_attempted": "the call was attempted with its arguments: leave --args out",
+    "empty_text": "the text must not be empty",
+    "hidden_argument": "decline the call, or approve it with other --args",
 }
-"""Reason of a refusal → what else to type."""
+"""Reason of a refusal → advice."""
 
 _TYPE: Final = {
     "cap_reached": "raise the cap: resume {run} --cap {by}=AMOUNT",
-    "no_such_cap": "see its caps: show {run}",
-    "cap_not_raised": "see how high it is now: show {run}",
-    "no_such_ask": "see what is asked: asks",
-    "ask_closed": "see what became of it: feed {run}",
-    "already_answered": "see what was decided: feed {run}",
-    "not_allowed": "see what else is asked: asks",
-    "not_pending": "see what waits: show {run}",
-    "no_such_frame": "see what is held: show {run}",
-    "frame_not_on_top": "begin with the one on top: {control} {run} {by}",
-    "no_residue": "see what became of everything: report {run}",
-    "taken_over": "end that first: hand-back {run}",
-    "not_taken_over": "do that first: take-over {run}",
-    "not_paused": "see where it stands: show {run}",
+    "no_such_cap": "list the caps: show {run}",
+    "cap_not_raised": "show the current cap: show {run}",
+    "no_such_ask": "list the open asks: asks",
+    "ask_closed": "show how it was closed: feed {run}",
+    "already_answered": "show the decision: feed {run}",
+    "not_allowed": "list the other asks: asks",
+    "not_pending": "list the pending requests: show {run}",
+    "no_such_frame": "list the held topics: show {run}",
+    "frame_not_on_top": "begin with the topmost topic: {control} {run} {by}",
+    "no_residue": "show the outcome of every call: report {run}",
+    "taken_over": "hand the run back first: hand-back {run}",
+    "not_taken_over": "take the run over first: take-over {run}",
+    "not_paused": "show its status: show {run}",
 }
-"""Reason of a refusal → a command that helps, or that says more."""
+"""Reason of a refusal → advice and a command, separated by a colon."""
 
 
 def next_step(error: ControlRefused, args: Namespace) -> str:
-    """Return what to do next; nothing where the list of what is possible says it."""
+    """Return the next step after a refusal; "" if the error's own list of controls says it."""
     if error.reason not in _TYPE:
         return _NEXT.get(error.reason, "")
-    what, command = _TYPE[error.reason].split(": ")
+    advice, command = _TYPE[error.reason].split(": ")
     fields = {"run": error.run, "by": error.by, "control": spelt(error.control)}
-    return f"{what}: {typed(args, *command.format_map(fields).split())}"
+    return f"{advice}: {typed(args, *command.format_map(fields).split())}"
 
 
 def as_typed(error: ControlRefused) -> str:
-    """Return the text of a refusal with its controls as they are typed."""
+    """Return the text of a refusal with command names instead of control names."""
     return str(
         ControlRefused(
             error.run,

@@ -1,4 +1,4 @@
-"""Commands that look: lists, views, feeds, reports, journals."""
+"""Commands that read: lists, views, feeds, reports, journals, open asks."""
 
 from argparse import Namespace
 from contextlib import aclosing
@@ -26,13 +26,13 @@ async def ls(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
 
 def _none(args: Namespace) -> str:
     if args.phase or args.agent or args.label:
-        return f"no such runs; see all: {typed(args, 'ls')}"
+        return f"no matching runs; list all: {typed(args, 'ls')}"
     start = typed(args, "run", "app.py", '"the task"')
     return f"no runs; start one: {start}"
 
 
 async def show(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Show where a run stands."""
+    """Show the status of a run."""
     view = await (await find(midrun, args.run)).view()
     say.say(view, *view_lines(view, wall()))
     await say_who_drives(midrun, view, args, say)
@@ -40,13 +40,16 @@ async def show(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
 
 
 async def feed(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Print what happened, and go on if asked to: until the run has ended, or failed."""
+    """Print the feed of a run; with `--follow`, until the run has ended or failed."""
     run = await find(midrun, args.run)
     view = await run.view()
+    # The feed of a run that has not ended waits for the next entry. If nothing is left to
+    # print, it would wait for ever, so this returns before the feed is opened.
     if args.after >= view.seq and (not args.follow or view.phase == "failed"):
         return CODES[view.phase] if args.follow else 0
     failed = False
     reading = Reading(run.id, after=args.after)
+    # Sentences need the earlier entries, too; `PlainFeed` leaves those up to `after` out.
     async with aclosing(run.feed(after=args.after if say.as_json else 0)) as items:
         async for item in items:
             if say.as_json:
@@ -58,6 +61,8 @@ async def feed(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
                 continue
             if not args.follow and item.seq >= view.seq:
                 return 0
+            # A failed run can be resumed, so its feed does not end by itself. The view is read
+            # only after a `RunFailed`, and shows whether the run was resumed since.
             failed = failed or item.kind == "RunFailed"
             if args.follow and failed and await _rests_failed(run, item.seq):
                 break
@@ -65,30 +70,30 @@ async def feed(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
 
 
 async def _rests_failed(run: AnyRun, seq: int) -> bool:
-    """Tell whether a run has failed for now: nothing more comes by itself."""
+    """Tell whether `seq` is the last entry of a run that is still failed."""
     view = await run.view()
     return view.phase == "failed" and seq >= view.seq
 
 
 async def report(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Say what became of everything."""
-    told = await (await find(midrun, args.run)).report()
+    """Print the report of a run."""
+    run_report = await (await find(midrun, args.run)).report()
     if say.as_json:
-        say.json(told)
+        say.json(run_report)
     else:
-        say.prose(str(told))
+        say.prose(str(run_report))
     return 0
 
 
 async def verify(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Check a journal."""
+    """Verify the journal of a run; exit with 1 if a check fails."""
     verdict = await midrun.verify((await find(midrun, args.run)).id)
     say.say(verdict, str(verdict))
     return 0 if verdict else 1
 
 
 async def export(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """Print the stored lines: byte for byte into a file, as text on a terminal."""
+    """Print the stored lines: unchanged into a file, escaped on a terminal."""
     for stored in await (await find(midrun, args.run)).export():
         if say.on_terminal:
             say.text(stored.decode())
@@ -98,12 +103,12 @@ async def export(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
 
 
 async def asks(midrun: AnyMidrun, args: Namespace, say: Sayer) -> int:
-    """List what runs wait for."""
+    """List the open asks of all runs."""
     waiting = await midrun.asks()
     for ask in waiting:
         say.say(ask, ask_line(ask))
     if not waiting and not say.as_json:
-        say.text("nobody is waited for")
+        say.text("no run waits for a decision")
     elif not say.as_json and say.on_terminal:
         say.line([("dim", f"decide with: {typed(args, 'answer|approve|decline', 'ASK')}")])
     return 0

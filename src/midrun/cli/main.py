@@ -1,4 +1,9 @@
-"""`midrun`: from what was typed to what it means."""
+"""Entry point of the `midrun` command: parse, run one command, report errors.
+
+`COMMANDS` and `STANDALONE_COMMANDS` map each command name to `module.function`. The module is
+imported when the command is run, so that `midrun ls` does not pay for the server or the
+terminal bar.
+"""
 
 import importlib
 import os
@@ -53,7 +58,7 @@ COMMANDS: Final = {
     "halt": "control_commands.halt",
     "lift": "control_commands.lift",
 }
-"""What works on a store or a server that is open; fetched when it is typed."""
+"""Commands that work on an open store or server: name → `module.function` in this package."""
 
 DRIVING: Final = {
     "run": "run_commands.run",
@@ -64,12 +69,12 @@ DRIVING: Final = {
     "use-tool": "control_commands.use_tool",
     "completion": "completion.completion",
 }
-"""What opens for itself what it needs."""
+"""Commands that open the store or server themselves, or need neither."""
 
 NEXT: Final = {
-    "store_unreachable": "say where the runs are: --store or --url",
+    "store_unreachable": "name the store or the server: --store or --url",
 }
-"""Code of an error → what to do next, where its text does not say so."""
+"""Error code → next step, for errors whose text does not name one."""
 
 UNAUTHORIZED: Final = 401
 
@@ -78,7 +83,8 @@ INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what was typed, and return the exit code."""
+    """Run the command in `arguments` (default: `sys.argv`) and return its exit code."""
+    # Not from the parsed arguments: a usage error must be reported as JSON, too.
     as_json = "--json" in (sys.argv if arguments is None else arguments)
     _see_to_stdout(as_json=as_json)
     try:
@@ -90,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return MISUSED
     say = Sayer(as_json=args.json)
     try:
+        # Before the event loop: it removes settings, some of them secret, from the environment.
         settle(args)
         return anyio.run(_do, args, say)
     except (MidrunError, OSError, BaseExceptionGroup) as raised:
@@ -101,25 +108,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_told(error: BaseException | None, args: Namespace, say: Sayer) -> bool:
-    """Say what went wrong, if that is somebody else's fault than ours."""
+    """Report an expected error; return False for one that deserves a traceback.
+
+    Expected are a `MidrunError` and an output that cannot be written. Anything else is a bug in
+    midrun.
+    """
     if isinstance(error, MidrunError):
         _complain(error, args, say)
         return True
     if not isinstance(error, OSError) or error.errno not in UNWRITABLE:
         return False
+    # Standard output is broken. Without this, the interpreter's own flush at exit would fail
+    # once more and print a second error.
     say.hush()
-    if not isinstance(error, BrokenPipeError):  # then whoever read us has had enough
-        sys.stderr.write(f"midrun: the output cannot be written: {error.strerror}\n")
+    # A closed pipe is normal: the reader, such as `head`, has read enough.
+    if not isinstance(error, BrokenPipeError):
+        sys.stderr.write(f"midrun: Cannot write the output: {error.strerror}\n")
     return True
 
 
 def _see_to_stdout(*, as_json: bool) -> None:
-    """See to it that there is one, and that it takes whatever an agent may have said.
+    """Make `sys.stdout` usable for any text that an agent may produce.
 
-    Where the locale has no letter for something, it is shown by its number. JSON is always in
-    UTF-8: whoever reads it goes by that, and not by our locale.
+    A character that the locale's encoding lacks is written as a backslash escape. JSON is
+    always UTF-8, because its readers expect UTF-8 whatever the locale is.
     """
-    if sys.stdout is None:  # closed by whoever started us: nobody wants to read it
+    # Python sets `sys.stdout` to None if the parent process closed file descriptor 1.
+    if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for good
     if isinstance(sys.stdout, TextIOWrapper):
         if as_json:
@@ -136,11 +151,17 @@ async def _do(args: Namespace, say: Sayer) -> int:
 
 
 def _first(raised: BaseException) -> BaseException | None:
-    """Return the first of what went wrong side by side; None if a fault of ours is among it."""
+    """Return the first exception of a group; None if the group holds an unexpected one.
+
+    Concurrent tasks may fail together. If one failure is a bug, the whole group must be raised,
+    so that its traceback is not hidden behind an expected error.
+    """
     if not isinstance(raised, BaseExceptionGroup):
         return raised
-    told, others = raised.split((MidrunError, OSError))
-    return None if told is None or others is not None else _first(told.exceptions[0])
+    expected, others = raised.split((MidrunError, OSError))
+    if expected is None or others is not None:
+        return None
+    return _first(expected.exceptions[0])
 
 
 def _found(place: str) -> object:
@@ -158,27 +179,27 @@ def _complain(error: MidrunError, args: Namespace, say: Sayer) -> None:
 
 
 def _refusal(error: MidrunError) -> dict[str, object]:
-    """Return what a program goes by where a run has refused something."""
+    """Return the JSON fields of a refused control; none for other errors."""
     if not isinstance(error, ControlRefused):
         return {}
-    named = ("control", "reason", "phase", "allowed", "by", "seq")
-    return {"run_id": error.run, **{name: getattr(error, name) for name in named}}
+    names = ("control", "reason", "phase", "allowed", "by", "seq")
+    return {"run_id": error.run, **{name: getattr(error, name) for name in names}}
 
 
 def _hint(error: MidrunError, args: Namespace) -> str:
-    """Return what to do next, where the text of `error` does not say so."""
+    """Return the next step for the user, if the text of `error` does not name one."""
     if isinstance(error, ControlRefused):
         return next_step(error, args)
     if isinstance(error, RunNotFound):
-        return f"see which there are: {typed(args, 'ls')}"
+        return f"list the runs: {typed(args, 'ls')}"
     if isinstance(error.__cause__, OSError) and error.__cause__.errno == EADDRINUSE:
-        return "choose another port: --port N, or --port 0 for any that is free"
+        return "choose another port: --port N, or --port 0 for any free port"
     return NEXT.get(error.code, "")
 
 
 def _text(error: MidrunError) -> str:
-    """Return what it says, to somebody who types and does not program."""
+    """Return the error text, with option names instead of Python arguments."""
     if isinstance(error, ServerRefused) and error.status == UNAUTHORIZED:
-        give = "give its token: --token-file or $MIDRUN_TOKEN"
-        return f"server {error.url}: {error.problem}; {give}"
+        options = "pass its token: --token-file or $MIDRUN_TOKEN"
+        return f"server {error.url}: {error.problem}; {options}"
     return as_typed(error) if isinstance(error, ControlRefused) else str(error)

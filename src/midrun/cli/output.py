@@ -1,4 +1,8 @@
-"""Saying: facts about runs as lines for people, or as JSON for programs."""
+"""Output of commands: styled lines for people, or JSON for programs; and the exit codes.
+
+`CommandOutput` writes to standard output. The other functions turn views, asks and receipts
+into lines of styled pieces, without writing them.
+"""
 
 import os
 import sys
@@ -19,14 +23,19 @@ from midrun.tui.phrases import place
 from midrun.tui.style import SGR, Line, emphasised
 
 UNWRITABLE: Final = frozenset({EPIPE, ENOSPC, EDQUOT, EIO})
-"""Of the output: the store's errors, and the network's, have names of their own by then."""
+"""Error numbers of an output that cannot be written: closed pipe, full disk, lost terminal.
+
+An `OSError` that reaches the command is about its output: errors of stores and of the network
+are `MidrunError`s by then.
+"""
 
 
 class Sayer:
-    """Writes to a stream: lines with colours on a terminal, or JSON, one value a line.
+    """Writes coloured lines to a terminal, plain lines to a file, or JSON for programs.
 
-    Whatever a model or a tool said, a terminal gets it as text: nothing in it acts. `moves`
-    tells whether there is one that knows more than lines: where a cursor can be put.
+    Escape sequences in text from models and tools are made visible, so that they cannot control
+    the terminal. `can_move_cursor` is True for a terminal with a movable cursor, which the
+    control bar needs.
     """
 
     def __init__(self, out: TextIO | None = None, *, as_json: bool = False) -> None:
@@ -38,25 +47,25 @@ class Sayer:
 
     @property
     def columns(self) -> int | None:
-        """How wide the terminal is; None where lines may be as long as they are."""
+        """Width of the terminal; None if the output is not a terminal."""
         return get_terminal_size().columns if self.on_terminal else None
 
     def json(self, value: object) -> None:
-        """Write a value as one line of JSON."""
+        """Write `value` as one line of JSON."""
         self.raw(json_line(msgspec.json.encode(value).decode()) + "\n")
 
     def line(self, pieces: Line) -> None:
-        """Write a line, with its looks where they can be seen."""
+        """Write a line of styled pieces, with colours if the output shows them."""
         self.raw("".join(self._look(look, printable(text)) for look, text in pieces) + "\n")
 
     def text(self, text: str) -> None:
-        """Write text."""
+        """Write unstyled text."""
         self.line([("", text)])
 
     def prose(self, text: str, *, indent: int = 0) -> None:
-        """Write long lines: on a terminal broken between words, as they are into a file.
+        """Write text; on a terminal, wrap its lines between words.
 
-        What is left of a broken line is moved in by `indent`.
+        The second and following lines of a wrapped line are indented by `indent` columns.
         """
         if (columns := self.columns) is None:
             self.text(text)
@@ -69,16 +78,20 @@ class Sayer:
         if self.as_json:
             self.json(value)
             return
-        for told in lines:
-            self.line([("", told)] if isinstance(told, str) else told)
+        for line_ in lines:
+            self.line([("", line_)] if isinstance(line_, str) else line_)
 
     def raw(self, text: str) -> None:
-        """Write what is known to be safe."""
+        """Write text that needs no escaping, and flush."""
         self._out.write(text)
         self._out.flush()
 
     def hush(self) -> None:
-        """Write nowhere from here on: what takes our output does not take it any more."""
+        """Discard all further output, because the stream cannot be written any more.
+
+        The file descriptor is redirected, not only this object: the interpreter flushes
+        `sys.stdout` at exit and would fail there again.
+        """
         os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())
 
     def _look(self, look: str, text: str) -> str:
@@ -86,7 +99,7 @@ class Sayer:
 
 
 def _broken(text: str, columns: int, indent: int) -> list[str]:
-    """Return a line as lines that fit; below an item of a list they are moved in."""
+    """Wrap one line to `columns`; an item of a list gets an indent of its own."""
     return wrap(
         text,
         columns,
@@ -100,7 +113,7 @@ def _broken(text: str, columns: int, indent: int) -> list[str]:
 
 
 def view_lines(view: RunView, now: Micros) -> list[Line]:
-    """Return where a run stands, in full."""
+    """Return the full status of a run: facts, then the controls it accepts."""
     sign = view.sign
     by = f" by {sign.by}" if sign.by else ""
     head: Line = [
@@ -129,19 +142,19 @@ OPERATED: Final = frozenset({"halt", "lift"})
 
 
 def _also(view: RunView) -> list[Line]:
-    """Return what else the run would take, in the words of the command."""
+    """Return the commands that the run accepts and that no button offers."""
     offered = OFFERED | {offer.command for offer in view.controls.values()}
     more = [spelt(name) for name in view.allowed if name not in offered | OPERATED]
     return [[("dim", f"  also: {', '.join([*more, 'fork'])}")]]
 
 
 def spelt(control: str) -> str:
-    """Return a control as it is typed: `take_over` is `midrun take-over`."""
+    """Return the command name of a control: `take-over` for `take_over`."""
     return control.replace("_", "-")
 
 
 def _typed(offer: Offer) -> str:
-    """Return what to type for an offer: what it means now, not where its button is."""
+    """Return the command that does the same as pressing the button now."""
     caps = (f" --cap {name}={cap:g}" for name, cap in offer.caps.items())
     return "".join((spelt(offer.command), *caps))
 
@@ -170,7 +183,7 @@ def _facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
 
 
 def ask_line(ask: OpenAsk) -> Line:
-    """Return what somebody has to decide."""
+    """Return an open ask as one line: id, question, arguments and task."""
     args = (
         ""
         if ask.args is None or ask.kind == "question"
@@ -183,11 +196,15 @@ def ask_line(ask: OpenAsk) -> Line:
     ]  # fmt: skip
 
 
-# ── what was asked for ────────────────────────────────────────────────────────────────────
+# ── receipts ──────────────────────────────────────────────────────────────────────────────
 
 
 def receipt_line(name: str, receipt: Receipt, *, lost: bool = False) -> Line:
-    """Return what became of a control; if the driver is `lost`, nothing that it would do."""
+    """Return the receipt of a control as one line.
+
+    If the worker is `lost`, the line leaves out the phase and the announcement: both describe
+    actions that no worker is there to take.
+    """
     now: Line = [] if lost else [("", "; the run is "), (receipt.phase, receipt.phase)]
     if receipt.said and not lost:
         return emphasised(receipt.said)
@@ -202,10 +219,10 @@ def _short(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-# Exit codes: where a run stands, as a shell reads it; `midrun --help` lists them.
+# Exit codes by phase; `midrun --help` lists them.
 
 CODES: Final = {"completed": 0, "failed": 1, "cancelled": 3}
-"""Phase in which a run goes no further by itself → exit code."""
+"""Exit code of a run that has ended or failed."""
 
 PAUSED: Final = 75
-"""In any other: it can go on later. EX_TEMPFAIL, as sysexits.h has it."""
+"""Exit code of a run in any other phase: it can go on later. EX_TEMPFAIL of sysexits.h."""

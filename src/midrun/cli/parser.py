@@ -1,4 +1,4 @@
-"""Parsing what was typed; help that teaches, and a guess at what was meant."""
+"""The argparse parser of the command line: help texts, lazy subcommands, spelling hints."""
 
 import argparse
 import difflib
@@ -13,26 +13,26 @@ Pause, redirect, resume and cancel agents that are already running.
 
 {commands}
 
-A run is its journal. Every command works on a run of any process that shares the store, or of a
-server: start one here, pause it from another terminal, resume it tomorrow.
+Every command works on all runs of the store or server, whichever process drives them: start a
+run here, pause it from another terminal, resume it tomorrow.
 """
 
 EPILOG: Final = """\
 examples:
   midrun run app.py "Compare the vendors"     p pauses, r redirects, c cancels
-  midrun ls                                   what runs, what waits for you
-  midrun pause 3f2a                           the beginning of an id will do
-  midrun resume 3f2a "Vendor A will do"       go on, with an instruction
+  midrun ls                                   runs, and the ones that wait for you
+  midrun pause 3f2a                           the beginning of an id is enough
+  midrun resume 3f2a "Vendor A will do"       resume, with an instruction
 
-where the runs are: --store or --url; else $MIDRUN_URL, $MIDRUN_STORE, sqlite:///midrun.db
-also: MIDRUN_TOKEN (of a server), MIDRUN_ACTOR (who you are), MIDRUN_KEY (signs checkpoints),
-  MIDRUN_CHAIN_KEY (what the chains of the store are made with), NO_COLOR
+store or server: --store or --url; else $MIDRUN_URL, $MIDRUN_STORE, sqlite:///midrun.db
+environment: MIDRUN_TOKEN (of the server), MIDRUN_ACTOR (your name), MIDRUN_KEY (signs
+  checkpoints), MIDRUN_CHAIN_KEY (key of the store's hash chains), NO_COLOR
 exit codes: 0 completed or done, 1 failed or refused, 2 usage, 3 cancelled, 75 paused
 """
 
 
 class Misused(Exception):
-    """What was typed is no command: what is, and what was probably meant."""
+    """The arguments cannot be parsed. Holds the usage line and the message."""
 
     def __init__(self, usage: str, text: str) -> None:
         super().__init__(usage, text)
@@ -41,12 +41,16 @@ class Misused(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says what was probably meant, and learns what it takes when it must."""
+    """A parser that suggests corrections and adds its arguments when they are needed.
+
+    One process runs one command, so adding the arguments of all others would be wasted time.
+    `add_arguments` holds the function that adds them until then.
+    """
 
     fill: Callable[["Parser"], None] | None = None
 
     def filled(self) -> Self:
-        """Return it with all that it takes: most commands are not typed, most of the time."""
+        """Add the arguments on the first call, and return the parser."""
         fill, self.fill = self.fill, None
         if fill is not None:
             fill(self)
@@ -57,17 +61,19 @@ class Parser(argparse.ArgumentParser):
         args: Sequence[str] | None = None,
         namespace: argparse.Namespace | None = None,
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse what is meant for this parser."""
+        """Add the arguments of this command, then parse."""
         return argparse.ArgumentParser.parse_known_args(self.filled(), args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and what is close to it."""
-        found = re.search(r"invalid choice: '([^']*)'|arguments: (--[\w-]+)", message)
-        typed = (found[1] or found[2]) if found is not None else ""
+        """Raise `UsageError` with the closest known word as a suggestion."""
+        # argparse reports the wrong word only inside its message.
+        match = re.search(r"invalid choice: '([^']*)'|arguments: (--[\w-]+)", message)
+        typed = (match[1] or match[2]) if match is not None else ""
         if message.startswith("argument COMMAND: invalid choice"):
             message = f"there is no command {typed!r}"
         close = difflib.get_close_matches(typed, known_words(self), n=1)
         hint = f"did you mean {close[0]}?" if close else f"more: {self.prog} --help"
+        # The word is spelled correctly, but stands before the command: `midrun --json ls`.
         if close == [typed]:
             hint = f"{typed} comes after the command"
         raise Misused(self.format_usage(), f"{self.prog}: {message}; {hint}")
@@ -83,8 +89,8 @@ def parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    top.add_argument("--version", action=_Version, nargs=0, help="print it, and exit")
-    made = top.add_subparsers(
+    top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    commands_action = top.add_subparsers(
         prog="midrun",
         dest="command",
         required=True,
@@ -94,27 +100,27 @@ def parser() -> Parser:
     )
     for commands in GROUPS.values():
         for name, command in commands.items():
-            one = made.add_parser(
+            subparser = commands_action.add_parser(
                 name,
                 description=command.text[0].upper() + command.text[1:] + ".",
                 epilog=_examples(command),
                 formatter_class=argparse.RawDescriptionHelpFormatter,
                 allow_abbrev=False,
             )
-            one.fill = command.options
+            subparser.fill = command.options
     return top
 
 
 def subparsers(top: argparse.ArgumentParser) -> dict[str, Parser]:
-    """Return the parsers of the commands, by name."""
-    for action in top._actions:  # noqa: SLF001 - argparse has no public way to look at itself
+    """Return the parser of each command, by name."""
+    for action in top._actions:  # noqa: SLF001 - argparse has no public way to list its actions
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - as above
             return dict(action.choices)
     return {}
 
 
 def options(made: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Return what a parser takes, by position and by name, as far as its help shows it."""
+    """Return the arguments of a parser that its help shows, positional and optional."""
     return [
         action
         for action in made._actions  # noqa: SLF001 - as above
@@ -124,7 +130,7 @@ def options(made: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def known_words(made: argparse.ArgumentParser) -> list[str]:
-    """Return every word that means something to a parser or to the commands below it."""
+    """Return all options, choices and command names of a parser and its subparsers."""
     words = [word for action in options(made) for word in action.option_strings]
     words += [str(word) for action in options(made) for word in action.choices or ()]
     for name, below in subparsers(made).items():
@@ -153,8 +159,8 @@ class _Version(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        """Look the version up only now: that takes longer than most commands."""
-        from importlib.metadata import version  # noqa: PLC0415 - as above
+        # The lookup takes longer than most commands, so it happens only on request.
+        from importlib.metadata import version  # noqa: PLC0415 - see above
 
         del namespace, values, option_string
         parser.exit(0, f"midrun {version('midrun')}\n")

@@ -1,4 +1,9 @@
-"""Commands that drive: `run`, `attach`, `serve` and `worker`."""
+"""Commands that drive runs: `run`, `attach`, `serve` and `worker`.
+
+`run` and `attach` show one run and drive it while they show it. `serve` and `worker` drive all
+runs of an app until a signal. At the first SIGINT or SIGTERM they stand down: calls in flight
+get their grace, and the leases are returned. A second signal ends the process at once.
+"""
 
 import logging
 import os
@@ -27,14 +32,14 @@ from midrun.runs.protocols import AnyRun
 from midrun.workers.concurrency_limits import Fleet
 from midrun.workers.placement import Placing
 
-# Staffing: the engine that a worker or a server drives with, and who is told of its runs.
+# Setup of a worker or a server: its engine, its limits, its followers.
 
 
 def staffed(args: Namespace, agents: tuple[Agent, ...]) -> Midrun:
-    """Return what drives the runs of `agents`; it is not open yet.
+    """Return a `Midrun` that drives the runs of `agents`; it is not open yet.
 
     Raises:
-        Misconfigured: the engine's package is missing, or the folder of the store.
+        Misconfigured: the engine's package or the folder of the store is missing.
     """
     check_file(args.store, there=False)
     fleet = Fleet(
@@ -46,16 +51,16 @@ def staffed(args: Namespace, agents: tuple[Agent, ...]) -> Midrun:
 
 
 def _limits(option: str, words: Iterable[str] | None) -> dict[str, int]:
-    """Return limits by scope, as they are typed: `agent:clerk=10`.
+    """Return the limits by scope, from words such as `agent:clerk=10`.
 
     Raises:
-        Misconfigured: one that is not written so.
+        Misconfigured: a word is not of the form SCOPE=N.
     """
     limits: dict[str, int] = {}
     for word in words or ():
         scope, _, most = word.rpartition("=")
         if not most.isdecimal():
-            problem = "write SCOPE=N: all=50, agent:clerk=10, label:gpu=2"
+            problem = "must be SCOPE=N: all=50, agent:clerk=10, label:gpu=2"
             raise Misconfigured(f"{option} {word}", problem)
         limits[scope] = int(most)
     return limits
@@ -76,10 +81,10 @@ def _engine(args: Namespace) -> Literal["local"] | Placing | None:
 
 @asynccontextmanager
 async def followed(args: Namespace, midrun: Midrun) -> AsyncIterator[None]:
-    """Open `midrun`, and tell whoever wants to know what happens to its runs.
+    """Open `midrun` with the followers that the options ask for.
 
     Raises:
-        Misconfigured: an address or a secret that will not do, or a missing package.
+        Misconfigured: an address or a secret is invalid, or a package is missing.
     """
     followers = _followers(args, midrun)
     async with midrun, following(midrun, *followers):
@@ -87,38 +92,40 @@ async def followed(args: Namespace, midrun: Midrun) -> AsyncIterator[None]:
 
 
 def _followers(args: Namespace, midrun: Midrun) -> list[Follower]:
-    made: list[Follower] = []
+    followers: list[Follower] = []
     try:
         if args.webhook:
             from midrun.followers.webhooks import Webhook  # noqa: PLC0415 - needs its extra
 
-            made += [Webhook(url, secret=args.webhook_secret) for url in args.webhook]
+            followers += [Webhook(url, secret=args.webhook_secret) for url in args.webhook]
         if args.spans:
             from midrun.followers.spans import Spans  # noqa: PLC0415 - needs its extra
 
-            made.append(Spans(midrun))
+            followers.append(Spans(midrun))
     except ImportError as error:
         problem = f"install midrun[client] for --webhook, midrun[otel] for --spans ({error})"
         raise Misconfigured("midrun", problem) from error
-    return made
+    return followers
 
 
 LOOKED_AT: Final = 200
-"""How many runs are looked at for agents that an app does not have."""
+"""Number of waiting runs that are checked for agents that the app does not define."""
 
 
 async def run(args: Namespace, say: Sayer) -> int:
-    """Start a run and show it until it rests, or somebody leaves."""
-    validation.task(args.task)  # before anything is opened, or made
+    """Start a run and show it until it rests or the user leaves."""
+    validation.task(args.task)  # first, so that an empty task does not create a store
     agents: tuple[Agent, ...] = () if args.url else agents_of(args.app)
     name = (args.agent or args.app) if args.url else _chosen(args, agents)
+    # The capture is the outer context: closing the store stops tool processes, which may still
+    # write to standard error.
     with spilling(args, say) as spill:
         async with opened(args, agents) as midrun:
             started = await midrun.start(
                 name, args.task, thread=args.thread, labels=args.label, actor=args.actor
             )
             pause = typed(args, "pause", started.id)
-            first = "" if say.as_json else f"{started.id}\npause it from anywhere: {pause}"
+            first = "" if say.as_json else f"{started.id}\npause from any terminal: {pause}"
             watch = Watch(driven_here=not args.url, spill=spill, first=first)
             return await shown(started, args, say, watch)
 
@@ -126,17 +133,19 @@ async def run(args: Namespace, say: Sayer) -> int:
 def _chosen(args: Namespace, agents: tuple[Agent, ...]) -> str:
     names = [agent.name for agent in agents]
     if args.agent and args.agent not in names:
-        raise Misconfigured(args.app, f"has no agent {args.agent}; it has: {', '.join(names)}")
+        problem = f"has no agent {args.agent}; its agents are: {', '.join(names)}"
+        raise Misconfigured(args.app, problem)
     if not args.agent and len(names) > 1:
-        problem = f"has several agents, choose with --agent: {', '.join(names)}"
+        problem = f"has several agents; choose one with --agent: {', '.join(names)}"
         raise Misconfigured(args.app, problem)
     return args.agent or names[0]
 
 
 async def attach(args: Namespace, say: Sayer) -> int:
-    """Show a run that is under way, and drive it if an app is given."""
+    """Show an existing run, and drive it if an app is given."""
     if args.app and args.url:
-        raise Misconfigured("--app", "a server drives its runs itself; leave --app out")
+        problem = "cannot be combined with --url: a server drives its runs; leave --app out"
+        raise Misconfigured("--app", problem)
     agents = agents_of(args.app) if args.app else ()
     with spilling(args, say) as spill:
         async with opened(args, agents) as midrun:
@@ -149,41 +158,42 @@ async def attach(args: Namespace, say: Sayer) -> int:
 async def _say_if_strange(
     run: AnyRun, agents: tuple[Agent, ...], args: Namespace, say: Sayer
 ) -> None:
-    """Say so if the app does not have the agent of the run: it is watched, and not driven."""
+    """Warn that the run is only watched if the app does not define its agent."""
     agent, names = (await run.view()).agent, [agent.name for agent in agents]
     if agent not in names:
-        has = f"which {args.app} does not have (it has {', '.join(names)})"
-        say.line([("bad", f"{run.id} is of agent {agent}, {has}; it is not driven here")])
+        has = f"which {args.app} does not define (it defines {', '.join(names)})"
+        say.line([("bad", f"{run.id} needs agent {agent}, {has}; it is not driven here")])
 
 
 async def _say_who_waits(
     midrun: Midrun, agents: tuple[Agent, ...], args: Namespace, say: Sayer
 ) -> None:
-    """Say how many runs, which nobody drives, wait for agents that this app does not have."""
+    """Warn about undriven runs that wait for agents that this app does not define."""
     names, alive = [agent.name for agent in agents], await midrun.store.holders()
     waiting = Query(phases=tuple(sorted(DRIVABLE)), limit=LOOKED_AT)
     rows = (await midrun.store.runs(waiting)).items
-    found = [row.head.agent for row in rows if row.holder not in alive]
-    strange = [agent for agent in found if agent not in names]
-    if strange and not say.as_json:
-        wait = "1 run waits" if len(strange) == 1 else f"{len(strange)} runs wait"
-        whom = ", ".join(sorted(set(strange)))
-        has = f"which {args.app} does not have (it has {', '.join(names)})"
-        say.line([("bad", f"{wait} for {whom}, {has}")])
+    # A run whose holder is alive is driven by another process, which knows its agent.
+    undriven = [row.head.agent for row in rows if row.holder not in alive]
+    missing = [agent for agent in undriven if agent not in names]
+    if missing and not say.as_json:
+        wait = "1 run waits" if len(missing) == 1 else f"{len(missing)} runs wait"
+        agent_names = ", ".join(sorted(set(missing)))
+        has = f"which {args.app} does not define (it defines {', '.join(names)})"
+        say.line([("bad", f"{wait} for {agent_names}, {has}")])
 
 
 async def serve(args: Namespace, say: Sayer) -> int:
     """Serve an app over HTTP until interrupted."""
     try:
-        from midrun.server import Network  # noqa: PLC0415 - only those who serve need it
-        from midrun.server import serve as listen  # noqa: PLC0415 - as above
+        from midrun.server import Network  # noqa: PLC0415 - needs the extra `server`
+        from midrun.server import serve as listen  # noqa: PLC0415 - needs the extra `server`
     except ImportError as error:
         raise Misconfigured("serve", f"install midrun[server] ({error})") from error
     agents = agents_of(args.app)
     midrun = staffed(args, agents)
     _log_audit_to_stderr()
-    # The server raises again what made it stop; caught here, it does not keep us from standing
-    # down from our runs.
+    # uvicorn raises the signal that stopped it once more. This receiver catches it, so that the
+    # process still stands down from its runs.
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM):
         async with followed(args, midrun):
             await _say_who_waits(midrun, agents, args, say)
@@ -211,7 +221,7 @@ async def serve(args: Namespace, say: Sayer) -> int:
 
 
 def _log_audit_to_stderr() -> None:
-    """Let the server's audit record be read where its warnings are, unless the app logs it."""
+    """Write the server's audit log to standard error, unless the app has a handler for it."""
     audit = logging.getLogger("midrun.audit")
     if audit.hasHandlers():
         return
@@ -222,20 +232,22 @@ def _log_audit_to_stderr() -> None:
 
 
 async def worker(args: Namespace, say: Sayer) -> int:
-    """Drive the runs of an app until interrupted; then stand down from all of them."""
+    """Drive the runs of an app until a signal; then stand down from all of them."""
     agents = agents_of(args.app)
     midrun = staffed(args, agents)
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with followed(args, midrun):
             names = ", ".join(agent.name for agent in agents)
-            where = f"driving the runs of {names} in {args.store}; Ctrl-C to leave"
+            where = f"driving the runs of {names} in {args.store}; Ctrl-C stops"
             say.say({"driving": names, "store": args.store}, where)
             await _say_who_waits(midrun, agents, args, say)
             async for _ in signals:
                 break
+            # Leaving the contexts below waits for calls in flight. From here on, another signal
+            # ends the process without waiting.
             _end_at_next_signal()
-            say.say({"leaving": True}, "standing down: calls in flight get their grace")
-    say.say({"left": True}, "stood down: the runs go on wherever a driver takes them next")
+            say.say({"leaving": True}, "stopping: calls in flight get their grace period")
+    say.say({"left": True}, "stopped: the runs go on when another worker takes them")
     _end_if_code_is_left()
     return 0
 
@@ -247,24 +259,26 @@ def _end_at_next_signal() -> None:
 
 
 def _end_at_once(number: int, _: object) -> None:
-    # A signal handler runs between any two steps of the program, perhaps in the middle of a
-    # print. So it writes past all buffers.
+    # A signal handler runs between any two bytecodes, perhaps in the middle of a print. A
+    # buffered write would then fail as re-entrant, so this one bypasses the buffers. `os._exit`
+    # skips all cleanup, which could wait for a call that does not stop.
     name = signal.Signals(number).name
     text = (
         f"midrun: ended by another {name} before all calls had stopped. The outcome of calls "
-        "in flight is unknown; the runs go on wherever a driver takes them next.\n"
+        "in flight is unknown; the runs go on when another worker takes them.\n"
     )
     os.write(2, text.encode())
     os._exit(128 + number)
 
 
 def _end_if_code_is_left() -> None:
-    """End the process now if tool code still runs: Python would wait for that code."""
-    left = list_unfinished()
-    if not left:
+    """End the process if tool code still runs; a normal exit would wait for its threads."""
+    unfinished = list_unfinished()
+    if not unfinished:
         return
+    # `os._exit` neither flushes buffers nor runs exit handlers, so this is done here.
     sys.stdout.flush()
-    sys.stderr.write(f"midrun: ended although code did not stop: {', '.join(left)}\n")
+    sys.stderr.write(f"midrun: ended although code did not stop: {', '.join(unfinished)}\n")
     sys.stderr.flush()
     logging.shutdown()
     os._exit(0)

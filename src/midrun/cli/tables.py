@@ -1,4 +1,4 @@
-"""Rows: runs as a list, one line each, as wide as there is room for."""
+"""Rows of the run list, fitted to the terminal, and short forms of times and numbers."""
 
 from typing import Final
 from unicodedata import combining, east_asian_width
@@ -11,18 +11,18 @@ from midrun.tui.escape import printable
 from midrun.tui.phrases import place
 from midrun.tui.style import Line, words
 
-# Spelling: times and numbers as people say them.
+# Times and numbers in a short form.
 
 THREE_DIGITS: Final = 100
 
 
 def ago(now: Micros, then: Micros) -> str:
-    """Return how long ago something was."""
+    """Return the time since `then`, as in "3 min ago"."""
     return f"{spell(max(0, now - then) / SECOND)} ago"
 
 
 def spell(seconds: float) -> str:
-    """Return a time for people: 4 s, 3 min, 2 h, 5 d."""
+    """Return a duration in its largest unit: 4 s, 3 min, 2 h, 5 d."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
@@ -30,26 +30,27 @@ def spell(seconds: float) -> str:
 
 
 def count(number: int) -> str:
-    """Return a number for people: 940, 12k, 3.4M."""
+    """Return a number with three digits: 940, 12k, 3.4M."""
     for size, unit in ((1_000_000, "M"), (1_000, "k")):
-        if number >= 0.9995 * size:  # what would be rounded to 1000 of the smaller one
+        # From 0.9995 on, the smaller unit would round to 1000: 999,500 is 1M, not 1000k.
+        if number >= 0.9995 * size:
             many = number / size
             return f"{many:.3g}{unit}" if many < THREE_DIGITS else f"{many:.0f}{unit}"
     return str(number)
 
 
 ROOMY: Final = 100
-"""Columns from which on a row also says at which step its run is."""
+"""Terminal width from which a row also shows the step of its run."""
 
 TASK: Final = 12
-"""Columns that a task keeps at least, before its run's parent or its needs are told in full."""
+"""Columns reserved for the task, before parent and needs are shown in full."""
 
 
 def row_line(view: RunView, now: Micros, columns: int | None = None) -> Line:
-    """Return a run as one line of a list that fits into `columns`; None for all of it.
+    """Return a run as one line that fits into `columns`; None for no limit.
 
-    The id is never cut: people paste it. What the run needs is said before what it is about,
-    where there is not room for both.
+    The id is never cut, because users paste it. If space is short, the parent shrinks first,
+    then the needs, and the task gets the rest.
     """
     roomy = columns is None or columns >= ROOMY
     age = ago(now, view.changed_at) if roomy else spell(max(0, now - view.changed_at) / SECOND)
@@ -64,16 +65,17 @@ def row_line(view: RunView, now: Micros, columns: int | None = None) -> Line:
     parent = f"  part of {view.parent}" if view.parent else ""
     task = printable(line(view.task))
     if columns is not None:
-        left = columns - wide(words(head))
-        if left - wide(parent) - wide(needs) < TASK:
+        # `left` is the room after the fixed columns. Parent, needs and task share it.
+        room = columns - wide(words(head))
+        if room - wide(parent) - wide(needs) < TASK:
             parent = "  (child)" if view.parent else ""
-        needs = cut(needs, left - wide(parent) - min(TASK, wide(task)))
-        task = cut(task, left - wide(parent) - wide(needs))
+        needs = cut(needs, room - wide(parent) - min(TASK, wide(task)))
+        task = cut(task, room - wide(parent) - wide(needs))
     return [*head, ("", task), ("dim", parent), ("waiting", needs)]
 
 
 def needing(view: RunView) -> str:
-    """Return why a person should look at a run, or nothing."""
+    """Return the reason why a run needs attention, or ""."""
     if view.asks:
         return f"{len(view.asks)} to decide" if len(view.asks) > 1 else asked(view.asks[0])
     if view.sign.look == "lost":
@@ -84,14 +86,15 @@ def needing(view: RunView) -> str:
 
 
 def asked(ask: AskView) -> str:
-    """Return what a person is asked, as one line."""
+    """Return the text of an ask as one line."""
     return line(ask.question or f"{ask.kind} of {ask.tool}")
 
 
 def wide(text: str) -> int:
-    """Return how many columns a text takes in a terminal.
+    """Return the number of terminal columns that a text takes.
 
-    The bar asks prompt_toolkit, which is an extra: a list has to do without.
+    The bar uses prompt_toolkit for this, but that is an optional dependency, and a list must
+    work without it.
     """
     return sum(map(_columns, text))
 
@@ -103,13 +106,13 @@ def _columns(character: str) -> int:
 
 
 def cut(text: str, columns: int) -> str:
-    """Return a text that fits, with an ellipsis if something is left out; "" for no room."""
+    """Return `text` cut to `columns` with an ellipsis; "" if not even one letter fits."""
     if wide(text) <= columns:
         return text
-    kept, used = "", 1  # for the ellipsis
+    shortened, used = "", 1  # one column for the ellipsis
     for character in text:
         used += _columns(character)
         if used > columns:
             break
-        kept += character
-    return f"{kept.rstrip()}…" if kept.strip() else ""
+        shortened += character
+    return f"{shortened.rstrip()}…" if shortened.strip() else ""

@@ -1,4 +1,4 @@
-"""Opening what a command works on: the store itself, or a server that has it."""
+"""Targets of a command: its run or ask, its store or server, and the agents of an app."""
 
 import importlib
 import importlib.util
@@ -20,33 +20,34 @@ from midrun.runs.midrun import Midrun
 from midrun.runs.protocols import AnyMidrun, AnyRun
 from midrun.runs.token_file import find_token
 
-# Finding a run by its id, or by the beginning of it; and an ask by its run.
+# Runs and asks, by their id or the beginning of it.
 
 
 async def find(midrun: AnyMidrun, given: str) -> AnyRun:
-    """Return the run of this id; a beginning will do where it is the only one.
+    """Return the run with this id, or the only run whose id begins with it.
 
     Raises:
-        RunNotFound: there is none.
-        Misconfigured: several of the newest runs begin like this, or no id was given.
+        RunNotFound: no run has such an id.
+        Misconfigured: several of the newest runs begin with it, or it is empty.
     """
-    if not given.strip():  # as a variable of a shell is that was never set
-        raise Misconfigured("RUN", "the id is empty; `midrun ls` lists the runs there are")
+    # An unset shell variable gives "", which is the beginning of every id.
+    if not given.strip():
+        raise Misconfigured("RUN", "the id must not be empty; `midrun ls` lists the runs")
     try:
         return await midrun.get(given)
     except RunNotFound:
-        found = await midrun.named(given)
-        if len(found) == 1:
-            return await midrun.get(found[0])
-        if not found:
+        matches = await midrun.named(given)
+        if len(matches) == 1:
+            return await midrun.get(matches[0])
+        if not matches:
             raise
-        some = ", ".join(found[:4])
-        problem = f"{len(found)} runs begin like this, type more of it: {some}"
+        examples = ", ".join(matches[:4])
+        problem = f"{len(matches)} runs begin with this; type more of the id: {examples}"
         raise Misconfigured(given, problem) from None
 
 
 async def find_ask(midrun: AnyMidrun, given: str) -> tuple[AnyRun, str | None]:
-    """Return the run, and the ask of it that is named: `RUN-ASK`, or `RUN` for its only one."""
+    """Return the run and the id of the ask; `RUN` alone means its only open ask (None)."""
     run, dash, ask = given.rpartition("-")
     if not dash:
         return await find(midrun, given), None
@@ -61,48 +62,49 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def settle(args: Namespace) -> None:
-    """Fill in the settings that were not typed, from the environment or by default.
+    """Fill in options that were not typed, from the environment or by default.
 
-    All variables `MIDRUN_*` leave the environment of this process before the app is imported:
-    some are credentials, and tools that run in this process can read the environment.
+    All variables `MIDRUN_*` are removed from the environment of this process before the app is
+    imported: some are credentials, and tools that run in this process can read the environment.
 
     Raises:
-        Misconfigured: a store and a server were given, or the file of a token has none.
+        Misconfigured: both a store and a server were given, or the token file has no token.
     """
     names = [name for name in os.environ if name.startswith(SETTINGS_PREFIX)]
-    given = {name: os.environ.pop(name) for name in names}.get
-    if not hasattr(args, "store"):  # it works on nothing
+    setting = {name: os.environ.pop(name) for name in names}.get
+    if not hasattr(args, "store"):  # a command without a store or server
         return
     url = getattr(args, "url", None)
     if url and args.store:
-        raise Misconfigured("--store and --url", "give one of them: where are the runs?")
+        raise Misconfigured("--store and --url", "cannot be combined; give one of them")
+    # Hints repeat only an address that was typed: one from the environment applies again.
     args.where = ("--url", url) if url else ("--store", args.store) if args.store else ()
     if hasattr(args, "url") and not args.store:
-        args.url = url or given("MIDRUN_URL")
+        args.url = url or setting("MIDRUN_URL")
     if hasattr(args, "token_file"):
         file = args.token_file
-        args.token = _read_token(file) if file else given("MIDRUN_TOKEN")
+        args.token = _read_token(file) if file else setting("MIDRUN_TOKEN")
     if hasattr(args, "temporal_address"):
-        default = given("MIDRUN_TEMPORAL_ADDRESS") or TEMPORAL_ADDRESS
+        default = setting("MIDRUN_TEMPORAL_ADDRESS") or TEMPORAL_ADDRESS
         args.temporal_address = args.temporal_address or default
-    args.webhook_secret = given("MIDRUN_WEBHOOK_SECRET", "")
+    args.webhook_secret = setting("MIDRUN_WEBHOOK_SECRET", "")
     args.keys = Keys(
-        key=given("MIDRUN_KEY", "").encode() or None,
-        chain_key=given("MIDRUN_CHAIN_KEY", "").encode() or None,
+        key=setting("MIDRUN_KEY", "").encode() or None,
+        chain_key=setting("MIDRUN_CHAIN_KEY", "").encode() or None,
     )
-    args.store = args.store or given("MIDRUN_STORE") or STORE
-    if not getattr(args, "url", None):  # a server knows who asks by the token
-        args.actor = args.actor or given("MIDRUN_ACTOR") or os.environ.get("USER") or "user"
+    args.store = args.store or setting("MIDRUN_STORE") or STORE
+    if not getattr(args, "url", None):  # a server takes the actor from the token
+        args.actor = args.actor or setting("MIDRUN_ACTOR") or os.environ.get("USER") or "user"
 
 
 @asynccontextmanager
 async def opened(
     args: Namespace, agents: tuple[Agent, ...] = (), *, drive: bool = True
 ) -> AsyncIterator[AnyMidrun]:
-    """Open the store, or a server; `agents` are known here, and driven unless told otherwise.
+    """Open the store or server of `args`; drive the runs of `agents` unless `drive` is False.
 
     Raises:
-        Misconfigured: there is no such store, and nobody who would start a run in it.
+        Misconfigured: the store does not exist, and without agents nothing may create it.
     """
     if getattr(args, "url", None):
         from midrun.client import connect  # noqa: PLC0415 - not needed for a store
@@ -126,26 +128,27 @@ class Keys(TypedDict):
 
 
 def check_file(store: str, *, there: bool) -> None:
-    """See to it that the file of a store can be made; or that it is `there`, to look into.
+    """Check that the file of a store exists (`must_exist`) or can be created.
 
-    A slip in an address must not leave an empty store behind, nor look like one.
+    A typo in an address must neither create an empty store nor look like one.
 
     Raises:
-        Misconfigured: it is not; the text says what to do.
+        Misconfigured: the file, or its folder, does not exist.
     """
     parts = urlsplit(store) if store.startswith("sqlite:///") else None
-    if parts is None or parts.path == "/" or ":memory:" in store:  # the store has its own words
+    # Other stores and malformed addresses are checked when the store is opened.
+    if parts is None or parts.path == "/" or ":memory:" in store:
         return
     path = Path(unquote(parts.path[1:]))
     if there and not path.exists():
-        problem = f"there is no store at {path}; check --store, or start a run to make it"
+        problem = f"there is no store at {path}; check --store, or start a run to create it"
         raise Misconfigured(store, problem)
     if not path.parent.is_dir():
         raise Misconfigured(store, f"create the folder {path.parent} first, or check --store")
 
 
 def _find_token(url: str) -> str | None:
-    """Return the token of a server on this machine that was started in this folder."""
+    """Return the token that a server wrote to this folder; only for a local server."""
     return find_token(Path.cwd()) if urlsplit(url).hostname in LOOPBACK else None
 
 
@@ -167,10 +170,10 @@ def _read_token(file: str) -> str:
     return token
 
 
-# Apps: what `module:attribute` or `file.py` stands for on the command line.
+# Apps: `module:attribute` or `file.py`, and the agents in them.
 
 RUNS: Final = (
-    "it runs something when it is imported; put that under "
+    "the module runs code when it is imported; put that code under "
     'if __name__ == "__main__": at its end'
 )
 
@@ -179,8 +182,7 @@ def agents_of(app: str) -> tuple[Agent, ...]:
     """Return the agents of an app: an `Agent`, a list of them, or a `Midrun`.
 
     Raises:
-        Misconfigured: there is no such thing, or it cannot be imported; the text says what
-            was looked for, or what was raised and where.
+        Misconfigured: the app does not exist, cannot be imported, or has no agent.
     """
     where, _, attribute = app.partition(":")
     module = _module(where)
@@ -192,10 +194,10 @@ def agents_of(app: str) -> tuple[Agent, ...]:
             has = f"; it has: {', '.join(names)}" if names else ""
             raise Misconfigured(app, f"{where} has no {attribute}{has}")
         return _agents(app, getattr(module, attribute))
-    found = [value for value in vars(module).values() if isinstance(value, Agent | Midrun)]
-    if not found:
-        raise Misconfigured(app, "there is no Agent in it; name one: file.py:agent")
-    return tuple(agent for value in found for agent in _agents(app, value))
+    candidates = [value for value in vars(module).values() if isinstance(value, Agent | Midrun)]
+    if not candidates:
+        raise Misconfigured(app, "the module has no Agent; name one: file.py:agent")
+    return tuple(agent for value in candidates for agent in _agents(app, value))
 
 
 def _agents(app: str, value: object) -> tuple[Agent, ...]:
@@ -207,28 +209,34 @@ def _agents(app: str, value: object) -> tuple[Agent, ...]:
         case Iterable():
             return tuple(agent for one in value for agent in _agents(app, one))
         case _:
-            problem = f"is {type(value).__name__}; name an Agent, a list of them, or a Midrun"
-            raise Misconfigured(app, problem)
+            expected = "must be an Agent, a list of agents or a Midrun"
+            raise Misconfigured(app, f"{expected}, got {type(value).__name__}")
 
 
 def _module(where: str) -> ModuleType:
     path = Path(where)
     if path.is_dir() and not path.name.isidentifier():
-        raise Misconfigured(where, "is a folder; name a file: file.py, or file.py:agent")
+        raise Misconfigured(where, "is a folder; name a file: file.py or file.py:agent")
     if path.suffix != ".py":
         return _imported(where, where, Path.cwd())
     if not path.is_file():
         raise Misconfigured(where, "there is no such file")
-    # Under its own name and folder, so that a process for blocking tools finds it again.
+    # Import it as a top-level module of its folder, not under an invented name: the zygote
+    # process imports blocking tools again by their module name.
     return _imported(where, path.stem, path.resolve().parent)
 
 
 def _imported(where: str, name: str, folder: Path) -> ModuleType:
-    """Import what others wrote: it may raise anything, and its author wants one line."""
+    """Import the app's module; turn any error into one line with its position.
+
+    User code can raise anything here. The user needs the position in their own code, not a
+    traceback through midrun.
+    """
+    # Not removed afterwards: tools may import modules of their folder when they run.
     sys.path.insert(0, str(folder))
     try:
         return importlib.import_module(name)
-    except MidrunError:  # its text says what is wrong with what was declared
+    except MidrunError:  # names the wrong declaration already
         raise
     except SystemExit as error:
         raise Misconfigured(where, RUNS) from error
@@ -238,19 +246,20 @@ def _imported(where: str, name: str, folder: Path) -> ModuleType:
         place = _place(error, folder)
         problem = f"cannot be imported: {type(error).__name__}: {error}{place}"
         if is_missing_variable(error) and str(error.args[0]).startswith(SETTINGS_PREFIX):
-            problem += "; the command takes MIDRUN_* out of its environment: use another name"
+            problem += "; the command removes MIDRUN_* from its environment: use another name"
         raise Misconfigured(where, problem) from error
 
 
 def _wants_a_loop(error: RuntimeError) -> bool:
-    """Tell whether it is what `anyio.run` or `asyncio.run` raise inside of another."""
+    """Tell whether `anyio.run` or `asyncio.run` raised because a loop is running already."""
     return "Already running" in str(error) or "event loop" in str(error)
 
 
 def _place(error: Exception, folder: Path) -> str:
-    """Return where in the app it was raised; else where it was, if that was in a file."""
-    if isinstance(error, SyntaxError):  # its text says where
+    """Return the innermost position inside the app, else the innermost in any file."""
+    if isinstance(error, SyntaxError):  # its text has the position already
         return ""
+    # Skip this module, importlib, and frozen modules such as "<frozen importlib._bootstrap>".
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

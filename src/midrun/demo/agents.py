@@ -1,4 +1,4 @@
-"""The cast: the researcher and its fact checker, played, or on a real model."""
+"""The agents of the demo: the researcher and its fact checker, scripted or on a real model."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -19,19 +19,19 @@ from midrun.models.scripted import Use
 from midrun.ports.model import Model
 from midrun.stops import MaxSteps, MaxTokens
 
-# The fact checker: a child run that looks up claims, one by one, and finds the wrong one.
+# The fact checker: a child run that looks up claims one by one and finds the wrong one.
 
 _FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 class Checker:
-    """The play of the fact checker."""
+    """The script of the fact checker."""
 
     def __init__(self) -> None:
         self._remarks: list[str] = []
 
     def begin(self, task: str) -> Script:
-        """Check the claims that stand in the task as a list."""
+        """Check the claims that the task lists."""
         claims = re.findall(r"^- (.+)$", task, re.MULTILINE)
         holding, said = 0, "I look each of them up."
         for number, claim in enumerate(claims, 1):
@@ -49,18 +49,18 @@ class Checker:
         return ""
 
     def redirected(self, text: str) -> Course:
-        """Take note, and go on: a checker has one thing to do."""
+        """Acknowledge an instruction and go on: the checker has only one task."""
         return Course(words=f"Noted: {text.rstrip('.')}. I finish the check.")
 
     def asked(self, text: str) -> Script:
-        """Say what was found so far."""
+        """Report the findings so far."""
         del text
         yield Line(" ".join(self._remarks) or "I have not found anything yet.")
         return ""
 
 
 def _judged(claim: str, name: str) -> tuple[bool, str]:
-    """Compare the figures of a claim with the sentence that is nearest to it."""
+    """Compare the figures of a claim with the note's closest sentence."""
     note = library().get(name)
     if note is None:
         return False, "Nothing in the library says so."
@@ -75,13 +75,13 @@ SCRIPTED: Final = NAME
 AGENT: Final = "researcher"
 
 ROUNDS: Final = 150
-"""Of the analysis at natural speed: some seconds."""
+"""Rounds of the analysis at normal speed; they take some seconds."""
 
 ROUNDS_MIN: Final = 8
 
 STOP: Final = MaxSteps(120) | MaxTokens(400_000)
 
-PROVIDERS: Final = {  # small ones: it is somebody's own money
+PROVIDERS: Final = {  # small models: the user pays for them
     "ANTHROPIC_API_KEY": ("anthropic", "anthropic:claude-haiku-5-5"),
     "OPENAI_API_KEY": ("openai", "openai:gpt-5.4-mini"),
 }
@@ -116,8 +116,8 @@ def cast(
 ) -> Agent:
     """Return the researcher, whose files are in `folder`.
 
-    `model` is "provider:model", or "scripted", which plays at `pace` and needs no key. `rounds`
-    is how long the analysis of the played one is; otherwise it goes by the pace.
+    `model` is "provider:model", or "scripted", which streams at `pace` and needs no key.
+    `rounds` is the number of rounds of the analysis; by default it depends on the pace.
     """
     rounds = rounds or max(ROUNDS_MIN, round(ROUNDS / pace.speed))
     checker = Agent(
@@ -144,7 +144,7 @@ def cast(
 
 
 def choose_model(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the model that the keys in the environment allow, and a word on that."""
+    """Choose a model by the API keys in the environment; return it with an explanation."""
     for key, (package, name) in PROVIDERS.items():
         if not environ.get(key):
             continue

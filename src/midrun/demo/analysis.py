@@ -1,11 +1,11 @@
-"""The analysis: which notes belong together, and how sure that is. It takes seconds.
+"""The analysis: group the notes by topic. It takes seconds, to be paused and cancelled.
 
-Notes that share rare words are near each other; the best groups are found by trying them all.
-That is done again and again with a fifth of the words left out: notes that stay together are a
-theme, and those that do not came together by accident.
+Notes that share rare words are close to each other; the best groups are found by trying all of
+them. This is repeated with a random fifth of the words left out. Notes that stay together in
+most rounds are a theme; the others came together by chance.
 
-A plain function at the top of a module runs in a process of its own, so a cancel ends it at
-once. It saves how far it is, so a pause need not wait for it, and a resume goes on from there.
+A blocking function at the top level of a module runs in a process of its own, so a cancel can
+kill it at once. It saves its progress, so a pause can stop it and a resume continues it.
 """
 
 from collections import Counter
@@ -20,13 +20,13 @@ from midrun.core.values import Json
 from midrun.demo.notes import library, words_of
 
 EVERY: Final = 10
-"""So many rounds after each other are lost at most: then it saves."""
+"""Rounds between two saves of the progress: at most this many are lost."""
 
 KEPT: Final = 0.8
-"""The part of the words that counts in a round."""
+"""Share of the words that are used in a round."""
 
 COMMON: Final = 0.3
-"""A word that more than this part of the notes has says nothing about any of them."""
+"""A word that appears in more than this share of the notes is ignored."""
 
 Pair: TypeAlias = tuple[str, str]
 Notes: TypeAlias = dict[str, dict[str, float]]  # by name: each word with its weight
@@ -53,11 +53,11 @@ def find_themes(call: Call, groups: int = 5, rounds: int = 150) -> list[dict[str
     return _themes(notes, together, groups, rounds)
 
 
-_ROUNDS: Final = ("", "")  # no pair: where the number of rounds is kept among them
+_ROUNDS: Final = ("", "")  # the key of the number of rounds, stored beside the pairs
 
 
 def _saved(progress: Json) -> Counter[Pair]:
-    """Return how often each pair came together so far, and in how many rounds."""
+    """Decode the saved progress: how often each pair came together, and the rounds so far."""
     if not isinstance(progress, dict):
         return Counter()
     pairs = (key.partition(" ") for key in progress)
@@ -70,7 +70,7 @@ def _to_save(together: Counter[Pair], rounds: int) -> Json:
 
 
 def _weighed() -> Notes:
-    """Return the words of each note that tell it from others, each with its weight."""
+    """Return the characteristic words of each note, with their weights (TF-IDF)."""
     counts = {
         note.name: Counter(word for word in words_of(note.body) if not word[0].isdigit())
         for note in library().values()
@@ -86,8 +86,8 @@ def _weighed() -> Notes:
 
 
 def _thinned(notes: Notes, number: int) -> Notes:
-    """Return the notes with the words that count in this round: the same in every process."""
-    chance = Random(number)  # noqa: S311 - nothing is kept secret by it
+    """Return the notes with the words of this round; the same after a resume."""
+    chance = Random(number)  # noqa: S311 - no secret depends on it
     words = sorted({word for weights in notes.values() for word in weights})
     kept = {word for word in words if chance.random() < KEPT}
     return {
@@ -97,7 +97,7 @@ def _thinned(notes: Notes, number: int) -> Notes:
 
 
 def _distances(notes: Notes) -> Distances:
-    """Return how far the notes are apart: 0 is the same, 1 has nothing in common."""
+    """Return the cosine distance of each pair: 0 is equal, 1 has no word in common."""
     even = {}
     for name, weights in notes.items():
         length = sqrt(sum(weight * weight for weight in weights.values())) or 1.0
@@ -112,7 +112,7 @@ def _distances(notes: Notes) -> Distances:
 
 
 def _grouped(between: Distances, groups: int) -> list[list[str]]:
-    """Return the notes around those centres that they are nearest to, of all there could be."""
+    """Return the best grouping: try all sets of centres, assign each note to its nearest."""
     rows = list(between.values())
     centres = min(
         combinations(between, min(groups, len(between))),
@@ -127,7 +127,7 @@ def _grouped(between: Distances, groups: int) -> list[list[str]]:
 def _themes(
     notes: Notes, together: Counter[Pair], groups: int, rounds: int
 ) -> list[dict[str, Json]]:
-    """Return the groups, each with the words that it shares, and how often it held."""
+    """Return the groups with their shared words, and the share of rounds that confirm them."""
     found: list[dict[str, Json]] = []
     for group in _grouped(_distances(notes), groups):
         words: Counter[str] = Counter()

@@ -1,8 +1,8 @@
-"""Papers: what the agent leaves in the world. Drafts, a lock, and an outbox, all of them files.
+"""The files that the agent changes: drafts, a lock and an outbox.
 
-Each tool declares what may be done about it. A draft has an undo, the lock is released at every
-end of a run, and a mail is for good, so a person has to agree to it first. All of them know a
-call that was made before by its key: a crash in the middle of one asks nobody.
+Each tool declares how its effect is handled. A draft has an undo. The lock has a release, which
+runs however the run ends. A mail cannot be undone, so it needs an approval. All of them
+recognise a repeated call by its key, so a crash in the middle of one needs no human decision.
 """
 
 import os
@@ -63,7 +63,7 @@ class Papers:
         return await _aside(self._locked, call)
 
     def _locked(self, call: Call) -> str:
-        """Take the lock, whole or not at all: a file that is there has its holder in it."""
+        """Take the lock atomically: the file never exists without its holder's name."""
         mine = _put(self._lock_file.with_suffix(f".{_short(call.key)}"), _holder(call))
         try:
             os.link(mine, self._lock_file)
@@ -96,7 +96,10 @@ class Papers:
         return await _aside(self._written, call, heading, text)
 
     def _written(self, call: Call, heading: str, text: str) -> dict[str, Json]:
-        """Keep what was there before, under the key of the call, and then write."""
+        """Save the old draft under the key of the call, then write the new one.
+
+        A repeated call finds the saved draft and starts from it, so it writes the same again.
+        """
         draft, kept = self.draft(call.run_id), self._before(call.key)
         if not kept.exists():
             _put(kept, draft.read_text("utf-8") if draft.exists() else "")
@@ -115,7 +118,7 @@ class Papers:
         await _aside(self._restored, call)
 
     def _restored(self, call: Call) -> None:
-        """Put back what was there before. Where the call left no trace, it did nothing."""
+        """Restore the saved draft; without one, the call has changed nothing."""
         draft, kept = self.draft(call.run_id), self._before(call.original)
         if not kept.exists():
             return
@@ -172,12 +175,12 @@ class Papers:
 
 
 async def _aside(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Do what waits for a disk in a thread. It is quick, and never left half done."""
+    """Run disk access in a thread; it is short and is not cancelled midway."""
     return await anyio.to_thread.run_sync(partial(work, *args, **kwargs))
 
 
 def _put(path: Path, text: str) -> Path:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.new")
     beside.write_text(text, "utf-8")

@@ -1,8 +1,8 @@
-"""Reacting: what the played model does with words that come in between.
+"""Reactions of the scripted model to instructions and side questions.
 
-It looks for a few intentions, as a real model would for any. What fits none of them is taken
-for a topic, and looked up in the library: so every instruction changes something, and every
-question gets an answer that is in the notes, or a plain no.
+Regular expressions recognise a few intentions. Any other text is taken for a topic and looked
+up in the library. So every instruction changes something, and every question gets an answer
+from the notes, or the statement that they have none.
 """
 
 import re
@@ -49,10 +49,10 @@ EMPHASES: Final = {
 MORE: Final = _any(
     r"\b(add|also|include|mention|compare|look into)\b", r"\b(section|paragraph)\b"
 )
-CLAUSE: Final = _any(  # where one wish ends and another begins
+CLAUSE: Final = _any(  # separates two requests in one text
     r"(?<=[.;!])\s+", r"(?:,|,? and|,? then)\s+(?=(?:also|add|include|mention|compare)\b)"
 )
-ASKING: Final = re.compile(  # what people say before what they want to read about
+ASKING: Final = re.compile(  # introductory words before the topic
     r"^(?:(?:please|also|and|then|now|can you|could you)\s+)*"
     r"(?:(?:add|include|write|mention|compare|look into|tell|say)\s+)?"
     r"(?:(?:a|an|one|some|something|another|short|brief|little|more|me|us|them|it|this)\s+)*"
@@ -78,14 +78,14 @@ HEADING_WORDS: Final = 8
 
 
 class Researcher:
-    """The play of the demo's agent."""
+    """The script of the demo's agent."""
 
     def __init__(self, *, rounds: int) -> None:
         self._wishes, self._work = Wishes(), Work()
         self._rounds = rounds
 
     def begin(self, task: str) -> Script:
-        """Write the briefing; another task is looked up in the library."""
+        """Write the briefing; for any other task, look it up in the library."""
         if _is_ours(task):
             return Briefing(self._wishes, self._work, rounds=self._rounds).script()
         return self._other(task)
@@ -109,13 +109,13 @@ class Researcher:
         return self._led("", topics or [text])
 
     def _led(self, words: str, topics: list[str]) -> Course:
-        """Go into topics and come back; where all was said but the last words, say others."""
+        """Insert the topics as a detour; if only the farewell is left, replace it."""
         if self._work.leaving:
             return Course(words, instead=self._late(topics))
         return Course(words, detour=self._topics(topics))
 
     def _understood(self, text: str) -> list[str]:
-        """Take in what was asked for, and say what that changes."""
+        """Record the requests in a text, and return sentences about the changes."""
         wishes, said = self._wishes, []
         if HURRY.search(text):
             wishes.hurry = True
@@ -151,7 +151,7 @@ class Researcher:
         return []
 
     def _summary(self) -> Script:
-        """Sum up what was read so far, and end."""
+        """Summarise the notes that were read so far, and end."""
         work = self._work
         if not work.read:
             if work.item:
@@ -184,7 +184,7 @@ class Researcher:
         return (yield from _ending(words + mailed))
 
     def _topic(self, text: str) -> Script:
-        """Look something up and give it a section of its own, then go on as before."""
+        """Look a topic up, write a section about it, then continue."""
         use = Use("search_library", query=text)
         made = yield Line(
             f"Changing course: {text.rstrip('.')}. I look what the library has on that.", (use,)
@@ -203,14 +203,14 @@ class Researcher:
         return "That is in the draft. Back to where I was."
 
     def _other(self, task: str) -> Script:
-        """Do a task that is not the demo's, as well as the library allows."""
+        """Do a task other than the demo's, from the library."""
         yield from self._topic(task)
         return (yield from _ending("That is what the library has. It is in the draft."))
 
     # ── side questions ────────────────────────────────────────────────────────────────────
 
     def asked(self, text: str) -> Script:
-        """Answer, from the work itself or from the library."""
+        """Answer a side question, from the progress or from the library."""
         if PROGRESS.search(text):
             return _ending(self._progress())
         if POLITE.search(text) and "?" not in text:
@@ -229,7 +229,7 @@ class Researcher:
 
 
 def _looked_up(question: str) -> Script:
-    """Answer a question with what the notes say."""
+    """Answer a question from the notes."""
     made = yield Line("Let me look.", (Use("search_library", query=question),))
     hits = made[0].result if isinstance(made[0].result, list) else []
     found = answer(question, [str(hit["name"]) for hit in hits if isinstance(hit, dict)])
@@ -247,7 +247,7 @@ def _ending(words: str) -> Script:
 
 
 def _best(hits: Json) -> str:
-    """Return the name of the note that was found first."""
+    """Return the name of the best hit, or ""."""
     match hits:
         case [{"name": str(name)}, *_]:
             return name
@@ -256,7 +256,7 @@ def _best(hits: Json) -> str:
 
 
 def _subject(text: str) -> str:
-    """Return what somebody wants to read about, as a heading."""
+    """Return the topic of an instruction as a heading."""
     asked = BESIDES.sub("", text.strip(" .!?"))
     words = re.sub(r"[^\w\s'-]", "", ASKING.sub("", asked) or asked).split()[:HEADING_WORDS]
     heading = " ".join(words)

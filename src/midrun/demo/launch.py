@@ -1,4 +1,4 @@
-"""Opening the demo: its files, its agent, and a run that is under way."""
+"""Open the demo: its files, its agent, and the newest unfinished run or a new one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ FOLDER: Final = "midrun-demo"
 STORE: Final = f"sqlite:///{FOLDER}/runs.db"
 
 Opened: TypeAlias = Callable[[str, str, RunView], None]
-"""Is told the link ("" in a terminal), the phase in which a run was found ("" for a new one),
-and how it stands."""
+"""Called with the link ("" in a terminal), the phase of a run that was found ("" for a new
+one), and the run's view."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """One way to show the demo.
+    """Settings of the demo.
 
-    Everything but the token of the page is beside the store's file: the drafts, the outbox.
+    Drafts and outbox are beside the store's file; only the token of the page is elsewhere.
     Files of an earlier demo are used again.
     """
 
@@ -34,11 +34,11 @@ class Demo:
     model: str = SCRIPTED
     pace: Pace = NATURAL
     actor: str = "user"
-    new: bool = False  # start another run, whether or not one is under way
+    new: bool = False  # start a new run, even if one is unfinished
 
     @property
     def folder(self) -> Path:
-        """Where the files are."""
+        """The folder of the demo's files."""
         parts = urlsplit(self.store)
         path = parts.path[1:] if parts.scheme == "sqlite" else f"{FOLDER}/runs.db"
         return Path(unquote(path)).parent

@@ -1,7 +1,8 @@
-"""The briefing: the main script of the demo, from the first search to the mail.
+"""The main script of the demo: the briefing, from the first search to the mail.
 
-What people say on the way is kept in `Wishes`, which `reacting` fills and the script looks at
-before each step. So an instruction changes what comes next without the script starting anew.
+The requests of users are kept in `UserRequests`. `interruptions` fills it in, and the script
+reads it before each step. So an instruction changes the next steps without restarting the
+script.
 """
 
 import re
@@ -15,10 +16,10 @@ from midrun.demo import texts
 from midrun.demo.script import NOT_EXECUTED, STOPPED, Line, Script
 from midrun.models.scripted import Use
 
-# The work as the played model knows it: what people asked for, and what has been done.
+# The state of the work: the users' requests, and the progress.
 #
-# The plan that people see is made from these two and sent whole, so it is right after every
-# detour: a call of `plan` that was lost on the way is made good by the next.
+# The plan that users see is computed from these two and always sent as a whole. So it is right
+# after every detour: the next call of `plan` makes up for one that was not made.
 
 ITEMS: Final = range(1, len(texts.PLAN) + 1)
 SEARCH, READ, THEMES, ASK, WRITE, CHECK, MAIL = ITEMS
@@ -28,10 +29,10 @@ _HEADING: Final = re.compile(r"^## (.+)$", re.MULTILINE)
 
 @dataclass
 class Wishes:
-    """What people have asked for so far."""
+    """The requests of users so far."""
 
     emphasis: str = ""
-    said: str = ""  # an answer in words of their own
+    said: str = ""  # a free-text answer to the question about the emphasis
     to: str = "clerk@larkhaven.example"
     hurry: bool = False  # no more searching and reading
     themes: bool = True
@@ -39,7 +40,7 @@ class Wishes:
     check: bool = True
 
     def leave_out(self, item: int) -> bool:
-        """Tell whether an item of the plan is not to be begun."""
+        """Tell whether a plan item is to be skipped."""
         return {
             THEMES: self.hurry or not self.themes,
             ASK: self.hurry or bool(self.emphasis),
@@ -50,38 +51,38 @@ class Wishes:
 
 @dataclass
 class Work:
-    """What has been done so far, as far as the script needs to know."""
+    """The progress, as far as the script needs it."""
 
-    item: int = 0  # of the plan, that it is at; 0 before there is a plan
+    item: int = 0  # number of the current plan item; 0 before there is a plan
     marks: dict[int, Mark] = field(default_factory=lambda: dict.fromkeys(ITEMS, "queued"))
-    read: dict[str, str] = field(default_factory=dict)  # the gist of each note
-    writing: bool = False  # what goes to the top of the briefing is settled
-    sections: list[str] = field(default_factory=list)  # of the draft, whoever asked for them
+    read: dict[str, str] = field(default_factory=dict)  # name of a note → its summary
+    writing: bool = False  # writing has begun, so the emphasis is fixed
+    sections: list[str] = field(default_factory=list)  # headings in the draft
     file: str = "the draft"
     checked: str = "nobody has checked the figures"
-    mailed: str = ""  # whom to
-    leaving: bool = False  # the last words are chosen
+    mailed: str = ""  # the recipient, once the mail is sent
+    leaving: bool = False  # only the farewell is left
 
     def begin(self, item: int) -> None:
-        """Be at an item; what came before it and was never begun is dropped."""
+        """Begin an item; earlier items that were never begun are dropped."""
         for earlier in range(1, item):
             if self.marks[earlier] == "queued":
                 self.marks[earlier] = "dropped"
         self.item, self.marks[item] = item, "running"
 
     def end(self, item: int, *, done: bool) -> None:
-        """Be through with an item, whether or not anything came of it."""
+        """End an item, as done or as dropped."""
         self.marks[item] = "done" if done else "dropped"
 
     def marked(self, wishes: Wishes) -> dict[str, Json]:
-        """Return all marks by number, with what will be left out as dropped."""
+        """Return the marks of all items by number; items to be skipped are dropped."""
         return {
             str(item): "dropped" if mark == "queued" and wishes.leave_out(item) else mark
             for item, mark in self.marks.items()
         }
 
     def ending_with(self, last: str, mark: Mark) -> Use:
-        """Return a plan that drops all that is not done, and has one more item."""
+        """Return a plan that drops all unfinished items and adds a last one."""
         items: list[Json] = [
             {"text": text, "mark": "done" if self.marks[item] == "done" else "dropped"}
             for item, text in zip(ITEMS, texts.PLAN, strict=True)
@@ -89,7 +90,7 @@ class Work:
         return Use("plan", items=[*items, {"text": last, "mark": mark}])
 
     def wrote(self, result: Json) -> None:
-        """Take note of what `write_section` says is in the draft."""
+        """Record the headings that `write_section` reports."""
         match result:
             case {"file": str(file), "sections": [*sections]}:
                 self.file, self.sections = file, [str(heading) for heading in sections]
@@ -97,7 +98,7 @@ class Work:
                 return
 
     def found(self, draft: str) -> None:
-        """Take note of the draft as it was read."""
+        """Record the headings of a draft that was read."""
         self.sections = _HEADING.findall(draft)
 
 
@@ -105,16 +106,16 @@ ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 
 
 class Briefing:
-    """The script, step by step. `rounds` is how long the analysis takes."""
+    """The script, step by step. `rounds` is the number of rounds of the analysis."""
 
     def __init__(self, wishes: Wishes, work: Work, *, rounds: int) -> None:
         self.wishes = wishes
         self.work = work
         self._rounds = rounds
-        self._carried = ""  # words about what was just read, before what comes next
+        self._carried = ""  # a remark on the last result, said before the next line
 
     def script(self) -> Script:
-        """Return the whole of it."""
+        """Run all steps."""
         yield from self._open()
         yield from self._notes(texts.FIRST, READ)
         self.work.end(READ, done=bool(self.work.read))
@@ -174,7 +175,7 @@ class Briefing:
         return ""
 
     def _themes(self) -> Script:
-        """Let the notes be grouped; what was cut short for new words is begun again."""
+        """Run the analysis; start it again if a redirect stopped it."""
         words = texts.ANALYSIS
         use = Use("find_themes", groups=5, rounds=self._rounds)
         while not self.wishes.leave_out(THEMES):
@@ -279,7 +280,7 @@ class Briefing:
     # ── sending ───────────────────────────────────────────────────────────────────────────
 
     def _mail(self) -> Script:
-        """Propose the mail until it is sent, or somebody does not want it."""
+        """Propose the mail until it is sent or declined."""
         words, left = "It is ready to go. A mail cannot be taken back, so you decide.", ""
         while not (self.wishes.leave_out(MAIL) or self.work.mailed or left):
             mail = self._letter()
@@ -324,7 +325,7 @@ class Briefing:
         return Line(f"{carried} {words}".strip(), uses, thinking, again)
 
     def _at(self, item: int) -> tuple[Use, ...]:
-        """Be at an item of the plan, and show it."""
+        """Begin a plan item, and return the call that shows it."""
         self.work.begin(item)
         return (self._plan(),)
 
@@ -333,7 +334,7 @@ class Briefing:
 
 
 def section(work: Work, words: str, heading: str, text: str, *uses: Use) -> Script:
-    """Say words and write a section; if nobody knows whether it is there, look."""
+    """Say words and write a section; if the call did not end normally, read the draft."""
     use = Use("write_section", heading=heading, text=text)
     made = yield Line(words, (use, *uses))
     if made[0].problem:
@@ -347,13 +348,13 @@ def section(work: Work, words: str, heading: str, text: str, *uses: Use) -> Scri
 
 
 def _gist(note: str) -> str:
-    """Return the first sentence of a note as it was read."""
+    """Return the first sentence of a note that was read."""
     body = note.split("\n\n")[1]
     return re.split(r"(?<=[.!?])\s", " ".join(body.split()), maxsplit=1)[0]
 
 
 def _themes(made: Made) -> str:
-    """Say what the analysis found, or that there is nothing to say."""
+    """Return a remark on the result of the analysis."""
     if not isinstance(made.result, list):
         return f"The analysis gave nothing ({made.problem}). I go by what I have read."
     themes = [theme for theme in made.result if isinstance(theme, dict)]
@@ -373,7 +374,7 @@ def _listed(values: Json) -> list[str]:
 
 
 def _sent(made: Made, asked: Use) -> tuple[str, str]:
-    """Return whom the mail went to, and what to say of it: also what a person has changed."""
+    """Return the recipient of the mail, and a remark that names edited arguments."""
     given = made.args if isinstance(made.args, dict) else {}
     changed = [name for name, value in asked.args.items() if given.get(name) != value]
     words = "Sent" if not changed else f"Sent, with your {' and '.join(changed)}"

@@ -1,4 +1,4 @@
-"""The played model: it streams word by word with small pauses, and thinks now and then."""
+"""The scripted model: streams prepared lines word by word, with short pauses."""
 
 import re
 from collections.abc import AsyncIterator, Callable
@@ -23,24 +23,24 @@ from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 NAME: Final = "scripted"
 WORDS: Final = re.compile(r"\S+\s*|\s+")
 
-FIRST_S: Final = 0.6  # before the first word: a model has to read all that was said
+FIRST_S: Final = 0.6  # before the first word: a model has to read the transcript
 WORD_S: Final = 0.07
 THOUGHT_S: Final = 0.04
 PAUSE_S: Final = 0.25  # at the end of a sentence
-VARIES: Final = 0.6  # how far up or down, as a part of the whole
+VARIES: Final = 0.6  # random variation of a pause, as a share of it
 
 Find: TypeAlias = Callable[[Transcript], Line]
-"""Finds what comes next. The same messages must give the same line."""
+"""Returns the next line for a transcript. The same transcript must give the same line."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast it speaks: 1 is natural, 2 is twice as fast, infinity does not wait at all."""
+    """The speed of the stream: 1 is natural, 2 is twice as fast, infinity never waits."""
 
     speed: float = 1.0
 
     def waits(self, pieces: list[Piece]) -> list[float]:
-        """Return the seconds before each piece: uneven, and the same for the same words."""
+        """Return the seconds before each piece: irregular, but the same for the same words."""
         chance = Random("".join(piece.text for piece in pieces[:40]))  # noqa: S311 - for looks
         waits, wait = [], FIRST_S
         for piece in pieces:
@@ -51,16 +51,16 @@ class Pace:
         return waits
 
     async def before(self, piece: Piece | Finished, wait: float) -> None:
-        """Wait so many seconds before this piece."""
+        """Wait before a piece; tests override this."""
         del piece
         await anyio.sleep(wait)
 
 
 class PlayedModel(Unpriced):
-    """A model that says what `find` finds in the transcript, at a pace.
+    """A model that streams the line that `find` returns for the transcript.
 
-    A token is a word, and an argument list is one. Asked for a summary by the runtime, it gives
-    one without playing on.
+    Each word and each list of arguments counts as one token. If the runtime asks for a summary,
+    the model gives one without advancing the script.
     """
 
     name = NAME
@@ -72,7 +72,7 @@ class PlayedModel(Unpriced):
     def stream(
         self, prompt: Prompt
     ) -> AbstractAsyncContextManager[AsyncIterator[Piece | Finished]]:
-        """Play what comes next."""
+        """Stream the next line."""
         return _Speaking(self._pace, lambda: self._line(prompt))
 
     def _line(self, prompt: Prompt) -> Line:
@@ -89,7 +89,7 @@ class _Speaking(
     AbstractAsyncContextManager[AsyncIterator[Piece | Finished]],
     AsyncIterator[Piece | Finished],
 ):
-    """One line being said. By hand, not as a generator: there is nothing to close."""
+    """The stream of one line; not a generator, because a generator would have to be closed."""
 
     def __init__(self, pace: Pace, find: Callable[[], Line]) -> None:
         self._pace = pace
@@ -124,7 +124,7 @@ class _Speaking(
 
 
 def _pieces(line: Line) -> list[Piece]:
-    """Return a line as the pieces it is streamed in."""
+    """Split a line into the pieces of its stream."""
     return [
         *(Piece(kind="thinking", text=word) for word in WORDS.findall(line.thinking)),
         *(Piece(kind="text", text=word) for word in WORDS.findall(line.text)),

@@ -1,4 +1,4 @@
-"""The library: sixteen short notes about the street trees of an invented town, and a search."""
+"""The library: sixteen notes about the street trees of an invented town, and a BM25 search."""
 
 import re
 from collections import Counter
@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from midrun.agents.tool import tool
 
-K1: Final = 1.4  # how soon a word that comes often stops to count for more
-B: Final = 0.6  # how much a long note is held against it
-TITLE: Final = 3  # a word in a title counts as often as this
+K1: Final = 1.4  # BM25: saturation of repeated words
+B: Final = 0.6  # BM25: penalty for long notes
+TITLE: Final = 3  # weight of a word in the title
 HITS: Final = 6
-ENOUGH: Final = 1 / 2  # of the words of a question; fewer, and a sentence is no answer to it
+ENOUGH: Final = 1 / 2  # share of a question's words that a sentence must have to answer it
 
 _WORD: Final = re.compile(r"[a-z0-9]+(?:[.,]\d+)*")
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9])")
@@ -30,7 +30,7 @@ _EVERYDAY: Final = frozenset(
         "know mention say section"
     )
 )
-_SAME: Final = {  # what people ask in one word and the notes say in another
+_SAME: Final = {  # words of questions → words of the notes
     "hot": "heat",
     "hotter": "heat",
     "hottest": "heat",
@@ -47,7 +47,7 @@ _SAME: Final = {  # what people ask in one word and the notes say in another
 
 
 class Note(Struct, frozen=True):
-    """One note. `name` is what it is read by; its first sentence is the gist of it."""
+    """One note. `name` identifies it; its first sentence is its summary."""
 
     name: str
     title: str
@@ -56,7 +56,7 @@ class Note(Struct, frozen=True):
 
     @property
     def sentences(self) -> list[str]:
-        """The body, sentence by sentence."""
+        """The sentences of the body."""
         return [
             sentence
             for paragraph in self.body.split("\n\n")
@@ -65,12 +65,12 @@ class Note(Struct, frozen=True):
 
     @property
     def gist(self) -> str:
-        """The note in one sentence."""
+        """The first sentence, a summary of the note."""
         return self.sentences[0]
 
 
 class Hit(Struct, frozen=True):
-    """A note that was found, with the sentence of it that fits best. `score` is for order."""
+    """A note that was found, with its best sentence and its score."""
 
     name: str
     title: str
@@ -90,13 +90,13 @@ def library() -> dict[str, Note]:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text that carry meaning, each in one form."""
+    """Return the significant words of a text, in normal form."""
     words = (_singular(word) for word in _WORD.findall(text.lower()) if word not in _EVERYDAY)
     return [_SAME.get(word, word) for word in words]
 
 
 def search(query: str, limit: int = HITS) -> list[Hit]:
-    """Return the notes that have most of the query's rarer words, best first."""
+    """Return the notes that match the query, best first (BM25)."""
     wanted = set(words_of(query))
     counts, rarity, usual = _index()
     hits = []
@@ -119,13 +119,13 @@ def best_sentences(note: Note, query: str, count: int) -> list[str]:
 
 
 def fit(sentence: str, query: str) -> float:
-    """Return how well a sentence fits a query: the rarity of the words that they share."""
+    """Return the score of a sentence for a query: the rarity of their shared words."""
     rarity = _index()[1]
     return sum(rarity.get(word, 0.0) for word in set(words_of(sentence)) & set(words_of(query)))
 
 
 def answer(question: str, names: Iterable[str]) -> tuple[Note, str] | None:
-    """Return what the notes of these names say to a question, in the words of one of them."""
+    """Return the best answer to a question from the named notes, with its note, or None."""
     asked = set(words_of(question))
     found: list[tuple[float, Note, str]] = []
     for note in (library()[name] for name in names if name in library()):
@@ -174,7 +174,7 @@ def _note(file: str, text: str) -> Note:
 
 @cache
 def _index() -> tuple[dict[str, Counter[str]], dict[str, float], float]:
-    """Return the words of each note, how rare each word is, and how long a note usually is."""
+    """Return the word counts of each note, the rarity of each word, and the mean length."""
     notes = library()
     counts = {
         name: Counter(words_of(note.body) + TITLE * words_of(note.title))

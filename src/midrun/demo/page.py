@@ -1,4 +1,4 @@
-"""The demo on its page: a server on this machine, and a browser if there is a screen."""
+"""Show the demo on a web page: a local server, and a browser if there is a screen."""
 
 import signal
 import sys
@@ -22,13 +22,13 @@ HOST: Final = "127.0.0.1"
 
 
 async def show(demo: Demo, opened: Opened, *, port: int | None, browser: bool) -> None:
-    """Serve the demo until the process is told to stop.
+    """Serve the demo until a signal stops the process.
 
-    Without a `port` it is the usual one, or any that is free. Leaving stands down from the run,
-    which is no pause: it goes on when somebody opens the demo again.
+    Without a `port`, the default port is used, or any free port if that one is taken. Leaving
+    stands down from the run but does not pause it: it goes on when the demo is opened again.
 
     Raises:
-        Misconfigured: the port cannot be had.
+        Misconfigured: the port cannot be bound.
     """
     mid = demo.midrun()
     token = token_for(demo.folder, formerly=demo.folder / "token")
@@ -39,33 +39,35 @@ async def show(demo: Demo, opened: Opened, *, port: int | None, browser: bool) -
             page = f"{address}/runs/{run.id}"
             served = app(mid, token=token)
             server = _Server(served)
-            await tasks.start(_stop_when_told, server)  # before anybody knows where we are
+            # Before the link is printed: a user may press Ctrl-C as soon as they see it.
+            await tasks.start(_stop_when_told, server)
             opened(f"{page}#token={token}", found, await run.view())
             if browser:
-                # Other users see the command line of the browser: a code is good once only.
+                # Other users can read the browser's command line. So it gets a code that works
+                # only once, not the token.
                 tasks.start_soon(_browse, f"{page}#code={served.code()}")
             await server.serve(sockets=[listening])
             tasks.cancel_scope.cancel()
 
 
 def has_screen(environ: Mapping[str, str], platform: str = sys.platform) -> bool:
-    """Tell whether a browser that is opened here would be seen by the person who typed this."""
+    """Tell whether the user would see a browser that is opened on this machine."""
     if platform in {"darwin", "win32"}:
         return not environ.get("SSH_CONNECTION")
     return bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
 async def _browse(link: str) -> None:
-    """Open a browser; some do not come back before it is closed."""
+    """Open a browser in a thread: with some, the call returns only when it is closed."""
     await anyio.to_thread.run_sync(webbrowser.open, link, abandon_on_cancel=True)
 
 
 class _Server(Server):
-    """Leaves signals to us: the runs are ours, and are given back after it has stopped."""
+    """A server without signal handling: this module stops it, and then stands down."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Capture no signals."""
         yield
 
 

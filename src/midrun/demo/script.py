@@ -1,12 +1,12 @@
-"""Scripts: what the played model says next, from nothing but the transcript.
+"""Scripts: find the next line of the scripted model from the transcript alone.
 
-A script is a generator: it yields a line and is sent what came of the calls in it. Before every
-reply all of it is played anew against the transcript, so a pause, a crash or another machine
-makes no difference. Of a line that was cut off, what had been said is taken away, and the rest
-is what comes next: it goes on in the middle of the sentence and repeats nothing.
+A script is a generator. It yields a line and receives the results of the line's calls. Before
+every reply the whole script is replayed against the transcript, so a pause, a crash or another
+machine makes no difference. If a line was interrupted, the part that was streamed is removed,
+and the rest comes next: the model continues in the middle of the sentence.
 
-A side question is a script on top of the others, until the run goes back. An instruction puts
-another script on top, or in place of all, or only some words before what comes next.
+A stack holds the active scripts. A side question pushes a script, until the run returns to its
+topic. An instruction inserts a script, replaces all, or only adds words before the next line.
 """
 
 from collections.abc import Generator, Iterable
@@ -17,32 +17,32 @@ from midrun.core.transcript import Made, Turn
 from midrun.models.scripted import Use
 
 NOT_EXECUTED = "not executed"
-"""How the problem of a call begins that was not made because somebody changed the course."""
+"""Beginning of the problem text of a call that was not made because of a redirect."""
 
 STOPPED = "stopped midway"
-"""How the problem of a call begins that was under way when somebody changed the course."""
+"""Beginning of the problem text of a call that was in flight at a redirect."""
 
 GOING_ON = "… "
-"""What is said before the rest of a sentence, where something came in between."""
+"""Text before the rest of a sentence that was interrupted."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """What is said in one reply: thinking, text, calls. Without calls it is the answer."""
+    """One reply: thinking, text and calls. Without calls it is the final answer."""
 
     text: str
     uses: tuple[Use, ...] = ()
     thinking: str = ""
-    again: bool = True  # calls that were not made, for a new course, are asked for once more
+    again: bool = True  # request calls once more that were not made because of a redirect
 
 
 Script: TypeAlias = Generator[Line, tuple[Made, ...], str]
-"""Yields lines, is sent what came of their calls, returns words that lead to what follows."""
+"""Yields lines, receives the results of their calls, returns words that lead back."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """What an instruction does: `words` come first, then a detour, or another way for good."""
+    """The effect of an instruction: `words`, then a detour, or a script instead of all."""
 
     words: str = ""
     detour: Script | None = None
@@ -50,14 +50,14 @@ class Course:
 
 
 class Play(Protocol):
-    """A cast of scripts that know of each other."""
+    """The scripts of one agent, which share their state."""
 
     def begin(self, task: str) -> Script:
         """Return the script for a task."""
         ...
 
     def redirected(self, text: str) -> Course:
-        """Return what becomes of an instruction."""
+        """Return the effect of an instruction."""
         ...
 
     def asked(self, text: str) -> Script:
@@ -66,7 +66,7 @@ class Play(Protocol):
 
 
 def next_line(play: Play, transcript: Iterable[Turn]) -> Line:
-    """Return what `play` says after `transcript`."""
+    """Return the next line of `scripts` after `transcript`."""
     stage = _Stage(play)
     for turn in transcript:
         stage.hear(turn)
@@ -74,9 +74,10 @@ def next_line(play: Play, transcript: Iterable[Turn]) -> Line:
 
 
 class _Part:
-    """A script being played: its line, and how much of that is still to be said and made.
+    """A script in progress: its current line, and the part that is still to be streamed.
 
-    The script goes on when somebody looks, not before: what was said in between counts.
+    The generator is advanced lazily, when its next line is read: instructions that come before
+    that can still change it.
     """
 
     def __init__(self, script: Script, *, framed: bool = False) -> None:
@@ -84,8 +85,8 @@ class _Part:
         self.closing = ""
         self._script = script
         self._over = False
-        self._came: tuple[Made, ...] | None = None  # of the last line; None before the first
-        self._due = True
+        self._came: tuple[Made, ...] | None = None  # results of the last line; None at first
+        self._due = True  # the generator must be advanced
         self._line = Line("")
         self._words = self._thinking = ""
         self._cut = False
@@ -93,32 +94,33 @@ class _Part:
 
     @property
     def over(self) -> bool:
-        """It has said all of its lines."""
+        """True if all lines of the script were said."""
         self._go_on()
         return self._over
 
     @property
     def line(self) -> Line:
-        """What is left of the line."""
+        """The rest of the current line."""
         self._go_on()
         uses = tuple(use for _, use in self._left())
         return Line(self._words or ("" if uses else "That is all."), uses, self._thinking)
 
     def say_first(self, words: str) -> None:
-        """Put words before what comes next."""
+        """Insert words before the next line."""
         self.come_back()
         self._words = f"{words.strip()} {self._words}"
 
     def come_back(self) -> None:
-        """Show that a sentence goes on after something came in between."""
+        """Put an ellipsis before the rest of an interrupted sentence."""
         self._go_on()
         if self._cut:
             self._words, self._cut = f"{GOING_ON}{self._words}", False
 
     def hear(self, turn: Turn, text: str) -> None:
-        """Take note of what was said, and be due for the next line if it was all of this one.
+        """Match a turn of the transcript with the current line.
 
-        What does not fit was said by somebody else, by another model for instance.
+        If the whole line was said, the next one becomes due. A turn that does not match comes
+        from another source, such as another model, and is ignored.
         """
         self._go_on()
         if turn.interrupted:
@@ -153,21 +155,21 @@ class _Part:
 
 
 class _Stage:
-    """The scripts that are being played; the last one speaks."""
+    """The stack of active scripts; the last one gives the next line."""
 
     def __init__(self, play: Play) -> None:
         self._play = play
         self._parts: list[_Part] = []
-        self._prefix = ""  # what the runtime puts before the next reply
-        self._held = False
+        self._prefix = ""  # text that the runtime puts before the next reply
+        self._held = False  # the next side question suspends the current topic
 
     @property
     def line(self) -> Line:
-        """What comes next."""
+        """The next line."""
         return self._parts[-1].line if self._parts else Line("There is nothing to do.")
 
     def hear(self, turn: Turn) -> None:
-        """Take note of one turn."""
+        """Process one turn of the transcript."""
         match turn.role, turn.kind:
             case "user", "message":
                 self._parts.append(_Part(self._play.asked(turn.text), framed=self._held))
@@ -212,7 +214,7 @@ class _Stage:
                 return
 
     def _drop(self) -> None:
-        """Forget what was held below the side question that is being answered."""
+        """Remove the topic that is held below the current side question."""
         framed = [n for n, part in enumerate(self._parts) if part.framed]
         if framed:
             del self._parts[framed[-1] - 1]
@@ -237,5 +239,5 @@ class _Stage:
 
 
 def _ends(text: str) -> bool:
-    """Tell whether a sentence is over here."""
+    """Tell whether the text ends with the end of a sentence."""
     return text.rstrip().endswith((".", "!", "?", ":"))

@@ -1,4 +1,4 @@
-"""The demo in the terminal: the run, with its control bar below."""
+"""Show the demo in the terminal, with its control bar."""
 
 from contextlib import suppress
 
@@ -13,10 +13,10 @@ from midrun.tui.stderr_capture import Spill
 
 
 async def show(demo: Demo, opened: Opened, hints: Hints) -> tuple[RunView | None, Report]:
-    """Show the demo with its bar until it is over or the person leaves it.
+    """Show the demo with its bar until the run ends or the user leaves.
 
-    Return how the run stands once this process has stood down from it, None if it was kept in
-    memory and went with the process; and its report.
+    Return the view of the run after this process has stood down from it, and its report. The
+    view is None if the run was in memory and ended with its `Midrun`.
     """
     with Spill() as spill:
         async with demo.midrun() as mid:
@@ -24,8 +24,8 @@ async def show(demo: Demo, opened: Opened, hints: Hints) -> tuple[RunView | None
             opened("", found, await run.view())
             await attend(run, actor=demo.actor, driven_here=True, spill=spill, hints=hints)
             report = await run.report()
-    # A view from before would say "running": this process drove it until now. Only the store
-    # knows whether another worker has taken it meanwhile.
+    # A view from before this point would say "running", because this process drove the run.
+    # Only the store knows whether another worker has taken it meanwhile.
     async with Midrun(demo.store, engine=None) as mid:
         with suppress(RunNotFound):
             return await (await mid.get(run.id)).view(), report

@@ -1,4 +1,4 @@
-"""What the played model says on its way from the first search to the last section."""
+"""The texts of the scripted model: remarks, questions and the sections of the briefing."""
 
 from typing import Final
 
@@ -131,7 +131,7 @@ REMARKS: Final = {
     ),
 }
 
-AGAIN: Final = (  # words, and what is searched for; or the note that is read again
+AGAIN: Final = (  # remark, and the query of a search or the name of a note to read again
     (
         "Before I write I want to be sure that I have missed nothing. I search once more.",
         "Quay Street trees heat shade",
@@ -191,7 +191,7 @@ QUESTION: Final = (
     "remembers one thing."
 )
 
-SUMMED: Final = (  # where there is too much to sum up all of it
+SUMMED: Final = (  # the notes of a summary, if too many were read to mention all
     "quay-street-today",
     "heat-survey",
     "salt-and-wind",

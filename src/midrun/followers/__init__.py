@@ -1,10 +1,19 @@
-"""Followers: they tell others what has happened to runs.
+"""Followers: deliver the history of runs to other systems.
 
-`midrun.followers.webhooks` posts it, `midrun.followers.spans` emits it for OpenTelemetry; each
-needs its own extra, so neither is imported here.
+A follower gets every run of a store that has come to rest (paused, waiting, failed or ended)
+and delivers the entries it has not delivered yet. Two are built in: `webhooks` posts signed
+CloudEvents, `spans` emits OpenTelemetry spans. Each needs an extra; neither is imported here.
 
-async with Midrun(…) as midrun, following(midrun, Webhook("https://…", secret="…")):
-    …
+    async with Midrun(…) as midrun, following(midrun, Webhook("https://…", secret="…")):
+        …
+
+The journals are the queue. For each follower and run, the store keeps a cursor: the seq up to
+which entries are delivered. `FollowerWorker` in `worker` finds runs that have grown past their
+cursor, calls `Follower.deliver`, and moves the cursor after each delivery. So delivery is at
+least once, in order within a run, and survives restarts. One process at a time leads for a
+follower; the leadership is a lease in the store. Failed deliveries are retried with growing
+delays, in a queue of their own, so that they do not block new ones. `cloudevents` and
+`span_builder` are pure: they turn entries into payloads and spans. Start with `worker`.
 """
 
 from midrun.followers.worker import Followed, Follower, Later, following

@@ -1,7 +1,7 @@
-"""Deliveries: what a webhook is sent, as CloudEvents 1.0 has it, and how it is signed.
+"""Bodies and signatures of webhook deliveries: CloudEvents 1.0, signed by Standard Webhooks.
 
-The signature is that of *Standard Webhooks*: an HMAC-SHA256 of the id, the time and the body.
-Who has the secret knows that it comes from here, that it is whole, and when it was sent.
+The signature is an HMAC-SHA256 of the id, the time and the body. A receiver with the secret can
+check that the delivery is authentic, complete and recent.
 """
 
 import base64
@@ -30,14 +30,14 @@ CONTENT_TYPE: Final = "application/cloudevents+json; charset=utf-8"
 SOURCE: Final = "/v1/runs"
 PREFIX: Final = "whsec_"
 SECRET_MIN: Final = 16
-"""Bytes that a secret has at least: what is shorter can be guessed."""
+"""Minimum length of a secret in bytes; a shorter one can be guessed."""
 
 SAID_MAX: Final = 4000
-"""Characters of what an agent said, or what went wrong: a message, not a document."""
+"""Maximum length of each text in a delivery, in characters: task, output, error, question."""
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """One thing to be told. `id` is the same however often it is sent."""
+    """One webhook request. `id` is the same for every attempt to send it."""
 
     id: str
     seq: Seq
@@ -45,7 +45,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
 
 
 def type_of(entry: Entry) -> str:
-    """Return the type under which an entry is told; "" if it is nothing to be told."""
+    """Return the CloudEvents type of an entry; "" if the entry is not delivered."""
     match entry:
         case RunWaiting():
             word = "waiting"
@@ -63,10 +63,10 @@ def type_of(entry: Entry) -> str:
 
 
 def delivery(run: RunId, record: Record, state: State) -> Delivery:
-    """Return what is told of an entry; `state` is what the journal meant right after it."""
+    """Return the delivery for an entry; `state` is the run's state right after it."""
     id_ = f"{run}:{record.seq}"
     at = date_of(record.at).isoformat(timespec="milliseconds")
-    told = {
+    body = {
         "specversion": "1.0",
         "id": id_,
         "source": SOURCE,
@@ -76,7 +76,7 @@ def delivery(run: RunId, record: Record, state: State) -> Delivery:
         "datacontenttype": "application/json",
         "data": _data(run, record, state),
     }
-    return Delivery(id=id_, seq=record.seq, body=msgspec.json.encode(told))
+    return Delivery(id=id_, seq=record.seq, body=msgspec.json.encode(body))
 
 
 def _data(run: RunId, record: Record, state: State) -> dict[str, Json]:
@@ -119,24 +119,25 @@ def _ask(state: State, number: int) -> dict[str, Json]:
 
 
 def key_of(secret: str) -> bytes:
-    """Return the key that a secret is: text, or `whsec_` and base64.
+    """Return the signing key of a secret: its bytes, or after `whsec_` its decoded base64.
 
     Raises:
-        Misconfigured: it is too short, or not base64.
+        Misconfigured: the secret is too short, or not base64 after `whsec_`.
     """
     key = secret.encode()
     if secret.startswith(PREFIX):
         try:
             key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
         except binascii.Error:
-            raise Misconfigured("webhook secret", "what follows whsec_ is base64") from None
+            raise Misconfigured("webhook secret", "must be base64 after whsec_") from None
     if len(key) < SECRET_MIN:
-        raise Misconfigured("webhook secret", f"it has at least {SECRET_MIN} bytes")
+        problem = f"must have at least {SECRET_MIN} bytes, got {len(key)}"
+        raise Misconfigured("webhook secret", problem)
     return key
 
 
 def signed(sent: Delivery, key: bytes, now: Micros) -> dict[str, str]:
-    """Return the headers of a delivery that is sent now."""
+    """Return the headers of a delivery that is sent at `now`, with its signature."""
     seconds = now // 1_000_000
     content = b"%b.%d.%b" % (sent.id.encode(), seconds, sent.body)
     mac = base64.b64encode(hmac.digest(key, content, "sha256")).decode()

@@ -1,11 +1,11 @@
-"""Segments: a journal as spans, by a pure function; the times are those of the entries.
+"""Build spans from a journal: a pure function whose times are those of the entries.
 
-A segment is one stretch of a run under one lease: from where a driver took it to where it was
-paused, waited for somebody, ended, or was left. No span is open across a pause; a run is one
-segment after the other, under one conversation id.
+A segment is one stretch of a run under one lease: from the entry with which a worker took the
+lease to the entry with which the run paused, waited, ended or was given back. No span stays
+open across a pause. All segments of a run share one conversation id.
 
-The names are those of OpenTelemetry's conventions for generative AI, written out: the package
-that has them calls them all deprecated.
+The attribute names are those of OpenTelemetry's semantic conventions for generative AI. They
+are written out here because the package that defines them marks all of them as deprecated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ ENDS: Final[Mapping[type[e.Entry], str]] = {
     e.RunHalted: "halted",
     e.StoodDown: "stood_down",
 }
-"""What ends a segment, and what its outcome is called."""
+"""Entry that ends a segment → outcome of the segment."""
 
 TOLD: Final[Mapping[type[e.Entry], str]] = {
     e.PauseRequested: "midrun.pausing",
@@ -44,14 +44,14 @@ TOLD: Final[Mapping[type[e.Entry], str]] = {
     e.AskOpened: "midrun.asked",
     e.AskAnswered: "midrun.answered",
 }
-"""What happened in a segment and took no time."""
+"""Entry without a duration → name of the span event for it."""
 
 Begun = tuple[str, str]
-"""What is under way: a call's id, and `call`, `undo` or `release`."""
+"""Key of an open span: the id of a call, and `call`, `undo` or `release`."""
 
 
 class Moment(Struct, frozen=True, kw_only=True):
-    """Something that happened within a span."""
+    """A span event: an entry without a duration."""
 
     name: str
     at: Micros
@@ -59,7 +59,7 @@ class Moment(Struct, frozen=True, kw_only=True):
 
 
 class Span(Struct, kw_only=True):
-    """One span, as it is emitted. `error` is the text of its status; "" leaves it unset."""
+    """One span to emit. `error` is the text of an error status; "" leaves it unset."""
 
     name: str
     start: Micros
@@ -70,7 +70,7 @@ class Span(Struct, kw_only=True):
 
 
 class Segment(Struct, kw_only=True):
-    """A segment: its own span, those of its calls, and the seq of the entry that ended it."""
+    """A segment: its span, the spans of its calls, and the seq of its last entry."""
 
     span: Span
     calls: list[Span]
@@ -78,10 +78,10 @@ class Segment(Struct, kw_only=True):
 
 
 def segments(run: RunId, records: Sequence[e.Record], *, model: str = "") -> list[Segment]:
-    """Return the segments of a journal that have ended, oldest first.
+    """Return the finished segments of a journal, oldest first.
 
-    `records` is the whole of it; `model` names the model that its agent speaks to, which the
-    journal does not know.
+    `records` is the whole journal. `model` is the name of the agent's model, which the journal
+    does not contain.
     """
     reading = _Reading(run, model)
     for record in records:
@@ -90,7 +90,7 @@ def segments(run: RunId, records: Sequence[e.Record], *, model: str = "") -> lis
 
 
 class _Reading:
-    """One pass over a journal."""
+    """One pass over a journal: the open segment, its open calls, the finished segments."""
 
     def __init__(self, run: RunId, model: str) -> None:
         self.found: list[Segment] = []
@@ -98,14 +98,15 @@ class _Reading:
         self._model = model
         self._open: Segment | None = None
         self._begun: dict[Begun, Span] = {}
-        self._between: list[Moment] = []  # what happened while nobody drove
+        self._between: list[Moment] = []  # events outside of any segment, for the next one
 
     def read(self, record: e.Record) -> None:
-        """Read the next entry."""
+        """Process the next entry."""
         entry = record.entry
         self._state = evolve(self._state, entry, record.at)
         if isinstance(entry, e.LeaseTaken):
-            self._end(record, "lost")  # its driver never said a word
+            # A segment that is still open had a worker that died without an entry.
+            self._end(record, "lost")
             self._begin(record, entry)
         self._tell(record)
         self._call(record)
@@ -130,9 +131,11 @@ class _Reading:
                 "midrun.epoch": entry.epoch,
             },
         )
+        # The time of these events is before the start of the span. They get its start time,
+        # because backends drop or misplace events outside of their span.
         span.moments = [
-            Moment(name=told.name, at=record.at, attributes=told.attributes)
-            for told in self._between
+            Moment(name=moment.name, at=record.at, attributes=moment.attributes)
+            for moment in self._between
         ]
         self._between = []
         self._open = Segment(span=span, calls=[], end=record.seq)
@@ -141,9 +144,11 @@ class _Reading:
         ended, self._open = self._open, None
         if ended is None:
             return
-        for begun in self._begun.values():  # what was under way is closed by whoever comes next
-            begun.end = record.at
-            begun.attributes["midrun.outcome"] = "unknown"
+        # Calls still open belong to a worker that died or stood down. The next worker records
+        # their outcome, in another segment; a span cannot stay open until then.
+        for span in self._begun.values():
+            span.end = record.at
+            span.attributes["midrun.outcome"] = "unknown"
         self._begun.clear()
         span = ended.span
         span.end, ended.end = record.at, record.seq
@@ -162,9 +167,8 @@ class _Reading:
             attributes["midrun.why"] = record.entry.why
         if by := getattr(record.entry, "by", ""):
             attributes["midrun.by"] = by
-        told = Moment(name=name, at=record.at, attributes=attributes)
         moments = self._between if self._open is None else self._open.span.moments
-        moments.append(told)
+        moments.append(Moment(name=name, at=record.at, attributes=attributes))
 
     def _speaks_to(self) -> dict[str, Value]:
         provider, _, _ = self._model.rpartition(":")
@@ -181,9 +185,9 @@ class _Reading:
             case e.CallStarted(call=call, attempt=attempt):
                 self._start(record, (call, "call"), self._tool(call, attempt))
             case e.UndoStarted(call=call, action=action, attempt=attempt):
-                begun = self._tool(call, attempt)
-                begun["midrun.action"] = action
-                self._start(record, (call, action), begun)
+                attributes = self._tool(call, attempt)
+                attributes["midrun.action"] = action
+                self._start(record, (call, action), attributes)
             case e.CallDone(call=call):
                 self._stop(record, (call, "call"), "done")
             case e.CallFailed(call=call, error=error, code=code):
@@ -212,10 +216,10 @@ class _Reading:
         }
 
     def _tool(self, call: CallId, attempt: int) -> dict[str, Value]:
-        made = self._state.call(call)
+        tool_call = self._state.call(call)
         return {
             "gen_ai.operation.name": "execute_tool",
-            "gen_ai.tool.name": made.use.tool if made is not None else "",
+            "gen_ai.tool.name": tool_call.use.tool if tool_call is not None else "",
             "gen_ai.tool.type": "function",
             "gen_ai.tool.call.id": call,
             "midrun.attempt": attempt,
@@ -236,7 +240,7 @@ class _Reading:
     ) -> None:
         span = self._begun.pop(key, None)
         if span is None:
-            return  # it was not under way: late evidence, or the next driver's word
+            return  # closed already: a late result, or the outcome from the next worker
         span.end = record.at
         span.attributes["midrun.outcome"] = outcome
         if isinstance(record.entry, e.CallDone):
@@ -247,10 +251,11 @@ class _Reading:
 
 
 def _used(done: e.CallDone) -> dict[str, Value]:
-    """Return what a model call used, as far as the provider has said."""
+    """Return the usage attributes of a model call; none that the provider did not report."""
     spent, reply = done.spent, done.reply
     if spent is None or reply is None:
         return {}
+    # `cost` is in millionths of a dollar. `window` is the number of input tokens.
     used: dict[str, Value] = {"midrun.usage.cost_usd": spent.cost / 1e6} if spent.cost else {}
     if 0 < reply.window <= spent.tokens:
         used["gen_ai.usage.input_tokens"] = reply.window

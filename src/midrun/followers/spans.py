@@ -1,8 +1,8 @@
-"""Spans: segments of runs, emitted through whatever OpenTelemetry is set up with.
+"""A follower that emits OpenTelemetry spans for runs.
 
-Each segment is a trace of its own that is linked to the one before; a backend shows a run that
-waited for a week as what it was, two short traces and not one that was never finished. A cancel
-by a person is no error.
+`span_builder` divides a run into segments, one for each stretch under one lease. Each segment
+becomes a trace of its own, linked to the trace of the segment before it. So a run that waited
+for a week shows as two short traces, not as one that stays open. A cancel is not an error.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -35,11 +35,11 @@ ATTEMPTS: Final = 10
 
 
 class Spans:
-    """Emits a span for each segment of a run, with spans for its calls in it; a `Follower`.
+    """A `Follower` that emits a span per segment of a run, with a child span per call.
 
-    They come when a run rests: paused, waiting, failed or ended. `provider` is the tracer
-    provider to use instead of the global one. The names of models are those of the agents that
-    `midrun` knows. After a crash, the newest segment of a run may be emitted twice.
+    Spans are emitted when a run rests: paused, waiting, failed or ended. `provider` replaces
+    the global tracer provider. The journal does not name models, so their names come from the
+    agents of `midrun`. After a crash, the newest segment of a run may be emitted twice.
     """
 
     name = "spans"
@@ -51,22 +51,26 @@ class Spans:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Need nothing: whoever set OpenTelemetry up shuts it down."""
+        """Hold no resources: the application sets OpenTelemetry up and shuts it down."""
         yield
 
     async def tell(self, followed: Followed) -> Mark:
-        """Emit the first segment that ended since, and return how far that was."""
+        """Emit the first segment that is not delivered yet; return the cursor after it."""
         run, row = followed.run, followed.row
+        # Segments need the whole journal: an undelivered segment may end a call, or be of an
+        # agent, that only earlier entries describe.
         records = await followed.store.read(run, limit=row.seq)
         model = _model(self._agents.get(row.head.agent))
-        found = await anyio.to_thread.run_sync(lambda: s.segments(run, records, model=model))
+        segments = await anyio.to_thread.run_sync(lambda: s.segments(run, records, model=model))
         before = followed.records[0].seq - 1
-        for segment in found:
+        for segment in segments:
             if segment.end > before:
-                began = records[0].entry
-                caller = _context(getattr(began, "trace", ""))
-                made = self._emit(segment, _context(followed.note), caller)
-                return Mark(run=run, seq=segment.end, note=_kept(made))
+                # `RunStarted` stores the trace context of the program that started the run. The
+                # cursor's note stores that of the segment emitted last, for the link.
+                run_started = records[0].entry
+                caller = _context(getattr(run_started, "trace", ""))
+                context = self._emit(segment, _context(followed.note), caller)
+                return Mark(run=run, seq=segment.end, note=_kept(context))
         return Mark(run=run, seq=row.seq, note=followed.note)
 
     def _emit(
@@ -90,9 +94,10 @@ class Spans:
         links: list[Link] | None = None,
         context: Context | None = None,
     ) -> Span:
-        made = self._tracer.start_span(
+        otel_span = self._tracer.start_span(
             span.name,
-            # A context of its own: what this process happens to be doing is not its parent.
+            # An explicit empty context: else the span that happens to be current in this
+            # process would become the parent.
             context=context or trace.set_span_in_context(trace.INVALID_SPAN),
             kind=kind,
             attributes=span.attributes,
@@ -100,8 +105,8 @@ class Spans:
             start_time=_nanos(span.start),
         )
         for moment in span.moments:
-            made.add_event(moment.name, dict(moment.attributes), _nanos(moment.at))
-        return made
+            otel_span.add_event(moment.name, dict(moment.attributes), _nanos(moment.at))
+        return otel_span
 
 
 def _ended(made: Span, span: s.Span) -> None:
@@ -115,22 +120,22 @@ def _nanos(at: Micros) -> int:
 
 
 def _kept(context: SpanContext) -> str:
-    """Return a span's context as text, in the form that HTTP headers have it."""
+    """Return a span context in the form of the W3C `traceparent` header."""
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
 def _context(note: str) -> SpanContext | None:
-    """Return the context that was kept; None if there was none."""
+    """Parse a span context written by `_format_span_context`; None if there is none."""
     parts = note.split("-")
     if len(parts) != 4:  # noqa: PLR2004 - version, trace, span, flags
         return None
     trace_id, span_id, flags = (int(part, 16) for part in parts[1:])
-    found = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
-    return found if found.is_valid else None
+    context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
+    return context if context.is_valid else None
 
 
 def _model(agent: Agent | None) -> str:
-    """Return the name of an agent's model, as far as it has one."""
+    """Return the name of an agent's model; "" if it has none."""
     model: object = None if agent is None else agent.model
     known = (model, getattr(model, "name", None), getattr(model, "model_name", None))
     return next((name for name in known if isinstance(name, str)), "")

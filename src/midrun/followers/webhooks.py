@@ -1,7 +1,7 @@
-"""Webhooks: a signed POST for a run that waits, stops at a cap, fails, ends or is cancelled.
+"""Webhooks: a signed POST when a run waits, pauses at a cap, fails, completes or is cancelled.
 
-The address comes from configuration and from nowhere else: nothing that a run, a tool or a
-caller says decides where anything is sent, and a redirect is not followed.
+The address comes only from the configuration. No data of a run, a tool or a caller can change
+it, and redirects are not followed, so a webhook cannot be used to reach other hosts.
 """
 
 import logging
@@ -26,7 +26,7 @@ from midrun.ports.environment import Outside
 from midrun.ports.follower_cursors import Mark
 
 ATTEMPTS: Final = 30
-"""With the waits between them: most of a day."""
+"""Default number of attempts; with the delays between them, they span most of a day."""
 
 TIMEOUT: Final = timedelta(seconds=10)
 
@@ -36,17 +36,17 @@ _HTTP_LOG: Final = logging.getLogger("httpx2")
 
 
 class Webhook:
-    """Posts to `url` what happens to runs; a `Follower`.
+    """A `Follower` that posts the state changes of runs to `url`.
 
-    `secret` signs what is sent. `name` keeps its place when the address changes; by default it
-    follows from the address. Every delivery comes at least once, those of one run in order,
-    each with the same id however often it comes. One that is not taken, by a 2xx within
-    `timeout`, is sent again, `attempts` times at most.
+    `secret` signs each delivery. `name` identifies the follower's cursors in the store; set it
+    if the address may change, because by default it is derived from the address. Every delivery
+    is sent at least once, those of one run in order, and a repeated delivery has the same id. A
+    delivery without a 2xx reply within `timeout` is retried, up to `attempts` attempts.
 
-    Child runs are not told of: their parents are.
+    Child runs are not delivered, only their parents.
 
     Raises:
-        Misconfigured: the address is no http or https address, or the secret is too short.
+        Misconfigured: `url` is not an http or https address, or the secret is too short.
     """
 
     def __init__(
@@ -62,9 +62,10 @@ class Webhook:
         try:
             parts, sent_to = urlsplit(url), httpx2.URL(url)
         except (ValueError, httpx2.InvalidURL) as error:
-            raise Misconfigured("webhook", f"its address is none: {error}") from None
+            raise Misconfigured("webhook", f"the address is not a URL: {error}") from None
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise Misconfigured("webhook", "its address begins with https:// and names a host")
+            problem = "the address must begin with https:// or http:// and name a host"
+            raise Misconfigured("webhook", problem)
         digest = sha256(url.encode()).hexdigest()[:12]
         self.name = name or f"webhook {parts.hostname} {digest}"
         self.attempts = attempts
@@ -76,12 +77,12 @@ class Webhook:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Keep connections for as long as the context is open."""
-        made = httpx2.AsyncClient(
+        """Keep an HTTP client, and its connections, while the context is open."""
+        client = httpx2.AsyncClient(
             timeout=self._timeout, follow_redirects=False, headers={"User-Agent": "midrun"}
         )
-        async with made:
-            self._client = made
+        async with client:
+            self._client = client
             _HTTP_LOG.addFilter(self._may_be_logged)
             try:
                 yield
@@ -90,26 +91,32 @@ class Webhook:
                 self._client = None
 
     def _may_be_logged(self, record: logging.LogRecord) -> bool:
-        """Keep the address out of logs: with many far ends it is all that one must know."""
+        """Tell whether a log record of the HTTP client is free of the address.
+
+        Many receivers put a secret into the address, and knowing it is enough to post there.
+        """
         return not isinstance(record.args, tuple) or self._url not in map(str, record.args)
 
     async def tell(self, followed: Followed) -> Mark:
-        """Send the first delivery that there is, and return how far that was."""
+        """Send the first delivery of `pending` and return the cursor after it."""
         for record in followed.records:
             if type_of(record.entry) and not followed.row.head.parent:
-                sent = delivery(followed.run, record, await _state_at(followed, record))
-                await self._send(sent)
+                next_delivery = delivery(
+                    followed.run, record, await _state_at(followed, record)
+                )
+                await self._send(next_delivery)
                 return Mark(run=followed.run, seq=record.seq)
         return Mark(run=followed.run, seq=followed.records[-1].seq)
 
     async def _send(self, sent: Delivery) -> None:
-        assert self._client is not None, "it is told while it is open"
+        assert self._client is not None, "deliver is called only while the context is open"
         headers = signed(sent, self._key, self._clock())
         try:
             request = self._client.build_request(
                 "POST", self._url, content=sent.body, headers=headers
             )
-            reply = await self._client.send(request, stream=True)  # nobody reads the answer
+            # Streamed and closed unread: only the status matters, and a body could be endless.
+            reply = await self._client.send(request, stream=True)
             await reply.aclose()
         except httpx2.HTTPError as error:
             raise Later(type(error).__name__, sent.seq) from error
@@ -118,15 +125,17 @@ class Webhook:
 
 
 def _asked(reply: httpx2.Response) -> float:
-    """Return how many seconds the far end wants to be left alone."""
+    """Return the delay that the receiver asked for with `Retry-After`, in seconds."""
     try:
         return float(reply.headers.get("retry-after", "0"))
     except ValueError:
-        return 0.0  # a date: then we wait as long as we would anyway
+        return 0.0  # a date: use the normal delay
 
 
 async def _state_at(followed: Followed, record: Record) -> State:
-    """Return what the journal meant right after `record`."""
+    """Return the state of the run right after `record`."""
+    # The record is usually the last one, and loading the current state is cheap thanks to
+    # snapshots. Otherwise fold the journal up to the record, in a thread: it may be long.
     state = await load(followed.store, followed.run)
     if state.seq == record.seq:
         return state

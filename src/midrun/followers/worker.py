@@ -1,13 +1,15 @@
-"""Trails: what keeps a follower told of every run that comes to rest, and remembers how far.
+"""The worker that keeps one follower up to date with one store.
 
-The journals are the queue. How far a follower has got is a mark in the store, moved when
-something was told, so that after a restart it goes on where it was: everything is told at least
-once, and of one run in order. A follower that cannot tell now is tried again later; what it has
-not told waits in the journals and costs nothing but a few entries here. Nobody waits for it:
-what is tried again has a lane of its own, so that runs which a far end never takes, however
-many, and however slowly it refuses them, do not hold up those that it would.
+The journals are the queue, so nothing is copied or lost. The store keeps a cursor for each
+follower and run, which is moved after each delivery; after a restart, delivery continues there.
+Every entry is delivered at least once, and the entries of one run in order.
 
-Of several processes that follow the same store for the same follower, one does the telling.
+A run whose delivery failed is tried again later. Until then it costs one entry in `_retries`.
+Retries have a queue and a concurrency limit of their own: many runs that a receiver refuses, or
+refuses slowly, cannot block runs that it would accept.
+
+If several processes follow the same store with the same follower, one of them is the leader and
+delivers. The leadership is a lease in the store, renewed at each full scan.
 """
 
 import logging
@@ -32,40 +34,42 @@ from midrun.ports.store import Change, RunRow, Store
 from midrun.runs.midrun import Midrun
 
 PLACE: Final = timedelta(seconds=30)
-"""How long another process waits for one that has the place and is silent."""
+"""Duration of the leadership: after this silence another process takes over."""
 
 LOOK_S: Final = 10.0
-"""How often all runs are looked at, for what nobody told us of; the place is kept so, too."""
+"""Interval of full scans, which find changes that no notification reported.
+
+Each scan also renews the leadership, so this must stay well below its duration."""
 
 GAP_S: Final = 0.25
-"""Between two looks at what has changed: a busy run changes thousands of times a minute."""
+"""Minimum pause between two passes: a busy run changes thousands of times a minute."""
 
 LEAVE_S: Final = 2.0
-"""How long what must still be said is waited for when this is left."""
+"""Time limit for the last writes to the store on shutdown."""
 
 AT_ONCE: Final = 8
 AGAIN_AT_ONCE: Final = 2
-"""How many runs are told of at a time: for the first time, and once more."""
+"""Number of concurrent deliveries: first attempts, and retries."""
 
 MANY: Final = 256
-"""How many runs may wait for their turn in a lane; the others stay in the store."""
+"""Maximum number of runs in a delivery queue; further runs stay in the store."""
 
 REMEMBERED: Final = 4096
-"""Of how many runs it is known how often they were tried, and when they are next: a megabyte.
+"""Maximum number of runs with a retry schedule, about a megabyte of memory.
 
-Those beyond are tried whenever all runs are looked at."""
+Further failing runs have no schedule: each full scan tries them again."""
 
 FIRST_S: Final = 1.0
 LONGEST_S: Final = 3600.0
-"""Between two attempts: doubling, from the one to the other."""
+"""First and longest delay between two attempts; each delay is twice the one before."""
 
 log = logging.getLogger("midrun.followers")
 
 
 class Later(Exception):
-    """What happened at `seq` cannot be told now.
+    """Raised by a follower to retry the delivery of the entry at `seq` later.
 
-    `seconds` is how long the far end wants to be left alone.
+    `seconds` is the delay that the receiver asked for, such as its `Retry-After` header.
     """
 
     def __init__(self, why: str, seq: Seq, seconds: float = 0.0) -> None:
@@ -75,9 +79,9 @@ class Later(Exception):
 
 
 class Followed(Struct, frozen=True, kw_only=True):
-    """A run that rests, and what was not told of it: at least one entry, in order.
+    """A resting run with the entries that are not delivered yet: at least one, in order.
 
-    `note` is what the follower kept the last time.
+    `note` is the text that the follower stored with its cursor at the last delivery.
     """
 
     store: Store
@@ -92,30 +96,30 @@ class Followed(Struct, frozen=True, kw_only=True):
 
 
 class Follower(Protocol):
-    """Tells somebody what happened. `name` is what its marks are kept under."""
+    """Delivers entries of runs to another system."""
 
     @property
     def name(self) -> str:
-        """A name that it has in every process."""
+        """The name of its cursors; must be the same in every process."""
         ...
 
     @property
     def attempts(self) -> int:
-        """How often something is tried before it is left out."""
+        """Number of attempts before a delivery is skipped."""
         ...
 
     def opened(self) -> AbstractAsyncContextManager[None]:
-        """Give what it needs for as long as the context is open."""
+        """Return a context that holds the follower's resources, such as connections."""
         ...
 
     async def tell(self, followed: Followed) -> Mark:
-        """Tell the first thing that there is to tell, and return how far that was.
+        """Deliver the first item of `pending` and return the cursor after it.
 
-        May be called again with the same, also at once and from another process: what it tells
-        must say what it is.
+        The same item may be delivered again, even concurrently from another process, so each
+        delivery must carry an id that does not change.
 
         Raises:
-            Later: it could not be told, and should be tried again.
+            RetryLater: the delivery failed and should be tried again.
         """
         ...
 
@@ -124,30 +128,37 @@ class Follower(Protocol):
 async def following(
     midrun: Midrun, *followers: Follower, outside: Outside | None = None
 ) -> AsyncIterator[None]:
-    """Keep `followers` told of what happens in the store of `midrun` while this is open.
+    """Deliver the runs in the store of `midrun` to `followers` while the context is open.
 
-    A follower that comes for the first time is told of what happens from then on.
+    A follower that is new to the store gets only entries that are written from then on.
 
     Raises:
-        Misconfigured: the store keeps no marks, or two followers have one name.
+        Misconfigured: the store cannot keep cursors, or two followers have the same name.
     """
     if not isinstance(midrun.store, Marking):
-        raise Misconfigured("followers", "this store keeps no marks of how far they are")
+        raise Misconfigured("followers", "this store cannot keep cursors; use another store")
     if len({follower.name for follower in followers}) < len(followers):
-        raise Misconfigured("followers", "two of them have the same name; give them name=…")
+        raise Misconfigured("followers", "two have the same name; pass a different name=")
     async with AsyncExitStack() as stack:
         for follower in followers:
             await stack.enter_async_context(follower.opened())
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         for follower in followers:
-            trail = Trail(midrun.store, follower, outside or Outside())
-            await tasks.start(trail.follow)
+            worker = Trail(midrun.store, follower, outside or Outside())
+            # `start` returns when the worker has tried to become leader. For a new follower,
+            # that fixes the point from which entries are delivered: before the body runs.
+            await tasks.start(worker.follow)
         yield
 
 
 class Trail:
-    """One follower at work on one store."""
+    """Delivers the runs of one store to one follower.
+
+    One task, `run`, decides which runs are due. Each run in a queue has a delivery task of
+    its own, which waits for a slot of that queue's semaphore. A run is in at most one queue, so
+    its entries are delivered in order.
+    """
 
     def __init__(self, store: Store, follower: Follower, outside: Outside) -> None:
         assert isinstance(store, Marking)
@@ -157,24 +168,26 @@ class Trail:
         self._chance = outside.chance
         self._holder = f"f_{outside.ids()}"
         self._bell = Bell()
-        self._changed: set[RunId] = set()
-        self._later: dict[RunId, _Later] = {}
+        self._changed: set[RunId] = set()  # notified since the last pass
+        self._later: dict[RunId, _Later] = {}  # failed, with the time of the next attempt
         self._first = _Lane(room=anyio.Semaphore(AT_ONCE))
         self._again = _Lane(room=anyio.Semaphore(AGAIN_AT_ONCE))
         self._next_look = 0.0
         self._attending = False
 
     async def follow(self, *, task_status: TaskStatus[None]) -> None:
-        """Follow until cancelled; started once it is known from where on."""
+        """Deliver until cancelled; report `started` once the starting point is fixed."""
         try:
             async with anyio.create_task_group() as tasks:
+                # Subscribe before the first pass. A change between the two is then reported
+                # by the subscription, and not missed until the next full scan.
                 await tasks.start(self._hear)
                 await self._attend()
                 task_status.started()
                 while True:
                     await self._look(tasks)
                     await self._bell.wait(self._pause())
-                    await anyio.sleep(GAP_S)
+                    await anyio.sleep(GAP_S)  # collect further changes into the same pass
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(LEAVE_S):
                 await self._give_up_place()
@@ -186,55 +199,61 @@ class Trail:
                 self._note(change)
 
     def _note(self, change: Change) -> None:
-        if change.run and len(self._changed) < MANY:  # the rest is found by looking at all
+        if change.run and len(self._changed) < MANY:  # a full scan finds the rest
             self._changed.add(change.run)
             self._bell.ring()
 
     async def _attend(self) -> None:
-        """Have the place, or keep it; without it nothing is told here."""
+        """Acquire or renew the leadership; only the leader delivers."""
         name = self._follower.name
         try:
             self._attending = await self._marks.attend(name, holder=self._holder, ttl=PLACE)
         except StoreError as error:
             self._attending = False
-            log.warning("%s is not told for now: %s", name, error)
+            log.warning("%s: deliveries are suspended: %s", name, error)
 
     async def _give_up_place(self) -> None:
         if self._attending:
             try:
                 await self._marks.leave(self._follower.name, holder=self._holder)
             except StoreError:
-                return  # then it ends by itself
+                return  # the leadership expires
 
-    # ── looking ───────────────────────────────────────────────────────────────────────────
+    # ── choosing runs ─────────────────────────────────────────────────────────────────────
 
     async def _look(self, tasks: TaskGroup) -> None:
-        """Take up whatever there is to tell, as far as there is room."""
+        """Move due runs into the delivery queues, as far as they have room."""
         now = anyio.current_time()
-        found = self._changed
+        # Replaced, not cleared: notifications that arrive during the awaits below go into the
+        # new set and are handled by the next pass.
+        candidates = self._changed
         self._changed = set()
         if now >= self._next_look:
             self._next_look = now + LOOK_S
             await self._attend()
-            found |= await self._behind()
+            candidates |= await self._behind()
         if not self._attending:
             return
-        again = found & self._busy  # it may have grown since it was last read
+        # A run that is being delivered may have grown after its task read the journal. It stays
+        # in the set of changed runs, so that a pass after the end of that task looks again.
+        still_queued = candidates & self._busy
         due = [run for run, later in self._later.items() if later.due <= now]
         due.sort(key=lambda run: self._later[run].due)
-        left = self._take(tasks, self._first, [run for run in found if run not in self._later])
+        overflow = self._take(
+            tasks, self._first, [run for run in candidates if run not in self._later]
+        )
         self._take(tasks, self._again, due)
-        self._changed |= again | set(left[:MANY])  # the rest is found by looking at all
+        self._changed |= still_queued | set(overflow[:MANY])  # a full scan finds the rest
 
     def _take(self, tasks: TaskGroup, lane: "_Lane", found: Sequence[RunId]) -> Sequence[RunId]:
-        """Let runs into a lane for as long as it has room; return those that found none."""
+        """Start deliveries until the queue is full; return the runs that did not fit."""
         busy = self._busy
-        free = [run for run in found if run not in busy]
+        ready = [run for run in found if run not in busy]
         fits = max(0, MANY - len(lane.runs))
-        for run in free[:fits]:
+        for run in ready[:fits]:
             lane.runs.add(run)
             tasks.start_soon(self._tell, run, lane)
-        return free[fits:]
+        return ready[fits:]
 
     @property
     def _busy(self) -> set[RunId]:
@@ -244,30 +263,35 @@ class Trail:
         if not self._attending:
             return set()
         try:
+            # The store returns the runs that have waited longest first. Those that wait for a
+            # retry or are in a queue come back in every scan; the limit leaves room for others.
             limit = MANY + len(self._later.keys() | self._busy)
             marks = await self._marks.behind(self._follower.name, limit=limit)
         except StoreError as error:
-            log.warning("cannot look for what %s was not told: %s", self._follower.name, error)
+            log.warning("%s: cannot scan for undelivered runs: %s", self._follower.name, error)
             return set()
         if len(marks) == limit:
-            self._next_look = 0.0  # there is more than one look can take
+            self._next_look = 0.0  # there may be more: scan again in the next pass
         return {mark.run for mark in marks}
 
     def _pause(self) -> float:
-        """Return for how long nothing is to be done unless something changes."""
+        """Return the seconds until the next scan or retry is due."""
         if not self._attending:
             return max(0.0, self._next_look - anyio.current_time())
         busy, due = self._busy, self._next_look
+        # While the retry queue is full, a due run cannot enter it: waking up for that run would
+        # spin. The end of a delivery wakes the worker.
         if len(self._again.runs) < MANY:
             waiting = (at.due for run, at in self._later.items() if run not in busy)
             due = min((due, *waiting))
         return max(0.0, due - anyio.current_time())
 
-    # ── telling ───────────────────────────────────────────────────────────────────────────
+    # ── delivering ────────────────────────────────────────────────────────────────────────
 
     async def _tell(self, run: RunId, lane: "_Lane") -> None:
-        """Tell everything of one run, in order; what cannot be told is tried again later."""
+        """Deliver all entries of one run in order; on failure, schedule a retry."""
         try:
+            # Checked before a slot is taken: a run that went on needs none.
             if (await self._store.row(run)).head.phase in RESTS:
                 async with lane.room:
                     while await self._tell_next(run):
@@ -276,19 +300,19 @@ class Trail:
             self._put_off(run, str(later), later.seconds)
         except RunNotFound:
             self._later.pop(run, None)
-        except MidrunError as error:  # a store that is busy, a journal that cannot be read
+        except MidrunError as error:  # such as a busy store or an unreadable journal
             self._put_off(run, str(error))
         except Exception as error:
-            log.exception("%s was not told of run %s", self._follower.name, run)
+            log.exception("%s: delivery of run %s failed", self._follower.name, run)
             self._put_off(run, type(error).__name__)
         else:
             self._later.pop(run, None)
         finally:
             lane.runs.discard(run)
-            self._bell.ring()
+            self._bell.ring()  # the queue has room, and a retry may be due
 
     async def _tell_next(self, run: RunId) -> bool:
-        """Tell one thing, and mark it; False if there is no more."""
+        """Deliver one item and move the cursor; return False if none is left."""
         row = await self._store.row(run)
         mark = await self._marks.marked(self._follower.name, run)
         if row.head.phase not in RESTS or mark.seq >= row.seq:
@@ -296,22 +320,25 @@ class Trail:
         limit = row.seq - mark.seq
         records = await self._store.read(run, after=mark.seq, limit=limit)
         followed = Followed(store=self._store, row=row, records=records, note=mark.note)
-        told = await self._told(followed, mark)
+        cursor = await self._told(followed, mark)
+        # The delivery has happened. Shielded, so that a shutdown at this moment does not lose
+        # the cursor and repeat the delivery after the restart.
         with anyio.CancelScope(shield=True), anyio.move_on_after(LEAVE_S):
-            await self._marks.mark(self._follower.name, told)  # or it would be told again
+            await self._marks.mark(self._follower.name, cursor)
         if (later := self._later.pop(run, None)) is not None:
-            log.info("%s is told of run %s after %d attempts", *self._of(run), later.attempts)
+            name, attempts = self._follower.name, later.attempts
+            log.info("%s: run %s delivered after %d failed attempts", name, run, attempts)
         return True
 
     async def _told(self, followed: Followed, mark: Mark) -> Mark:
-        """Return how far the follower has come; past what it was tried too often with."""
+        """Deliver one item and return the new cursor; skip the item after too many attempts."""
         try:
             return await self._follower.tell(followed)
         except Later as later:
-            tried = self._later.get(followed.run)
-            if tried is None or tried.attempts + 1 < self._follower.attempts:
+            schedule = self._later.get(followed.run)
+            if schedule is None or schedule.attempts + 1 < self._follower.attempts:
                 raise
-            log.error("%s was never told of run %s: %s", *self._of(followed.run), later)  # noqa: TRY400 - the text says it all
+            log.error("%s: gave up on run %s: %s", *self._of(followed.run), later)  # noqa: TRY400 - the text has the reason
             return Mark(run=followed.run, seq=later.seq, note=mark.note)
 
     def _of(self, run: RunId) -> tuple[str, RunId]:
@@ -321,22 +348,23 @@ class Trail:
         before = self._later.get(run)
         attempts = 1 + (0 if before is None else before.attempts)
         wait = doubled(attempts, first=FIRST_S, longest=LONGEST_S, chance=self._chance())
+        # The receiver may ask for a longer delay, but not for more than the longest one.
         due = anyio.current_time() + max(wait, min(seconds, LONGEST_S))
         if before is not None or len(self._later) < REMEMBERED:
             self._later[run] = _Later(attempts=attempts, due=due)
         level = logging.WARNING if attempts == 1 else logging.DEBUG
-        log.log(level, "%s is told of run %s later: %s", *self._of(run), why)
+        log.log(level, "%s: delivery of run %s is retried later: %s", *self._of(run), why)
 
 
 class _Later(Struct, frozen=True, kw_only=True):
-    """When something is tried again, and how often it was."""
+    """The retry schedule of one run."""
 
-    attempts: int
-    due: float
+    attempts: int  # failed attempts so far
+    due: float  # time of the next attempt, by AnyIO's clock
 
 
 class _Lane(Struct, frozen=True, kw_only=True):
-    """The runs that are told of, or wait for their turn, and how many may at a time."""
+    """A delivery queue: its runs, waiting or in progress, and its concurrency limit."""
 
     room: anyio.Semaphore
     runs: set[RunId] = field(default_factory=set)

@@ -1,7 +1,7 @@
-"""The bar: where a run stands and what can be pressed, as lines of a width.
+"""The lines of the bar: headline, buttons, pending requests and asks.
 
-The words of the buttons are the run's own (`view.controls`), the same as on the page. Pure: a
-view, a moment and a width in, lines out.
+Pure functions of a view, the time and the terminal width. The texts of the buttons come from
+`view.controls`, so they are the same as on the web page.
 """
 
 from collections.abc import Iterable
@@ -20,10 +20,10 @@ from midrun.tui.style import Line, words
 from midrun.tui.wrap import folded
 
 WIDE: Final = 150
-"""From here on several buttons share a line, where they fit."""
+"""Terminal width from which several buttons may share a line."""
 
 PATIENCE_S: Final = 5
-"""How long a run may lie in the queue before the bar says what it waits for."""
+"""Time in the queue after which the bar shows how to start a worker."""
 
 GAP: Final = "   "
 KEYS: Final = {"pause": "p", "redirect": "r", "cancel": "c"}
@@ -45,11 +45,11 @@ AT_WORK: Final = frozenset({"running", "pausing", "cancelling"})
 
 
 def drawn(view: RunView, now: Micros, width: int, hints: Hints = MIDRUN) -> list[Line]:
-    """Return the whole bar: the headline, the buttons, and what waits."""
+    """Return the whole bar: headline, buttons, pending requests and asks."""
     lines = [clipped(headline(view, now), width)]
     if waits_long(view, now) and hints.workers:
         lines.append(
-            clipped([("bad", f"nobody drives it: {hints.typed('worker', 'APP')}")], width)
+            clipped([("bad", f"no worker drives it: {hints.typed('worker', 'APP')}")], width)
         )
     lines += flowing(
         [button(KEYS[name], offer) for name, offer in view.controls.items()], width
@@ -59,7 +59,7 @@ def drawn(view: RunView, now: Micros, width: int, hints: Hints = MIDRUN) -> list
 
 
 def headline(view: RunView, now: Micros) -> Line:
-    """Return badge, time at work, step, and what is going on."""
+    """Return the badge, the time at work, the step, the current activity and the cost."""
     sign = view.sign
     by = f" by {flat(sign.by)}" if sign.by else ""
     badge = f" {MARKS[sign.look]} {flat(sign.word)}{by} "
@@ -70,7 +70,7 @@ def headline(view: RunView, now: Micros) -> Line:
 
 
 def elapsed(view: RunView, now: Micros) -> float:
-    """Return the seconds at work, which go on while a driver has the run."""
+    """Return the seconds at work, counted up to `now` while the run is at work."""
     ticking = view.phase in AT_WORK
     return view.elapsed + (max(0, now - view.changed_at) / SECOND if ticking else 0)
 
@@ -83,7 +83,7 @@ def clock(seconds: float) -> str:
 
 
 def current(view: RunView, now: Micros) -> str:
-    """Return what the run is at, and for how long; or what it waits for."""
+    """Return the calls in flight with their durations; or the note of a run at rest."""
     if view.phase != "running":
         return view.sign.note
     doing = ", ".join(_doing(call, now) for call in view.in_flight)
@@ -92,7 +92,7 @@ def current(view: RunView, now: Micros) -> str:
 
 
 def waits_long(view: RunView, now: Micros) -> bool:
-    """Tell whether a run lies in the queue for so long that nobody seems to drive it."""
+    """Tell whether a run is queued for so long that probably no worker drives it."""
     return view.phase == "queued" and now - view.changed_at > PATIENCE_S * SECOND
 
 
@@ -110,7 +110,7 @@ def _money(view: RunView) -> str:
 
 
 def button(key: str, offer: Offer) -> Line:
-    """Return a button: its key, what it says, what pressing it will do."""
+    """Return a button: its key, its label, and the consequence of pressing it."""
     if not offer.enabled:
         return [("dim", f" {key}  {offer.label} — {flat(offer.consequence)}")]
     return [
@@ -123,7 +123,7 @@ def button(key: str, offer: Offer) -> Line:
 def _waiting(view: RunView) -> Iterable[Line]:
     for pending in view.pending:
         text = f"↪ {pending.kind} waits for the next step: “{flat(pending.text)}”"
-        yield [("person", text), ("dim", "  w takes it back")]
+        yield [("person", text), ("dim", "  w withdraws it")]
     for frame in view.frames[-1:]:
         more = f" (and {len(view.frames) - 1} more)" if len(view.frames) > 1 else ""
         yield [("dim", f"⋯ held: {flat(frame.goal)} — {frame.place}{more}")]
@@ -135,7 +135,7 @@ def _waiting(view: RunView) -> Iterable[Line]:
 
 
 def asked(ask: AskView) -> str:
-    """Return what an ask asks, as one line."""
+    """Return the question of an ask as one line, with the call's arguments."""
     verb = {"approval": "Let it call", "unsure": "Did this happen:"}.get(ask.kind, "Decide:")
     question = ask.question or f"{verb} {ask.tool}"
     return question if ask.kind == "question" else f"{question} {exact(shown(ask.args))}"
@@ -145,7 +145,7 @@ def asked(ask: AskView) -> str:
 
 
 def flowing(buttons: list[Line], width: int) -> list[Line]:
-    """Return buttons one below the other; on a wide terminal side by side where they fit."""
+    """Return the lines of the buttons; on a wide terminal, side by side where they fit."""
     lines: list[Line] = []
     for made in buttons:
         size = get_cwidth(words(made))
@@ -157,32 +157,33 @@ def flowing(buttons: list[Line], width: int) -> list[Line]:
 
 
 def hung(line: Line, width: int) -> list[Line]:
-    """Return a button's line, folded with its last piece below where that began."""
+    """Wrap the line of a button: its consequence continues on indented lines."""
     *head, (look, text) = line
     indent = 4
     room = width - get_cwidth(words(head))
     if get_cwidth(text) <= room or room <= indent:
         return [line]
+    # The first row continues the head, so it has less room than the rows below it.
     first, *_ = folded(text, room)
     rest = folded(text[len(first) :].lstrip(), width - indent)
     return [[*head, (look, first)], *([(look, " " * indent + row)] for row in rest)]
 
 
 def clipped(line: Line, width: int) -> Line:
-    """Return as much of a line as fits."""
-    left = width
-    made: Line = []
+    """Return the part of a line that fits, with an ellipsis if it was cut."""
+    room = width
+    pieces: Line = []
     for look, text in line:
         size = get_cwidth(text)
-        if size > left:
-            return [*made, (look, _cut(text, left))] if left > 0 else made
-        made.append((look, text))
-        left -= size
-    return made
+        if size > room:
+            return [*pieces, (look, _cut(text, room))] if room > 0 else pieces
+        pieces.append((look, text))
+        room -= size
+    return pieces
 
 
 def _cut(text: str, width: int) -> str:
-    """Return the beginning of `text`, with a sign that there is more."""
+    """Return the beginning of `text` with an ellipsis."""
     while text and get_cwidth(text) > width - 1:
         text = text[:-1]
     return text + "…"

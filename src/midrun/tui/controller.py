@@ -1,7 +1,9 @@
-"""The hand at the bar: what a person presses, and which sheet is open for it.
+"""The controller of the bar: turns key presses into controls, and knows which dialog is open.
 
-A key means what the screen showed when it was pressed. Wishes are carried out one after the
-other; a refusal is shown, and a text that could not be sent comes back to be sent again.
+A key means what the screen showed when it was pressed: buttons are read from the view at that
+moment, and its revision is sent along, so that the run refuses a stale control. Controls are
+sent one after the other by `send_queued`. A refusal is shown as a notice; a text that could not
+be sent returns to the composer.
 """
 
 from collections import deque
@@ -29,12 +31,12 @@ from midrun.tui.dialogs import options
 from midrun.tui.escape import json_line
 from midrun.tui.phrases import MIDRUN, Hints, value_of
 
-# Drafts: what a person is writing, what it is for, and where it goes when it is sent.
+# Drafts: the text in the composer, and the control that it becomes.
 
 Send: TypeAlias = Callable[[str, bool], Awaitable[Receipt | None]]
-"""Takes the text, and whether it was sent with Alt: now, not at the next step.
+"""Sends the text. The bool is True for Alt+Enter: at once, not at the next step.
 
-Returns what became of it; nothing if it has said so itself.
+Returns the receipt; None if the function has set a notice itself.
 """
 
 SENDING: Final = "Enter: next step · Alt+Enter: now · Tab: {other} · Esc: discard"
@@ -42,7 +44,7 @@ PLAIN: Final = "Enter: send · Esc: discard"
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """One line of text under way. `blank` says that nothing is something, too."""
+    """The purpose of the composer's text. `may_be_empty` allows to send an empty text."""
 
     label: str
     send: Send
@@ -53,17 +55,17 @@ class Draft(Struct, frozen=True, kw_only=True):
 Wish: TypeAlias = Callable[[], Awaitable[Receipt | None]]
 
 HOLD: Final = timedelta(minutes=1)
-"""How long a run is held while somebody thinks about a cancel."""
+"""Length of the temporary pause while the cancel dialog is open."""
 
 DOUBLE: Final = 400_000
-"""Microseconds in which a second press of the same toggle is the same press."""
+"""Microseconds within which a second press of the toggle is ignored."""
 
 GOING: Final = frozenset({"queued", "running", "waiting"})
-"""A first Ctrl-C pauses in these; in any other phase there is nothing to pause."""
+"""Phases in which the first Ctrl-C pauses; in the others there is nothing to pause."""
 
 
 class Mode(Enum):
-    """What the keys are for."""
+    """The part of the screen that gets the keys."""
 
     BAR = auto()
     COMPOSE = auto()
@@ -73,15 +75,15 @@ class Mode(Enum):
 
 
 class Left(Enum):
-    """How somebody left the bar."""
+    """The reason why the bar was left."""
 
-    ENDED = auto()  # the run is over
-    DETACHED = auto()  # it goes on
-    QUIT = auto()  # it is left paused
+    ENDED = auto()  # the run has ended
+    DETACHED = auto()  # the user detached; the run goes on
+    QUIT = auto()  # the user quit; the run is paused
 
 
 class Hand:
-    """Presses buttons for one person. `leave` is called once, when the bar should go away."""
+    """Sends one user's controls to a run. `leave` is called to close the bar."""
 
     def __init__(
         self,
@@ -99,25 +101,29 @@ class Hand:
         self.notice = ""
         self.draft: Draft | None = None
         self.buffer = Buffer(multiline=False)
-        self.changed: Callable[[], None] = _nothing  # called when there is news to draw
-        self.held = False  # our pause lets go by itself, unless the cancel is confirmed
-        self._holds = False  # and it has been seen to hold
+        self.changed: Callable[[], None] = _nothing  # redraws the screen
+        # While the cancel dialog is open, the run is paused for a minute. `has_hold`: the pause
+        # was requested by this dialog. `_hold_seen`: a view has shown it in force, so its
+        # absence in a later view means that it is over, and not that it is still to come.
+        self.held = False
+        self._holds = False
         self.run = run
         self.actor = actor
         self._clock = clock
         self._leave = leave
         self._ask = 0
         self._warned = False
-        self._promised: Receipt | None = None  # its words are true until it is applied
-        self._pressed = Micros(0)
+        self._promised: Receipt | None = None  # its announcement is valid until it is applied
+        self._pressed = Micros(0)  # time of the last press of the toggle
         self._wishes: deque[Wish] = deque()
         self._wanted = anyio.Event()
-        self.sending = ""  # a text that was sent, and of which the fate is not known yet
+        self.sending = ""  # the text of a request without a reply so far
 
     async def working(self) -> None:
-        """Carry out wishes, in the order in which they were pressed."""
+        """Send the queued controls, in the order in which their keys were pressed."""
         while True:
             await self._wanted.wait()
+            # A new event before the queue is emptied, so that no later request is missed.
             self._wanted = anyio.Event()
             while self._wishes:
                 await self._granted(self._wishes.popleft())
@@ -135,13 +141,13 @@ class Hand:
             self._promised = receipt if receipt is not None and receipt.said else None
 
     def want(self, wish: Wish) -> None:
-        """Have `wish` carried out after those before it."""
+        """Queue a control, and clear the notice."""
         self.notice = ""
         self._wishes.append(wish)
         self._wanted.set()
 
     def see(self, view: RunView) -> None:
-        """Look at the run as it is now."""
+        """Take over a new view, and update dialogs and notices that depend on it."""
         self.view = view
         self._keep_promise()
         if self.held and view.hold_until is not None:
@@ -155,9 +161,9 @@ class Hand:
             self.mode = Mode.BAR
 
     def _keep_promise(self) -> None:
-        """Take back "Hold on …" when what was asked has had its turn."""
+        """Remove an announcement such as "Hold on …" when its request has been applied."""
         promised, view = self._promised, self.view
-        if promised is None or view.seq < promised.seq:
+        if promised is None or view.seq < promised.seq:  # a view from before the request
             return
         if all(pending.seq != promised.seq for pending in view.pending):
             self._promised = None
@@ -166,25 +172,26 @@ class Hand:
     # ── the three buttons ─────────────────────────────────────────────────────────────────
 
     def press(self) -> None:
-        """Press the first button, whatever it means now: pause, keep running, resume."""
+        """Press the first button, with its current meaning: pause, keep running, resume."""
         now, offer = self._clock(), self.view.controls["pause"]
         again, self._pressed = now - self._pressed < DOUBLE, now
-        if again:  # a key that is held down must not pause and resume by turns
+        # A key that is held down repeats. It must not pause and resume alternately.
+        if again:
             return
         if not offer.enabled:
             self.notice = offer.consequence
             return
-        run, actor, seen = self.run, self.actor, self.view.control_rev
+        run, actor, revision = self.run, self.actor, self.view.control_rev
         wishes: dict[str, Wish] = {
             "pause": lambda: run.pause(actor=actor),
-            "resume": lambda: run.resume(caps=offer.caps or None, actor=actor, seen=seen),
-            "hand_back": lambda: run.hand_back(actor=actor, seen=seen),
+            "resume": lambda: run.resume(caps=offer.caps or None, actor=actor, seen=revision),
+            "hand_back": lambda: run.hand_back(actor=actor, seen=revision),
             "retry_undo": lambda: run.retry_undo(actor=actor),
         }
         self.want(wishes[offer.command])
 
     def redirect(self) -> None:
-        """Open the composer for a new course."""
+        """Open the composer for a redirect."""
         offer = self.view.controls["redirect"]
         if offer.enabled:
             self.compose(self._redirection())
@@ -196,7 +203,7 @@ class Hand:
         self.compose(self._aside())
 
     def cancel(self) -> None:
-        """Ask whether to cancel, and let nothing start meanwhile: no single key cancels."""
+        """Open the cancel dialog: a cancel always takes two keys."""
         offer = self.view.controls["cancel"]
         if offer.enabled:
             self.confirm()
@@ -204,40 +211,42 @@ class Hand:
             self.notice = offer.consequence
 
     def confirm(self) -> None:
-        """Ask whether to cancel; a run at work is held meanwhile."""
+        """Open the cancel dialog, and pause a run that is at work for its duration."""
         self.mode = Mode.CONFIRM
         if self.view.phase in GOING:
             self.held = True
             self.want(lambda: self.run.pause(hold=HOLD, actor=self.actor))
 
     def confirmed(self, undo: UndoSet) -> None:
-        """Cancel, and undo as was said."""
+        """Cancel the run with the chosen undo set."""
         self.mode, self.held = Mode.BAR, False
         self.want(lambda: self.run.cancel(undo=undo, actor=self.actor))
 
     def back(self) -> None:
-        """Close the sheet; a run that was held for it goes on."""
+        """Close the dialog; a run that was paused for it goes on."""
         held, self.held, self._holds = self.held, False, False
         self._close_sheet()
         if held:
             self.want(self._let_go)
 
     def _close_sheet(self) -> None:
-        """Go back to what was under it: a line that somebody was writing, or the buttons."""
+        """Return to the composer if it was open below the dialog, else to the buttons."""
         self.mode = Mode.BAR if self.draft is None else Mode.COMPOSE
 
     async def _let_go(self) -> Receipt | None:
         view = await self.run.view()
-        if view.hold_until is None:  # it is over, or somebody has paused the run for good
+        # The temporary pause is over, or another user has paused the run for good: then this
+        # dialog must not resume it. `seen` guards the moment after this check.
+        if view.hold_until is None:
             return None
         return await self.run.resume(actor=self.actor, seen=view.control_rev)
 
     def help(self) -> None:
-        """Show what every key does."""
+        """Open the help."""
         self.mode = Mode.HELP
 
     def withdraw(self) -> None:
-        """Take back what was asked for last and has not been applied."""
+        """Withdraw the newest pending request."""
         if self.view.pending:
             seq = self.view.pending[-1].seq
             self.want(lambda: self.run.withdraw(seq, actor=self.actor))
@@ -245,7 +254,7 @@ class Hand:
     # ── leaving ───────────────────────────────────────────────────────────────────────────
 
     def interrupt(self) -> None:
-        """Ctrl-C: pause; again: cancel?; again: quit, and leave the run paused."""
+        """Handle Ctrl-C: first pause, then open the cancel dialog, then quit."""
         if self.mode is Mode.CONFIRM or (self._warned and self.view.phase == "cancelling"):
             self.quit()
         elif self.view.phase == "cancelling":
@@ -257,14 +266,14 @@ class Hand:
             self.confirm()
 
     def quit(self) -> None:
-        """Leave the run paused, for good, and the bar."""
+        """Pause the run without a time limit, and leave the bar."""
         self.want(self._paused_for_good)
 
     async def _paused_for_good(self) -> None:
         try:
             await self.run.pause(actor=self.actor)
         except ControlRefused:
-            pass  # it rests already, or is being cancelled: there is nothing to pause
+            pass  # the run rests already, or is being cancelled
         finally:
             self._leave(Left.QUIT)
 
@@ -273,35 +282,40 @@ class Hand:
         self._leave(Left.DETACHED)
 
     def say_how_to_leave(self) -> None:
-        """Answer a key that leaves elsewhere: suspended, a driver would lose its run."""
+        """Explain how to leave, for Ctrl-D and Ctrl-Z.
+
+        Ctrl-Z does not suspend the process: a suspended driver would lose its lease.
+        """
         self.notice = f"d leaves the bar, and {self.hints.leaving}; Ctrl-C pauses it first."
 
     # ── writing ───────────────────────────────────────────────────────────────────────────
 
     def compose(self, draft: Draft, text: str = "") -> None:
-        """Open the composer for `draft`, with `text` in it."""
+        """Open the composer for `draft`, filled with `text`."""
         self.draft, self.mode, self.notice = draft, Mode.COMPOSE, ""
         self.buffer.text = text
         self.buffer.cursor_position = len(text)
 
     def discard(self) -> None:
-        """Close the composer; what was written is gone."""
+        """Close the composer and drop its text."""
         self.buffer.reset()
         self.draft, self.mode = None, Mode.BAR
 
     def send(self, *, now: bool = False) -> None:
-        """Send what was written."""
+        """Queue the composer's text, and close the composer."""
         draft, text = self.draft, self.buffer.text.strip()
         self.discard()
         if draft is not None and (text or draft.blank):
             self.want(lambda: self._sent(draft, text, now=now))
 
     async def _sent(self, draft: Draft, text: str, *, now: bool) -> Receipt | None:
-        # A cancellation leaves `sending` set: the bar goes away, and prints the text.
+        # If the session is cancelled here, `unconfirmed_text` stays set and the session prints
+        # the text.
         self.sending = text
         try:
             receipt = await draft.send(text, now)
         except MidrunError:
+            # Put the text back, unless the user has opened something else meanwhile.
             if self.mode is Mode.BAR:
                 self.compose(draft, text)
                 self.sending = ""
@@ -310,7 +324,7 @@ class Hand:
         return receipt
 
     def toggle(self) -> None:
-        """Make a side question of a redirect, or the other way round; the text stays."""
+        """Switch the composer between redirect and side question, and keep the text."""
         if self.draft is not None and self.draft.label in {"redirect", "side question"}:
             other = self._aside() if self.draft.label == "redirect" else self._redirection()
             self.compose(other, self.buffer.text)
@@ -341,33 +355,33 @@ class Hand:
 
     @property
     def ask(self) -> AskView | None:
-        """The ask on the sheet."""
+        """The ask that the dialog shows."""
         asks = self.view.asks
         return asks[self._ask % len(asks)] if asks else None
 
     @property
     def ask_number(self) -> int:
-        """Which of the open asks it is, from 1."""
+        """The number of that ask among the open ones, from 1."""
         return self._ask % max(len(self.view.asks), 1) + 1
 
     def look_at_asks(self) -> None:
-        """Open the sheet of what the run asks."""
+        """Open the dialog of the open asks."""
         if self.view.asks:
             self.mode, self._ask = Mode.ASKS, 0
         else:
-            self.notice = "The run asks nothing."
+            self.notice = "The run has no open asks."
 
     def next_ask(self) -> None:
-        """Turn to the next ask."""
+        """Show the next ask."""
         self._ask += 1
 
 
 def _nothing() -> None:
-    """Nobody draws yet."""
+    """Stand in for `on_change` until the screen sets it."""
 
 
 DECISIONS: Final = {"answer": "answer", "approve": "approval"}
-"""Control → what its sender calls it, where an ask was decided; else it is a decision."""
+"""Control → noun in "Your … was not used"; for all others it is "decision"."""
 
 
 def _refused(refusal: ControlRefused) -> str:
@@ -390,22 +404,22 @@ def _told(receipt: Receipt) -> str:
     return ""
 
 
-# The wheel at the bar: a person takes the agent's place, or sends a new run another way.
+# Take over, hand back and fork.
 
 FORKING: Final = (
-    "Enter: a new run goes on from here, with other words if you like · Esc: discard"
+    "Enter: a new run goes on from here; the instruction is optional · Esc: discard"
 )
-HANDING: Final = "Enter: the agent goes on, and is told what you did · Esc: discard"
+HANDING: Final = "Enter: the agent goes on, and learns what you did · Esc: discard"
 WRITING: Final = "Enter: say it in the agent's place · Esc: discard"
 
 
 def is_taken(offers: dict[str, Offer]) -> bool:
-    """Tell whether a person is in the agent's place: then it can be handed back."""
+    """Tell whether the run is taken over: then its first button is "Hand back"."""
     return offers["pause"].command == "hand_back"
 
 
 def take_over(hand: Hand) -> None:
-    """Take the agent's place; whoever has it writes there."""
+    """Take the run over; if it is taken over already, open the composer to write."""
     if is_taken(hand.view.controls):
         hand.compose(_writing(hand))
     else:
@@ -413,7 +427,7 @@ def take_over(hand: Hand) -> None:
 
 
 def redirect(hand: Hand) -> None:
-    """Open the composer for a new course; a run that was taken over is handed back with it."""
+    """Open the composer for a redirect; for a run that is taken over, for a hand-back."""
     if is_taken(hand.view.controls):
         hand.compose(_handing(hand))
     else:
@@ -421,7 +435,7 @@ def redirect(hand: Hand) -> None:
 
 
 def fork(hand: Hand) -> None:
-    """Open the composer for a new run that goes on from here; this one stays as it is."""
+    """Open the composer for the instruction of a fork."""
     hand.compose(_forking(hand))
 
 
@@ -447,13 +461,13 @@ def _forking(hand: Hand) -> Draft:
     return Draft(label="fork, and", send=send, hint=FORKING, blank=True)
 
 
-# Deciding: what the keys of an open ask mean, and what becomes of what is typed.
+# Keys of the dialog for asks.
 
 UNSURE = {"y": "yes", "n": "no", "u": "unknown"}
 
 
 def decide(hand: Hand, key: str) -> None:
-    """Do what `key` means for the ask that is on the sheet; most keys mean nothing."""
+    """Handle a key for the ask in the dialog; a key without meaning is ignored."""
     ask = hand.ask
     if ask is None:
         return
@@ -494,7 +508,7 @@ def _decline(hand: Hand, ask: AskView) -> Draft:
     async def send(text: str, _: bool) -> Receipt:  # noqa: FBT001 - as Send has it
         return await hand.run.decline(text, ask=ask.id, actor=hand.actor)
 
-    hint = "Enter: decline, with a reason if you like · Esc: discard"
+    hint = "Enter: decline; the reason is optional · Esc: discard"
     return Draft(label="decline, because", send=send, hint=hint, blank=True)
 
 

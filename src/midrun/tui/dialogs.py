@@ -1,4 +1,4 @@
-"""Sheets: what opens in place of the buttons: a cancel to confirm, an ask to decide, help."""
+"""Dialogs that replace the buttons: confirm a cancel, decide an ask, help. Pure functions."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -13,27 +13,27 @@ from midrun.tui.style import Line
 from midrun.tui.wrap import folded
 
 ROWS: Final = 8
-"""How many rows of arguments are shown; `midrun show` has all of them."""
+"""Maximum number of rows for arguments; `midrun asks` prints all of them."""
 
 AGAIN: Final = " ^C again leaves it paused"
 
 HELP: Final = (
-    ("p", "pause, keep running, or resume: what the line says now"),
+    ("p", "pause, keep running or resume, as the first button says"),
     ("r", "redirect: Enter at the next step, Alt+Enter now, Esc discards"),
-    ("s", "side question: it is answered, then the run goes on where it was"),
-    ("c", "cancel: shows what would be undone, and asks first"),
-    ("a", "answer what the run asks: approve, decline, edit, answer"),
-    ("w", "take back the redirect or message that waits"),
-    ("t", "take over, and write in the agent's place; p hands back, r with words"),
-    ("f", "fork: a new run goes on from here, this one stays as it is"),
-    ("d", "detach: the bar goes away, {leaving}"),
-    ("^C", "pause; again: cancel?; again: leave the run paused and quit"),
-    ("?", "close this"),
+    ("s", "side question: the run answers, then returns to its task"),
+    ("c", "cancel: lists what would be undone, and asks first"),
+    ("a", "decide an open ask: approve, decline, edit, answer"),
+    ("w", "withdraw the pending redirect or message"),
+    ("t", "take over, and write in the agent's place; p or r hands back"),
+    ("f", "fork: a new run goes on from here, this run does not change"),
+    ("d", "detach: the bar closes, {leaving}"),
+    ("^C", "pause; again: cancel?; again: quit, the run stays paused"),
+    ("?", "close this help"),
 )
 
 
 def confirming(offer: Offer, *, held: bool, width: int) -> list[Line]:
-    """Return the question whether to cancel, with everything that it would touch."""
+    """Return the dialog that confirms a cancel, with all effects that it would undo."""
     lines: list[Line] = [[("bold", "Cancel? "), ("dim", _held(held=held))]]
     for title, names, look in (
         ("will undo", offer.undo, "good"),
@@ -54,7 +54,7 @@ def _held(*, held: bool) -> str:
 
 
 def confirm_keys(offer: Offer) -> dict[str, str]:
-    """Return what can be pressed to confirm, and what it means."""
+    """Return the keys of the cancel dialog, with their meanings."""
     back = {"n": "back"}
     if not offer.undo:
         return {"y": "cancel", **back}
@@ -62,7 +62,7 @@ def confirm_keys(offer: Offer) -> dict[str, str]:
 
 
 def deciding(ask: AskView, number: int, count: int, width: int) -> list[Line]:
-    """Return an ask in full: what is asked, of which call, and how to decide it."""
+    """Return the dialog of an ask: its question, its call, and its keys."""
     head = f"{ask.id}" + (f"  ({number} of {count}, Tab for the next)" if count > 1 else "")
     lines: list[Line] = [
         [("waiting", row)] for row in folded(f"? {flat(asked(ask))}  {head}", width)
@@ -85,29 +85,30 @@ def _arguments(ask: AskView, width: int) -> list[Line]:
 
 
 def options(ask: AskView) -> list[str]:
-    """Return the answers that the question itself proposes."""
+    """Return the answers that the question proposes, at most nine: one per digit key."""
     proposed = ask.data.get("options") if isinstance(ask.data, dict) else None
     return [str(option) for option in proposed[:9]] if isinstance(proposed, list) else []
 
 
 def ask_keys(ask: AskView) -> dict[str, str]:
-    """Return what can be pressed to decide `ask`, and what it means."""
+    """Return the keys that decide `ask`, with their meanings."""
     approval = {"y": "approve", "e": "edit the arguments", "n": "decline"}
     answer = {"t": "type an answer"}
     if options(ask):
         answer = {f"1–{len(options(ask))}": "choose", **answer}  # noqa: RUF001 - a range
     if ask.kind == "question" and ask.declinable:
         answer["n"] = "decline"
-    unsure = {"y": "it did", "n": "it did not", "u": "nobody knows"}
-    made = {"approval": approval, "question": answer, "unsure": unsure}.get(ask.kind)
-    return {**(made or {"y": "approve", "n": "decline", **answer}), "Esc": "back"}
+    unsure = {"y": "it did", "n": "it did not", "u": "unknown"}
+    meanings = {"approval": approval, "question": answer, "unsure": unsure}.get(ask.kind)
+    return {**(meanings or {"y": "approve", "n": "decline", **answer}), "Esc": "back"}
 
 
 def helping(width: int, leaving: str) -> list[Line]:
-    """Return the help on all keys; `leaving` tells how the run continues without the bar."""
+    """Return the help for all keys; `leaving` says how the run continues without the bar."""
     return [
         [("bold", f"  {key:>2}  "), ("dim", row)]
         for key, text in HELP
+        # One row per key: the help must not push the bar out of a small terminal.
         for row in folded(text.format(leaving=leaving), width - 6)[:1]
     ]
 

@@ -1,6 +1,7 @@
-"""Telling: what every kind of entry says to a person who watches, if it says anything.
+"""Lines for the entries of a run, printed above the bar.
 
-The bar shows where a run stands; these lines, above it, how it came there.
+One function per kind of entry, listed in `LINES_BY_KIND`. Kinds without a function print
+nothing, because the bar shows them already. Each function gets the state before and after.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,14 +20,14 @@ DASH: Final = "\N{EN DASH}"
 
 
 def told(entry: e.Entry, before: State, after: State) -> list[Line]:
-    """Return what `entry`, which led from `before` to `after`, says to people."""
+    """Return the lines of `entry`, which led from `before` to `after`."""
     return ARMS[type(entry)](entry, before, after) if type(entry) in ARMS else []
 
 
 def _call(state: State, call: str) -> Call:
-    found = state.call(call)
-    assert found is not None, "entries name calls that exist"
-    return found
+    named = state.call(call)
+    assert named is not None, "entries name calls that exist"
+    return named
 
 
 def _by(name: str) -> str:
@@ -42,7 +43,7 @@ def _started(entry: e.RunStarted, _: State, __: State) -> list[Line]:
 
 
 def _stood_down(_: e.StoodDown, __: State, ___: State) -> list[Line]:
-    return _one("dim", "·", "the driver left; the run waits for another")
+    return _one("dim", "·", "the worker stopped; the run waits for another one")
 
 
 def _failed(entry: e.RunFailed, _: State, __: State) -> list[Line]:
@@ -54,12 +55,12 @@ def _completed(_: e.RunCompleted, __: State, ___: State) -> list[Line]:
 
 
 def _pause(entry: e.PauseRequested, _: State, __: State) -> list[Line]:
-    asked = "pause asked for" if entry.until is None else "held for a moment"
-    return _one("paused", "‖", f"{asked}{_by(entry.by)}")
+    text = "pause requested" if entry.until is None else "paused for a moment"
+    return _one("paused", "‖", f"{text}{_by(entry.by)}")
 
 
 def _unpaused(entry: e.PauseWithdrawn, _: State, __: State) -> list[Line]:
-    return _one("running", "▷", f"the pause was taken back{_by(entry.by)}")
+    return _one("running", "▷", f"the pause was withdrawn{_by(entry.by)}")
 
 
 def _paused(_: e.RunPaused, __: State, ___: State) -> list[Line]:
@@ -70,8 +71,8 @@ def _resumed(entry: e.RunResumed, before: State, _: State) -> list[Line]:
     if entry.instruction:
         return _difference(entry.minus, entry.plus)
     waits = any(pending.kind == "redirect" for pending in before.pending)
-    how = ", with new words" if waits else ", no changes"
-    return _one("dim", "=", f"resumed{_by(entry.by)}{how}")
+    suffix = ", with a new instruction" if waits else ", no changes"
+    return _one("dim", "=", f"resumed{_by(entry.by)}{suffix}")
 
 
 def _difference(minus: str, plus: str) -> list[Line]:
@@ -89,14 +90,14 @@ def _redirected(entry: e.RedirectApplied, _: State, __: State) -> list[Line]:
 
 def _words_closed(entry: "e.RedirectClosed | e.MessageClosed", *_: State) -> list[Line]:
     if entry.why == "withdrawn":
-        return _one("dim", "·", f"taken back{_by(entry.by)}: {shown(entry.text)}")
+        return _one("dim", "·", f"withdrawn{_by(entry.by)}: {shown(entry.text)}")
     return _one("bad", "!", f"it finished first. Your text: {entry.text}")
 
 
 def _cap(entry: e.CapReached, before: State, _: State) -> list[Line]:
     unmade = describe_unmade(before, lambda call: call.use.tool)
     waiting = f"; {unmade}" if unmade else ""
-    return _one("paused", "‖", f"a cap is reached: {entry.stop}{waiting}")
+    return _one("paused", "‖", f"cap reached: {entry.stop}{waiting}")
 
 
 def _raised(entry: e.CapRaised, _: State, __: State) -> list[Line]:
@@ -111,8 +112,10 @@ def _imported(entry: e.RunImported, before: State, _: State) -> list[Line]:
 
 
 def _cancel(entry: e.CancelRequested, _: State, __: State) -> list[Line]:
-    undo = "undo all that can be" if entry.undo == "all" else "keep finished work"
-    return _one("cancelling", "■", f"cancel asked for{_by(entry.by)}: {undo}")
+    undo = (
+        "undo all effects that can be undone" if entry.undo == "all" else "keep finished work"
+    )
+    return _one("cancelling", "■", f"cancel requested{_by(entry.by)}: {undo}")
 
 
 def _cancelled(_: e.RunCancelled, __: State, ___: State) -> list[Line]:
@@ -153,7 +156,7 @@ def _call_done(entry: e.CallDone, _: State, after: State) -> list[Line]:
 def _call_failed(entry: e.CallFailed, _: State, after: State) -> list[Line]:
     call = _call(after, entry.call)
     name = call.use.tool or "the model"
-    again = "; it is tried again" if call.again else ""
+    again = "; it is retried" if call.again else ""
     return _one("bad", "!", f"{name}: {shown(entry.error)}{again}")
 
 
@@ -166,7 +169,7 @@ def _call_aborted(entry: e.CallAborted, _: State, after: State) -> list[Line]:
 
 def _call_unknown(entry: e.CallUnknown, _: State, after: State) -> list[Line]:
     name = _call(after, entry.call).use.tool or "the model"
-    return _one("waiting", "?", f"{name}: nobody knows how it ended")
+    return _one("waiting", "?", f"{name}: its outcome is unknown")
 
 
 def _call_sealed(entry: e.CallSealed, _: State, after: State) -> list[Line]:
@@ -174,9 +177,9 @@ def _call_sealed(entry: e.CallSealed, _: State, after: State) -> list[Line]:
 
 
 def _call_settled(entry: e.CallSettled, _: State, after: State) -> list[Line]:
-    words = {True: "it did happen", False: "it did not happen", None: "nobody can say"}
+    texts = {True: "it did happen", False: "it did not happen", None: "still unknown"}
     name = _call(after, entry.call).use.tool
-    return _one("dim", "·", f"{name}: {words[entry.happened]}{_by(entry.by)}")
+    return _one("dim", "·", f"{name}: {texts[entry.happened]}{_by(entry.by)}")
 
 
 def _undo_started(entry: e.UndoStarted, _: State, after: State) -> list[Line]:
@@ -193,7 +196,7 @@ def _undo_failed(entry: "e.UndoFailed | e.UndoGaveUp", _: State, after: State) -
     verb = "undone" if entry.action == "undo" else "released"
     name = _call(after, entry.call).use.tool
     retried = isinstance(entry, e.UndoFailed) and not entry.final
-    again = "; it is tried again" if retried else ""
+    again = "; it is retried" if retried else ""
     return _one("bad", "!", f"{name} could not be {verb}: {shown(entry.error)}{again}")
 
 
@@ -208,12 +211,12 @@ def _ask(entry: e.AskOpened, _: State, after: State) -> list[Line]:
 
 def _answered(entry: e.AskAnswered, _: State, __: State) -> list[Line]:
     decision = entry.decision
-    said = {
+    text = {
         "answer": f"answered{_by(entry.by)}: {shown(decision.value)}",
         "approve": f"approved{_by(entry.by)}",
         "decline": f"declined{_by(entry.by)} {shown(decision.reason)}".rstrip(),
     }[decision.choice]
-    return _one("person", "·", f"{entry.ask}: {said}")
+    return _one("person", "·", f"{entry.ask}: {text}")
 
 
 def _ask_closed(entry: e.AskClosed, _: State, __: State) -> list[Line]:
@@ -221,7 +224,7 @@ def _ask_closed(entry: e.AskClosed, _: State, __: State) -> list[Line]:
 
 
 def _message(entry: e.MessageReceived, _: State, __: State) -> list[Line]:
-    lines = [[("person", f"» {entry.by or 'somebody'}: {shown(entry.text)}")]]
+    lines = [[("person", f"» {entry.by or 'a user'}: {shown(entry.text)}")]]
     return [*lines, emphasised(f"  {entry.ack}", "dim")] if entry.ack else lines
 
 
@@ -241,7 +244,7 @@ def _plan(entry: e.PlanMade, before: State, _: State) -> list[Line]:
 
 
 def _condensed(_: e.HistoryCondensed, __: State, ___: State) -> list[Line]:
-    return _one("dim", "·", "older messages were summed up for the model")
+    return _one("dim", "·", "older messages were summarised for the model")
 
 
 def _answer(entry: e.AnswerGiven, _: State, __: State) -> list[Line]:
@@ -308,4 +311,4 @@ ARMS: Final[Mapping[type[e.Entry], Arm]] = {
 }
 
 QUIET: Final = frozenset(e.KINDS) - ARMS.keys()
-"""What the bar shows, or the reply that follows says, or nobody needs to see go by."""
+"""Kinds without lines: the bar or a later entry shows them, or they are internal."""

@@ -1,8 +1,9 @@
-"""Text of others on a terminal: no model, tool or journal can send it an escape sequence.
+"""Escape foreign text, so that no model, tool or journal can control the terminal.
 
-A character that could move the cursor, change a title, answer a query, turn the reading
-direction or hide is shown as a symbol instead. Everything that is printed passes here, last;
-arguments and results pass `exact` first, which keeps no hidden character at all.
+Characters that could move the cursor, change the title, answer a query, change the reading
+direction or be invisible are replaced by visible symbols. Everything that is printed passes
+through here last. Arguments and results also pass through `show_hidden_characters` before,
+which shows every hidden character.
 """
 
 from typing import Final
@@ -13,23 +14,23 @@ TAB: Final = 4
 
 
 def printable(text: str) -> str:
-    """Return `text` with newlines as they are, tabs as blanks, and nothing else that acts."""
-    shown = show_hidden(text, prose=True)
-    if "\t" not in shown:
-        return shown
-    return "\n".join(line.expandtabs(TAB) for line in shown.split("\n"))
+    """Return `text` safe to print: newlines kept, tabs expanded, controls made visible."""
+    visible = show_hidden(text, prose=True)
+    if "\t" not in visible:
+        return visible
+    return "\n".join(line.expandtabs(TAB) for line in visible.split("\n"))
 
 
 def exact(text: str) -> str:
-    """Return arguments, a path, a command or a result with every hidden character shown."""
+    """Return arguments, paths, commands or results with every hidden character visible."""
     return show_hidden(text)
 
 
 def flat(text: str) -> str:
-    """Return `text` as one line."""
+    """Return `text` as one printable line."""
     return printable(" ".join(text.split()))
 
 
 def json_line(text: str) -> str:
-    """Return JSON that means the same, and that a terminal only shows."""
+    """Return JSON text with the same value and without characters that control a terminal."""
     return escape_hidden(text)

@@ -1,4 +1,8 @@
-"""Watching: from the feed of a run to lines of text, and to the newest view of it."""
+"""Turn the feed of a run into lines for the terminal.
+
+`FeedLines` folds the entries and asks `entry_lines` for their text. `StreamedText` lays out the
+words that a model streams.
+"""
 
 from collections import deque
 from typing import Final
@@ -14,35 +18,37 @@ from midrun.tui.escape import printable
 from midrun.tui.style import Line, emphasised
 from midrun.tui.wrap import folded, rows
 
-# Streaming: what a model says, word by word, as rows that fit the terminal.
+# The text of a model, streamed word by word, as rows that fit the terminal.
 #
-# A row that is full goes up into the scrollback and is never touched again; only the last one,
-# which still grows, is drawn with the bar. So nothing tears, however fast words come.
+# A full row is printed into the scrollback and never changed again. Only the last row, which
+# still grows, is drawn together with the bar. So the screen does not flicker or tear, however
+# fast the words come.
 
 INTERRUPTED = " ⟨interrupted⟩"
 
 
 class Speech:
-    """What one model call has said so far. `row` is the last row, which may still grow.
+    """The text of one model call so far. `row` is the last row, which may still grow.
 
-    `lead` is what the runtime says first, in its own words.
+    `prefix` is a text that the runtime puts before the model's own.
     """
 
     def __init__(self) -> None:
         self.row = ""
         self.lead = ""
         self._call: CallId | None = None
-        self._said = ""
+        self._said = ""  # all text of `_call` so far
 
     def heard(
         self, call: CallId, text: str, width: int, *, opening: bool = False
     ) -> list[Line]:
-        """Take in a piece of what `call` says, and return the rows that are complete.
+        """Add a piece of the text of `call`, and return the rows that are complete.
 
-        An opening is everything so far: only what was not heard of it is told.
+        An `opening` holds the whole text of the call so far, as a feed sends it after a
+        reconnect. Only the part that is not printed yet is added.
         """
         if opening and self._call == call:
-            if not text.startswith(self._said):  # what is above is of another attempt
+            if not text.startswith(self._said):  # the printed text is from another attempt
                 return self.stop(interrupted=True) + self.heard(call, text, width)
             text = text[len(self._said) :]
         lines = self.stop(interrupted=True) if self._call not in {call, None} else []
@@ -51,26 +57,30 @@ class Speech:
         return lines + self._grow(text, width)
 
     def whole(self, call: CallId, text: str, width: int, *, interrupted: bool) -> list[Line]:
-        """Take in all that `call` has said in the end; some of it may have been heard."""
-        heard = self._said if self._call == call else ""
-        if not text.startswith(heard.rstrip()):  # another attempt; or the beginning was missed
-            other = self.stop(interrupted=heard not in text)
+        """Finish `call` with its whole text, of which a part may have been streamed."""
+        streamed = self._said if self._call == call else ""
+        # The streamed text differs if it is from another attempt, or if its beginning was
+        # missed. Then the whole text is printed below it.
+        if not text.startswith(streamed.rstrip()):
+            other = self.stop(interrupted=streamed not in text)
             return [*other, *self._whole("", text, width, interrupted)]
-        return self._whole(heard, text, width, interrupted)
+        return self._whole(streamed, text, width, interrupted)
 
-    def _whole(self, heard: str, text: str, width: int, cut: bool) -> list[Line]:  # noqa: FBT001 - inside only
-        said = self._grow(text[len(heard) :], width)
-        return said + self.stop(interrupted=cut and bool(text))
+    def _whole(self, streamed: str, text: str, width: int, cut: bool) -> list[Line]:  # noqa: FBT001 - private
+        lines = self._grow(text[len(streamed) :], width)
+        return lines + self.stop(interrupted=cut and bool(text))
 
     def stop(self, *, interrupted: bool = False) -> list[Line]:
-        """Return the last row as it is; `interrupted` marks it."""
+        """End the text and return its last row, with a mark if it was `interrupted`."""
         row, self.row = self.row.rstrip(), ""
-        said, self._said, self._call = self._said, "", None
-        if interrupted and (row or said):
+        text, self._said, self._call = self._said, "", None
+        if interrupted and (row or text):
             return [[("", row), ("dim", INTERRUPTED)]]
         return [[("", row)]] if row else []
 
     def _grow(self, text: str, width: int) -> list[Line]:
+        # Finished lines are wrapped and printed. Of the last one, all rows but the last are
+        # full: more text cannot change them, so they are printed, too.
         *whole, self.row = printable(self.row + text).split("\n")
         done = [row for part in whole for row in rows(self._line(part), width)]
         *more, self.row = folded(self.row, width)
@@ -82,13 +92,14 @@ class Speech:
 
 
 RECALLED: Final = 20
-"""How many lines of what was before are told to somebody who comes late."""
+"""Number of earlier lines that are printed when the user attaches to a running run."""
 
 
 class Watching:
-    """Folds a feed from its beginning, because an entry alone does not say what it is about.
+    """Folds a feed from its beginning and turns its items into lines.
 
-    What happened up to the entry `known` is recalled in short.
+    The text of an entry depends on the state before it, so all entries must be read. Of those
+    up to the entry `known_seq`, only the last lines are printed.
     """
 
     def __init__(self, run: str, known: int = 0) -> None:
@@ -98,7 +109,7 @@ class Watching:
         self._recalled: deque[Line] = deque(maxlen=RECALLED)
 
     def take(self, item: FeedItem, width: int) -> list[Line]:
-        """Take in what happened, and return what is to be printed for it."""
+        """Process the next item, and return the lines to print for it."""
         before = self.state
         self.speech.lead = before.prefix
         if isinstance(item, Delta):
@@ -110,6 +121,7 @@ class Watching:
         ]
         if item.seq > self._known:
             return lines
+        # Collect the lines up to the known entry, and print the last of them when it comes.
         self._recalled.extend(lines)
         if item.seq < self._known:
             return []
@@ -129,7 +141,7 @@ class Watching:
                 return []
 
     def _spoken(self, entry: e.Entry, before: State, width: int) -> list[Line]:
-        """Return what a model has said in the end, if this ends one of its calls."""
+        """Return the rest of a model's text, if this entry ends a model call."""
         match entry:
             case e.CallDone(call=call, reply=reply) if reply is not None:
                 text = _led(before, call, reply.text)
@@ -142,11 +154,11 @@ class Watching:
 
 
 def _led(state: State, call: CallId, text: str) -> str:
-    """Return what a model said after what the runtime says first: the way back, in words.
+    """Return a model's text with the runtime's prefix, such as "Back to …", before it.
 
-    Whoever hears a reply word by word hears both; the entry has the model's own words only.
+    The stream contains both; the entry has only the model's own text.
     """
-    made = state.call(call)
-    if not state.prefix or made is None or made.seen < state.prefixed:
+    model_call = state.call(call)
+    if not state.prefix or model_call is None or model_call.seen < state.prefixed:
         return text
     return f"{state.prefix}\n\n{text}".rstrip()

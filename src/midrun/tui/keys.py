@@ -1,4 +1,4 @@
-"""Keys: which key does what, while which sheet is open."""
+"""Key bindings of the bar, for each mode."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,20 +10,20 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from midrun.tui.controller import Hand, Mode, decide, fork, redirect, take_over
 
 Actions: TypeAlias = Mapping[str, Callable[[], None]]
-"""Key, or keys one after the other, → what is done."""
+"""Key, or sequence of keys separated by blanks → action."""
 
 DECIDING: Final = "yenut123456789"
 
 
 def bindings(hand: Hand, focus: Callable[[], None]) -> KeyBindings:
-    """Return the keys of the bar, of its sheets, and of the composer.
+    """Return the key bindings of the bar, its dialogs and the composer.
 
-    `focus` is called after each, before the next key is looked at: what is typed right after
-    the key that opens the composer must reach it.
+    `focus` is called after each action, before the next key is handled. Otherwise text typed
+    or pasted right after the key that opens the composer would be taken for commands.
     """
     keys = KeyBindings()
 
-    def pressed(action: Callable[[], None]) -> Callable[[KeyPressEvent], None]:
+    def make_handler(action: Callable[[], None]) -> Callable[[KeyPressEvent], None]:
         def handle(_: KeyPressEvent) -> None:
             action()
             focus()
@@ -33,8 +33,8 @@ def bindings(hand: Hand, focus: Callable[[], None]) -> KeyBindings:
     for mode, actions in _modes(hand).items():
         live = Condition(partial(_is_in, hand, mode))
         for key, action in actions.items():
-            keys.add(*key.split(), filter=live)(pressed(action))
-    keys.add("c-c")(pressed(hand.interrupt))
+            keys.add(*key.split(), filter=live)(make_handler(action))
+    keys.add("c-c")(make_handler(hand.interrupt))
     return keys
 
 

@@ -1,4 +1,4 @@
-"""Hints: how a command is typed where a bar is shown, so that it can be pasted as it stands."""
+"""Short texts that bar and command line share: progress, typed values, command hints."""
 
 from typing import Final
 
@@ -9,25 +9,20 @@ from midrun.core.values import Json
 from midrun.errors import NotJson
 from midrun.runs.values import RunView
 
-# Places: where a run is, in words that tell the steps of its plan from those of its agent.
-
 
 def place(view: RunView) -> str:
-    """Return where a run is; nothing before it has begun.
+    """Return the progress of a run, such as "plan step 4 of 7"; "" before its first step.
 
-    With a plan the items of that are counted. A cap on steps counts those of the agent: model
-    calls, each with the tools it asked for.
+    With a plan, plan items are counted, and the text says "plan". A cap on steps never counts
+    plan items, but steps of the agent: one model call and its tool calls.
     """
     if view.plan:
         return f"plan {view.place}"
     return view.place if view.step else ""
 
 
-# What somebody typed as an answer, as a value.
-
-
 def value_of(text: str) -> Json:
-    """Return JSON where it is JSON, and the plain text where it is not."""
+    """Return the value of a typed answer: parsed JSON, or the text if it is not JSON."""
     try:
         return parse(text)
     except NotJson:
@@ -35,7 +30,10 @@ def value_of(text: str) -> Json:
 
 
 class Hints(Struct, frozen=True, kw_only=True):
-    """Which program it is, and where it finds the runs; nothing, if that need not be typed."""
+    """The program and its store or server options, to build commands for messages.
+
+    `target_options` is empty if the options need not be typed.
+    """
 
     program: str = "midrun"
     where: str = ""
@@ -44,13 +42,13 @@ class Hints(Struct, frozen=True, kw_only=True):
 
     @property
     def leaving(self) -> str:
-        """How the run continues when the bar is left with `d`."""
+        """State of the run after the bar is left with `d`, as a clause."""
         return "the run goes on" if self.goes_on else "the run waits until it is driven again"
 
     def typed(self, *words: str) -> str:
-        """Return a command; `words` stand as they are, so that one may say APP or RUN."""
+        """Return a command line; `words` are not quoted, so APP and RUN stay readable."""
         return " ".join(filter(None, (self.program, *words, self.where)))
 
 
 MIDRUN: Final = Hints()
-"""Where nothing else is known: the program by its name, and the runs where it looks itself."""
+"""Default hints: the program by its name, without options."""

@@ -1,7 +1,7 @@
-"""The screen: the bar at the bottom of the terminal, and everything else scrolling above it.
+"""The screen: the bar at the bottom of the terminal, and printed lines scrolling above it.
 
-Inline, never full-screen: what was printed stays in the scrollback. Keys are live only while
-the bar has the focus; while somebody writes, letters are letters.
+The application is inline, not full-screen, so that printed lines stay in the scrollback. Either
+the bar or the composer has the focus; single-letter keys act only while the bar has it.
 """
 
 from typing import Final
@@ -28,14 +28,14 @@ from midrun.tui.wrap import wrapped
 
 TICK_S: Final = 0.5
 REDRAW_S: Final = 0.02
-"""At most so often: words come faster than anybody reads."""
+"""Shortest time between two redraws, in seconds: words come faster than they can be read."""
 
 ESCAPE_S: Final = 0.2
-"""How long an Escape waits for the key that would make an Alt of it."""
+"""Time to wait for another key after Escape: terminals send Alt+key as Escape and key."""
 
 
 class Screen:
-    """Draws the bar, and prints above it in order."""
+    """Draws the bar, and prints lines above it in order."""
 
     def __init__(self, hand: Hand, watching: Watching, *, clock: Clock) -> None:
         self._hand = hand
@@ -65,6 +65,7 @@ class Screen:
             erase_when_done=True,
             refresh_interval=TICK_S,
             min_redraw_interval=REDRAW_S,
+            # The mode may also change without a key, when a text returns to the composer.
             before_render=lambda _: self._focus(),
         )
         self.app.timeoutlen = self.app.ttimeoutlen = ESCAPE_S
@@ -72,37 +73,39 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """How many columns there are."""
+        """Width of the terminal in columns, at least 20."""
         return max(self.app.output.get_size().columns, 20)
 
     def refresh(self) -> None:
-        """Draw what is true now; a composer that opened by itself gets the keys at once."""
+        """Schedule a redraw, and move the focus if the mode has changed."""
         self._focus()
         self.app.invalidate()
 
     def above(self, lines: list[Line]) -> None:
-        """Print lines above the bar, after those before them; and draw the bar anew."""
+        """Queue lines to be printed above the bar, and redraw it."""
         self._above += lines
         if lines:
             self._wake.set()
         self.refresh()
 
     async def printing(self) -> None:
-        """Print what is to be printed, for as long as the bar is there."""
+        """Print the queued lines while the bar is shown."""
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
+            # Hides the bar while printing, and draws it again below the new lines.
             async with in_terminal():
                 self.flush()
 
     def flush(self) -> None:
-        """Print what is left; the bar must not be in the way."""
+        """Print the queued lines now; the bar must be hidden or gone."""
         lines, self._above = self._above, []
+        # Lines are wrapped here, not by the terminal, so that they break between words.
         for line in lines:
             safe = [(look, printable(text)) for look, text in line]
             for row in wrapped(safe, self.width):
-                shown = [*_classes(row), ("", "\n")]
-                print_formatted_text(self.app.output, shown, self._style)
+                fragments = [*_classes(row), ("", "\n")]
+                print_formatted_text(self.app.output, fragments, self._style)
         self.app.output.flush()
 
     def _focus(self) -> None:
@@ -115,14 +118,14 @@ class Screen:
         return [("bold", f"{label} ▸ ")]
 
     def _drawn(self) -> StyleAndTextTuples:
-        made: StyleAndTextTuples = []
+        fragments: StyleAndTextTuples = []
         for number, line in enumerate(self.lines()):
-            made += [("", "\n")] if number else []
-            made += _classes(line)
-        return made
+            fragments += [("", "\n")] if number else []
+            fragments += _classes(line)
+        return fragments
 
     def lines(self) -> list[Line]:
-        """Return what is drawn now, top to bottom."""
+        """Return the lines of the bar or dialog, from top to bottom."""
         hand, width = self._hand, self.width
         row = self._watching.speech.row
         lines: list[Line] = [[("", row)]] if row else []

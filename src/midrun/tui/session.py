@@ -1,4 +1,4 @@
-"""Attending a run: the bar under its output, until the run is over or somebody leaves."""
+"""A terminal session: show one run with its control bar until it ends or the user leaves."""
 
 import asyncio
 import signal
@@ -25,15 +25,16 @@ from midrun.tui.stderr_capture import Spill
 from midrun.tui.style import Line
 
 LOOK_S = 2.0
-"""How often the run is looked at when nothing happens: its driver may have gone silent."""
+"""Longest time between two refreshes of the view: a silent worker writes no entry."""
 
 REST_S = 0.05
-"""Between two looks, at least: a burst of entries is one look."""
+"""Shortest time between two refreshes of the view: a burst of entries needs only one."""
 
 AGAIN_S = 1.0
+"""Delay before the feed is opened again after an error."""
 
 PAUSE_S = 5.0
-"""How long a process whose terminal is gone tries to leave its run paused."""
+"""Time limit for pausing the run after the terminal is gone."""
 
 
 async def attend(
@@ -45,35 +46,40 @@ async def attend(
     hints: Hints = MIDRUN,
     clock: Clock = wall,
 ) -> Left:
-    """Show `run` with its bar on this terminal, and return how it was left.
+    """Show `run` with its bar on this terminal, and return the reason for leaving.
 
-    A terminal that goes away is no reason to stop a run that others drive; one that is
-    `driven_here` is paused, because its driver is about to go, too. What the tools of such a
-    run write in processes of their own comes out of `spill`, above the bar. `hints` say how
-    commands are typed here.
+    If the terminal is closed, a run that is `driven_here` is paused, because its driver is
+    about to exit; other runs go on. `stderr_capture` collects the output of tool processes,
+    which is printed above the bar. `hints` are used for commands in messages.
 
     Raises:
-        MidrunError: the run cannot be looked at.
+        MidrunError: the run cannot be read.
     """
     view = await run.view()
-    attending = _Attending(run, view, actor=actor, hints=hints, clock=clock)
+    session = _Attending(run, view, actor=actor, hints=hints, clock=clock)
     if spill is None:
-        return await attending.shown(driven_here=driven_here)
+        return await session.shown(driven_here=driven_here)
     loop = asyncio.get_running_loop()
-    spill.sink = lambda text: _later(loop, attending.spilt, text)
+    spill.sink = lambda text: _later(loop, session.spilt, text)
     try:
-        return await attending.shown(driven_here=driven_here)
+        return await session.shown(driven_here=driven_here)
     finally:
         spill.sink = spill.pass_on
 
 
-def _later(loop: asyncio.AbstractEventLoop, tell: Callable[[str], None], text: str) -> None:
-    """Have `tell` called in the loop; this is the thread that reads, and must not wait."""
-    with suppress(RuntimeError):  # the loop is closed: nobody draws any more
-        loop.call_soon_threadsafe(tell, text)
+def _later(loop: asyncio.AbstractEventLoop, show: Callable[[str], None], text: str) -> None:
+    """Schedule `show(text)` in the event loop.
+
+    Called in the reader thread of the capture, which must not block: a full pipe would block
+    the tools.
+    """
+    with suppress(RuntimeError):  # the loop is closed, so the bar is gone
+        loop.call_soon_threadsafe(show, text)
 
 
 class _Attending:
+    """The tasks of one session, and the state they share."""
+
     def __init__(
         self, run: AnyRun, view: RunView, *, actor: Who, hints: Hints, clock: Clock
     ) -> None:
@@ -82,61 +88,66 @@ class _Attending:
         self._watching = Watching(run.id, known=view.seq)
         self._screen = Screen(self._hand, self._watching, clock=clock)
         self._grown = anyio.Event()
-        self._spilt = ""
-        self._alarm = ""  # what was said of a connection that is lost
-        self._orphaned = self._hand.detach
+        self._spilt = ""  # the unfinished last line of captured output
+        self._alarm = ""  # the message about a lost connection, while it is shown
+        self._orphaned = self._hand.detach  # the reaction to SIGHUP
 
     def spilt(self, text: str) -> None:
-        """Print above the bar what a tool of ours has written, line by line."""
+        """Print captured output above the bar, in whole lines."""
         *whole, self._spilt = (self._spilt + text).split("\n")
         self._screen.above([[("", line)] for line in whole])
 
     async def shown(self, *, driven_here: bool) -> Left:
+        """Show the bar until it is left; make sure that a run driven here is paused then."""
         if not driven_here:
             return await self._barred() or Left.DETACHED
         self._orphaned = self._hand.quit
         try:
-            left = await self._barred()
-        except Exception:  # as the output does that goes nowhere any more
+            reason = await self._barred()
+        except Exception:  # such as an OSError from a terminal that is gone
             await self._pause_first()
             raise
-        if left is None:
+        if reason is None:
             await self._pause_first()
-        return left or Left.QUIT
+        return reason or Left.QUIT
 
     async def _pause_first(self) -> None:
-        """Pause: the terminal is gone, and whoever drives the run is about to go, too."""
+        """Pause the run, because the terminal is gone and this driver is about to exit."""
+        reason = "the terminal was closed"  # journaled: format
         with anyio.move_on_after(PAUSE_S, shield=True), suppress(MidrunError):
-            await self._run.pause(actor=self._hand.actor, reason="the terminal was closed")
+            await self._run.pause(actor=self._hand.actor, reason=reason)
 
     async def _barred(self) -> Left | None:
-        """Show the bar until somebody leaves it; None if the terminal is gone."""
-        app, left = self._screen.app, None
+        """Show the bar until the user leaves; return None if the terminal is gone."""
+        app, reason = self._screen.app, None
         async with anyio.create_task_group() as tasks:
-            await tasks.start(self._hear_signals)  # before there is a bar to act at
+            # Before the bar appears, so that a signal in between is not lost or fatal.
+            await tasks.start(self._hear_signals)
             for task in (self._follow, self._look, self._screen.printing, self._hand.working):
                 tasks.start_soon(task)
-            with _prints_above(), suppress(EOFError):  # the terminal is gone
-                left = await app.run_async(handle_sigint=False, set_exception_handler=False)
+            with _prints_above(), suppress(EOFError):  # EOFError: the terminal is gone
+                reason = await app.run_async(handle_sigint=False, set_exception_handler=False)
             tasks.cancel_scope.cancel()
+        # The bar is erased and the printing task is gone: print the rest directly.
         rest: list[Line] = [[("", self._spilt)]] if self._spilt else []
-        self._screen.above([*rest, *self._watching.speech.stop(), *self._unsent(left)])
+        self._screen.above([*rest, *self._watching.speech.stop(), *self._unsent(reason)])
         self._screen.flush()
-        return left
+        return reason
 
     def _unsent(self, left: Left | None) -> list[Line]:
-        """Return what somebody was writing: under a sheet, too, it is theirs."""
+        """Return the text that the user was writing or sending, so that it is not lost."""
         text = self._hand.sending if self._hand.draft is None else self._hand.buffer.text
         why = "it finished first" if left is Left.ENDED else "it was not sent"
         return [[("bad", f"! {why}. Your text: {text}")]] if text else []
 
     def _leave(self, left: Left) -> None:
+        # Several tasks may want to leave at the same time; `exit` may be called only once.
         app = self._screen.app
         if app.is_running and not app.is_done:
             app.exit(result=left)
 
     async def _follow(self) -> None:
-        """Tell what happens; over a broken connection, from where it broke."""
+        """Print the feed until the run ends; after an error, continue at the last entry."""
         while True:
             try:
                 async for item in self._run.feed(after=self._watching.state.seq):
@@ -150,10 +161,12 @@ class _Attending:
         self._leave(Left.ENDED)
 
     async def _look(self) -> None:
-        """Keep the view fresh."""
+        """Refresh the view after each burst of entries, and at regular intervals."""
         while True:
             with anyio.move_on_after(LOOK_S):
                 await self._grown.wait()
+            # Replaced before the view is read: entries that come during the read set the new
+            # event, and cause one more refresh.
             self._grown = anyio.Event()
             try:
                 view = await self._run.view()
@@ -166,19 +179,20 @@ class _Attending:
             await anyio.sleep(REST_S)
 
     def _lost(self, error: MidrunError) -> None:
-        """Say that what is drawn is old."""
+        """Show that the connection is lost and the bar may be out of date."""
         self._hand.notice = self._alarm = f"no answer; the run may still be working: {error}"
 
     def _found(self) -> None:
-        """Take that back; whatever else is said meanwhile stays."""
+        """Remove the message about the lost connection; keep any other notice."""
         if self._alarm and self._hand.notice == self._alarm:
             self._hand.notice = ""
         self._alarm = ""
 
     async def _hear_signals(self, *, task_status: TaskStatus[None]) -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as heard:
+        handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        with anyio.open_signal_receiver(*handled) as signals:
             task_status.started()
-            async for number in heard:
+            async for number in signals:
                 if number == signal.SIGINT:
                     self._hand.interrupt()
                 elif number == signal.SIGHUP:
@@ -189,7 +203,7 @@ class _Attending:
 
 
 class _Above(StdoutProxy):
-    """Where prints go while the bar is there: above it, as text and nothing else."""
+    """Replaces standard output and error while the bar is shown: escapes, and prints above."""
 
     def write(self, data: str) -> int:
         super().write(printable(data))

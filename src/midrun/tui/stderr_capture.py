@@ -1,8 +1,8 @@
-"""Spill: what other processes of ours write to the terminal, past Python, kept off the bar.
+"""Capture standard error, so that tool processes do not write across the bar.
 
-A blocking tool runs in a process of its own, which has our standard error for its output. Left
-alone it would write across the bar. While a `Spill` is open, standard error is a pipe, and
-what comes out of it is handed to whoever draws.
+A blocking tool runs in a process of its own, which inherits file descriptor 2. Replacing
+`sys.stderr` does not reach it. While a `StderrCapture` is open, descriptor 2 is a pipe, and a
+thread passes the text that comes out of it to `sink`.
 """
 
 import codecs
@@ -20,12 +20,14 @@ Sink = Callable[[str], None]
 
 
 class Spill:
-    """Reads standard error while it is open, in a thread: no writer ever waits for us.
+    """Reads standard error in a thread while it is open, so that no writer blocks.
 
-    `sink` is given the text, in that thread; at first that is the terminal itself.
+    `sink` is called with the text, in that thread. By default it writes to the terminal.
     """
 
     def __enter__(self) -> Self:
+        # `_terminal` keeps the real standard error. The second pipe carries no data: closing
+        # its write end wakes the thread from `select`.
         self._terminal = os.dup(_STDERR)
         self._read, write = os.pipe()
         os.dup2(write, _STDERR)
@@ -42,6 +44,9 @@ class Spill:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # Restore descriptor 2 first, so that nothing more enters the pipe from this process.
+        # Child processes may still hold its write end, so end-of-file may never come: closing
+        # `_stop_write_fd` tells the thread to stop as soon as the pipe is empty.
         self.sink = self.pass_on
         os.dup2(self._terminal, _STDERR)
         os.close(self._end)
@@ -50,16 +55,17 @@ class Spill:
             os.close(number)
 
     def pass_on(self, text: str) -> None:
-        """Write to the terminal as if nobody were in between."""
+        """Write text to the terminal, unchanged."""
         data = text.encode(errors="replace")
         while data:
             data = data[os.write(self._terminal, data) :]
 
     def _pump(self) -> None:
+        # Incremental: a read may end in the middle of a character.
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         while True:
             ready, _, _ = select.select([self._read, self._over], [], [])
-            if self._read not in ready:  # it is over, and the pipe is empty
+            if self._read not in ready:  # stopped, and the pipe is empty
                 return
             data = os.read(self._read, _CHUNK)
             self.sink(decoder.decode(data))

@@ -1,11 +1,11 @@
-"""Styled text: pieces of a line, each with the name of its look; and how the looks look."""
+"""Styled text: a line is a list of pieces, each with the name of a style and its text."""
 
 import re
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 Piece: TypeAlias = tuple[str, str]
-"""The name of a look, and text."""
+"""Name of a style ("" for none), and text."""
 
 Line: TypeAlias = list[Piece]
 
@@ -31,7 +31,7 @@ SGR: Final = {
     "good": "32",
     "bad": "31",
 }
-"""Look → what a terminal is sent for it. A badge is its phase's look, the other way round."""
+"""Style → parameters of the SGR escape sequence. A badge is the same in reverse video."""
 
 _ANSI: Final = {
     "2": "ansibrightblack",
@@ -50,17 +50,17 @@ _EMPHASIS: Final = re.compile(r"\*([^*\n]+)\*")
 
 
 def emphasised(text: str, look: str = "") -> Line:
-    """Return what the runtime says: it marks names *so*; they are shown, the marks are not.
+    """Return a text of the runtime as a styled line, with its *marked* parts emphasised.
 
-    Only for the runtime's own words: the asterisks of others are theirs.
+    Only for texts of the runtime: asterisks in texts of users and models are kept.
     """
-    pieces = _EMPHASIS.split(text)  # in turns: around the marks, and between them
+    pieces = _EMPHASIS.split(text)  # alternating: outside and inside of the marks
     looks = (look, "em")
     return [(looks[number % 2], piece) for number, piece in enumerate(pieces) if piece]
 
 
 def rules() -> dict[str, str]:
-    """Return the same looks as the bar's library names them."""
+    """Return the styles in the syntax of prompt_toolkit."""
     looks = {name: _ANSI[code] for name, code in SGR.items()}
     return {
         **looks,
@@ -70,5 +70,5 @@ def rules() -> dict[str, str]:
 
 
 def words(line: Iterable[Piece]) -> str:
-    """Return a line without its looks."""
+    """Return the text of a line without its styles."""
     return "".join(text for _, text in line)

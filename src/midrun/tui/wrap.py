@@ -1,6 +1,6 @@
-"""Folding: text as rows that fit a terminal, broken between words.
+"""Wrap text to the width of the terminal, between words.
 
-A terminal that wraps by itself cuts through the middle of them.
+A terminal wraps in the middle of words, and then prompt_toolkit cannot count the rows.
 """
 
 from typing import Final
@@ -10,16 +10,16 @@ from prompt_toolkit.utils import get_cwidth
 from midrun.tui.style import Line, words
 
 INDENT: Final = 2
-"""How far the rows of a line are moved in, after its first: below the words, not the mark."""
+"""Indent of the second and following rows: below the text, not below its mark."""
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Return `text` as rows of at most `width` columns, broken at blanks if there are any."""
+    """Split `text` into rows of at most `width` columns, at blanks if there are any."""
     rows = []
     start = 0
     while (cut := _fitting(text, start, width)) < len(text):
         blank = text.rfind(" ", start, cut + 1)
-        if text[start : max(blank, start)].strip():  # a row of nothing but blanks is no row
+        if text[start : max(blank, start)].strip():  # never a row of blanks only
             rows.append(text[start:blank].rstrip(" "))
             start = _past_blanks(text, blank)
         else:
@@ -29,12 +29,12 @@ def folded(text: str, width: int) -> list[str]:
 
 
 def rows(line: Line, width: int) -> list[Line]:
-    """Return a line as rows of at most `width` columns, each piece with its look."""
+    """Split a styled line into rows of at most `width` columns."""
     return _cut(line, folded(words(line), width))
 
 
 def wrapped(line: Line, width: int) -> list[Line]:
-    """Return a line as lines that fit, each piece with its look; the first is not moved in."""
+    """Split a styled line into rows that fit; all but the first are indented."""
     text = words(line)
     if get_cwidth(text) <= width or width <= INDENT:
         return [line]
@@ -45,25 +45,26 @@ def wrapped(line: Line, width: int) -> list[Line]:
 
 
 def _cut(line: Line, texts: list[str]) -> list[Line]:
-    """Return a line cut into rows that read `texts`; blanks between them are gone."""
+    """Cut a styled line into the given rows; the blanks between them are dropped."""
+    # Each row is searched from the end of the one before: equal rows are told apart so.
     whole, at = words(line), 0
-    made = []
+    cut_rows = []
     for text in texts:
         at = whole.index(text, at)
-        made.append(_slice(line, at, at + len(text)))
+        cut_rows.append(_slice(line, at, at + len(text)))
         at += len(text)
-    return made
+    return cut_rows
 
 
 def _slice(line: Line, start: int, end: int) -> Line:
-    """Return the pieces of a line between two of its characters."""
-    made: Line = []
+    """Return the styled pieces of a line between two character positions."""
+    pieces: Line = []
     at = 0
     for look, text in line:
         if part := text[max(start - at, 0) : max(end - at, 0)]:
-            made.append((look, part))
+            pieces.append((look, part))
         at += len(text)
-    return made
+    return pieces
 
 
 def _past_blanks(text: str, at: int) -> int:
@@ -73,7 +74,7 @@ def _past_blanks(text: str, at: int) -> int:
 
 
 def _fitting(text: str, start: int, width: int) -> int:
-    """Return where the row from `start` ends; after one character at least, or none moves."""
+    """Return the end of the row from `start`: at least one character, to make progress."""
     used = 0
     for at in range(start, len(text)):
         used += get_cwidth(text[at])

@@ -1,7 +1,15 @@
-"""`verify`: whether a journal keeps the promises. A second pair of eyes beside the machine.
+"""Check the invariants of a journal, independently of the code that wrote it.
 
-`journal.check_journal` looks at the entries, `chain.check_chain` at the stored bytes. Nothing
-here asks the machine what it would have decided: every subject keeps its own small books,
-written from the invariants (`I1` to `I37`, `I41`, `I42`), so that a fault in the machine cannot
-hide itself.
+`journal.check_journal` checks the decoded entries, `hash_chain.check_chain` the stored bytes.
+Both return a list of `Problem`s: the invariant (`I1` to `I37`, `I41`, `I42`), the seq of the
+entry, and a sentence.
+
+`check_journal` makes one pass. A record goes to every check class that handles its kind, then
+into the `Ledger`, then into `FoldCheck`, which folds the journal with the real `evolve`. While
+a check looks at a record, the ledger holds the journal *before* that record.
+
+The checks never call `decide` or the scheduler, and the ledger is a second, much simpler model
+of a run, written from the invariants. So a bug in the state machine cannot hide itself: at the
+end, `FoldCheck` compares the folded state with the ledger. Do not share code with `core` here
+beyond the entry types. Start with `journal`, `checks` and `ledger`; then one module per topic.
 """

@@ -1,4 +1,4 @@
-"""Asks: decided once, by who may, for what was shown (I24, I25)."""
+"""Check asks: decided once, by an allowed actor, and approvals cover the call (I24, I25)."""
 
 from hashlib import sha256
 
@@ -24,40 +24,40 @@ from midrun.verify.ledger import Ledger, Made, Posed
 
 
 def hash_of(args: Json) -> str:
-    """Return what an approval of these arguments must be bound to."""
+    """Return the hash of the arguments that an approval is bound to."""
     return sha256(msgspec.json.encode(args, order="sorted")).hexdigest()[:32]
 
 
 class Asks(Watch):
-    """Watches every ask, and every start that needs one."""
+    """Checks every ask, and every start of a call that needs an approval."""
 
     __slots__ = ("_applied", "_approvals", "_redirects")
 
     def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
         super().__init__(ledger, found)
-        self._redirects: set[int] = set()  # instructions that wait for their boundary
-        self._applied = 0  # seq of the last one that took effect
-        self._approvals: dict[str, tuple[int, AskAnswered]] = {}
+        self._redirects: set[int] = set()  # seqs of instructions that are not applied yet
+        self._applied = 0  # seq at which the last instruction was applied
+        self._approvals: dict[str, tuple[int, AskAnswered]] = {}  # ask → seq, answer
 
     def opened(self, record: Record, entry: AskOpened) -> None:
-        """Ids of asks are counted, as those of calls are."""
+        """Check that the ask has the next id."""
         expected = f"a{len(self.ledger.asks) + 1}"
         if entry.ask != expected:
             text = f"An ask was opened as {entry.ask}; the next one of the run is {expected}."
             self.report("I19", record.seq, text)
 
     def answered(self, record: Record, entry: AskAnswered) -> None:
-        """The first decision counts, and there is no second one."""
+        """Check that the ask is open and the actor allowed; record an approval."""
         ask = self._open(record, entry.ask, "answered")
         if ask is None:
             return
         self._principal(record, entry, ask)
         approved = ask.kind == "approval" and entry.decision.choice == "approve"
-        if approved and not ask.is_edited(entry):  # an edit is for another person to approve
+        if approved and not ask.is_edited(entry):  # an edit needs the approval of another actor
             self._approvals[ask.entry.ask] = (record.seq, entry)
 
     def closed(self, record: Record, entry: AskClosed) -> None:
-        """An ask is closed once."""
+        """Check that the ask is open."""
         self._open(record, entry.ask, "closed")
 
     def _open(self, record: Record, ask_: str, what: str) -> Posed | None:
@@ -70,38 +70,38 @@ class Asks(Watch):
 
     def _principal(self, record: Record, entry: AskAnswered, ask: Posed) -> None:
         audience = ask.entry.audience
-        made = self.ledger.calls.get(ask.call)
-        steered_by = {*ask.entry.excluded, *(made.steered_by if made is not None else ())}
+        call = self.ledger.calls.get(ask.call)
+        steered_by = {*ask.entry.excluded, *(call.steered_by if call is not None else ())}
         if audience not in {"", entry.role, f"user:{entry.by}"}:
             text = f"{entry.ask} is for {audience}, but {entry.by} ({entry.role}) decided it."
             self.report("I25", record.seq, text)
         elif ask.entry.four_eyes and entry.by in steered_by:
-            text = f"{entry.ask} needs another person: {entry.by} steered or imported it."
+            text = f"{entry.ask} needs another actor: {entry.by} steered or imported it."
             self.report("I25", record.seq, text)
 
     def ended(self, record: Record, entry: RunCompleted | RunCancelled) -> None:
-        """Nobody is asked about a run that is over."""
+        """Check that no ask is open when the run ends."""
         for ask in self.ledger.open_asks:
             text = f"{ask} was open at {type(entry).__name__}."
             self.report("I24", record.seq, text)
 
     def started(self, record: Record, entry: CallStarted) -> None:
-        """A call that needs a person's yes cites one that holds."""
-        made = self.ledger.calls.get(entry.call)
-        if made is None or not made.traits.approve:
+        """Check that a call that needs an approval cites a valid one."""
+        call = self.ledger.calls.get(entry.call)
+        if call is None or not call.traits.approve:
             return
-        if problem := self._unapproved(record, entry, made):
-            self.report("I25", record.seq, f"{made} was started, but {problem}.")
+        if problem := self._unapproved(record, entry, call):
+            self.report("I25", record.seq, f"{call} was started, but {problem}.")
 
     def _unapproved(self, record: Record, entry: CallStarted, made: Made) -> str:
-        """Return why the approval that a start cites does not cover it, or "" if it does."""
+        """Return the reason why the cited approval does not cover a start, or ""."""
         if entry.approval is None:
             return "it needs an approval and cites none"
         ask_ = entry.approval.ask
         ask = self.ledger.asks.get(ask_)
         approved = self._approvals.get(ask_)
         if ask is None or approved is None:
-            return f"nobody approved {ask_}, which it cites"
+            return f"{ask_}, which it cites, was not approved"
         since, answer = approved
         if ask.call != made.id:
             return f"{ask_}, which it cites, was about {ask.call}"
@@ -111,30 +111,33 @@ class Asks(Watch):
             return f"{ask_} approved other arguments"
         if ask.entry.expires is not None and record.at > ask.entry.expires:
             return f"{ask_} had expired"
+        # An approval holds for the instruction under which it was given. A redirect after it,
+        # pending or applied, makes it void; a withdrawn one has left `_pending_redirects`
+        # again.
         if self._applied > since or any(seq > since for seq in self._redirects):
             return f"the run was redirected after {ask_} had been approved"
         return ""
 
     def imported(self, _: Record, __: RunImported) -> None:
-        """Approvals that came with a checkpoint cover no start after it."""
+        """Forget the approvals before an import: this store did not witness them."""
         self._approvals.clear()
 
     def redirected(self, record: Record, _: RedirectRequested) -> None:
-        """A new instruction waits."""
+        """Record a pending instruction."""
         self._redirects.add(record.seq)
 
     def resumed(self, record: Record, entry: RunResumed) -> None:
-        """An instruction may come with the resume."""
+        """Record an instruction that came with the resume."""
         if entry.instruction:
             self._redirects.add(record.seq)
 
     def applied(self, record: Record, entry: RedirectApplied) -> None:
-        """What was approved for the old course no longer counts."""
+        """Record that an instruction was applied: earlier approvals are void."""
         self._redirects.discard(entry.redirect)
         self._applied = record.seq
 
     def withdrawn(self, _: Record, entry: RedirectClosed) -> None:
-        """An instruction that was taken back changed nothing."""
+        """Forget an instruction that was withdrawn."""
         self._redirects.discard(entry.redirect)
 
     ARMS = arms(

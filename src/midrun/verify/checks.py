@@ -1,4 +1,4 @@
-"""What a check reports, and the shape that every subject of the checks has."""
+"""`Problem`, the result of a check, and `JournalCheck`, the base class of all checks."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final
@@ -9,11 +9,11 @@ from midrun.core.entries import KINDS, Asked, Entry, Record
 from midrun.verify.ledger import Ledger
 
 ASKED: Final = tuple(kind for kind in KINDS if issubclass(kind, Asked))
-"""The entries that record what somebody asked for."""
+"""The kinds of entries that record a request."""
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """A promise that a journal breaks: which one, at which entry, in a sentence."""
+    """A broken invariant, the seq of the entry that breaks it, and a sentence."""
 
     invariant: str
     seq: int
@@ -24,10 +24,11 @@ class Problem(Struct, frozen=True, kw_only=True):
 
 
 class Watch:
-    """One subject: it sees every record of the kinds in `ARMS`, in order, then the end.
+    """Base class of a check. It gets the records of the kinds in `HANDLERS`, in order.
 
-    A subject that every record concerns has its look at it first, in `look`. Meanwhile
-    `self.ledger` is what the journal said before the record.
+    If `HANDLES_ALL` is set, every record is also passed to `check_record`, before its handler.
+    During both, `self.ledger` holds the journal before the record. `check_end` is called after
+    the last record.
     """
 
     ARMS: ClassVar["Arms"] = {}
@@ -44,10 +45,10 @@ class Watch:
         self.found.append(Problem(invariant=invariant, seq=seq, text=text))
 
     def look(self, record: Record, entry: Entry) -> None:
-        """Look at a record of any kind."""
+        """Check a record of any kind."""
 
     def end(self) -> None:
-        """Look back: the journal has no more records."""
+        """Check the journal as a whole, after its last record."""
 
 
 Arm = Callable[[Watch, Record, Entry], None]
@@ -55,8 +56,8 @@ Arms = Mapping[type[Entry], Arm]
 
 
 def arms(*given: Mapping[type[Entry], object]) -> Arms:
-    """Return the arms of a subject, each a method filed under the one entry it takes."""
+    """Merge mappings from a kind of entry to the method that handles it; later ones win."""
     merged: dict[type[Entry], object] = {}
-    for some in given:
-        merged |= some
-    return merged  # type: ignore[return-value]  # what a mapping of methods cannot say
+    for handlers in given:
+        merged |= handlers
+    return merged  # type: ignore[return-value]  # each method takes only its own kind of entry

@@ -1,4 +1,4 @@
-"""Controls: a request counts once, and no control is overtaken (I20, I21, I23, I32)."""
+"""Check controls: applied once, and honoured by later entries (I20, I21, I23, I32)."""
 
 from midrun.core.entries import (
     Asked,
@@ -33,21 +33,21 @@ INTERRUPTS = (
     ToolUsed,
     HandedBack,
 )
-"""What people may ask of a run that is not being cancelled."""
+"""Requests that are possible only while the run is not being cancelled."""
 
 
 class Controls(Watch):
-    """Watches what people asked for, and whether it was kept."""
+    """Checks requests: their ids, their place, and that a pause is honoured."""
 
     __slots__ = ("_requests", "_resting")
 
     def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
         super().__init__(ledger, found)
-        self._requests: dict[str, int] = {}
+        self._requests: dict[str, int] = {}  # request id → seq
         self._resting = False  # paused or failed, and not resumed since
 
     def asked(self, record: Record, entry: Asked) -> None:
-        """A request id is applied once."""
+        """Check that the request id was not applied before."""
         if not entry.request:
             return
         first = self._requests.setdefault(entry.request, record.seq)
@@ -56,29 +56,30 @@ class Controls(Watch):
             self.report("I20", record.seq, text)
 
     def interrupts(self, record: Record, entry: Asked) -> None:
-        """Once a run is being cancelled, nobody but an operator's latch stops that."""
+        """Check that no such request is accepted during a cancel; only a halt may stop it."""
         self.asked(record, entry)
-        if self.ledger.cancelled_at and not self.ledger.ended:  # what is over has its own rule
+        # Entries after the end of a run are checked by `EndCheck` (I5).
+        if self.ledger.cancelled_at and not self.ledger.ended:
             since = self.ledger.cancelled_at
             text = f"{type(entry).__name__} came after the cancel at {since}."
             self.report("I32", record.seq, text)
 
     def settled(self, record: Record, entry: RunCompleted | RunWaiting) -> None:
-        """An accepted pause beats an end that is not in the journal yet."""
+        """Check that the run did not complete or wait while a pause was in force."""
         if self.ledger.held:
             self.report(
                 "I21",
                 record.seq,
                 f"{type(entry).__name__} although a pause was accepted at {self.ledger.held} "
-                "and nobody resumed the run.",
+                "and the run was not resumed.",
             )
 
     def rests(self, _: Record, __: RunPaused | RunFailed) -> None:
-        """The run stops until somebody resumes it."""
+        """Record that the run stopped until it is resumed."""
         self._resting = True
 
     def resumed(self, record: Record, entry: RunResumed) -> None:
-        """One resume per pause."""
+        """Check that the run had stopped since the last resume."""
         self.asked(record, entry)
         if not self._resting:
             text = "The run was resumed, but it had not stopped since the last time."
@@ -86,7 +87,7 @@ class Controls(Watch):
         self._resting = False
 
     def woken(self, _: Record, __: RunWoken) -> None:
-        """The run goes on; a pause it was woken from is over."""
+        """Record that the run goes on, and that its pause is over."""
         self._resting = False
 
     ARMS = arms(

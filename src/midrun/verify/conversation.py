@@ -1,4 +1,4 @@
-"""Frames and messages: no thought and nobody's words are lost (I34, I35, I36)."""
+"""Check held topics and pending texts: none is lost or used twice (I34, I35, I36)."""
 
 from typing import Final
 
@@ -23,11 +23,11 @@ from midrun.verify.checks import Problem, Watch, arms
 from midrun.verify.ledger import Ledger
 
 SLACK: Final = SECOND
-"""Between deciding and the store's stamp on the entry some time passes."""
+"""Tolerance in microseconds: the store stamps an entry some time after the decision."""
 
 
 class Frames(Watch):
-    """Watches the stack of suspended thoughts, and the texts that wait to be taken up."""
+    """Checks the stack of held topics (frames), and the pending messages and instructions."""
 
     __slots__ = ("_inbox", "_pushed", "_stack")
 
@@ -35,10 +35,10 @@ class Frames(Watch):
         super().__init__(ledger, found)
         self._stack: list[FramePushed] = []
         self._pushed = 0
-        self._inbox: dict[int, str] = {}  # seq of what waits, and what it is
+        self._inbox: dict[int, str] = {}  # seq of a pending text → its kind
 
     def pushed(self, record: Record, entry: FramePushed) -> None:
-        """A chain of thought is suspended."""
+        """Check number and depth of a new frame, and that its message was pending."""
         self._pushed += 1
         if entry.frame != f"f{self._pushed}":
             text = f"A frame was pushed as {entry.frame}; the next one is f{self._pushed}."
@@ -51,15 +51,15 @@ class Frames(Watch):
         self._taken(record, entry.message, "a message")
 
     def resumed(self, record: Record, entry: FrameResumed) -> None:
-        """It goes on where it stood, if it was not held for too long."""
+        """Check that the resumed frame is on top, named, and has not expired."""
         frame = self._popped(record, entry.frame)
         if frame is not None and record.at > frame.expires + SLACK:
-            text = f"{entry.frame} was resumed as if it had not been held for too long."
+            text = f"{entry.frame} was resumed as current although it had expired."
             self.report("I36", record.seq, text)
         self._named(record, entry, frame)
 
     def reconstructed(self, record: Record, entry: FrameReconstructed) -> None:
-        """It goes on, and says that it was held for too long."""
+        """Check that the frame is on top and named; it may have expired."""
         self._named(record, entry, self._popped(record, entry.frame))
 
     def _named(
@@ -69,62 +69,62 @@ class Frames(Watch):
         frame: FramePushed | None,
     ) -> None:
         if frame is not None and frame.goal not in entry.words:
-            text = f"{entry.frame} went on without naming {frame.goal!r}."
+            text = f"{entry.frame} was resumed without naming {frame.goal!r}."
             self.report("I36", record.seq, text)
 
     def abandoned(self, record: Record, entry: FrameAbandoned) -> None:
-        """It is given up, by name."""
+        """Check that the dropped frame is on top."""
         self._popped(record, entry.frame)
 
     def _popped(self, record: Record, frame: str) -> FramePushed | None:
-        """Take `frame` off the stack, wherever it is."""
+        """Remove `frame` from the stack, and report it if it was not on top."""
         for depth, held in enumerate(reversed(self._stack)):
             if held.frame != frame:
                 continue
             if depth:
-                text = f"{frame} was closed before {self._stack[-1].frame}, which lies on it."
+                text = f"{frame} was closed before {self._stack[-1].frame}, which is above it."
                 self.report("I34", record.seq, text)
             self._stack.remove(held)
             return held
         self.report("I34", record.seq, f"{frame} was closed, but it was not open.")
         return None
 
-    # ── what waits to be taken up ─────────────────────────────────────────────────────────
+    # ── pending texts ─────────────────────────────────────────────────────────────────────
 
     def message(self, record: Record, _: MessageReceived) -> None:
-        """Somebody spoke."""
+        """Record a pending message."""
         self._inbox[record.seq] = "a message"
 
     def redirect(self, record: Record, _: RedirectRequested) -> None:
-        """Somebody wants another course."""
+        """Record a pending instruction."""
         self._inbox[record.seq] = "an instruction"
 
     def run_resumed(self, record: Record, entry: RunResumed) -> None:
-        """An instruction may come with the resume."""
+        """Record an instruction that came with the resume."""
         if entry.instruction:
             self._inbox[record.seq] = "an instruction"
 
     def message_gone(self, record: Record, entry: MessageTaken | MessageClosed) -> None:
-        """It was taken up, withdrawn or returned."""
+        """Check that the message that was used, withdrawn or returned was pending."""
         self._taken(record, entry.message, "a message")
 
     def redirect_gone(self, record: Record, entry: RedirectApplied | RedirectClosed) -> None:
-        """It was taken up, withdrawn or returned."""
+        """Check that the instruction that was used, withdrawn or returned was pending."""
         self._taken(record, entry.redirect, "an instruction")
 
     def _taken(self, record: Record, seq: int, what: str) -> None:
         if self._inbox.pop(seq, "") != what:
-            text = f"{type(record.entry).__name__} of {seq}, where {what} does not wait."
+            text = f"{type(record.entry).__name__} names {seq}, where {what} is not pending."
             self.report("I35", record.seq, text)
 
     def ended(self, record: Record, entry: RunCompleted | RunCancelled) -> None:
-        """Nothing is left on the stack, and nothing in the inbox."""
+        """Check that no frame is held and no text is pending when the run ends."""
         end = type(entry).__name__
         for frame in self._stack:
             text = f"{frame.frame} was neither resumed nor abandoned before {end}."
             self.report("I34", record.seq, text)
         for seq, what in self._inbox.items():
-            text = f"The run ended with {what} from {seq} that nobody took up or returned."
+            text = f"The run ended with {what} from {seq} that was neither used nor returned."
             self.report("I35", record.seq, text)
 
     ARMS = arms(

@@ -1,7 +1,7 @@
-"""The chain: whether the stored bytes are the bytes that were written (I4, I42).
+"""Check the hash chain: the stored bytes are the bytes that were written (I4, I42).
 
-`h(k) = chain(h(k - 1), line k)`. A chain alone cannot show that its tail was cut off; a head
-that somebody kept (every receipt and every feed item carries one) can.
+`h(k) = chain(h(k - 1), line k)`. The chain alone cannot show that its last lines were removed.
+For that, compare it with a head that was kept elsewhere; every receipt and feed item has one.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,17 +20,18 @@ def check_chain(
     first: H,
     head: tuple[int, H] | None = None,
 ) -> tuple[Problem, ...]:
-    """Return what is wrong with the stored lines, given with their stored hashes, in order.
+    """Return the first problem of the stored lines, given with their stored hashes.
 
-    The problem names the first line that was changed, is missing, was inserted or stands in
-    the wrong place; nothing can be said about those after it. `first` is the hash before the
-    first line, `head` a seq with the hash that it had when somebody kept it.
+    It names the first line that was changed, removed, inserted or moved. The lines after it
+    cannot be judged, because their hashes depend on it. `first_hash` is the hash before the
+    first line; `head` is a seq and the hash that was kept for it.
     """
     before, count = first, 0
     for count, (line, stored) in enumerate(lines, start=1):
         before = chain(before, line)
+        # `before` is computed from the lines alone, so a forged stored hash does not help.
         if stored != before:
-            text = f"Line {count} is not the one that was written as {count}."
+            text = f"Line {count} is not the line that was written as {count}."
             return (Problem(invariant="I4", seq=count, text=text),)
         if head is not None and count == head[0] and stored != head[1]:
             text = f"The journal up to {count} was rewritten: it had another head there."
@@ -48,17 +49,17 @@ def check_imports(
     chain: Callable[[bytes, bytes], bytes],
     first: bytes,
 ) -> tuple[Problem, ...]:
-    """Return the imports that do not name the hash of the lines before them.
+    """Return a problem for each import that does not name the hash of the lines before it.
 
-    `lines` and `records` are the whole journal. `chain` and `first` are those of a store
-    without a key, as the checkpoint had them, so a head that was kept where the run came from
-    can be compared with the one in the import.
+    `lines` and `records` are the whole journal. `chain` and `first_hash` are those of a store
+    without a key, as in the checkpoint. So a head that was kept by the store of origin can be
+    compared with the one in the import.
     """
-    found: list[Problem] = []
+    problems: list[Problem] = []
     link = first
     for line, record in zip(lines, records, strict=True):
         if isinstance(record.entry, RunImported) and record.entry.head != link.hex():
             text = f"The import names the head {record.entry.head}, not that of the lines."
-            found.append(Problem(invariant="I42", seq=record.seq, text=text))
+            problems.append(Problem(invariant="I42", seq=record.seq, text=text))
         link = chain(link, line)
-    return tuple(found)
+    return tuple(problems)

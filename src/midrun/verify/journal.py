@@ -1,8 +1,9 @@
-"""`check_journal`: every promise that a journal alone can show to be broken.
+"""`check_journal`: check all invariants that can be decided from the journal alone.
 
-One pass. A record goes to the subjects that have an arm for its kind, then into the books, then
-into the fold. Where an entry breaks a promise that has a name, the fold's plain "cannot stand
-here" about the same entry is left out.
+The journal is read once. Each record goes to the checks that handle its kind
+(`HANDLERS_BY_KIND`), then into the ledger, then into the fold. The fold rejects most wrong
+entries too, but only with a general message (I2). If a check has named the broken invariant,
+that message is left out.
 """
 
 from collections.abc import Iterable, Mapping
@@ -40,18 +41,19 @@ SUBJECTS: Final[tuple[type[Watch], ...]] = (
 
 
 def _route(kind: type[Entry]) -> tuple[tuple[int, Arm], ...]:
-    """Return which subjects look at entries of `kind`, in order, and with which arm."""
-    looks = (
-        (number, look)
-        for number, subject in enumerate(SUBJECTS)
-        for look in (
-            subject.look if subject.CONCERNS_ALL else None,
-            subject.ARMS.get(kind),
+    """Return the handlers for entries of `kind`, each with the index of its check."""
+    handlers = (
+        (number, handler)
+        for number, check in enumerate(SUBJECTS)
+        for handler in (
+            check.look if check.CONCERNS_ALL else None,
+            check.ARMS.get(kind),
         )
     )
-    return tuple((number, look) for number, look in looks if look is not None)
+    return tuple((number, handler) for number, handler in handlers if handler is not None)
 
 
+# Computed once at import: verifying long journals spends its time on this dispatch.
 ROUTES: Final[Mapping[type[Entry], tuple[tuple[int, Arm], ...]]] = {
     kind: _route(kind) for kind in KINDS
 }
@@ -66,30 +68,32 @@ def check_journal(
     head: Head | None = None,
     state: State | None = None,
 ) -> tuple[Problem, ...]:
-    """Return what is wrong with a journal, in the order of its entries; nothing if it is sound.
+    """Return the problems of a journal, in the order of its entries; () if it is sound.
 
-    The records must end where an append ended. `head` is what the store keeps beside the last
-    of them, `state` what somebody thinks they mean; both are held against the fold, if given.
+    The records must end where an append ended: some invariants hold only between appends.
+    `head` is the head that the store keeps for the last record, and `state` a state that should
+    result from the records. If given, both are compared with the fold.
     """
-    found: list[Problem] = []
+    problems: list[Problem] = []
     ledger = Ledger()
-    subjects = [subject(ledger, found) for subject in SUBJECTS]
-    folding = Folding(ledger, found, run if state is None else state.run)
+    checks = [check(ledger, problems) for check in SUBJECTS]
+    folding = Folding(ledger, problems, run if state is None else state.run)
     for record in records:
         entry = record.entry
-        for number, look in ROUTES[type(entry)]:
-            look(subjects[number], record, entry)
+        for number, handler in ROUTES[type(entry)]:
+            handler(checks[number], record, entry)
         ledger.note(record)
         folding.look(record, entry)
-    for subject in (*subjects, folding):
-        subject.end()
+    for check in (*checks, folding):
+        check.end()
     folding.compare(head, state)
-    return _in_order(found)
+    return _in_order(problems)
 
 
 def _in_order(found: list[Problem]) -> tuple[Problem, ...]:
     if not found:
         return ()
+    # Drop the fold's general problem (I2) where a check has named the broken invariant.
     named = {problem.seq for problem in found if problem.invariant != "I2"}
-    kept = [p for p in found if p.invariant != "I2" or p.seq not in named]
-    return tuple(sorted(kept, key=lambda problem: problem.seq))
+    remaining = [p for p in found if p.invariant != "I2" or p.seq not in named]
+    return tuple(sorted(remaining, key=lambda problem: problem.seq))

@@ -1,7 +1,8 @@
-"""The checker's own books: what became of every call and ask, read off the entries.
+"""The ledger: a simple model of the run that the checks compare entries with.
 
-Deliberately not the machine's state: plain mutable counters, filled in from what the entries
-say, so that the two can be held against each other.
+It is deliberately not `core.state.State`: plain mutable objects, filled in directly from the
+entries. The two are compared at the end of the journal, so a bug in one shows as a
+difference. The functions below the classes apply one kind of entry each.
 """
 
 from collections.abc import Callable, Mapping
@@ -89,36 +90,36 @@ class Made:
         self.purpose = "step"
         self.stage = "proposed"
         self.attempt = 0
-        self.by_hand = False  # a person at the wheel wants it made
-        self.closed = 0  # seq of its last closing
-        self.flying = False
-        self.doubted = False  # an attempt was unknown, and no evidence has settled it since
-        self.aborted = False  # an attempt was stopped midway, and none was done since
-        self.entered = False  # it asked a person from within, and has not gone on since
-        self.saved = False  # it saved its progress
-        self.sealed = bool(use and use.refused)
-        self.steered_by: set[str] = set()  # people whose words the agent had at its proposal
+        self.by_hand = False  # proposed by an operator who has taken over
+        self.closed = 0  # seq of its last end
+        self.flying = False  # an attempt is in flight
+        self.doubted = False  # an attempt has an unknown outcome that is not settled
+        self.aborted = False  # an attempt was aborted, and none was done since
+        self.entered = False  # it asked a question while it ran, and was not continued since
+        self.saved = False  # it saved progress
+        self.sealed = bool(use and use.refused)  # it will never be made
+        self.steered_by: set[str] = set()  # actors whose texts the agent had at its proposal
 
     def __str__(self) -> str:
         return f"{self.id} ({self.tool})"
 
     @property
     def harmless(self) -> bool:
-        """Making it twice does what making it once does."""
+        """True if making it twice has the same effect as making it once."""
         return self.kind != "tool" or self.traits.effect is not Effect.ONCE
 
     @property
     def touched(self) -> bool:
-        """It has, or may have, changed the world."""
+        """True if it has had, or may have had, an effect."""
         return self.doubted or self.aborted or self.entered or self.stage == "done"
 
     @property
     def unfinished(self) -> bool:
-        """It was begun, and nobody can say that it is done or did nothing."""
+        """True if it was started and is neither done nor known to have had no effect."""
         return self.flying or (self.touched and self.stage != "done")
 
     def close(self, stage: str, seq: int) -> None:
-        """Note that it ended, and how."""
+        """Record the end of an attempt."""
         self.stage, self.closed, self.flying = stage, seq, False
         if stage == "done":
             self.doubted = self.aborted = self.entered = False
@@ -138,7 +139,7 @@ class Posed:
 
     @property
     def asks_for_words(self) -> bool:
-        """Whether an answer steers the agent, and is not the outcome of an unsure call."""
+        """True if an answer steers the agent; not for the outcome of an unsure call."""
         return (self.entry.of or self.kind) != "unsure"
 
     def is_edited(self, answer: AskAnswered) -> bool:
@@ -149,7 +150,7 @@ class Posed:
 
 
 class Ledger:
-    """What the journal has said so far."""
+    """The run so far, as its entries describe it."""
 
     def __init__(self) -> None:
         self.spec: RunStarted | None = None
@@ -160,51 +161,53 @@ class Ledger:
         self.undoing: tuple[str, Action] | None = None
         self.asks: dict[str, Posed] = {}
         self.open_asks: dict[str, Posed] = {}
-        self.held = 0  # seq of the pause or cap that keeps the run from starting anything
-        self.redirected = 0  # seq of the last redirect that was asked for
-        self.wheel = ""  # the person at the wheel
-        self.words: dict[int, str] = {}  # seq of words that wait for their boundary → by whom
-        self.steered_by: set[str] = set()  # people whose words the agent has been given
+        self.held = 0  # seq of the pause or cap that is in force
+        self.redirected = 0  # seq of the last requested redirect
+        self.wheel = ""  # the operator who has taken over
+        self.words: dict[int, str] = {}  # seq of a pending text → its author
+        self.steered_by: set[str] = set()  # actors whose texts the agent has received
         self.cancel: CancelRequested | None = None
         self.cancelled_at = 0  # seq of the cancel
         self.ended = ""  # "completed" or "cancelled"
 
     def note(self, record: Record) -> None:
-        """Enter one record into the books."""
+        """Apply one record."""
         arm = ARMS.get(type(record.entry))
         if arm is not None:
             arm(self, record.seq, record.entry)
 
     def propose(self, use: Use) -> Made:
-        """Number a call that somebody wants made."""
-        made = Made(f"c{len(self.calls) + 1}", use.kind, use)
-        made.steered_by = set(self.steered_by)
-        self.calls[made.id] = made
-        return made
+        """Add a proposed call, with the next number."""
+        call = Made(f"c{len(self.calls) + 1}", use.kind, use)
+        call.steered_by = set(self.steered_by)
+        self.calls[call.id] = call
+        return call
 
     def settles(self, late: LateResult) -> bool:
-        """Tell whether a late result says what nobody knew, or knew wrongly, of its attempt."""
-        made = self.calls.get(late.call)
-        if made is None or self.ended or made.kind == "model":
+        """Tell whether a late result decides the outcome of its attempt."""
+        call = self.calls.get(late.call)
+        if call is None or self.ended or call.kind == "model":
             return False
-        if made.sealed and made.stage == "proposed":
-            return False  # it was given up since: that it happened is only a doubt now
-        return made.stage in {"unknown", "proposed"} and made.attempt == late.attempt
+        if call.sealed and call.stage == "proposed":
+            return False  # the call was closed unmade since; the result only makes it doubtful
+        return call.stage in {"unknown", "proposed"} and call.attempt == late.attempt
 
 
-# ── what each entry says about the run ────────────────────────────────────────────────────
+# ── entries about the run ─────────────────────────────────────────────────────────────────
 
 
 def _started(books: Ledger, _: int, entry: RunStarted) -> None:
     books.spec = entry
-    spoken = {said.by for said in entry.history if said.role != "runtime"}
-    books.steered_by = spoken | {entry.by, *entry.steered_by}
+    authors = {message.by for message in entry.history if message.role != "runtime"}
+    books.steered_by = authors | {entry.by, *entry.steered_by}
 
 
 def _imported(books: Ledger, _: int, entry: RunImported) -> None:
+    # The importing user could have changed the checkpoint, and so counts as an author of all
+    # that it contains: with four eyes, they may not approve its calls.
     books.steered_by.add(entry.by)
-    for made in books.calls.values():
-        made.steered_by.add(entry.by)
+    for call in books.calls.values():
+        call.steered_by.add(entry.by)
 
 
 def _leased(books: Ledger, _: int, entry: LeaseTaken) -> None:
@@ -224,6 +227,7 @@ def _cancelled(books: Ledger, *_: object) -> None:
 
 
 def _held(books: Ledger, seq: int, _: object) -> None:
+    # The first of several pauses counts: no call may start from there on.
     books.held = books.held or seq
 
 
@@ -238,7 +242,7 @@ def _resumed(books: Ledger, seq: int, entry: RunResumed) -> None:
 
 
 def _woken(books: Ledger, *_: object) -> None:
-    # A redirect that comes after the pause ends it; nothing else wakes a paused agent.
+    # Among the causes of a wake-up, only a redirect after the pause ends that pause.
     if books.redirected > books.held and not books.wheel:
         books.held = 0
 
@@ -266,7 +270,7 @@ def _wrote(books: Ledger, _: int, entry: PersonWrote) -> None:
 
 def _cancel(books: Ledger, seq: int, entry: CancelRequested) -> None:
     books.held = 0
-    books.ended = ""  # a parent may take back what had ended
+    books.ended = ""  # a parent may cancel a child that has ended, to undo its work
     books.cancel, books.cancelled_at = entry, books.cancelled_at or seq
 
 
@@ -292,18 +296,18 @@ def _proposed(books: Ledger, _: int, entry: CallProposed) -> None:
 
 
 def _call_started(books: Ledger, _: int, entry: CallStarted) -> None:
-    made = books.calls.get(entry.call)
-    if made is None:
-        made = books.calls[entry.call] = Made(entry.call, entry.call_kind)
-        made.purpose = entry.purpose
-    made.attempt, made.stage, made.flying = entry.attempt, "started", True
-    books.flying[made.id] = made
+    call = books.calls.get(entry.call)
+    if call is None:
+        call = books.calls[entry.call] = Made(entry.call, entry.call_kind)
+        call.purpose = entry.purpose
+    call.attempt, call.stage, call.flying = entry.attempt, "started", True
+    books.flying[call.id] = call
 
 
 def _call_done(books: Ledger, seq: int, entry: CallDone) -> None:
     books.steered_by.update(entry.steered_by)
-    made = _ended(books, seq, entry.call, "done")
-    if made is not None and made.purpose == "step" and entry.reply is not None:
+    call = _ended(books, seq, entry.call, "done")
+    if call is not None and call.purpose == "step" and entry.reply is not None:
         for use in entry.reply.uses:
             books.propose(use)
 
@@ -313,54 +317,55 @@ def _call_failed(books: Ledger, seq: int, entry: CallFailed) -> None:
 
 
 def _call_aborted(books: Ledger, seq: int, entry: CallAborted) -> None:
-    made = _ended(books, seq, entry.call, "aborted")
-    if made is not None:
-        made.aborted = True
+    call = _ended(books, seq, entry.call, "aborted")
+    if call is not None:
+        call.aborted = True
 
 
 def _call_unknown(books: Ledger, seq: int, entry: CallUnknown) -> None:
-    made = _ended(books, seq, entry.call, "unknown")
-    if made is not None:
-        made.doubted = True
+    call = _ended(books, seq, entry.call, "unknown")
+    if call is not None:
+        call.doubted = True
 
 
 def _ended(books: Ledger, seq: int, call: str, stage: str) -> Made | None:
     books.flying.pop(call, None)
-    made = books.calls.get(call)
-    if made is not None:
-        made.close(stage, seq)
-    return made
+    ended = books.calls.get(call)
+    if ended is not None:
+        ended.close(stage, seq)
+    return ended
 
 
 def _settled(books: Ledger, seq: int, entry: CallSettled) -> None:
-    made = books.calls.get(entry.call)
-    if made is None or entry.happened is None:
+    call = books.calls.get(entry.call)
+    if call is None or entry.happened is None:
         return
     if entry.happened:
-        made.close("done", seq)
+        call.close("done", seq)
     else:
-        made.stage = "proposed"
-        made.doubted = made.aborted = made.entered = False
+        # It did not happen: the call may be made again as if it had never been attempted.
+        call.stage = "proposed"
+        call.doubted = call.aborted = call.entered = False
 
 
 def _sealed(books: Ledger, _: int, entry: CallSealed) -> None:
-    made = books.calls.get(entry.call)
-    if made is not None:
-        made.sealed = True
+    call = books.calls.get(entry.call)
+    if call is not None:
+        call.sealed = True
 
 
 def _saved(books: Ledger, _: int, entry: ProgressSaved) -> None:
-    made = books.calls.get(entry.call)
-    if made is not None:
-        made.saved = True
+    call = books.calls.get(entry.call)
+    if call is not None:
+        call.saved = True
 
 
 def _late(books: Ledger, seq: int, entry: LateResult) -> None:
-    made = books.calls.get(entry.call)
+    call = books.calls.get(entry.call)
     if books.settles(entry):
         books.calls[entry.call].close("done", seq)
-    elif made is not None and made.stage != "done" and not books.ended:
-        made.doubted = True  # it happened, although something else was made of it since
+    elif call is not None and call.stage != "done" and not books.ended:
+        call.doubted = True  # it had an effect, although the call was treated otherwise since
 
 
 def _undo_started(books: Ledger, _: int, entry: UndoStarted) -> None:
@@ -376,42 +381,43 @@ def _undo_ended(books: Ledger, *_: object) -> None:
 
 def _ask_opened(books: Ledger, seq: int, entry: AskOpened) -> None:
     ask = books.asks[entry.ask] = books.open_asks[entry.ask] = Posed(seq, entry)
-    made = books.calls.get(entry.call)
-    if made is not None and ask.kind != "unsure":
-        # Parked: no longer in flight, and not made again before somebody decides.
-        made.stage, made.entered, made.flying = "asking", made.flying, False
-        books.flying.pop(made.id, None)
+    call = books.calls.get(entry.call)
+    if call is not None and ask.kind != "unsure":
+        # The call is parked: no longer in flight, and not made again before a decision. If it
+        # was in flight, it asked from inside its code, so part of it has been executed.
+        call.stage, call.entered, call.flying = "asking", call.flying, False
+        books.flying.pop(call.id, None)
 
 
 def _ask_answered(books: Ledger, seq: int, entry: AskAnswered) -> None:
-    ask, made = _no_longer_open(books, entry.ask)
+    ask, call = _no_longer_open(books, entry.ask)
     has_words = entry.decision.value is not None or bool(entry.decision.reason)
     if ask is not None and ask.asks_for_words and has_words:
         books.steered_by.add(entry.by)
-    if made is None or ask is None or made.stage != "asking":
+    if call is None or ask is None or call.stage != "asking":
         return
     if ask.is_edited(entry):
-        made.steered_by.add(entry.by)
+        call.steered_by.add(entry.by)
     if ask.kind == "question" and ask.entry.continuation is not None:
-        made.stage = "proposed"  # it is made again, with the decision
+        call.stage = "proposed"  # it is made again, with the answer and its continuation
     elif ask.kind == "question":
-        made.close("done", seq)
+        call.close("done", seq)  # the answer is the result of the call
     elif ask.kind == "child" or entry.decision.choice == "approve":
-        made.stage = "proposed"
+        call.stage = "proposed"
         if ask.kind == "approval" and entry.decision.value is not None:
-            made.args = entry.decision.value
+            call.args = entry.decision.value
     else:
-        made.sealed, made.closed = True, seq
+        call.sealed, call.closed = True, seq
 
 
 def _ask_closed(books: Ledger, seq: int, entry: AskClosed) -> None:
-    made = _no_longer_open(books, entry.ask)[1]
-    if made is None or made.stage != "asking":
+    call = _no_longer_open(books, entry.ask)[1]
+    if call is None or call.stage != "asking":
         return
     if entry.why == "elsewhere":
-        made.stage = "proposed"
+        call.stage = "proposed"
     else:
-        made.sealed, made.closed = True, seq
+        call.sealed, call.closed = True, seq
 
 
 def _no_longer_open(books: Ledger, ask_: str) -> tuple[Posed | None, Made | None]:

@@ -1,4 +1,4 @@
-"""Ownership: one driver at a time, older ones fenced off, orphans closed (I6, I7, I8)."""
+"""Check ownership: one lease holder, older ones fenced, orphans closed (I6 to I8, I41)."""
 
 from typing import Final
 
@@ -38,33 +38,35 @@ from midrun.core.retries import DEATHS, DIED
 from midrun.verify.checks import Problem, Watch, arms
 from midrun.verify.ledger import Ledger
 
-# Attempts: a run rests for what ended its drivers only if enough of them ended (I41).
+# Attempts: a run fails because its workers died only if enough of them died (I41).
 #
-# That such a call is not made again is no rule for a journal: those of before may have it made
-# again for as long as it takes, and are as true as ever. The simulator looks at it.
+# That the suspected call is not made again after that cannot be checked here: journals of older
+# versions did repeat it, and are still valid. The simulator checks it.
 
 
 class Attempts(Watch):
-    """Watches how many drivers of the run did not give their lease back."""
+    """Counts the workers that did not give their lease back."""
 
     __slots__ = ("_lost",)
 
     def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
         super().__init__(ledger, found)
-        self._lost = 0  # since a person let the run go on
+        self._lost = 0  # since an operator last let the run go on
 
     def leased(self, *_: object) -> None:
-        """A driver has the run; the last one may not have given it back."""
+        """Count a lost worker if the lease was taken while another one was held."""
+        # The ledger still has the previous lease. If that one was not given back, its worker
+        # died or was fenced.
         self._lost += self.ledger.leased
 
     def let_go_on(self, *_: object) -> None:
-        """A person has read what was; it counts from here."""
+        """Restart the count, because an operator let the run go on."""
         self._lost = 0
 
     def failed(self, record: Record, entry: RunFailed) -> None:
-        """A run does not rest for deaths that were none."""
+        """Check that enough workers died before the run failed for that reason."""
         if entry.code == DIED and self._lost < DEATHS:
-            text = f"The run failed of drivers that died, but only {self._lost} had."
+            text = f"The run failed because workers died, but only {self._lost} had."
             self.report("I41", record.seq, text)
 
     ARMS = arms(
@@ -98,11 +100,11 @@ DRIVERS: Final = frozenset(
         VerdictGiven,
     }
 )
-"""What only the holder of the lease writes. Everything else may also come from a control."""
+"""Entries that only the lease holder may write. All others may also come from a control."""
 
 
 class Ownership(Watch):
-    """Sees every record: each one has a writer."""
+    """Checks for every record that its writer was allowed to write it."""
 
     CONCERNS_ALL = True
 
@@ -110,15 +112,18 @@ class Ownership(Watch):
 
     def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
         super().__init__(ledger, found)
-        self._orphans: set[tuple[str, str]] = set()
-        self._taken = 0  # where the lease was taken that must close the orphans
+        self._orphans: set[tuple[str, str]] = set()  # left in flight by the previous worker
+        self._taken = 0  # seq of the `LeaseTaken` whose append must close the orphans
         self._evidence: set[str] = set()  # calls that a late result has settled
 
     def look(self, record: Record, entry: Entry) -> None:
-        """Look at who wrote the record, and whether they could."""
+        """Check the epoch of a record, and that orphans are closed first."""
         if self._orphans:
             self._orphan(record)
         epoch, books, kind = record.epoch, self.ledger, type(entry)
+        # Two writers are right: the current lease holder, and a control, which has no epoch and
+        # writes none of `LEASE_HOLDER_KINDS`. `LeaseTaken` and `LateResult` have rules of their
+        # own.
         if epoch == books.epoch if epoch is not None else kind not in DRIVERS:
             if kind in DRIVERS and not books.leased:
                 text = f"{kind.__name__} was written after the lease had been given back."
@@ -127,11 +132,11 @@ class Ownership(Watch):
             self._foreign(record)
 
     def end(self) -> None:
-        """The last batch must have been complete."""
+        """Check that the last append closed all orphans."""
         self._left_behind()
 
     def lease_taken(self, record: Record, entry: LeaseTaken) -> None:
-        """A driver takes the run, and with it whatever was in flight."""
+        """Check that the epoch grows; remember the calls in flight as orphans."""
         books = self.ledger
         if entry.epoch <= books.epoch or record.epoch not in {None, entry.epoch}:
             self.report(
@@ -146,7 +151,11 @@ class Ownership(Watch):
             self._orphans.add(books.undoing)
 
     def _orphan(self, record: Record) -> None:
-        """Close one orphan, or find that some were left behind."""
+        """Expect the record to close an orphan; report the remaining ones if it does not.
+
+        The append that takes the lease also closes every call in flight as unknown. So the
+        records right after `LeaseTaken` must be those, with nothing in between.
+        """
         entry = record.entry
         if isinstance(entry, CallUnknown):
             closed = (str(entry.call), "call")
@@ -171,7 +180,7 @@ class Ownership(Watch):
         self._orphans = set()
 
     def late(self, record: Record, entry: LateResult) -> None:
-        """An older epoch brings evidence."""
+        """Check the epoch of a late result, and remember the call that it settles."""
         if entry.epoch > self.ledger.epoch:
             self.report(
                 "I7",
@@ -183,14 +192,14 @@ class Ownership(Watch):
             self._evidence.add(entry.call)
 
     def ask_closed(self, record: Record, entry: AskClosed) -> None:
-        """An ask is closed by evidence only if there is some."""
+        """Check that an ask that was closed by evidence has a late result."""
         ask = self.ledger.asks.get(entry.ask) if entry.why == "evidence" else None
         if ask is not None and ask.call not in self._evidence:
             self.report(
                 "I7",
                 record.seq,
-                f"{entry.ask} was closed by evidence, but no late result was of the attempt "
-                f"of {ask.call} that nobody knew about.",
+                f"{entry.ask} was closed by evidence, but no late result belongs to the "
+                f"unknown attempt of {ask.call}.",
             )
 
     def _foreign(self, record: Record) -> None:
@@ -199,10 +208,10 @@ class Ownership(Watch):
             text = f"{what} was written without the lease, which only its holder may do."
             self.report("I6", record.seq, text)
         elif epoch < current:
-            text = f"A driver of epoch {epoch} wrote {what}, but the run is at {current}."
+            text = f"A worker of epoch {epoch} wrote {what}, but the run is at {current}."
             self.report("I7", record.seq, text)
         else:
-            text = f"{what} was written under epoch {epoch}, which nobody has taken."
+            text = f"{what} was written under epoch {epoch}, which was never taken."
             self.report("I6", record.seq, text)
 
     ARMS = arms({LeaseTaken: lease_taken, LateResult: late, AskClosed: ask_closed})

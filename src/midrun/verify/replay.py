@@ -1,4 +1,4 @@
-"""The journal as a whole: numbered without gaps, and meaning what it says (I1, I2, I7)."""
+"""Check the numbering, and compare the folded state with the ledger (I1, I2, I7, I26)."""
 
 from midrun.core.entries import Entry, LateResult, Record
 from midrun.core.evolve import evolve
@@ -19,11 +19,11 @@ BROKEN = (
     TypeError,
     ValueError,
 )
-"""What folding entries that contradict each other may end in."""
+"""Exceptions that `evolve` may raise on entries that contradict each other."""
 
 
 class Numbers(Watch):
-    """Watches the numbers; sees every record."""
+    """Checks that the entries are numbered from 1 without gaps (I1)."""
 
     CONCERNS_ALL = True
 
@@ -34,7 +34,7 @@ class Numbers(Watch):
         self._seq = 0
 
     def look(self, record: Record, _: Entry) -> None:
-        """Look at the next number."""
+        """Check the number of the next record."""
         if record.seq != self._seq + 1:
             text = f"Entry {record.seq} follows entry {self._seq}."
             self.report("I1", record.seq, text)
@@ -42,7 +42,10 @@ class Numbers(Watch):
 
 
 class Folding(Watch):
-    """Folds the journal, as long as it can be, and holds the state against the books."""
+    """Folds the journal until an entry cannot be folded; compares the state with the ledger.
+
+    It comes last for each record, so its ledger already contains the record.
+    """
 
     __slots__ = ("_lost", "_seen", "state")
 
@@ -53,45 +56,46 @@ class Folding(Watch):
         self._seen = 0
 
     def look(self, record: Record, entry: Entry) -> None:
-        """Fold the next record. The books know it already: this subject comes last."""
+        """Fold the next record."""
         if self._lost:
             return
         self._seen = record.seq
         try:
             self.state = evolve(self.state, entry, record.at)
         except BROKEN as problem:
+            # The state is undefined from here on, so the rest of the journal is not folded.
             self._lost = True
-            text = f"{type(entry).__name__} cannot stand here: {problem}"
+            text = f"{type(entry).__name__} is not possible here: {problem}"
             self.report("I2", record.seq, text)
             return
         if isinstance(entry, LateResult):
             self._late(record, entry)
 
     def _late(self, record: Record, entry: LateResult) -> None:
-        """A late result settles its own attempt, if nobody knew, and changes nothing else."""
-        call, made = self.state.call(entry.call), self.ledger.calls.get(entry.call)
-        if call is None or made is None:
+        """Check that a late result ended its call only if the ledger agrees (I7)."""
+        call, in_ledger = self.state.call(entry.call), self.ledger.calls.get(entry.call)
+        if call is None or in_ledger is None:
             return
-        if call.stage == "done" and made.stage != "done":
-            text = f"A late result of attempt {entry.attempt} of {made} ended it."
+        if call.stage == "done" and in_ledger.stage != "done":
+            text = f"A late result of attempt {entry.attempt} of {in_ledger} ended it."
             self.report("I7", record.seq, text)
 
     def end(self) -> None:
-        """Hold what the fold says against the books, which were kept without it."""
+        """Compare the folded state with the ledger, which was filled without it."""
         if self._lost or not self._seen:
             return
         state, books = self.state, self.ledger
         if state.phase is Phase.WAITING and not books.open_asks:
-            # Nothing but an answer wakes a run that waits: this one would wait for ever.
-            self.report("I26", self._seen, "The run waits, but nobody is asked anything.")
-        folded: tuple[object, ...] = (
+            # Only an answer wakes a waiting run, so this one would wait for ever.
+            self.report("I26", self._seen, "The run waits, but no ask is open.")
+        from_state: tuple[object, ...] = (
             state.epoch,
             state.leased,
             {f"c{number}" for number in state.in_flight},
             {f"a{number}" for number in state.open_asks},
             len(state.calls),
         )
-        kept = (
+        from_ledger = (
             books.epoch,
             books.leased,
             set(books.flying),
@@ -99,18 +103,18 @@ class Folding(Watch):
             len(books.calls),
         )
         names = ("the epoch", "the lease", "calls in flight", "open asks", "the calls")
-        for name, said, is_ in zip(names, folded, kept, strict=True):
-            if said != is_:
-                text = f"The fold has {said} for {name}, the entries say {is_}."
+        for name, in_state, in_ledger in zip(names, from_state, from_ledger, strict=True):
+            if in_state != in_ledger:
+                text = f"The fold has {in_state} for {name}, the entries say {in_ledger}."
                 self.report("I2", self._seen, text)
 
     def compare(self, head: Head | None, state: State | None) -> None:
-        """Hold what was stored beside the last entry against the fold."""
+        """Compare the stored head and a given state with the fold."""
         if self._lost or not self._seen:
             return
         if head is not None and head != head_of(self.state):
-            text = f"The stored head is {head}, but the journal means {head_of(self.state)}."
+            text = f"The stored head is {head}, but the journal gives {head_of(self.state)}."
             self.report("I2", self._seen, text)
         if state is not None and state != self.state:
-            text = "The journal, read again, means something else than the state given with it."
+            text = "Folding the journal gives another state than the one given with it."
             self.report("I2", self._seen, text)

@@ -1,4 +1,4 @@
-"""Ends: what is said to be over is over (I5, I26)."""
+"""Check ends and rests: nothing in flight, nothing after the end (I5, I26, I28)."""
 
 from typing import Final
 
@@ -42,13 +42,13 @@ from midrun.verify.checks import Problem, Watch, arms
 from midrun.verify.ledger import Ledger
 
 NOTES: Final = frozenset({LateResult, RequestNoted, ResidueAccepted, RunImported})
-"""What may follow the end of any run: evidence, notes, and an import with its family.
+"""Entries that may follow the end of any run: late results, notes, and an import.
 
-And that its parent takes it back: a cancel of everything, by the parent and nobody else.
+One more is possible: the parent run may cancel an ended child with `undo="all"`.
 """
 
 REMAINS: Final = NOTES | {UndoRetried}
-"""What may follow a cancelled run: also what an operator does about the residue."""
+"""Entries that may follow the end of a cancelled run: an operator may retry its undos."""
 
 AGAIN: Final = REMAINS | {
     CapRaised,
@@ -63,11 +63,11 @@ AGAIN: Final = REMAINS | {
     UndoStarted,
     UndoUnknown,
 }
-"""What trying the residue again may bring."""
+"""Entries that may follow once the undos of an ended run are retried."""
 
 
 class Ends(Watch):
-    """Watches that nothing is in flight when a run says so, and that an end is one."""
+    """Checks that nothing is in flight when a run rests or ends, and nothing follows an end."""
 
     CONCERNS_ALL = True
 
@@ -75,12 +75,12 @@ class Ends(Watch):
 
     def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
         super().__init__(ledger, found)
-        self._first = ""  # how the run ended, the first time
-        self._may_follow: frozenset[type] | None = None  # None while it has not
-        self._answer = False  # the agent has said what it would end with
+        self._first = ""  # the first end of the run: "completed" or "cancelled"
+        self._may_follow: frozenset[type] | None = None  # None while the run has not ended
+        self._answer = False  # the agent has given its final answer
 
     def look(self, record: Record, entry: Entry) -> None:
-        """Look at what follows an end before anything else."""
+        """Check that the record may follow the end of the run."""
         if self._may_follow is None:
             return
         kind = type(entry)
@@ -89,6 +89,7 @@ class Ends(Watch):
             text = f"{kind.__name__} came after the run had been {self._first}."
             self.report("I5", record.seq, text)
         elif kind is UndoRetried or taken_back:
+            # The run is cleaned up once more. Its next `RunCancelled` closes it again.
             self._may_follow = AGAIN
 
     def _by_parent(self, entry: CancelRequested) -> bool:
@@ -97,58 +98,61 @@ class Ends(Watch):
         return parent is not None and entry.by == f"run:{parent.run}" and entry.undo == "all"
 
     def completed(self, record: Record, _: RunCompleted) -> None:
-        """The run has reached its end."""
+        """Check that nothing is in flight, and record the end."""
         self._idle(record, "I26", "completed")
         self._first = self._first or "completed"
         self._may_follow = NOTES
 
     def cancelled(self, record: Record, _: RunCancelled) -> None:
-        """The run is over, and so is everything that it began."""
+        """Check that nothing is in flight, and record the end by a cancel."""
         self._idle(record, "I28", "cancelled")
         self._first = self._first or "cancelled"
         self._may_follow = REMAINS
 
     def rested(self, record: Record, entry: RunPaused | RunFailed) -> None:
-        """Nothing runs and nothing is spent."""
+        """Check that nothing is in flight when the run is paused or failed."""
         self._idle(record, "I26", "paused" if isinstance(entry, RunPaused) else "failed")
 
     def waiting(self, record: Record, _: RunWaiting) -> None:
-        """That, and somebody is asked something that the run cannot go on without."""
+        """Check that nothing is in flight, and that an open ask blocks the run.
+
+        Asks that do not block the agent are still waited for once it has given its answer.
+        """
         self._idle(record, "I26", "waiting")
         asks = self.ledger.open_asks.values()
         if not asks:
-            self.report("I26", record.seq, "The run waits, but nobody is asked anything.")
+            self.report("I26", record.seq, "The run waits, but no ask is open.")
         elif not self._answer and not any(ask.entry.blocking for ask in asks):
             names = ", ".join(self.ledger.open_asks)
-            text = f"The run waits for {names}, which it could go on without."
+            text = f"The run waits for {names}, although none of them blocks it."
             self.report("I26", record.seq, text)
 
     def _idle(self, record: Record, invariant: str, phase: str) -> None:
         books = self.ledger
         for made in books.flying.values():
-            text = f"The run is said to be {phase} while {made} is in flight."
+            text = f"The run is {phase} while {made} is in flight."
             self.report(invariant, record.seq, text)
         if books.undoing is not None:
             call, action = books.undoing
-            text = f"The run is said to be {phase} while the {action} of {call} is in flight."
+            text = f"The run is {phase} while the {action} of {call} is in flight."
             self.report(invariant, record.seq, text)
 
     def done(self, _: Record, entry: CallDone) -> None:
-        """A reply that asks for no calls is an answer."""
+        """Record whether a reply is an answer: it requests no calls."""
         if entry.reply is not None:
             self._answer = not entry.reply.uses
 
     def answer(self, *_: object) -> None:
-        """There is an answer."""
+        """Record that there is an answer."""
         self._answer = True
 
     def started(self, _: Record, entry: CallStarted) -> None:
-        """The agent thinks again."""
+        """Forget the answer when the next model call starts."""
         if entry.call_kind == "model":
             self._answer = False
 
     def reopened(self, *_: object) -> None:
-        """There is something new to think about."""
+        """Forget the answer because the agent has new input."""
         self._answer = False
 
     ARMS = arms(

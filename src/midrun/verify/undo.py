@@ -1,4 +1,8 @@
-"""Undo: what may have happened is taken back, in order, or listed (I18, I28, I29, I30)."""
+"""Check undo and release: complete, in order, or listed (I18, I19, I28, I29, I30).
+
+Every call of the undo set that may have had an effect is undone before the run is cancelled, in
+reverse order of the calls' ends. An undo that failed for good is listed as residue.
+"""
 
 from midrun.core.entries import (
     CancelRequested,
@@ -19,7 +23,7 @@ from midrun.verify.ledger import Ledger, Made
 
 
 class Cleaning:
-    """How far the undo, or the release, of one call is."""
+    """Progress of the undo, or the release, of one call."""
 
     __slots__ = ("attempts", "done", "final", "gave_up")
 
@@ -31,27 +35,30 @@ class Cleaning:
 
 
 class Undoing(Watch):
-    """Watches undo and release, from the first attempt to the report."""
+    """Checks undo and release, from the first attempt to the end of the run."""
 
     __slots__ = ("_cleanings", "_doomed", "_last", "_last_seq", "_loose")
 
     def __init__(self, ledger: Ledger, found: list[Problem]) -> None:
         super().__init__(ledger, found)
         self._cleanings: dict[tuple[str, Action], Cleaning] = {}
-        self._doomed: frozenset[str] = frozenset()
-        self._last: tuple[int, Made] | None = None  # closing of what was taken up last
-        self._last_seq = 0  # and when that was
-        self._loose: set[str] = set()  # calls that evidence came for when undo had begun
+        self._doomed: frozenset[str] = frozenset()  # unfinished calls at the cancel
+        self._last: tuple[int, Made] | None = None  # last call cleaned up, with its end
+        self._last_seq = 0  # seq at which that cleanup started
+        self._loose: set[str] = set()  # calls with a late result after cleanups had begun
 
     def cancel(self, _: Record, __: CancelRequested) -> None:
-        """The undo set is fixed now: in flight, stopped midway, or unknown."""
+        """Fix the undo set: the calls that are in flight, aborted or unknown now."""
         self._doomed = frozenset(
-            made.id for made in self.ledger.calls.values() if self._unfinished(made)
+            call.id for call in self.ledger.calls.values() if self._unfinished(call)
         )
         self._last = None
 
     def _unfinished(self, made: Made) -> bool:
-        """Tell whether it was begun and is not over; a child is over when it was ended."""
+        """Tell whether a call has started and not ended.
+
+        A child run outlives its call; it has ended when it was released.
+        """
         if made.kind != "child" or made.flying:
             return made.unfinished
         ended = self._was_released(made) or self.ledger.undoing == (made.id, "release")
@@ -62,7 +69,7 @@ class Undoing(Watch):
         return cleaning is not None and cleaning.done
 
     def retried(self, _: Record, __: UndoRetried) -> None:
-        """What was given up counts as never tried."""
+        """Reset the cleanups that were given up: they get all their attempts again."""
         for key, cleaning in self._cleanings.items():
             if cleaning.gave_up:
                 self._cleanings[key] = Cleaning()
@@ -71,39 +78,46 @@ class Undoing(Watch):
     # ── one undo ──────────────────────────────────────────────────────────────────────────
 
     def started(self, record: Record, entry: UndoStarted) -> None:
-        """An attempt begins."""
-        made = self.ledger.calls.get(entry.call)
-        what = f"The {entry.action} of {made or entry.call}"
-        if made is None or not made.attempt or not _declared(made, entry.action):
-            self.report("I30", record.seq, f"{what} was started, but there is none.")
+        """Check that an attempt may start: one at a time, wanted, and in order."""
+        call = self.ledger.calls.get(entry.call)
+        action = f"The {entry.action} of {call or entry.call}"
+        if call is None or not call.attempt or not _declared(call, entry.action):
+            self.report("I30", record.seq, f"{action} was started, but the call has none.")
             return
         if self.ledger.undoing is not None:
             other = " of ".join(reversed(self.ledger.undoing))
-            text = f"{what} was started while the {other} was not over."
+            text = f"{action} was started while the {other} was not over."
             self.report("I30", record.seq, text)
         cleaning = self._cleanings.setdefault((entry.call, entry.action), Cleaning())
         if cleaning.done or cleaning.gave_up:
             over = "succeeded" if cleaning.done else "been given up"
-            self.report("I30", record.seq, f"{what} was started after it had {over}.")
+            self.report("I30", record.seq, f"{action} was started after it had {over}.")
         elif cleaning.final:
-            self.report("I30", record.seq, f"{what} was started beside one that did not stop.")
+            text = f"{action} was started although the last attempt did not stop."
+            self.report("I30", record.seq, text)
         if entry.attempt != cleaning.attempts + 1:
-            text = f"{what} is attempt {entry.attempt} after {cleaning.attempts} attempts."
+            text = f"{action} is attempt {entry.attempt} after {cleaning.attempts} attempts."
             self.report("I19", record.seq, text)
         if entry.attempt > self._attempts_max():
-            text = f"{what} is attempt {entry.attempt} of at most {self._attempts_max()}."
+            text = f"{action} is attempt {entry.attempt} of at most {self._attempts_max()}."
             self.report("I30", record.seq, text)
-        # Late evidence may show only after the cancel that something did happen.
-        late = self.ledger.cancel is not None and made.unfinished
-        if entry.action == "undo" and not (late or self._wanted(made)):
-            text = f"{what} was started, but no cancel wants it undone."
+        # A late result may show only after the cancel that a call had an effect. Such a call is
+        # not in the undo set that was fixed at the cancel.
+        late = self.ledger.cancel is not None and call.unfinished
+        if entry.action == "undo" and not (late or self._wanted(call)):
+            text = f"{action} was started, but no cancel requires it."
             self.report("I28", record.seq, text)
+        # Only the first attempt has a place in the order; retries may come at any time.
         if not cleaning.attempts:
-            self._in_order(record, entry, made)
+            self._in_order(record, entry, call)
         cleaning.attempts = entry.attempt
 
     def _in_order(self, record: Record, entry: UndoStarted, made: Made) -> None:
-        """What ended last goes first. What ended only after that was taken up is exempt."""
+        """Check the order of the cleanups: the call that ended last is cleaned up first.
+
+        A call that ended after the previous cleanup had started is exempt: at that time it
+        could not be cleaned up yet.
+        """
         if self.ledger.flying:
             names = ", ".join(map(str, self.ledger.flying.values()))
             text = f"The {entry.action} of {made} was started while {names} was in flight."
@@ -111,7 +125,7 @@ class Undoing(Watch):
         if made.id in self._loose:
             return
         if made.kind == "child" and (made.sealed or self._given_up(made)):
-            return  # nobody attends to it any more: it is ended as soon as that is so
+            return  # the run goes on without this child, which is ended at once, in any order
         if self._last is not None and self._last[0] < made.closed < self._last_seq:
             text = (
                 f"The {entry.action} of {made}, which ended at {made.closed}, came after that "
@@ -121,16 +135,16 @@ class Undoing(Watch):
         self._last, self._last_seq = (made.closed, made), record.seq
 
     def _given_up(self, made: Made) -> bool:
-        """Tell whether the run goes on without it: it gave up the call, and not itself."""
+        """Tell whether the run goes on without the call: it was given up, not the run."""
         return self.ledger.cancel is None and made.stage in {"aborted", "unknown"}
 
     def late(self, _: Record, entry: LateResult) -> None:
-        """Evidence that comes once cleaning up has begun gives its call no place in line."""
+        """Exempt a call from the order if its late result comes after cleanups began."""
         if self._cleanings:
             self._loose.add(entry.call)
 
     def ended(self, record: Record, entry: UndoDone | UndoFailed | UndoUnknown) -> None:
-        """An attempt ends."""
+        """Check that the attempt that ends was in flight, and record its outcome."""
         if self.ledger.undoing != (entry.call, entry.action):
             text = f"{type(entry).__name__} of {entry.call}, which was not being cleaned up."
             self.report("I30", record.seq, text)
@@ -139,16 +153,20 @@ class Undoing(Watch):
             cleaning.final = isinstance(entry, UndoFailed) and entry.final
 
     def gave_up(self, record: Record, entry: UndoGaveUp) -> None:
-        """Only after all attempts, after a final one, or where none may be made."""
+        """Check that attempts were made before giving up.
+
+        Giving up is right after all attempts, after one that did not stop, or for the undo of a
+        call with an unknown outcome that its tool does not want undone.
+        """
         cleaning = self._cleanings.setdefault((entry.call, entry.action), Cleaning())
-        made = self.ledger.calls.get(entry.call)
-        known = made is None or made.stage == "done" or made.traits.undo_unknown
+        call = self.ledger.calls.get(entry.call)
+        known = call is None or call.stage == "done" or call.traits.undo_unknown
         owed = not cleaning.final and cleaning.attempts < self._attempts_max()
         if (known or entry.action == "release") and owed:
             self.report(
                 "I30",
                 record.seq,
-                f"The {entry.action} of {made or entry.call} was given up after "
+                f"The {entry.action} of {call or entry.call} was given up after "
                 f"{cleaning.attempts} of {self._attempts_max()} attempts.",
             )
         cleaning.gave_up = True
@@ -157,39 +175,44 @@ class Undoing(Watch):
         spec = self.ledger.spec
         return spec.undo_attempts if spec is not None else 0
 
-    # ── the report ────────────────────────────────────────────────────────────────────────
+    # ── the end of the run ────────────────────────────────────────────────────────────────
 
     def cancelled(self, record: Record, entry: RunCancelled) -> None:
-        """Everything in the undo set is undone or listed; nothing held is kept."""
-        for made in self.ledger.calls.values():
-            if made.traits.undo and self._wanted(made):
-                self._clean(record, made, "undo")
+        """Check that all undos and releases are done or given up, and the residue is right."""
+        for call in self.ledger.calls.values():
+            if call.traits.undo and self._wanted(call):
+                self._clean(record, call, "undo")
         self._released(record)
+        # The residue must list exactly the cleanups that were given up.
         listed = {(residue.call, residue.action) for residue in entry.residue}
-        left = {key for key, cleaning in self._cleanings.items() if cleaning.gave_up}
-        for call, action in sorted(listed ^ left):
-            listed_only = (call, action) in listed
+        given_up = {key for key, cleaning in self._cleanings.items() if cleaning.gave_up}
+        for call_id, action in sorted(listed ^ given_up):
+            listed_only = (call_id, action) in listed
             what = "is listed, but was not given up" if listed_only else "is not listed"
-            text = f"The residue is wrong: the {action} of {call} {what}."
+            text = f"The residue is wrong: the {action} of {call_id} {what}."
             self.report("I30", record.seq, text)
 
     def completed(self, record: Record, _: RunCompleted) -> None:
-        """Nothing held is kept, however the run ends."""
+        """Check that all held resources are released when the run completes."""
         self._released(record)
 
     def _released(self, record: Record) -> None:
-        for made in self.ledger.calls.values():
-            child = made.kind == "child" and made.stage != "done" and made.attempt > 0
-            held = made.traits.release and (made.touched or made.id in self._doomed)
+        for call in self.ledger.calls.values():
+            # A child run that was started and has not completed must be ended. A tool's release
+            # is needed if the call may have taken its resource.
+            child = call.kind == "child" and call.stage != "done" and call.attempt > 0
+            held = call.traits.release and (call.touched or call.id in self._doomed)
             if child or held:
-                self._clean(record, made, "release")
+                self._clean(record, call, "release")
 
     def _wanted(self, made: Made) -> bool:
-        """Tell whether the cancel wants `made` undone, as far as is known now."""
+        """Tell whether the cancel requires the undo of a call, by the entries so far."""
         cancel = self.ledger.cancel
         if cancel is None:
             return False
-        if made.kind == "child":  # one that this cancel has to end undoes as it is ended
+        # A child that this cancel must end is itself cancelled, and undoes its own work. Only a
+        # child that had ended before needs an undo from its parent.
+        if made.kind == "child":
             over = self._was_released(made) and made.id not in self._doomed
             return cancel.undo == "all" and (made.stage == "done" or over)
         return made.id in self._doomed or (made.touched and cancel.undo == "all")
@@ -198,7 +221,8 @@ class Undoing(Watch):
         cleaning = self._cleanings.get((made.id, action))
         if cleaning is not None and (cleaning.done or cleaning.gave_up):
             return
-        # A doubt that a later attempt seemed to end has a name of its own.
+        # An unknown attempt stays in doubt even if a later attempt failed or was aborted. That
+        # rule has its own invariant, I18.
         sticky = action == "undo" and made.doubted and made.stage not in {"unknown", "done"}
         end = type(record.entry).__name__
         self.report(
@@ -225,7 +249,7 @@ class Undoing(Watch):
 
 
 def _declared(made: Made, action: Action) -> bool:
-    """Tell whether there is such a cleanup: a child run is held whatever its tool says."""
+    """Tell whether the call has this cleanup; a child run always has a release."""
     if action == "undo":
         return made.traits.undo
     return made.traits.release or made.kind == "child"

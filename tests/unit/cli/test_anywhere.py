@@ -56,7 +56,7 @@ def test_runs_are_listed_and_found_by_the_beginning_of_their_ids(
     assert run in midrun("show", run[4:12]).out
     assert run in midrun("completion", "runs").out.split()
     many = midrun("show", "run_")
-    assert (many.code, "type more of it" in many.err) == (1, True)
+    assert (many.code, "type more of the id" in many.err) == (1, True)
 
 
 def test_a_child_run_names_its_parent(midrun: Typist, url: Typist) -> None:
@@ -107,7 +107,7 @@ def test_a_run_at_its_cap_is_resumed_with_a_higher_one(midrun: Typist, url: Typi
     run = started(url, "capped")
     refused = midrun("resume", run)
     assert (refused.code, "cap_reached" in refused.err) == (1, True)
-    assert "as in steps=20" in midrun("resume", run, "--cap", "steps").err
+    assert "such as steps=20" in midrun("resume", run, "--cap", "steps").err
     assert "Raise cap, resume: Adds 10 steps" in midrun("show", run).out
     assert "(resume --cap steps=11)" in midrun("show", run).out
     resumed = midrun("resume", run, "--cap", "steps=5")
@@ -179,7 +179,7 @@ def test_what_a_model_says_does_not_act_on_a_terminal(midrun: Typist, url: Typis
         (["show", "run_nobody"], "run_nobody"),
         (["show", "run_nobody"], "midrun ls"),
         (["answer", "nobody-a1", "x"], "nobody"),
-        (["show", ""], "the id is empty"),
+        (["show", ""], "the id must not be empty"),
         (["ls", "--phase", "asleep"], "the phases are"),
     ],
 )
@@ -195,7 +195,7 @@ def test_what_cannot_be_done_says_what_to_do(
 
 def test_a_list_that_leaves_everything_out_says_so(midrun: Typist) -> None:
     """Instead of telling somebody who has runs to start one."""
-    assert "no such runs; see all: midrun ls" in midrun("ls", "--agent", "nobody").out
+    assert "no matching runs; list all: midrun ls" in midrun("ls", "--agent", "nobody").out
 
 
 @pytest.mark.usefixtures("open_gate")

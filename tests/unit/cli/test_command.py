@@ -161,7 +161,7 @@ def test_a_worker_stands_down_when_it_is_told_to(shell: Shell, tmp_path: Path) -
         read_until(worker, "driving the runs of")
         assert "Found cats." in shell.type("feed", row["run_id"], "--follow").out
         worker.send_signal(signal.SIGTERM)
-        read_until(worker, "stood down")
+        read_until(worker, "stopped")
         assert worker.wait() == 0
 
 
@@ -223,7 +223,7 @@ def test_a_worker_ends_after_the_grace_of_a_tool_that_does_not_stop(
     with shell.start("worker", str(stubborn), TOOL=name, GRACE="0.2") as worker:
         read_until(worker, "began")
         worker.send_signal(signal.SIGTERM)
-        read_until(worker, "stood down")
+        read_until(worker, "stopped")
         assert worker.wait() == 0
     assert f"code did not stop: tool {name}" in capfd.readouterr().err
     (row,) = [json.loads(line) for line in shell.type("ls", "--json").out.splitlines()]
@@ -237,7 +237,7 @@ def test_a_second_signal_ends_a_worker_at_once(
     with shell.start("worker", str(stubborn), TOOL="shielded", GRACE="3600") as worker:
         read_until(worker, "began")
         worker.send_signal(signal.SIGTERM)
-        read_until(worker, "standing down")
+        read_until(worker, "stopping")
         worker.send_signal(signal.SIGTERM)
         assert worker.wait() == 128 + signal.SIGTERM
     assert "ended by another SIGTERM" in capfd.readouterr().err
@@ -247,10 +247,10 @@ def test_a_second_signal_ends_a_worker_at_once(
     ("words", "code", "says"),
     [
         (["run", "nowhere.py", "x"], 1, "there is no such file"),
-        (["run", str(APP), "x"], 1, "choose with --agent"),
-        (["run", str(APP), "x", "--agent", "seracher"], 1, "it has: searcher, asker, sender"),
+        (["run", str(APP), "x"], 1, "choose one with --agent"),
+        (["run", str(APP), "x", "--agent", "seracher"], 1, "its agents are: searcher, asker"),
         (["ls", "--store", "sqlite:///typo.db"], 1, "there is no store at typo.db"),
-        (["pause", "x", "--store", "sqlite:///typo.db"], 1, "start a run to make it"),
+        (["pause", "x", "--store", "sqlite:///typo.db"], 1, "start a run to create it"),
         (
             ["run", f"{APP}:asker", "x", "--store", "sqlite:///no/x.db"],
             1,
@@ -280,8 +280,11 @@ def test_a_slip_is_answered_with_what_was_probably_meant(
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("import anyio\nanyio.run(anyio.sleep, 0)\n", "it runs something when it is imported"),
-        ("raise SystemExit(0)\n", 'put that under if __name__ == "__main__":'),
+        (
+            "import anyio\nanyio.run(anyio.sleep, 0)\n",
+            "runs code when it is imported",
+        ),
+        ("raise SystemExit(0)\n", 'put that code under if __name__ == "__main__":'),
         ("def f():\n    return 1 / 0\n\nf()\n", "ZeroDivisionError: division by zero ("),
         ("import json\njson.loads('')\n", "broken.py:2)"),
         ("import nowhere\n", "No module named 'nowhere'"),

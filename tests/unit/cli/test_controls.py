@@ -93,7 +93,7 @@ def test_words_that_wait_are_withdrawn(midrun: Typist, url: Typist, gate: Path) 
     """By their number, or the newest of them."""
     run = working(midrun, url)
     nothing = midrun("withdraw", run)
-    assert (nothing.code, "nothing waits" in nothing.err) == (1, True)
+    assert (nothing.code, "no request is pending" in nothing.err) == (1, True)
     (first,) = midrun("redirect", run, "Dogs", "--json").values
     assert midrun("redirect", run, "Birds").code == 0
     assert midrun("withdraw", run, str(first["seq"])).code == 0
@@ -109,7 +109,7 @@ def test_a_thought_that_is_held_is_dropped(midrun: Typist, url: Typist, gate: Pa
     """The one on top, if none is named; without one, that is said."""
     run = started(url, "aside", "Ask me")
     nothing = midrun("drop-frame", run)
-    assert (nothing.code, "no thought is held" in nothing.err) == (1, True)
+    assert (nothing.code, "no topic is held" in nothing.err) == (1, True)
     assert midrun("say", run, "How far?").code == 0
     until(midrun, run, in_flight="search")
     assert "held     f1  Ask me" in midrun("show", run).out
@@ -139,7 +139,7 @@ def test_a_cap_is_raised_by_name(midrun: Typist, url: Typist) -> None:
     assert "steps: 1 of 7" in midrun("show", run).out
     for slip in ("actor=5", "staps=9"):
         said = midrun("raise-cap", run, slip)
-        assert (said.code, "there are: steps" in said.err) == (1, True), said.err
+        assert (said.code, "the caps are: steps" in said.err) == (1, True), said.err
 
 
 @pytest.mark.usefixtures("open_gate")

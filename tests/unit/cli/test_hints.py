@@ -99,7 +99,7 @@ def test_a_run_that_is_not_there_is_looked_for_in_the_same_store(
     store = f"sqlite:///{tmp_path}/runs.db"
     midrun = Typist(capsys, "--store", store)
     midrun("run", f"{APP}:asker", "Ask me")
-    assert f"see which there are: midrun ls --store {store}\n" in midrun("show", "run_x").err
+    assert f"list the runs: midrun ls --store {store}\n" in midrun("show", "run_x").err
 
 
 def test_a_worker_that_has_nothing_to_do_is_not_overlooked(
@@ -125,7 +125,7 @@ def test_a_port_that_is_taken_names_the_option(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("app", "told"),
     [
-        (".", "is a folder; name a file: file.py, or file.py:agent"),
+        (".", "is a folder; name a file: file.py or file.py:agent"),
         (f"{APP}:askre", "has no askre; it has: searcher, asker, sender,"),
     ],
 )

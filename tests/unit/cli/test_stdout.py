@@ -70,7 +70,7 @@ def test_an_output_that_is_full_is_named(store: str) -> None:
     """And is not a fault of ours, with a traceback."""
     done = typed("ls", "--store", store, into=">/dev/full")
     assert done.returncode == 1
-    assert done.stderr == b"midrun: the output cannot be written: No space left on device\n"
+    assert done.stderr == b"midrun: Cannot write the output: No space left on device\n"
 
 
 def test_an_option_before_its_command_is_told_where_it_belongs() -> None:
@@ -122,7 +122,7 @@ def test_a_reader_that_leaves_in_the_middle_of_a_run_pauses_it(
         said = started.stderr.read().decode()
     assert started.returncode == 75
     assert said.startswith(
-        "midrun: nobody takes the output, so the run is paused\nresume with: "
+        "midrun: the output cannot be written, so the run is paused\nresume with: "
     )
     assert said.endswith(f"--store {store}\n")
     view = msgspec.json.decode(typed("ls", "--store", store, "--json").stdout)

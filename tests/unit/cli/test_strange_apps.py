@@ -24,9 +24,9 @@ def test_an_app_without_the_agent_says_what_waits(
     shell = Shell(tmp_path)
     run = _waiting(Typist(capsys, "--store", shell.env["MIDRUN_STORE"]))
     app = f"{APP}:sender"
-    has = f"asker, which {app} does not have (it has sender)"
+    has = f"asker, which {app} does not define (it defines sender)"
     with shell.start("attach", run, "--app", app) as attached:
-        read_until(attached, f"{run} is of agent {has}; it is not driven here")
+        read_until(attached, f"{run} needs agent {has}; it is not driven here")
         attached.kill()
     for command in (["worker", app], ["serve", app, "--port", "0"]):
         with shell.start(*command) as started:

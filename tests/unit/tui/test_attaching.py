@@ -65,7 +65,7 @@ async def test_detaching_from_a_run_that_others_drive_ends_the_command(tmp_path:
     async with served(tmp_path) as (_, run), terminal(tmp_path, 80, "attach", run.id) as t:
         await t.sees("Running", "read")
         await t.press("d")
-        await t.sees(f"come back with: midrun attach {run.id}", "code=0")
+        await t.sees(f"attach again with: midrun attach {run.id}", "code=0")
         assert (await run.view()).phase == "running"
 
 

@@ -58,7 +58,7 @@ async def test_a_call_is_declined_with_a_reason() -> None:
         stage.type("a")
         await stage.sees("n  decline")
         stage.type("n")
-        await stage.sees("with a reason if you like")
+        await stage.sees("the reason is optional")
         stage.type(f"not to everybody{ENTER}")
         assert await stage.gone() is Left.ENDED
         assert "a1: declined by ada not to everybody" in stage.paper.written
@@ -91,7 +91,7 @@ async def test_a_question_that_its_tool_goes_on_from_can_be_declined() -> None:
         stage.type("a")
         await stage.sees("t  type an answer", "n  decline")
         stage.type("n")
-        await stage.sees("with a reason if you like")
+        await stage.sees("the reason is optional")
         stage.type(f"neither{ENTER}")
         assert await stage.gone() is Left.ENDED
         assert "a1: declined by ada neither" in stage.paper.written
@@ -113,7 +113,7 @@ async def test_a_run_that_asks_nothing_says_so() -> None:
     async with staged(Use("read", what="the news"), "Done.") as stage:
         await stage.sees("Running")
         stage.type("a")
-        await stage.sees("The run asks nothing.")
+        await stage.sees("The run has no open asks.")
 
 
 async def test_a_waiting_run_is_paused_and_keeps_its_question() -> None:

@@ -91,9 +91,9 @@ async def test_what_waits_can_be_taken_back() -> None:
     async with staged(READ, "Done.") as stage:
         await stage.sees("Stops after read", "r  Redirect")
         stage.type(f"rskip the sports{ENTER}")
-        await stage.sees("skip the sports", "w takes it back")
+        await stage.sees("skip the sports", "w withdraws it")
         stage.type("w")
-        await stage.printed("taken back by ada: skip the sports")
+        await stage.printed("withdrawn by ada: skip the sports")
         stage.gates["read"].set()
         assert await stage.gone() is Left.ENDED
 
@@ -163,7 +163,7 @@ async def test_one_key_never_cancels() -> None:
         await stage.sees("Cancel?", "Pausing by ada")
         stage.type("y")
         assert await stage.gone() is Left.ENDED
-        assert "cancel asked for by ada" in stage.paper.written
+        assert "cancel requested by ada" in stage.paper.written
 
 
 @pytest.mark.parametrize(

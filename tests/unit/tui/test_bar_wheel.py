@@ -46,7 +46,7 @@ async def test_it_is_handed_back_with_words_by_the_key_of_new_words() -> None:
         stage.gates["read"].set()
         await stage.sees("r  Redirect — A person has taken over; hand back")
         stage.type("r")
-        await stage.sees("the agent goes on, and is told what you did")
+        await stage.sees("the agent goes on, and learns what you did")
         stage.type(f"go on with the sports{ENTER}")
         assert await stage.gone() is Left.ENDED
         turns = [str(turn) async for turn in stage.run.feed() if turn.seq is not None]
@@ -80,7 +80,7 @@ async def test_the_steps_of_a_plan_are_told_from_those_of_a_cap() -> None:
     async with staged(PLAN, READ, "Done.", stop=MaxSteps(2)) as stage:
         stage.gates["read"].set()
         bar = await stage.sees("Paused at the step cap (2)", "plan step 1 of 2")
-        await stage.printed("a cap is reached: at most 2 steps")
+        await stage.printed("cap reached: at most 2 steps")
         assert bar.count("step 1 of 2") == 1
 
 
@@ -90,7 +90,7 @@ async def test_a_run_that_nobody_drives_says_what_to_type() -> None:
         view = replace(await stage.run.view(), phase=Phase.QUEUED)
         now = Micros(view.changed_at + 60_000_000)
         near, far = Hints(where="--store sqlite:///x.db"), Hints(workers=False)
-        told = "nobody drives it: midrun worker APP --store sqlite:///x.db"
+        told = "no worker drives it: midrun worker APP --store sqlite:///x.db"
         assert told in [words(line) for line in drawn(view, now, 80, near)]
         assert not any("worker APP" in words(line) for line in drawn(view, now, 80, far))
 

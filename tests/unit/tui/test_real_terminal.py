@@ -67,7 +67,7 @@ async def test_on_a_wide_terminal_buttons_share_lines_and_a_resize_redraws(
         await t.sees("Running", so_that=_shares_lines)
         await t.resize(80)
         await t.press("?")
-        await t.sees("take back the redirect")
+        await t.sees("withdraw the pending redirect")
         await t.press("?")
         await t.sees(" c  Cancel", so_that=once("Running", "r  Redirect"))
         t.gate.touch()

@@ -62,7 +62,7 @@ def test_a_failure_of_the_last_attempt_is_not_said_to_be_tried_again() -> None:
     failed = e.CallFailed(call=CallId("c1"), error="busy", transient=True, retry_at=NOON)
     before = given(first, *later, started)
     after = before.after(failed)
-    assert words(told(failed, before.state, after.state)[0]).endswith("; it is tried again")
+    assert words(told(failed, before.state, after.state)[0]).endswith("; it is retried")
     again = e.CallStarted(call=CallId("c1"), call_kind="model", attempt=2, seen=Seq(4))
     before = after.after(again)
     last = told(failed, before.state, before.after(failed).state)[0]
@@ -78,4 +78,4 @@ def test_resuming_with_a_redirect_that_waits_is_not_said_to_change_nothing() -> 
     redirect = e.RedirectRequested(text="Be brief.", by="ada")
     waiting = evolve(before, redirect, before.at)
     (line,) = told(resumed, waiting, waiting)
-    assert words(line) == "= resumed by ada, with new words"
+    assert words(line) == "= resumed by ada, with a new instruction"
