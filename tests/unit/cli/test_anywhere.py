@@ -90,7 +90,7 @@ def test_an_approval_is_given_once_and_a_second_hears_who_was_first(
     assert "sent to bob" in midrun("feed", run, "--follow").out
     again = midrun("approve", f"{run}-a1")
     assert again.code == 1
-    assert "first was" in again.err
+    assert "the ask is already decided: " in again.err
     assert run in again.err
 
 
