@@ -109,10 +109,12 @@ class Chain(Struct, frozen=True, gc=False):
         if self.key is None:
             return stored
         seal, body = stored[:SEAL], stored[SEAL:]
+        # In constant time: the time of a comparison must not help to guess a seal.
         return body if compare_digest(seal, self._seal(link, body)) else None
 
     def _seal(self, link: bytes, body: bytes) -> bytes:
         assert self.key is not None
+        # The link binds the snapshot to its place: one of another run or seq does not fit.
         return digest(self.key, b"midrun snapshot\n" + link + sha256(body).digest(), "sha256")
 
     def __repr__(self) -> str:

@@ -244,6 +244,8 @@ def decode_line(
         JournalCorrupt: it is malformed, or has another seq.
         JournalTooNew: a newer version wrote it.
     """
+    # The fast path decodes a line of the current version in one pass. Everything else takes
+    # the slow path, which tells older, newer and corrupt lines apart.
     try:
         found = _LINES.decode(data)
     except _UNREADABLE:
@@ -279,6 +281,8 @@ def _decode_slowly(data: bytes, run: str, seq: Seq, upcasts: Upcasts) -> _Line:
     except KeyError as error:
         problem = f"version {version} cannot be read: the upcast from {error} is missing"
         raise JournalCorrupt(run, seq, problem) from None
+    # A newer minor version may add kinds without a new format version. An unknown kind is
+    # therefore no corruption.
     entry = raw.get("entry")
     kind = entry.get("kind") if isinstance(entry, dict) else None
     if isinstance(kind, str) and kind not in _NAMES:

@@ -45,7 +45,7 @@ Steps: TypeAlias = Generator[None, None, T]
 
 Span: TypeAlias = tuple[int, int]
 
-SLICE_CHARS: Final = 8192
+SLICE_CHARS: Final = 8192  # the event loop cannot run while a slice is searched
 JSON_MAX_CHARS: Final = 131_072
 """A longer text is not decoded, even if it is JSON: decoding cannot be cut into slices."""
 
@@ -117,6 +117,8 @@ LAST_WORDS: Final = ("auth", "cvv", "dsn", "jwt", "otp", "otp code", "pat", "pin
 WHOLE_NAMES: Final = ("bearer", "pwd", "token")
 """Names that mean a secret only as the whole name: `next_page_token` does not."""
 
+# Names are compared without separators and case: `X-Api-Key` becomes `xapikey`. The last words
+# need their boundaries, which `_SEGMENTS` finds: `userPin` is `user` and `Pin`.
 _JOINED_ENDINGS: Final = tuple(name.replace(" ", "") for name in ENDINGS)
 _JOINED_WORDS: Final = frozenset(name.replace(" ", "") for name in LAST_WORDS)
 _LETTERS: Final = re.compile(r"[^a-z0-9]")
@@ -179,6 +181,8 @@ quickly, and has nothing before the last letter of the name but one class of cha
 NAME_REACH_CHARS: Final = 2 * NAME_MAX_CHARS
 """How far before its `=` a name may begin."""
 
+# A value after the mark: in double quotes, in single quotes, in escaped quotes (JSON in a JSON
+# text), or bare, perhaps with an opening quote whose end was cut off.
 _VALUE: Final = re.compile(
     rf"""
     [=>]?\s{{0,3}}+
@@ -212,6 +216,7 @@ def _find_named_secret(text: str, at: int) -> Span | None:
         is_assignment = text[at - 1] == "=" or value[4] is not None
         if not has_digit and (not is_assignment or end - start < PLAIN_MIN_CHARS):
             return None
+    # "Authorization: Bearer abc": the scheme stays readable, only "abc" is hidden.
     if (scheme := _SCHEME_PREFIX.match(text, start, end)) is not None and scheme.end() < end:
         start = scheme.end()
     return start, end
@@ -319,6 +324,7 @@ SHAPES: Final = (
 )
 
 
+# "gh" is in many words; `may_hold_secret` tests for it first, together with the marks.
 _NEEDLES: Final = tuple(
     needle.decode() for rule in SHAPES for needle in rule.needles if needle != b"gh"
 )
@@ -497,7 +503,7 @@ class _Search:
     def walk_text(self, text: str, name: str, path: str) -> Steps[str]:
         """Return a text, the field `name` at `path`, without its secrets."""
         if text[0] == "[" and PLACEHOLDER.fullmatch(text):
-            return text
+            return text  # redacted before: a placeholder must not get a placeholder
         if self.scope.declared and is_declared(path, self.scope.declared):
             return (yield from self.cover.cover_text(text))
         if is_secret_name(name):
@@ -538,6 +544,7 @@ class _Search:
         except (msgspec.MsgspecError, RecursionError):
             return ""
         hidden = yield from self.walk(inner, "", "")
+        # Without secrets the text keeps its own white space and order of keys.
         return text if hidden is inner else msgspec.json.encode(hidden).decode()
 
     def _cover_spans(self, text: str, spans: Sequence[Span]) -> Steps[str]:
@@ -546,7 +553,7 @@ class _Search:
         for start, stop in spans:
             secret = text[start:stop]
             if secret.startswith(OPENING):
-                continue
+                continue  # "token=[redacted:…]" from an earlier result
             shown = yield from self.cover.cover_text(secret, spread=self.scope.spread)
             parts += [text[end:start], shown]
             end = stop

@@ -195,6 +195,7 @@ class _Walk:
         self._inside: list[int] = []
 
     def plain(self, value: object) -> object:
+        # Exact types first, the most frequent ones before the others: this is the hot path.
         if value is None or value is True or value is False:
             return value
         if type(value) is str:
@@ -219,6 +220,7 @@ class _Walk:
             return self._array(value, list.__len__(value), list.__iter__(value))
         if _descends(value, tuple):
             return self._array(value, tuple.__len__(value), tuple.__iter__(value))
+        # bool cannot be subclassed, so an int here is never a bool.
         if _descends(value, int):
             return _whole(int.__int__(value))
         if _descends(value, float):
@@ -245,11 +247,11 @@ class _Walk:
 
     def _object(self, value: dict[object, object]) -> dict[str, object]:
         self._enter(value)
-        self._count(2 * dict.__len__(value))
+        self._count(2 * dict.__len__(value))  # a colon, and a comma or brace, for each item
         made: dict[str, object] = {}
         for key, item in _items(value):
             name = self._key(key)
-            if name in made:
+            if name in made:  # keys of str subclasses may differ and become equal
                 raise _Flaw(f"two keys become {_brief(name)}")
             try:
                 made[name] = self.plain(item)
@@ -316,6 +318,7 @@ class _StepWalk(_Walk):
     def _object_pieces(self, value: dict[object, object]) -> Generator[None, None, object]:
         self._enter(value)
         self._count(2 * dict.__len__(value))
+        # First all keys, because the text has them in order; then the items in that order.
         named: dict[str, object] = {}
         for key, item in _items(value):
             name = self._key(key)
