@@ -112,7 +112,7 @@ async def test_a_server_that_is_not_there_is_told_when_it_is_opened() -> None:
         async with mcp_tools(url="http://me:secret@127.0.0.1:1/mcp?token=secret"):
             pass
     assert "secret" not in str(told.value)
-    assert str(told.value).startswith("server http://127.0.0.1:1/mcp: ConnectError")
+    assert "tool server http://127.0.0.1:1/mcp: ConnectError" in str(told.value)
 
 
 async def test_a_server_that_ends_at_once_is_told_when_it_is_opened() -> None:
