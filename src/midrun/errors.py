@@ -156,7 +156,9 @@ class ControlRefused(MidrunError):
             text, first = _REFUSAL_TEXTS_WITH_BY[self.reason].format(by=self.by), ""
         else:
             text = _REFUSAL_TEXTS.get(self.reason) or self.reason.replace("_", " ")
-        if self.reason == "already_answered" and self.by and self.detail:
+        # `detail` is then the predicate of the person who decided ("approved it"), or a clause
+        # of its own ("it was closed: …").
+        if self.reason in LOST_ASK and self.by and self.detail and self.detail[:3] != "it ":
             return f"{text}: {self.by} {self.detail} at seq {self.seq}"
         if self.detail and not self.detail.endswith("."):
             text = f"{text}: {self.detail}"
