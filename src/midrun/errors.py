@@ -468,10 +468,7 @@ class RunNotFound(StoreError, LookupError):
         self.run = run
 
     def __str__(self) -> str:
-        return (
-            f"Cannot find run {self.run} in this store. "
-            "Check the id and the address of the store."
-        )
+        return f"Cannot find run {self.run} in this store. Check the id and the address."
 
 
 class RunExists(StoreError):
@@ -484,10 +481,7 @@ class RunExists(StoreError):
         self.run = run
 
     def __str__(self) -> str:
-        return (
-            f"Cannot create run {self.run}: it exists already. "
-            "Read it, or start a run with another id."
-        )
+        return f"Cannot create run {self.run}: it exists already. Use another id."
 
 
 class SeqConflict(StoreError):
@@ -602,10 +596,7 @@ class KindRefused(StoreError):
         self.writer = writer
 
     def __str__(self) -> str:
-        return (
-            f"Cannot append {self.kind} to run {self.run}: a {self.writer} may not write it. "
-            "Fix the caller."
-        )
+        return f"Cannot append {self.kind} to run {self.run}: not allowed for a {self.writer}."
 
 
 class CursorRefused(StoreError, ValueError):
@@ -651,9 +642,7 @@ class StoreFull(StoreError):
         self.path = path
 
     def __str__(self) -> str:
-        return (
-            f"Cannot write to store {self.path}: the disk is full. Free space, then try again."
-        )
+        return f"Cannot write to store {self.path}: the disk is full. Free space, then retry."
 
 
 class StoreUnreachable(StoreError):
@@ -684,10 +673,7 @@ class StoreDamaged(StoreError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return (
-            f"Cannot use store {self.path}: it is damaged ({self.problem}). "
-            "Restore it from a backup."
-        )
+        return f"Cannot use store {self.path}: damaged ({self.problem}). Restore a backup."
 
 
 class StoreForeign(StoreError):
