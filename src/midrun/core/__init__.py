@@ -6,7 +6,7 @@ of entries (`entries.py`). Everything else is computed from it, in a cycle:
 1. `evolve.fold` turns the journal into a `State` (`state.py`), one entry at a time. Each kind
    of entry has one function in `evolve/`, and `transitions.py` says which kinds may follow in
    which phase.
-2. `scheduler.plan(state)` computes the effects that the driver must perform now (`effects.py`):
+2. `scheduler.plan_effects(state)` computes the work for the driver now (`effects.py`):
    call the model, call a tool, abort a call, undo, wait. It reads the state only. A worker that
    has just loaded a journal therefore plans the same effects as one that never stopped, and
    recovery after a crash needs no code of its own.

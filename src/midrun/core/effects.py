@@ -1,6 +1,6 @@
 """Effects: the work that the scheduler wants from the driver now, as data.
 
-`scheduler.plan` computes them from the state alone. The driver performs them and reports the
+`scheduler.plan_effects` computes them from the state alone. The driver performs them and reports the
 results as driver inputs. A worker that has just loaded a journal gets the same effects as one
 that never stopped, so recovery is the normal path.
 

@@ -1,6 +1,6 @@
 """The state of a run: the result of folding its journal.
 
-`State` holds everything that `decide` and `plan` need to know about a run; `Call` is the most
+`State` holds everything that `decide` and the scheduler need to know about a run; `Call` is the most
 important part of it. Only `evolve` makes new states. A stored state (`codec.snapshot`) is a
 cache: the journal can rebuild it at any time.
 
@@ -127,7 +127,7 @@ class Call(Value, kw_only=True):
     by_hand: bool = False  # requested by the person who took over
     steered_by: tuple[str, ...] = ()  # people whose text led to it: four eyes excludes them
     # Workers that died during it since it last made progress or a person resumed the run. The
-    # run fails at `retries.DEATHS`: a call that kills its worker would kill the next one, too.
+    # run fails at `WORKER_DEATHS_MAX`: such a call would kill the next worker, too.
     deaths: int = 0
     denials: int = 0  # times that its check reported "not done"
     late: int = 0  # the attempt whose result came from a worker with an older epoch

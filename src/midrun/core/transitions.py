@@ -141,6 +141,7 @@ ACCEPTS: Final[Mapping[type[Input], Row]] = {
         },
         _ENDED,
     ),
+    # Back to the phase before the halt, whichever it was.
     c.Lift: _row({HALTED: _to(*_LIVE, CANCELLING)}, _NOT_HALTED),
     c.RaiseCap: _row(_stays((*_LIVE, CANCELLING, HALTED))),
     c.Withdraw: _row({**_stays(_LIVE), PAUSING: _to(PAUSING, RUNNING)}),
@@ -190,6 +191,8 @@ ACCEPTS: Final[Mapping[type[Input], Row]] = {
         "nothing_due", _row({RUNNING: _to(RUNNING, PAUSING), CANCELLING: _to(CANCELLING)})
     ),
     v.Start: _row({RUNNING: _to(RUNNING, PAUSING)}),
+    # The outcome of a call is accepted in every phase in which a driver can hold the run, also
+    # while it stops: a call that ended must not be forgotten.
     v.Close: _row(_stays(_DRIVEN)),
     v.AskPerson: _row(_stays((RUNNING, PAUSING))),
     v.AskMoot: _row(
@@ -415,6 +418,10 @@ def possible(state: State) -> tuple[str, ...]:
     return tuple(
         name for name in enabled(state.phase) if name not in NEEDS or NEEDS[name](state)
     )
+
+
+# Each of these repeats one check of `decide/` on the state alone. If a check there changes, the
+# button of the control would be wrong: `tests/unit/core/test_possible.py` compares both.
 
 
 def _asks(state: State, *kinds: str) -> bool:

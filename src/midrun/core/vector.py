@@ -35,6 +35,7 @@ class Vector(Generic[T]):
         nodes: tuple[object, ...] = tuple(
             flat[at : at + _WIDTH] for at in range(0, tail, _WIDTH)
         )
+        # Group nodes by 32 until one level fits into the root.
         while len(nodes) > _WIDTH:
             nodes = tuple(nodes[at : at + _WIDTH] for at in range(0, len(nodes), _WIDTH))
             self._shift += _BITS
@@ -111,7 +112,7 @@ def _pushed(
     node: tuple[object, ...], level: int, index: int, leaf: tuple[object, ...]
 ) -> tuple[object, ...]:
     at = (index >> level) & _MASK
-    if level == _BITS:
+    if level == _BITS:  # the children of this node are leaves
         return (*node[:at], leaf)
     child = node[at] if at < len(node) else ()
     return (*node[:at], _pushed(child, level - _BITS, index, leaf))  # type: ignore[arg-type]  # a node

@@ -83,7 +83,7 @@ class Halt(Struct, frozen=True, kw_only=True):
                 return name == agent
             case "label":
                 return name in labels
-            case _:
+            case _:  # a scope of an unknown form covers nothing; stores refuse to set one
                 return kind == "run" and name == run
 
 
