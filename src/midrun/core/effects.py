@@ -1,8 +1,8 @@
 """Effects: the work that the scheduler wants from the driver now, as data.
 
-`scheduler.plan_effects` computes them from the state alone. The driver performs them and reports the
-results as driver inputs. A worker that has just loaded a journal gets the same effects as one
-that never stopped, so recovery is the normal path.
+`scheduler.plan_effects` computes them from the state alone. The driver performs them and
+reports the results as driver inputs. A worker that has just loaded a journal gets the same
+effects as one that never stopped, so recovery is the normal path.
 
 Some effects need no I/O and are answered with an input at once: `Advance` with `CrossBoundary`,
 `Settle` with `SettlePhase`, `Park` with `StandDown`. An effect that leaves the process is

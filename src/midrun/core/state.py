@@ -1,8 +1,8 @@
 """The state of a run: the result of folding its journal.
 
-`State` holds everything that `decide` and the scheduler need to know about a run; `Call` is the most
-important part of it. Only `evolve` makes new states. A stored state (`codec.snapshot`) is a
-cache: the journal can rebuild it at any time.
+`State` holds everything that `decide` and the scheduler need to know about a run; `Call` is the
+most important part of it. Only `evolve` makes new states. A stored state (`codec.snapshot`) is
+a cache: the journal can rebuild it at any time.
 
 All values are immutable. The parts that grow with the run (calls, asks, messages) are
 persistent vectors, shared between consecutive states and never copied. Other parts refer to a
