@@ -1,9 +1,17 @@
-"""Midrun: pause, redirect, resume and cancel for Python agents that are already running."""
+"""Midrun: pause, redirect, resume and cancel Python agents while they run.
+
+Start with `Agent`, `tool` and `Midrun`. `Run` is the handle of one run; `connect` opens the
+same interface over HTTP. The layers, from the bottom: `core` (the pure state machine);
+`codec`, `ports` and `verify`; `agents`; `driver`, `stores`, `mcp` and `models`; `workers`;
+`runs` (this API) and `client`; `server`, `tui` and `followers`; `cli`. Imports point down.
+
+The names below are imported when they are first used.
+"""
 
 import importlib as _importlib
 import typing as _typing
 
-if _typing.TYPE_CHECKING:  # what `__getattr__` finds, for those who only read
+if _typing.TYPE_CHECKING:  # for type checkers, which cannot follow `__getattr__`
     from midrun.agents.agent import Agent
     from midrun.agents.checkpoint import Checkpoint
     from midrun.agents.human import ask_human, pause_here
@@ -74,8 +82,11 @@ _HOMES = {
     "Run": "runs.run",
     "RunView": "runs.values",
 }
-"""Where each name lives, other than `errors`. It is fetched when it is asked for: a process for
-one blocking tool, or a command that presses one button, must not load everything."""
+"""Public name → its module, unless that is `errors`.
+
+Modules are imported on first use: a process that runs one blocking tool, or a command that
+sends one control, must start fast and not load everything.
+"""
 
 
 def __getattr__(name: str) -> object:

@@ -1,73 +1,118 @@
-"""Every error midrun raises, as one tree.
+"""All errors that Midrun raises, as one tree.
 
     MidrunError
-    ├── ControlRefused         a control does not fit where the run stands
-    ├── RunOver                what somebody waits for will never be
-    ├── NotJson                user data that JSON cannot say
-    ├── TooLarge               user data beyond its bound
+    ├── ControlRefused         the control does not fit the phase or state of the run
+    ├── RunOver                the run has ended and will not reach the awaited phase
+    ├── NotJson                a value that JSON cannot represent
+    ├── TooLarge               a value beyond its limit
     ├── CheckpointRefused      a checkpoint that must not be resumed
-    ├── ModelFailed            a provider said no, or broke off
-    ├── OutcomeUnknown         a tool says that nobody knows whether it took effect
-    ├── ToolsUnreachable       the server that a tool lives in does not answer
-    ├── EngineLost             somebody cancelled midrun's own tasks: nothing is driven here
-    ├── ServerUnreachable      a client's server does not answer
-    ├── ServerRefused          a client's server said no: the token, a limit, a bad request
-    ├── Misconfigured          an agent, tool or store that cannot work as it is declared
-    ├── JournalCorrupt         a stored line that cannot be what was written
-    ├── JournalTooNew          a stored line that newer code wrote
-    └── StoreError             the store said no, and nothing was applied
+    ├── ModelFailed            a provider refused a request, or its stream broke off
+    ├── OutcomeUnknown         raised by a tool that lost the answer to its own request
+    ├── ToolsUnreachable       the MCP server of a tool does not answer
+    ├── EngineLost             other code cancelled midrun's tasks: this process drives nothing
+    ├── ServerUnreachable      the server of a client does not answer
+    ├── ServerRefused          the server of a client refused: token, limit, bad request
+    ├── Misconfigured          an agent, tool, store or argument that cannot work as declared
+    ├── JournalCorrupt         a stored line differs from the line that was written
+    ├── JournalTooNew          a stored line was written by a newer version
+    └── StoreError             the store refused, and nothing was applied
         ├── RunNotFound        (also a LookupError)
         ├── RunExists
-        ├── SeqConflict        somebody appended first: read and decide again
-        ├── StaleEpoch         a newer lease holder exists: drop everything
+        ├── SeqConflict        another writer appended first: read and decide again
+        ├── StaleEpoch         the lease was lost: drop the run
         ├── LeaseHeld
-        ├── NoRoom             a limit of the fleet is reached: the run waits
+        ├── NoRoom             a concurrency limit is reached: the run waits
         ├── HaltInForce
         ├── KindRefused        this writer may not append that kind of entry
         ├── CursorRefused      (also a ValueError)
-        ├── StoreBusy          try again later
-        ├── StoreFull          make room, then try again
+        ├── StoreBusy          locked for too long: retry
+        ├── StoreFull          free space, then retry
         ├── StoreUnreachable   cannot be opened, or does not answer
         ├── StoreDamaged
-        ├── StoreForeign       not ours, or of a newer version
+        ├── StoreForeign       not a midrun store, or of a newer version
         ├── StoreKeyRefused    its chains are made with another key, or with none
         ├── SqliteConflict     sqlite3 may not open the file of a store in the same process
         └── StoreClosed
 
 `code` is stable and unique; branch on it or on the class, never on the text. All fields are in
 `args`, so every error pickles. A pause is an entry, not an error.
+
+Texts have the form *Cannot X: reason. Do Y.* Some of them are stored as the error of a call,
+where the model reads them, too.
 """
 
 from typing import ClassVar, Final
 
-# The root of the tree of errors.
+# The root of the tree.
 
 
 class MidrunError(Exception):
-    """Base of everything that midrun raises on purpose."""
+    """Base of all errors that Midrun raises on purpose."""
 
     code: ClassVar[str] = "midrun"
 
 
-# What can go wrong with a run, its agent, its model or its journal.
+def _end(text: str) -> str:
+    """Return `text` as the end of a sentence; it may have a full stop of its own."""
+    return text if text.endswith(".") else f"{text}."
 
-_OTHERWISE: Final = {
-    "cap_reached": ", at its cap: {by}",
-    "not_allowed": ", and that is for {by}",
-    "frame_not_on_top": ", and {by} is on top",
-    "taken_over": ", and {by} has taken it over",
+
+# Errors about a run, its agent, its model or its journal.
+
+_REFUSAL_TEXTS: Final = {
+    "already_answered": "the ask is already decided",
+    "already_attempted": "the call was already made, so its arguments cannot be edited",
+    "already_cancelled": "it is already cancelled",
+    "already_completed": "it is already completed",
+    "answer_needed": "an ask must be answered first",
+    "ask_closed": "the ask is closed",
+    "bad_arguments": "the arguments do not fit",
+    "cap_not_raised": "a new cap must be higher than the old one",
+    "cap_reached": "it has reached a cap",
+    "empty_text": "the text is empty",
+    "frame_not_on_top": "another suspended task is on top",
+    "hidden_argument": "an argument is hidden from the approver",
+    "no_residue": "it has no residue",
+    "no_such_ask": "there is no such ask",
+    "no_such_cap": "it has no such cap",
+    "no_such_frame": "there is no such suspended task",
+    "not_a_boundary": "there is no step boundary to fork from",
+    "not_a_question": "the ask is not a question",
+    "not_allowed": "the sender may not decide this",
+    "not_an_approval": "the ask is not an approval",
+    "not_an_outcome": "the answer must be yes, no or unknown",
+    "not_halted": "it is not halted",
+    "not_paused": "it is not paused",
+    "not_pending": "there is nothing to withdraw at that seq",
+    "not_taken_over": "the sender has not taken it over",
+    "request_id_reused": "the request id was used for another request",
+    "several_asks_open": "several asks are open, and none was named",
+    "stale_revision": "it has changed since it was read",
+    "taken_over": "another person has taken it over",
+    "unknown_agent": "its agent is not registered in this process",
 }
-"""Reason of a refusal → what its `by` says, where it is not who came first."""
+"""Reason of a refusal → its text. `is_<phase>` and reasons without a text are put into words
+by rule."""
+
+_REFUSAL_TEXTS_WITH_BY: Final = {
+    "cap_reached": "it has reached its cap on {by}",
+    "not_allowed": "only {by} may decide this",
+    "frame_not_on_top": "the suspended task {by} is on top",
+    "taken_over": "{by} has taken it over",
+    "not_taken_over": "{by} has taken it over",
+}
+"""Reason of a refusal → its text, where `by` is not the person who was first."""
 
 LOST_ASK: Final = frozenset({"already_answered", "ask_closed"})
-"""Reasons of a refusal that say: another decision, or the end of its time, closed the ask."""
+"""Reasons of a refusal because the ask was closed before, by a decision or by its timeout."""
 
 
 class ControlRefused(MidrunError):
-    """The run stands where this control makes no sense; nothing was applied.
+    """The run cannot accept this control now; nothing was applied.
 
-    `reason` is one of the names of the transition table, `allowed` says what can be asked
-    instead, `by` and `seq` say who came first where somebody did.
+    `reason` is the name of the refusal in the transition table, `allowed` lists the controls
+    that the run accepts now. `by` and `seq` name the person and the entry that came first, if
+    that is the reason.
     """
 
     code = "control_refused"
@@ -94,18 +139,34 @@ class ControlRefused(MidrunError):
         self.detail = detail
 
     def __str__(self) -> str:
-        detail = f": {self.detail}" if self.detail else ""
-        first = _OTHERWISE.get(self.reason, ", first was {by} at seq {seq}") if self.by else ""
-        first = first.format(by=self.by, seq=self.seq)
-        instead = f"possible now: {', '.join(self.allowed)}"
-        return (
-            f"run {self.run}: {self.control} refused, {self.reason}{detail} "
-            f"(the run is {self.phase}{first}); {instead}"
-        )
+        # The name of the reason is in the text, so that it can be looked up in docs/errors.md.
+        text = f"Cannot {self.control} {self.run}: {self._explain()} ({self.reason})."
+        if self.detail.endswith("."):  # whole sentences
+            text = f"{text} {self.detail}"
+        return f"{text} Allowed now: {', '.join(self.allowed)}."
+
+    def _explain(self) -> str:
+        first = f" by {self.by} at seq {self.seq}" if self.by else ""
+        if self.reason.startswith("is_"):
+            phase = self.reason.removeprefix("is_")
+            if first and phase in {"cancelled", "halted", "paused"}:
+                return f"it was {phase}{first}"
+            return f"it is {phase}, requested{first}" if first else f"it is {phase}"
+        if self.by and self.reason in _REFUSAL_TEXTS_WITH_BY:
+            text, first = _REFUSAL_TEXTS_WITH_BY[self.reason].format(by=self.by), ""
+        else:
+            text = _REFUSAL_TEXTS.get(self.reason) or self.reason.replace("_", " ")
+        # `detail` is then the predicate of the person who decided ("approved it"), or a clause
+        # of its own ("it was closed: …").
+        if self.reason in LOST_ASK and self.by and self.detail and self.detail[:3] != "it ":
+            return f"{text}: {self.by} {self.detail} at seq {self.seq}"
+        if self.detail and not self.detail.endswith("."):
+            text = f"{text}: {self.detail}"
+        return f"{text}; {self.by} was first at seq {self.seq}" if first else text
 
 
 class RunOver(MidrunError):
-    """The run has ended, so that what somebody waits for will never be."""
+    """The run has ended and will not reach the phase that the caller waits for."""
 
     code = "run_over"
 
@@ -116,12 +177,15 @@ class RunOver(MidrunError):
         self.wanted = wanted
 
     def __str__(self) -> str:
-        never = " or ".join(self.wanted)
-        return f"run {self.run} is {self.phase}: it will never be {never}; look at its report"
+        wanted = " or ".join(self.wanted)
+        return (
+            f"Cannot wait until {self.run} is {wanted}: it is {self.phase} and has ended. "
+            "Read its report."
+        )
 
 
 class NotJson(MidrunError):
-    """A value that cannot be stored as JSON and come back the same. `path` says where it is."""
+    """A value cannot be stored as JSON and read back unchanged. `path` locates it."""
 
     code = "not_json"
 
@@ -131,11 +195,11 @@ class NotJson(MidrunError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.problem}; pass plain JSON data"
+        return f"Cannot use {self.path} as JSON: {_end(self.problem)} Pass plain JSON data."
 
 
 class TooLarge(MidrunError):
-    """A value beyond its bound; it was refused before it could fill memory or disk."""
+    """A value exceeds its limit; it was refused before it could fill memory or disk."""
 
     code = "too_large"
 
@@ -147,13 +211,22 @@ class TooLarge(MidrunError):
 
     def __str__(self) -> str:
         return (
-            f"{self.path}: at least {self.size} bytes, the limit is {self.limit}; "
-            "store the data elsewhere and pass a reference"
+            f"Cannot store {self.path}: it has at least {self.size} bytes, the limit is "
+            f"{self.limit}. Store the data elsewhere and pass a reference."
         )
 
 
+_CHECKPOINT_REASONS: Final = {
+    "agent_mismatch": "it does not fit the agent",
+    "checkpoint_expired": "it has expired",
+    "checkpoint_invalid": "it is not valid",
+    "checkpoint_unsigned": "it is not signed",
+    "stale_checkpoint": "the run has continued since it was taken",
+}
+
+
 class CheckpointRefused(MidrunError):
-    """A checkpoint that must not be resumed; `reason` says why.
+    """A checkpoint must not be resumed; `reason` is the stable name of the cause.
 
     `checkpoint_invalid`, `checkpoint_unsigned`, `stale_checkpoint`, `checkpoint_expired` or
     `agent_mismatch`.
@@ -167,25 +240,26 @@ class CheckpointRefused(MidrunError):
         self.detail = detail
 
     def __str__(self) -> str:
-        detail = f" ({self.detail})" if self.detail else ""
-        advice = "take a new one from the run"
+        detail = f": {self.detail}" if self.detail else ""
+        advice = "Take a new one from the run."
         if self.reason == "agent_mismatch":
-            advice = "resume it with the agent that it is of, as it was then"
+            advice = "Resume it with its own agent, in the version that made it."
         if self.reason == "checkpoint_unsigned":
             advice = (
-                "sign it: open both Midruns with the same key (key=…, MIDRUN_KEY); or allow "
-                "unsigned ones: app(…, unsigned_checkpoints=True), "
-                "midrun serve --unsigned-checkpoints"
+                "Open both Midruns with the same key (key=…, MIDRUN_KEY), or allow unsigned "
+                "checkpoints: app(…, unsigned_checkpoints=True), "
+                "midrun serve --unsigned-checkpoints."
             )
-        return f"checkpoint refused: {self.reason}{detail}; {advice}"
+        why = _CHECKPOINT_REASONS.get(self.reason, self.reason.replace("_", " "))
+        return f"Cannot resume the checkpoint: {why}{detail} ({self.reason}). {advice}"
 
 
 class ModelFailed(MidrunError):
-    """A provider said no, or broke off. A `transient` failure is worth another attempt.
+    """A provider refused a request, or its stream broke off.
 
-    `reason` is a stable word: rate_limited, overloaded, timeout, connection, broken_stream,
-    bad_request, unauthorized, context_too_long, refused, server_error. `retry_after` is how
-    many seconds the provider asked us to wait, if it did.
+    A `transient` failure is worth a retry. `reason` is a stable word: rate_limited, overloaded,
+    timeout, connection, broken_stream, bad_request, unauthorized, context_too_long, refused,
+    server_error. `retry_after` is the wait that the provider asked for, in seconds.
     """
 
     code = "model_failed"
@@ -206,16 +280,17 @@ class ModelFailed(MidrunError):
         self.retry_after = retry_after
 
     def __str__(self) -> str:
-        # Whether it is made again is decided elsewhere: attempts are bounded, and so are waits.
-        advice = "this may pass" if self.transient else "see the provider's message"
-        return f"model {self.model}: {self.reason}: {self.detail or 'no detail'}; {advice}"
+        # The driver decides about a retry: attempts and waits are bounded.
+        advice = "A retry may succeed." if self.transient else "See the provider's message."
+        detail = _end(self.detail or "no detail")
+        return f"Model {self.model} failed: {self.reason}: {detail} {advice}"
 
 
 class OutcomeUnknown(MidrunError):
-    """Raised by a tool when nobody can say whether it took effect: an answer that got lost.
+    """Raised by a tool that cannot tell whether it took effect: it lost an answer.
 
-    The call is then *unknown*: made again only if that is safe, settled by its `check`, or put
-    to a person. Any other error says that the call failed.
+    The call is then *unknown*: it is retried only if that is safe, settled by its `check`, or
+    settled by a person. Any other error means that the call failed without effect.
     """
 
     code = "outcome_unknown"
@@ -225,11 +300,11 @@ class OutcomeUnknown(MidrunError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"{self.problem}; the call may have taken effect"
+        return f"{_end(self.problem)} The call may have taken effect."
 
 
 class ToolsUnreachable(MidrunError):
-    """The server that a tool lives in cannot be reached; the call was not made."""
+    """The MCP server of a tool cannot be reached; the call was not made."""
 
     code = "tools_unreachable"
 
@@ -239,28 +314,31 @@ class ToolsUnreachable(MidrunError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"server {self.server}: {self.problem}"
+        problem = _end(self.problem)
+        return f"Cannot reach tool server {self.server}: {problem} Check that it runs."
 
 
 class EngineLost(MidrunError):
-    """Tasks of an open `Midrun` were cancelled by others, so that nothing is driven any more.
+    """Other code cancelled the tasks of an open `Midrun`; this process drives nothing more.
 
-    The block that it was open around is left. No run is lost: whoever opens the store next goes
-    on with them.
+    The `async with` block of the `Midrun` is left. No run is lost: the next process that opens
+    the store continues them.
     """
 
     code = "engine_lost"
 
     def __str__(self) -> str:
         return (
-            "midrun's tasks were cancelled by others (by code that cancels "
-            "asyncio.all_tasks()?), and nothing is driven here any more; the runs go on where "
-            "their store is opened again"
+            "Cannot drive runs any more: other code cancelled midrun's tasks (code that "
+            "cancels asyncio.all_tasks()?). Open the store again to continue the runs."
         )
 
 
 class Misconfigured(MidrunError, ValueError):
-    """Something cannot work as it is declared. `where` names it, `problem` says what to do."""
+    """An agent, tool, store or argument cannot work as declared.
+
+    `where` names it, `problem` says what to change.
+    """
 
     code = "misconfigured"
 
@@ -274,9 +352,10 @@ class Misconfigured(MidrunError, ValueError):
 
 
 class JournalCorrupt(MidrunError):
-    """The stored line at `seq` is not what was written there. This run is not driven any more.
+    """The stored line at `seq` differs from the line that was written.
 
-    Other runs go on. Compare with an export or a backup; `verify` lists everything it finds.
+    This run is not driven any more; other runs are not affected. Compare with an export or a
+    backup; `midrun verify` lists all problems.
     """
 
     code = "journal_corrupt"
@@ -289,13 +368,13 @@ class JournalCorrupt(MidrunError):
 
     def __str__(self) -> str:
         return (
-            f"run {self.run}: journal is corrupt at seq {self.seq}: {self.problem}; "
-            "restore it from a backup, the run is left alone until then"
+            f"Cannot read the journal of run {self.run}: seq {self.seq} is corrupt: "
+            f"{_end(self.problem)} Restore it from a backup. Until then the run is not driven."
         )
 
 
 class JournalTooNew(MidrunError):
-    """The journal holds a kind of entry that this version does not know: it must not write."""
+    """The journal holds an entry that this version does not know, so it must not append."""
 
     code = "journal_too_new"
 
@@ -307,26 +386,26 @@ class JournalTooNew(MidrunError):
 
     def __str__(self) -> str:
         return (
-            f"run {self.run}: seq {self.seq} holds {self.kind}, written by a newer midrun; "
-            "upgrade this process to drive the run"
+            f"Cannot read the journal of run {self.run}: seq {self.seq} holds {self.kind}, "
+            "written by a newer midrun. Upgrade this process to drive the run."
         )
 
 
-# What can come between a client and the server that has the runs.
+# Errors between a client and its server.
 
 _ADVICE: Final = {
-    401: "pass the token that the server was started with: connect(url, token=…)",
-    403: "ask somebody whose token has the role for it",
-    412: "look at the run again, then decide",
-    429: "ask less often, or let what waits come to an end",
+    401: "Pass the token that the server was started with: connect(url, token=…).",
+    403: "Use a token whose role allows it.",
+    412: "Read the run again, then decide.",
+    429: "Send fewer requests, or wait until pending ones are done.",
 }
 
 
 class ServerUnreachable(MidrunError):
-    """No server answers there, or it broke off and did not come back in time.
+    """No server answers at the address, or it broke off and did not come back in time.
 
-    With a `request_id`, something was asked of it: whether it arrived nobody can say. Asking
-    again under that id is safe: it is applied once.
+    With a `request_id`, the request may or may not have arrived. A repeat under that id is
+    safe: the server applies it once.
     """
 
     code = "server_unreachable"
@@ -338,17 +417,19 @@ class ServerUnreachable(MidrunError):
         self.request_id = request_id
 
     def __str__(self) -> str:
-        again = f"repeat it with request_id={self.request_id!r}" if self.request_id else ""
-        advice = "check the address, and that `midrun serve` runs there"
-        if again:
-            advice += f"; what was asked may have arrived: {again}"
-        return f"server {self.url}: {self.problem}; {advice}"
+        advice = "Check the address, and that `midrun serve` runs there."
+        if self.request_id:
+            advice += (
+                " The request may have arrived: repeat it with "
+                f"request_id={self.request_id!r}; it is applied once."
+            )
+        return f"Cannot reach server {self.url}: {_end(self.problem)} {advice}"
 
 
 class ServerRefused(MidrunError):
-    """The server said no for a reason of its own: the credential, a limit, a bad request.
+    """The server refused a request: the credential, a limit, a bad request.
 
-    `problem` is the stable name of it, the end of the `type` of its problem+json. Nothing was
+    `problem` is its stable name, the end of the `type` of the problem+json. Nothing was
     applied.
     """
 
@@ -362,16 +443,17 @@ class ServerRefused(MidrunError):
         self.detail = detail
 
     def __str__(self) -> str:
-        detail = f" ({self.detail})" if self.detail else ""
-        advice = _ADVICE.get(self.status, "see docs/guides/client.md")
-        return f"server {self.url}: {self.status} {self.problem}{detail}; {advice}"
+        detail = f": {self.detail}" if self.detail else ""
+        advice = _ADVICE.get(self.status, "See docs/guides/client.md.")
+        answer = _end(f"{self.status} {self.problem}{detail}")
+        return f"Server {self.url} refused the request: {answer} {advice}"
 
 
-# What a store may say no to. Whatever it was, nothing was applied.
+# Errors of a store.
 
 
 class StoreError(MidrunError):
-    """Base of what a store can say. Nothing of the refused request was applied."""
+    """Base of the errors of a store. Nothing of the refused request was applied."""
 
     code = "store"
 
@@ -386,11 +468,11 @@ class RunNotFound(StoreError, LookupError):
         self.run = run
 
     def __str__(self) -> str:
-        return f"run {self.run}: not in this store; check the id and the store's address"
+        return f"Cannot find run {self.run} in this store. Check the id and the address."
 
 
 class RunExists(StoreError):
-    """A run of this id exists already; its journal was left as it is."""
+    """A run of this id exists already; its journal was not changed."""
 
     code = "run_exists"
 
@@ -399,11 +481,14 @@ class RunExists(StoreError):
         self.run = run
 
     def __str__(self) -> str:
-        return f"run {self.run}: exists already; read it, or start under another id"
+        return f"Cannot create run {self.run}: it exists already. Use another id."
 
 
 class SeqConflict(StoreError):
-    """Somebody appended after what the caller had seen. Read the rest and decide again."""
+    """Another writer appended after the entry that the caller had seen.
+
+    Read the new entries and decide again.
+    """
 
     code = "seq_conflict"
 
@@ -415,16 +500,16 @@ class SeqConflict(StoreError):
 
     def __str__(self) -> str:
         return (
-            f"run {self.run}: append after seq {self.after} refused, the head is {self.head}; "
-            "read on and decide again"
+            f"Cannot append to run {self.run} after seq {self.after}: the journal ends at "
+            f"{self.head}. Read the new entries and decide again."
         )
 
 
 class StaleEpoch(StoreError):
     """An append carried a lease that is no longer in force.
 
-    The driver that sees this has lost the run. It cancels what it runs locally, appends nothing
-    but late evidence and may take the lease anew. The same append is never retried.
+    The driver that gets this has lost the run. It cancels its local calls, appends nothing but
+    late results, and may take the lease again. It never retries the same append.
     """
 
     code = "stale_epoch"
@@ -436,10 +521,12 @@ class StaleEpoch(StoreError):
         self.current = current
 
     def __str__(self) -> str:
-        why = "was given back" if self.held == self.current else "is fenced off"
+        why = f"another holder has epoch {self.current}"
+        if self.held == self.current:
+            why = "that lease was given back"
         return (
-            f"run {self.run}: epoch {self.held} {why}, the lease is at {self.current}; "
-            "drop the run and take the lease anew"
+            f"Cannot append to run {self.run} under epoch {self.held}: {why}. "
+            "Drop the run, then take the lease again."
         )
 
 
@@ -454,11 +541,14 @@ class LeaseHeld(StoreError):
         self.holder = holder
 
     def __str__(self) -> str:
-        return f"run {self.run}: {self.holder} holds the lease; leave the run to it"
+        return (
+            f"Cannot take the lease of run {self.run}: {self.holder} holds it and is alive. "
+            "Leave the run to it."
+        )
 
 
 class NoRoom(StoreError):
-    """As many runs are driven as a limit of the fleet allows: this one waits."""
+    """The concurrency limit of a scope is reached; the run waits."""
 
     code = "no_room"
 
@@ -470,13 +560,13 @@ class NoRoom(StoreError):
 
     def __str__(self) -> str:
         return (
-            f"run {self.run}: not taken up, {self.most} of {self.scope} are driven already;"
-            " it waits until one of them rests, or the limit is raised"
+            f"Cannot drive run {self.run} yet: the limit of {self.most} runs for {self.scope} "
+            "is reached. Wait until one of them rests, or raise the limit."
         )
 
 
 class HaltInForce(StoreError):
-    """An operator's latch covers the run: nothing starts until it is lifted."""
+    """An operator's halt covers the run: nothing starts until it is lifted."""
 
     code = "halt_in_force"
 
@@ -489,13 +579,13 @@ class HaltInForce(StoreError):
 
     def __str__(self) -> str:
         return (
-            f"run {self.run}: start refused, {self.by} halted {self.scope!r} ({self.reason}); "
-            "wait until an operator lifts it"
+            f"Cannot start a call of run {self.run}: {self.by} halted {self.scope!r} "
+            f"({self.reason}). Wait until an operator lifts the halt."
         )
 
 
 class KindRefused(StoreError):
-    """Drivers may not write what only people decide, nor controls what only drivers know."""
+    """A driver may not append a person's decision, nor a control the outcome of a call."""
 
     code = "kind_refused"
 
@@ -506,11 +596,11 @@ class KindRefused(StoreError):
         self.writer = writer
 
     def __str__(self) -> str:
-        return f"run {self.run}: a {self.writer} may not append {self.kind}; mend the caller"
+        return f"Cannot append {self.kind} to run {self.run}: not allowed for a {self.writer}."
 
 
 class CursorRefused(StoreError, ValueError):
-    """A page was asked for with a cursor that no list has given out."""
+    """A page was requested with a cursor that no list returned."""
 
     code = "cursor_refused"
 
@@ -520,12 +610,13 @@ class CursorRefused(StoreError, ValueError):
 
     def __str__(self) -> str:
         return (
-            f"cursor {self.cursor[:40]!r} refused: no list gave it out; start again without one"
+            f"Cannot use cursor {self.cursor[:40]!r}: no list returned it. "
+            "Start again without a cursor."
         )
 
 
 class StoreBusy(StoreError):
-    """Another process kept the store locked for longer than the bounded wait."""
+    """Another process kept the store locked for longer than the timeout."""
 
     code = "store_busy"
 
@@ -536,12 +627,13 @@ class StoreBusy(StoreError):
 
     def __str__(self) -> str:
         return (
-            f"store {self.path}: locked by another process for {self.waited_s:g} s; try again"
+            f"Cannot use store {self.path}: another process kept it locked for "
+            f"{self.waited_s:g} s. Try again."
         )
 
 
 class StoreFull(StoreError):
-    """No room left on disk. What was acknowledged is safe; appends work again with room."""
+    """The disk is full. Acknowledged entries are safe; appends work again with free space."""
 
     code = "store_full"
 
@@ -550,7 +642,7 @@ class StoreFull(StoreError):
         self.path = path
 
     def __str__(self) -> str:
-        return f"store {self.path}: the disk is full; make room, then try again"
+        return f"Cannot write to store {self.path}: the disk is full. Free space, then retry."
 
 
 class StoreUnreachable(StoreError):
@@ -564,11 +656,14 @@ class StoreUnreachable(StoreError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"store {self.path}: {self.problem}; check its address and permissions"
+        return (
+            f"Cannot reach store {self.path}: {_end(self.problem)} "
+            "Check its address and permissions."
+        )
 
 
 class StoreDamaged(StoreError):
-    """The store's own structure is broken: a truncated, overwritten or bit-flipped file."""
+    """The structure of the store is broken: a truncated, overwritten or bit-flipped file."""
 
     code = "store_damaged"
 
@@ -578,7 +673,7 @@ class StoreDamaged(StoreError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"store {self.path}: damaged ({self.problem}); restore it from a backup"
+        return f"Cannot use store {self.path}: damaged ({self.problem}). Restore a backup."
 
 
 class StoreForeign(StoreError):
@@ -592,13 +687,16 @@ class StoreForeign(StoreError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"store {self.path}: {self.problem}; choose another path, or upgrade midrun"
+        return (
+            f"Cannot use store {self.path}: {_end(self.problem)} "
+            "Choose another path, or upgrade midrun."
+        )
 
 
 class StoreKeyRefused(StoreError):
-    """The chain of the store is made with another key than this process was given, or none.
+    """The hash chains of the store are made with another key than this process has, or none.
 
-    It was not touched: what is written without the store's key looks forged to all who have it.
+    The store was not changed: lines without its key look forged to every process that has it.
     """
 
     code = "store_key_refused"
@@ -612,18 +710,19 @@ class StoreKeyRefused(StoreError):
     def __str__(self) -> str:
         if not self.kept:
             return (
-                f"store {self.path}: its journals are chained without a key, and one cannot be"
-                f" added ({self.given}); leave chain_key out, or begin a new store with it"
+                f"Cannot use store {self.path} with key {self.given}: its journals are chained "
+                "without a key, and a key cannot be added. Leave chain_key out, or create a "
+                "new store with it."
             )
-        given = f"key {self.given}" if self.given else "no key"
+        given = f"with key {self.given}" if self.given else "without a key"
         return (
-            f"store {self.path}: its journals are chained with key {self.kept}, and {given} was"
-            " given; give the one it was made with, as chain_key or in MIDRUN_CHAIN_KEY"
+            f"Cannot use store {self.path} {given}: its journals are chained with key "
+            f"{self.kept}. Pass that key as chain_key or in MIDRUN_CHAIN_KEY."
         )
 
 
 class SqliteConflict(StoreError):
-    """The standard library's `sqlite3` was to open a file that this process has as a store."""
+    """`sqlite3` of the standard library tried to open a file that is open as a store."""
 
     code = "sqlite_conflict"
 
@@ -649,7 +748,7 @@ class StoreClosed(StoreError):
         self.path = path
 
     def __str__(self) -> str:
-        return f"store {self.path}: closed; open it again"
+        return f"Cannot use store {self.path}: it was closed. Open it again."
 
 
 __all__ = [

@@ -1,6 +1,7 @@
 """Stop conditions: when a run pauses by itself. Compose them with `|`, `&` and `~`.
 
-This is the public door to `midrun.core.stops`, which keeps a custom condition by its name.
+The public interface of `midrun.core.stops`. The core stores a custom condition by the name of
+its function; `Custom` and `resolve_custom` convert between the two.
 """
 
 from collections.abc import Callable
@@ -41,13 +42,13 @@ Condition: TypeAlias = Callable[..., object]  # type: ignore[explicit-any]  # th
 def Custom(  # noqa: N802 - reads as the class it makes, like its siblings
     fn: Condition, *, then: Literal["pause", "complete"] = "pause"
 ) -> stops.Custom:
-    """Return the condition that holds when `fn` says so at a boundary.
+    """Return a condition that is met when `fn` returns true at a step boundary.
 
-    It is stored by name, because a run may be resumed in another process: `fn` must be a
-    function at the top of a module, or a static one of a class there.
+    `fn` is stored by name, because a run may be resumed in another process. It must be a
+    function at the top level of a module, or a static method of a class there.
 
     Raises:
-        Misconfigured: it cannot be found again by its name.
+        Misconfigured: `fn` cannot be imported by its name.
     """
     name = f"{getattr(fn, '__module__', '')}:{getattr(fn, '__qualname__', repr(fn))}"
     try:
@@ -55,22 +56,24 @@ def Custom(  # noqa: N802 - reads as the class it makes, like its siblings
     except Misconfigured:
         found = None
     if found is not fn:
-        problem = f"{name} cannot be found by that name; move it to the top of a module"
+        problem = f"{name} cannot be imported by that name; move it to the top of a module"
         raise Misconfigured("stop Custom", problem)
     return stops.Custom(name, then)
 
 
 def resolve_custom(name: str) -> Condition:
-    """Return the function that a custom condition was made of, importing its module.
+    """Import the function of a custom condition.
 
     Raises:
-        Misconfigured: there is none of that name here.
+        Misconfigured: there is no such function in this process.
     """
     module, _, path = name.partition(":")
     try:
         found: object = attrgetter(path)(import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
         raise Misconfigured(f"stop {name}", f"cannot be imported here: {error}") from error
-    if not isfunction(found):  # a name from a journal must not reach whatever can be called
+    # The name may come from an imported journal: it must not reach other callables, such as
+    # `os:system` (a builtin) or a class.
+    if not isfunction(found):
         raise Misconfigured(f"stop {name}", "is not a function written in Python")
     return found

@@ -1,15 +1,16 @@
-r"""The chain: the hashes that tie each line of a journal to all before it.
+r"""The hash chain: each line of a journal is linked to all lines before it.
 
-`link[0]` is made of the run's id, so that lines cannot be moved from one run to another, and
-`link[n]` of `link[n-1]` and line n, as it is stored:
+`link[0]` is computed from the id of the run, so that lines cannot be moved to another run.
+`link[n]` is computed from `link[n-1]` and the stored bytes of line n:
 
+                     link[0]                                     link[n]
     without a key    sha256("midrun journal\n" + run id)         sha256(link[n-1] + line[n])
-    with one         hmac(key, what it is without one)           hmac(key, link[n-1] + line[n])
+    with a key       hmac(key, link[0] without a key)            hmac(key, link[n-1] + line[n])
 
-Without a key the chain shows that something was changed; whoever can write to the database and
-knows this page can make a new one. With a key, kept where the database is not, nobody can who
-does not have it: the first line that they wrote is the first that does not fit. Neither shows
-that the end was cut off: compare with any head that was handed out.
+Without a key, the chain detects accidental changes. An attacker with write access to the
+database can compute a new chain. With a key that is not stored in the database, the attacker
+cannot: the first forged line does not fit its link. Neither form detects that the end of a
+journal was cut off. For that, compare with a head hash that was handed out before.
 """
 
 from collections.abc import Iterable
@@ -25,13 +26,13 @@ from midrun.core.ids import START, RunId, Seq
 from midrun.errors import JournalCorrupt, Misconfigured
 
 KEY_MIN: Final = 16
-"""An empty key, say from an unset variable, would fit everything and prove nothing."""
+"""The shortest key. An empty one, from an unset variable for example, would prove nothing."""
 
 SEAL: Final = 32
 
 
 class Chain(Struct, frozen=True, gc=False):
-    """How the links of one store are made. All processes that share it have the same key.
+    """Computes the links of one store. All processes that share the store have the same key.
 
     Raises:
         Misconfigured: the key is too short.
@@ -41,12 +42,12 @@ class Chain(Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         if self.key is not None and len(self.key) < KEY_MIN:
-            problem = f"{len(self.key)} bytes; use at least {KEY_MIN} random ones"
+            problem = f"must have at least {KEY_MIN} random bytes, got {len(self.key)}"
             raise Misconfigured("chain_key", problem)
 
     @property
     def kid(self) -> str:
-        """What tells this key from others and gives nothing of it away; empty without one."""
+        """The id of the key, which reveals nothing of the key; empty without a key."""
         return (
             "" if self.key is None else digest(self.key, b"midrun chain", "sha256").hex()[:16]
         )
@@ -57,13 +58,13 @@ class Chain(Struct, frozen=True, gc=False):
         return link if self.key is None else digest(self.key, link, "sha256")
 
     def next(self, previous: bytes, data: bytes) -> bytes:
-        """Return the link of the line `data`, which follows the one that has `previous`."""
+        """Return the link of the line `data`, which follows the line with link `previous`."""
         if self.key is None:
             return chain(previous, data)
         return digest(self.key, previous + data, "sha256")
 
     def head(self, run: RunId, lines: Iterable[bytes]) -> bytes:
-        """Return the link of the last of `lines`, which are the whole journal of `run`."""
+        """Return the link of the last line; `lines` are the whole journal of `run`."""
         link = self.first(run)
         for data in lines:
             link = self.next(link, data)
@@ -79,11 +80,11 @@ class Chain(Struct, frozen=True, gc=False):
     ) -> list[bytes]:
         """Return the lines of `pairs`, which are stored lines with their stored links.
 
-        `previous` is the link of the entry at `after`, from where the caller trusts the
-        journal; it may be left out at the very start.
+        `previous` is the link of the entry at `after`, up to which the caller trusts the
+        journal. It may be left out if `after` is the start.
 
         Raises:
-            JournalCorrupt: with the first seq whose line or link is not what was written.
+            JournalCorrupt: a line does not fit its link; it names the first such seq.
         """
         link = self.first(run) if previous is None else previous
         lines: list[bytes] = []
@@ -96,34 +97,41 @@ class Chain(Struct, frozen=True, gc=False):
         return lines
 
     def sealed(self, link: bytes, body: bytes) -> bytes:
-        """Return `body`, a snapshot taken at `link`, as it is stored; with a key, sealed."""
+        """Return the stored form of a snapshot taken at `link`; with a key, it has a seal.
+
+        A snapshot is not in the chain. Without a seal, an attacker could replace the state that
+        a worker starts from instead of the journal.
+        """
         return body if self.key is None else self._seal(link, body) + body
 
     def opened(self, link: bytes, stored: bytes) -> bytes | None:
-        """Return the body that was sealed at `link`; None if it was not, with this key."""
+        """Return the snapshot that was sealed at `link`; None if the seal does not fit."""
         if self.key is None:
             return stored
         seal, body = stored[:SEAL], stored[SEAL:]
+        # In constant time: the time of a comparison must not help to guess a seal.
         return body if compare_digest(seal, self._seal(link, body)) else None
 
     def _seal(self, link: bytes, body: bytes) -> bytes:
         assert self.key is not None
+        # The link binds the snapshot to its place: one of another run or seq does not fit.
         return digest(self.key, b"midrun snapshot\n" + link + sha256(body).digest(), "sha256")
 
     def __repr__(self) -> str:
-        """Say which key it has; the key itself has no place in a log."""
+        """Name the id of the key. The key itself must not get into a log."""
         return f"<chain with key {self.kid}>" if self.kid else "<chain without a key>"
 
 
 PLAIN: Final = Chain()
-"""Without a key: what anybody can follow. Checkpoints have it; what signs them is theirs."""
+"""The chain without a key. Checkpoints use it, because the receiver of a checkpoint does not
+have the key of the store; a checkpoint has a signature of its own."""
 
 
 def check_import(run: RunId, record: Record, link: bytes) -> None:
-    """Refuse an import that names another head than `link`, that of the lines before it.
+    """Check that a `RunImported` entry names `link` as the head of the lines before it.
 
     Raises:
-        JournalCorrupt: it does.
+        JournalCorrupt: it names another head.
     """
     if isinstance(record.entry, RunImported) and record.entry.head != link.hex():
         problem = "the import names another head than that of the lines before it"
@@ -132,11 +140,11 @@ def check_import(run: RunId, record: Record, link: bytes) -> None:
 
 @runtime_checkable
 class Chained(Protocol):
-    """A store that says how it makes its links."""
+    """A store with a hash chain of its own."""
 
     chain: Chain
 
 
 def chain_of(store: object) -> Chain:
-    """Return how the links of `store` are made."""
+    """Return the hash chain of `store`; the one without a key if it has none."""
     return store.chain if isinstance(store, Chained) else PLAIN

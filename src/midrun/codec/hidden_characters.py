@@ -1,13 +1,14 @@
-"""Characters that a reader cannot see, or that change what a reader sees, made visible.
+"""Make invisible and direction-changing characters visible.
 
 A bidirectional override makes `ACC-9876` read as another number; a zero-width character makes
-two different names look the same. `show_hidden` writes each of them as a symbol: `⟨U+202E⟩`.
+two different names look the same. An approver could then approve something else than the text
+on the screen. `show_hidden` replaces each such character by a symbol: `⟨U+202E⟩`.
 
-In prose some of them belong to the text: a joiner inside an emoji or a Persian word, a
-variation selector after a symbol. `prose=True` keeps these where they follow the character
-that they belong to, and shows them anywhere else.
+In prose some of them are legitimate: a joiner inside an emoji or a Persian word, a variation
+selector after a symbol. `prose=True` keeps them where they follow the character that they
+belong to, and shows them anywhere else.
 
-`server/static/template.js` says the same for the page.
+`server/static/template.js` implements the same for the page.
 `tests/browser/test_hidden_characters.py` compares the two on every range below.
 """
 
@@ -15,7 +16,7 @@ import re
 from typing import Final
 
 RANGES: Final = (
-    (0x00, 0x08),  # C0, but for the tab and the end of a line
+    (0x00, 0x08),  # C0, except for tab and line feed
     (0x0B, 0x1F),
     (0x7F, 0x9F),  # delete, and C1
     (0xAD, 0xAD),  # soft hyphen
@@ -29,7 +30,7 @@ RANGES: Final = (
     (0x2060, 0x206F),  # invisible operators, isolates
     (0x2800, 0x2800),  # blank braille pattern
     (0x3164, 0x3164),
-    (0xD800, 0xDFFF),  # half a character, which no terminal can be sent
+    (0xD800, 0xDFFF),  # lone surrogates, which cannot be encoded for a terminal
     (0xFE00, 0xFE0F),  # variation selectors
     (0xFEFF, 0xFEFF),
     (0xFFA0, 0xFFA0),
@@ -45,7 +46,8 @@ _CLASS: Final = "".join(
 )
 HIDDEN: Final = re.compile(f"[{_CLASS}]")
 _IN_PROSE: Final = re.compile(
-    # What is matched before `hidden` is kept as it is, with the character it belongs to.
+    # The alternatives before `hidden` match a hidden character together with the character
+    # that it belongs to; both are kept.
     f"[^\\x00-\\x7f{_CLASS}](?:\ufe0e|\ufe0f\u200d?|\u200c|\u200d)"
     "|[0-9#*]\ufe0f\u20e3"  # a keycap
     "|\U0001f3f4[\U000e0020-\U000e007e]{1,16}\U000e007f"  # the flag of a region
@@ -70,7 +72,7 @@ def show_hidden(text: str, *, prose: bool = False) -> str:
 
 
 def escape_hidden(json_text: str) -> str:
-    """Return JSON that means the same, with every hidden character as an escape."""
+    """Return equivalent JSON in which every hidden character is an escape."""
     return HIDDEN.sub(_escape, json_text)
 
 

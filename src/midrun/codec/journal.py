@@ -1,33 +1,33 @@
-r"""The journal's format: entries as lines of bytes, tied together by a chain of hashes.
+r"""The format of a journal: one line of canonical JSON per entry, linked by a hash chain.
 
-**A line** is one entry in its place, as canonical JSON:
+**A line** is one entry with its position:
 
     {"at":1763251200000000,"entry":{"kind":"RunPaused"},"epoch":3,"seq":7,"v":1}
 
 - `at`: microseconds since 1970 by the store's clock. It never decreases within a run, and all
   entries of one append share it.
-- `entry`: the fact. `kind` names its class in `core.entries`. Fields that have their default
-  value are left out. User data sits under fields that are opaque to us and is never looked at
-  to find out a type.
-- `epoch`: the lease under which it was appended; left out when there was none.
+- `entry`: the entry. `kind` is the name of its class in `core.entries`. Fields with their
+  default value are left out. User data is in fields of its own and never determines a type.
+- `epoch`: the lease under which it was appended; left out if there was none.
 - `seq`: 1, 2, 3 … without gaps.
-- `v`: the version of this format. Older lines are upcast on reading, see `upcast`.
+- `v`: the version of this format. Older lines are upcast when they are read (`upcast_line`).
 
 **Canonical** means: UTF-8, keys sorted by code point, no white space, no duplicate keys, no
-`\u` escapes but for control characters, no lone surrogates, no NaN or infinity. Integers are
+`\u` escapes except for control characters, no lone surrogates, no NaN or infinity. Integers are
 within ±(2⁵³-1) and have neither point nor exponent. Floats have one or the other, in the
-shortest form that reads back the same (`1.0`, `-0.0`, `1e22`), so 1 and 1.0 stay different and
-what is read and written again gives the same bytes.
+shortest form that reads back the same (`1.0`, `-0.0`, `1e22`). So 1 and 1.0 stay different, and
+a line that is read and written again gives the same bytes.
 
 **The chain**: `hash[0] = sha256("midrun journal\n" + run id)` and
-`hash[n] = sha256(hash[n-1] + line[n])`. The run's id is in the first link, so lines cannot be
-moved from one run to another. Stored bytes are what was hashed; nothing is ever re-serialised
-to be verified. A chain alone cannot show that its tail was cut off: compare with any head hash
-that was handed out. A store may have a key for it, see `chain`.
+`hash[n] = sha256(hash[n-1] + line[n])`. The hashes are of the stored bytes; no line is encoded
+again to verify it. See `hash_chain`, also for stores with a key.
 
-**Reading is strict.** A field that is not known, a wrong type, a missing field:
-`JournalCorrupt`. A kind or version that is not known: `JournalTooNew`, and this process must
-not write to the run.
+**Reading is strict.** An unknown field, a wrong type or a missing field is `JournalCorrupt`. An
+unknown kind or a newer version is `JournalTooNew`, and this process must not append to the run.
+
+**Writing is strict, too**: `encode_entry` checks every field and reads its own bytes back, so
+that every stored line can be read. Large user data is prepared first, in steps
+(`prepare_entry`), so that the event loop is not blocked.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -56,27 +56,27 @@ from midrun.core.ids import START, Epoch, Micros, RunId, Seq
 from midrun.core.values import Use
 from midrun.errors import JournalCorrupt, JournalTooNew, NotJson, TooLarge
 
-# Upcasts: how lines of older versions are read as lines of today.
+# Upcasts: read lines of older versions as lines of the current one.
 #
-# Stored lines are never rewritten. When the format changes, `VERSION` in `journal` grows by one
-# and a function that turns a line of the version before into the next one is added here,
-# together with a stored journal in `tests/journals/`. Reading applies as many as a line needs.
+# Stored lines are never rewritten. A change of the format raises `FORMAT_VERSION` by one, adds
+# a function that converts a line of the previous version, and adds a stored journal in
+# `tests/journals/`. Reading applies as many of these functions as a line needs.
 
 Line = dict[str, object]
-"""One line of the journal as plain JSON, outer keys and all."""
+"""One line of the journal as plain JSON, with `seq`, `at`, `v` …"""
 
 Upcasts = Mapping[int, Callable[[Line], Line]]
-"""Version → what makes a line of it one of the next version."""
+"""Version → the function that converts a line of it to the next version."""
 
 UPCASTS: Final[Upcasts] = {}
 """The upcasts in force. Empty: there has been one version so far."""
 
 
 def lifted(line: Line, *, version: int, to: int, upcasts: Upcasts) -> Line:
-    """Return `line` of `version` as a line of version `to`.
+    """Convert `line` from `version` to version `to`.
 
     Raises:
-        KeyError: an upcast on the way is missing.
+        KeyError: an upcast between the two is missing.
     """
     for step in range(version, to):
         line = {**upcasts[step](line), "v": step + 1}
@@ -102,7 +102,7 @@ class _Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 _FREE: Final = get_type_hints(Use)["args"]
-"""How the type hints of a struct, at run time, say that a field is free user data."""
+"""The type hint, at run time, of a field with user data."""
 
 _Checked = TypeVar("_Checked", bound=Struct)
 
@@ -111,19 +111,19 @@ _LINES: Final = msgspec.json.Decoder(_Line)
 _ENTRIES: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
 
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding any bytes at all can raise."""
+"""The exceptions that decoding of arbitrary bytes can raise."""
 
 
 def encode_entry(entry: Entry, limits: Limits = DEFAULT) -> bytes:
-    """Return `entry` as canonical JSON: what `line` puts into its place.
+    """Encode `entry` as canonical JSON, for `format_line`.
 
-    Everything in it has been walked, and the bytes have been read back once: what is stored can
-    be read.
+    All fields are checked, and the bytes are decoded once and compared. msgspec does not
+    validate a struct when it is built, and it encodes some wrong values: bytes as base64 text.
 
     Raises:
-        NotJson: a field holds what JSON cannot say, or a value of the wrong type. Whatever a
-            value in the wrong place does when it is looked at, it comes out as this.
-        TooLarge: the entry is longer than `limits.size`.
+        NotJson: JSON cannot represent a field, or it has the wrong type. Any exception of the
+            code of such a value becomes this one.
+        TooLarge: the entry is longer than `limits.max_bytes`.
     """
     try:
         sound = _checked_struct(entry, limits)
@@ -133,17 +133,18 @@ def encode_entry(entry: Entry, limits: Limits = DEFAULT) -> bytes:
     except Exception as error:
         raise NotJson("$", f"{type(entry).__name__}: {safe_str(error)}") from error
     if not same:
-        raise NotJson("$", f"{type(entry).__name__}: a field has a value of another type")
+        raise NotJson("$", f"a field of {type(entry).__name__} has a value of another type")
     if len(body) > limits.size:
         raise TooLarge("$", len(body), limits.size)
     return body
 
 
 def prepare_entry(entry: Entry, limits: Limits = DEFAULT) -> Generator[None, None, Entry]:
-    """Return `entry` with its user data as plain JSON, and remember the text of it.
+    """Normalize the user data of a large entry in steps, and cache its JSON text.
 
-    For large entries: `encode_entry` takes the text from there instead of walking the data
-    again. It yields now and then, see `encode_in_steps`.
+    A store encodes an entry without interruption. For eight megabytes that would block the
+    event loop for a noticeable time. The caller therefore prepares large entries first, and
+    lets the loop run at every `yield`; `encode_entry` then takes the text from the cache.
 
     Raises:
         NotJson, TooLarge: as `encode_entry` does.
@@ -160,16 +161,20 @@ def prepare_entry(entry: Entry, limits: Limits = DEFAULT) -> Generator[None, Non
             while len(_PREPARED) > PREPARED_MAX:
                 del _PREPARED[next(iter(_PREPARED))]
     prepared = structs.replace(entry, **changes) if changes else entry
-    encode_entry(prepared, limits)
+    encode_entry(prepared, limits)  # raises for the other fields here, and not in the store
     return prepared
 
 
 PREPARED_MIN_BYTES: Final = 16_384
 PREPARED_MAX: Final = 4
-"""How many texts are remembered: each is within `DEFAULT.size`, and needed once, soon."""
+"""The number of cached texts. Each is needed once, soon, and has up to eight megabytes."""
 
 _PREPARED: Final[dict[int, tuple[object, bytes]]] = {}
-"""Id of plain data → the data, which keeps the id from being used again, and its text."""
+"""`id()` of plain data → the data and its text.
+
+The reference to the data keeps it alive: otherwise a new object could get the same id. Nothing
+changes the data after it was prepared.
+"""
 
 
 def _prepared_text(value: object) -> bytes | None:
@@ -178,9 +183,10 @@ def _prepared_text(value: object) -> bytes | None:
 
 
 def _encode_struct(sound: Struct, limits: Limits) -> tuple[bytes, bool]:
-    """Return the text of a sound struct, and whether reading it back gives the same.
+    """Encode a checked struct, and tell whether it reads back equal.
 
-    Prepared data is put in as it is, and not read back: its walk has shown that it can be.
+    The text of prepared data is inserted unchanged and not read back: it was made from plain
+    data. For the comparison these fields are left out.
     """
     ready: dict[str, object] = {}
     for name, _, free in _fields(type(sound)):
@@ -197,19 +203,20 @@ def _encode_struct(sound: Struct, limits: Limits) -> tuple[bytes, bool]:
 
 
 def checked_entry(entry: Entry) -> Entry:
-    """Return `entry` with its user data as plain JSON: exactly what a reader will get."""
+    """Return `entry` with its user data as plain JSON, equal to the entry that is read back."""
     return _checked_struct(entry, DEFAULT)
 
 
 def line(body: bytes, *, seq: Seq, at: Micros, epoch: Epoch | None) -> bytes:
-    """Return the line that has `body`, made by `encode_entry`, at its place in a journal."""
+    """Return the line of an entry that `encode_entry` has encoded as `body`."""
+    # The keys are in canonical order. The version is a literal, for speed: see FORMAT_VERSION.
     if epoch is None:
         return b'{"at":%d,"entry":%b,"seq":%d,"v":1}' % (at, body, seq)
     return b'{"at":%d,"entry":%b,"epoch":%d,"seq":%d,"v":1}' % (at, body, epoch, seq)
 
 
 def line_of(record: Record) -> bytes:
-    """Return the one line that says `record`; a stored line that differs was tampered with."""
+    """Return the only valid line of `record`; a stored line that differs was changed."""
     body = encode_entry(record.entry)
     return line(body, seq=record.seq, at=record.at, epoch=record.epoch)
 
@@ -231,12 +238,14 @@ def decode_line(
     seq: Seq | None = None,
     upcasts: Upcasts = UPCASTS,
 ) -> Record:
-    """Return what a stored line says. `run` and `seq` are where it was found.
+    """Decode a stored line; `run` and `seq` are the place where it was found.
 
     Raises:
-        JournalCorrupt: it is malformed, or belongs elsewhere.
+        JournalCorrupt: it is malformed, or has another seq.
         JournalTooNew: a newer version wrote it.
     """
+    # The fast path decodes a line of the current version in one pass. Everything else takes
+    # the slow path, which tells older, newer and corrupt lines apart.
     try:
         found = _LINES.decode(data)
     except _UNREADABLE:
@@ -244,12 +253,12 @@ def decode_line(
     if found.v != VERSION:
         found = _decode_slowly(data, run, seq or START, upcasts)
     if seq is not None and found.seq != seq:
-        raise JournalCorrupt(run, seq, f"the line says that it is seq {found.seq}")
+        raise JournalCorrupt(run, seq, f"the line has seq {found.seq}")
     return Record(seq=found.seq, at=found.at, entry=found.entry, epoch=found.epoch)
 
 
 def decode_lines(run: RunId, lines: Iterable[bytes], *, after: Seq = START) -> list[Record]:
-    """Return what the lines that follow `after` say; they must be consecutive."""
+    """Decode the consecutive lines that follow `after`."""
     return [
         decode_line(data, run=run, seq=Seq(seq))
         for seq, data in enumerate(lines, start=after + 1)
@@ -257,7 +266,7 @@ def decode_lines(run: RunId, lines: Iterable[bytes], *, after: Seq = START) -> l
 
 
 def _decode_slowly(data: bytes, run: str, seq: Seq, upcasts: Upcasts) -> _Line:
-    """Read an older line, or find out what is wrong with this one."""
+    """Decode a line of an older version, or raise for one that cannot be decoded."""
     try:
         raw = msgspec.json.decode(data, type=Line)
     except _UNREADABLE as error:
@@ -270,8 +279,10 @@ def _decode_slowly(data: bytes, run: str, seq: Seq, upcasts: Upcasts) -> _Line:
     try:
         raw = lifted(raw, version=version, to=VERSION, upcasts=upcasts)
     except KeyError as error:
-        problem = f"no way to read version {version}: {error} is missing"
+        problem = f"version {version} cannot be read: the upcast from {error} is missing"
         raise JournalCorrupt(run, seq, problem) from None
+    # A newer minor version may add kinds without a new format version. An unknown kind is
+    # therefore no corruption.
     entry = raw.get("entry")
     kind = entry.get("kind") if isinstance(entry, dict) else None
     if isinstance(kind, str) and kind not in _NAMES:
@@ -283,7 +294,7 @@ def _decode_slowly(data: bytes, run: str, seq: Seq, upcasts: Upcasts) -> _Line:
 
 
 def _checked_struct(value: _Checked, limits: Limits) -> _Checked:
-    """Return `value` with every field walked; rebuilt only where the walk changed something."""
+    """Check every field of `value` and make its user data plain; copy only if that differs."""
     changes: dict[str, object] = {}
     for name, usual, free in _fields(type(value)):
         held = getattr(value, name)
@@ -309,6 +320,8 @@ def _checked_value(value: object, limits: Limits) -> object:
         raise NotJson("$", f"integer beyond ±{INTEGER_MAX}")
     if type(value) is float and not isfinite(value):
         raise NotJson("$", f"{value} is not a JSON number")
+    # A typed dict, such as `caps`: its values are checked, but it stays the same object, since
+    # its type does not allow anything that would have to become plain.
     if type(value) is dict:
         checked(value, limits=limits)
     return value
@@ -326,10 +339,10 @@ def _checked_items(value: tuple[object, ...], limits: Limits) -> tuple[object, .
 
 @cache
 def _fields(kind: type[Struct]) -> tuple[tuple[str, object, bool], ...]:
-    """Return the fields of `kind` that must be walked, unless they have their default value.
+    """Return name, default value and "is user data" of the fields that must be checked.
 
-    For each its name, that value, and whether it is user data. Fields that are nothing but text
-    are left out: the encoder refuses lone surrogates itself.
+    Fields of type str or bool are left out: the encoder itself refuses lone surrogates, and
+    reading back refuses other types.
     """
     hints = get_type_hints(kind)
     return tuple(

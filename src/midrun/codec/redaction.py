@@ -1,25 +1,28 @@
-r"""Redaction: which parts of a value are secret, and the placeholder that stands for each.
+r"""Redaction: find secrets in values and texts, and replace them by placeholders.
 
-A secret is recognised in five ways: the name of the field that holds it (`password`,
-`Authorization`, `api_key` …); a name before it in a text (`password=…`, `"token": "…"`); its
-shape (`sk-…`, `ghp_…`, a JWT, a private key in PEM); a function of the user's own; or because
-it was found before. In its place stands `[redacted:…]`, the same for the same secret within a
-run, so that two equal calls still look equal.
+A secret is recognised in five ways: by the name of its field (`password`, `Authorization`,
+`api_key` …); by a name before it in a text (`password=…`, `"token": "…"`); by its shape
+(`sk-…`, `ghp_…`, a JWT, a private key in PEM); by a function of the user; or because it was
+found before. It is replaced by `[redacted:…]`, the same for the same secret within a run, so
+that two equal calls still look equal.
+
+`Redactor.redact_value` is the entry point. It walks a value (`_Search`) and searches each text
+(`search_text`): `_search_names` for names before a secret, `_search_shape` for each shape in
+`SHAPE_RULES`. The `SecretHider` of the driver makes the placeholders and remembers secrets.
 
 **Cost.** A tool may return eight megabytes that were made to be expensive. Python's `re` holds
 the interpreter lock during one call and needs about 5 ns for a character even where nothing
 matches, `str.find` a tenth of that. So:
 
 - A text is searched in slices of `SLICE_CHARS`. The search is a generator that yields after
-  each slice; `driver.hiding` lets the event loop run in between.
+  each slice; `driver.redaction` lets the event loop run in between.
 - No pattern is tried at every position. A rule has a literal `needle`, and a slice without it
   is not searched. Names are found from their end: in the reversed slice a name follows its `=`
   or `:`, so the pattern starts with that one character, which `re` looks for with `memchr`.
 - Every quantifier is bounded and possessive: nothing is scanned twice.
 - Cutting into slices changes nothing: a pattern sees the text beyond its slice (`pos` and
   `endpos` of `re` cut nothing off), and every rule remembers where its last match ended.
-- A text that consists of secrets, or of what looks like them, is hidden from the point where
-  there are too many (`_LookLimit`).
+- A text with too many secrets, or candidates, is hidden from that point on (`_LookLimit`).
 """
 
 import re
@@ -35,14 +38,14 @@ from midrun.core.values import Json
 T = TypeVar("T")
 
 Find: TypeAlias = Callable[[str, str], Iterable[str]]
-"""Finds secrets: given the name of a field, or "", and a text, it returns parts of the text."""
+"""A user's function: takes the name of a field, or "", and a text; returns the secret parts."""
 
 Steps: TypeAlias = Generator[None, None, T]
-"""Work that yields after every slice, and returns its result."""
+"""Work that yields after every slice and returns its result. See `run_steps`."""
 
 Span: TypeAlias = tuple[int, int]
 
-SLICE_CHARS: Final = 8192
+SLICE_CHARS: Final = 8192  # the event loop cannot run while a slice is searched
 JSON_MAX_CHARS: Final = 131_072
 """A longer text is not decoded, even if it is JSON: decoding cannot be cut into slices."""
 
@@ -64,7 +67,7 @@ COVER_COST_CHARS: Final = 128
 """The cost of a secret that is hidden, in the same unit."""
 
 TEXT_MIN_CHARS: Final = 6
-"""No text that is shorter holds a secret beside something else: `pin=12`."""
+"""A shorter text cannot hold a name and its secret: `pin=12` has six characters."""
 
 NAME_MAX_CHARS: Final = 40
 SECRET_MAX_CHARS: Final = 4096
@@ -114,6 +117,8 @@ LAST_WORDS: Final = ("auth", "cvv", "dsn", "jwt", "otp", "otp code", "pat", "pin
 WHOLE_NAMES: Final = ("bearer", "pwd", "token")
 """Names that mean a secret only as the whole name: `next_page_token` does not."""
 
+# Names are compared without separators and case: `X-Api-Key` becomes `xapikey`. The last words
+# need their boundaries, which `_SEGMENTS` finds: `userPin` is `user` and `Pin`.
 _JOINED_ENDINGS: Final = tuple(name.replace(" ", "") for name in ENDINGS)
 _JOINED_WORDS: Final = frozenset(name.replace(" ", "") for name in LAST_WORDS)
 _LETTERS: Final = re.compile(r"[^a-z0-9]")
@@ -176,6 +181,8 @@ quickly, and has nothing before the last letter of the name but one class of cha
 NAME_REACH_CHARS: Final = 2 * NAME_MAX_CHARS
 """How far before its `=` a name may begin."""
 
+# A value after the mark: in double quotes, in single quotes, in escaped quotes (JSON in a JSON
+# text), or bare, perhaps with an opening quote whose end was cut off.
 _VALUE: Final = re.compile(
     rf"""
     [=>]?\s{{0,3}}+
@@ -206,9 +213,10 @@ def _find_named_secret(text: str, at: int) -> Span | None:
     if group == 5:  # noqa: PLR2004 - the last: without a closing quote
         has_digit = any(map(str.isdigit, value[5]))
         # "password: secret" may be prose; with "=", a quote or a digit it is not.
-        told = text[at - 1] == "=" or value[4] is not None
-        if not has_digit and (not told or end - start < PLAIN_MIN_CHARS):
+        is_assignment = text[at - 1] == "=" or value[4] is not None
+        if not has_digit and (not is_assignment or end - start < PLAIN_MIN_CHARS):
             return None
+    # "Authorization: Bearer abc": the scheme stays readable, only "abc" is hidden.
     if (scheme := _SCHEME_PREFIX.match(text, start, end)) is not None and scheme.end() < end:
         start = scheme.end()
     return start, end
@@ -277,8 +285,8 @@ _CURL_USER: Final = re.compile(
     r"[^\s:\"']{1,256}+:([^\s\"']{1,256}+)"
 )
 
-# Each begins with a literal, or a class of two letters: `re` then finds candidates quickly. The
-# assertion that no letter stands before it comes after that for the same reason.
+# Each pattern begins with a literal, or a class of two letters, so that `re` finds candidates
+# quickly. For the same reason the lookbehind (no letter before the literal) comes after it.
 SHAPES: Final = (
     _rule("sk-", r"sk-(?<![\w-]sk-)(?=[\w-]{16})", r"[\w-]{16,512}+", _has_digit),
     _rule("gh", r"gh[pousr]_(?<!\w....)(?=[A-Za-z0-9]{16})", r"[A-Za-z0-9]{16,512}+"),
@@ -316,6 +324,7 @@ SHAPES: Final = (
 )
 
 
+# "gh" is in many words; `may_hold_secret` tests for it first, together with the marks.
 _NEEDLES: Final = tuple(
     needle.decode() for rule in SHAPES for needle in rule.needles if needle != b"gh"
 )
@@ -334,36 +343,36 @@ def may_hold_secret(text: str) -> bool:
 
 
 class Cover(Protocol):
-    """Remembers the secrets of one run."""
+    """Remembers the secrets of one run and makes their placeholders."""
 
     @property
     def found(self) -> int:
-        """How many secrets have been found that are looked for everywhere."""
+        """The number of known secrets that are hidden everywhere. It only grows."""
         ...
 
     def may_be_in(self, text: str) -> bool:
-        """Tell whether one of those may be in a short text."""
+        """Tell whether a short text may contain one of these secrets."""
         ...
 
     def cover(self, secret: str, *, spread: bool = True) -> str:
-        """Return the placeholder of `secret`; with `spread`, look for it everywhere else."""
+        """Return the placeholder of `secret`; with `everywhere`, hide it in all other texts."""
         ...
 
     def cover_text(self, secret: str, *, spread: bool = True) -> Steps[str]:
-        """Return the placeholder of a secret of any length."""
+        """Return the placeholder of a secret of any length, in steps."""
         ...
 
     def search(self, text: str, since: int = 0) -> Steps[str]:
-        """Return `text` without the secrets that were found after the first `since`."""
+        """Return `text` without the known secrets, except for the first `since` of them."""
         ...
 
 
 class SearchScope(NamedTuple):
-    """Selects how a value is searched, and whether its secrets are hidden elsewhere, too.
+    """Options of a search.
 
-    `names`: the text after a secret's name is a secret. `spread`: a secret that is found is
-    hidden everywhere else, too. `json`: a text may be JSON. `declared`: paths of fields that
-    the tool declares secret; their values are always hidden everywhere else.
+    `names`: text after the name of a secret is a secret. `everywhere`: a found secret is also
+    hidden in all other texts of the run. `json`: a text may be JSON and is decoded. `declared`:
+    paths of fields that the tool declares secret; their values are always hidden everywhere.
     """
 
     names: bool = True
@@ -373,19 +382,19 @@ class SearchScope(NamedTuple):
 
 
 DATA: Final = SearchScope()
-"""Results and errors of tools, answers of people."""
+"""For results and errors of tools, and for answers of people."""
 
 PEOPLE_WORDS: Final = SearchScope(json=False)
 
 MODEL_WORDS: Final = SearchScope(names=False, spread=False, json=False)
-"""Names are ignored here, so that an agent can write about a configuration file."""
+"""For text of a model. Names are ignored, so that an agent can write about configuration."""
 
 MODEL_DATA: Final = SearchScope(names=False, spread=False)
-"""The provider's own message: words, and arguments of calls as JSON in a text."""
+"""For the provider's own message: text, and arguments of calls as JSON text."""
 
 
 def drain(steps: Steps[T]) -> T:
-    """Do all steps at once, and return their result."""
+    """Run all steps without interruption and return the result."""
     while True:
         try:
             next(steps)
@@ -394,7 +403,7 @@ def drain(steps: Steps[T]) -> T:
 
 
 class Redaction:
-    """Hides secrets in values and texts. Without any in it, a value is returned as it is."""
+    """Hides secrets in values. A value without secrets is returned as the same object."""
 
     def __init__(self, cover: Cover, find: Find | None) -> None:
         self._cover = cover
@@ -407,11 +416,12 @@ class Redaction:
         search = _Search(self._cover, self._find, scope)
         try:
             shown = yield from search.walk(value, "", "")
-            # A secret that was found near the end may stand near the beginning, too.
+            # A secret that was found near the end may also be near the beginning, which was
+            # searched before it was known. Search again for the new ones, until none is new.
             while search.first is not None and search.first != self._cover.found:
                 search = _KnownSearch(self._cover, self._find, scope, since=search.first)
                 shown = yield from search.walk(shown, "", "")
-        except RecursionError:  # too deep to be stored, either
+        except RecursionError:  # such a value is too deep for the journal anyway
             return self._cover.cover("too deep to be looked at", spread=False)
         return shown
 
@@ -424,7 +434,7 @@ class _Search:
         self.find = find
         self.scope = scope
         self.left = SLICE_CHARS
-        self.first: int | None = None  # how many secrets were known after the first text
+        self.first: int | None = None  # the number of known secrets after the first text
 
     def walk(self, value: Json, name: str, path: str) -> Steps[Json]:
         """Return `value`, the field `name` at `path`, without its secrets."""
@@ -439,7 +449,7 @@ class _Search:
                 return value
 
     def _walk_object(self, value: dict[str, Json], name: str, path: str) -> Steps[Json]:
-        held = is_secret_name(name)  # then everything inside of it is secret, too
+        held = is_secret_name(name)  # then all values inside are secret, too
         found: dict[str, Json] = {}
         same = True
         for key, inner in value.items():
@@ -469,10 +479,10 @@ class _Search:
         return value if same else found
 
     def _is_plain(self, value: Json, name: str, path: str) -> bool:
-        """Tell whether `value` has no secret for certain; False if it needs a search.
+        """Tell whether `value` certainly has no secret; False if it needs a search.
 
         Most values are numbers and short texts. A generator for each of them would cost more
-        than the search.
+        than the search itself.
         """
         self.left -= LEAF_COST_CHARS
         if not isinstance(value, str):
@@ -493,7 +503,7 @@ class _Search:
     def walk_text(self, text: str, name: str, path: str) -> Steps[str]:
         """Return a text, the field `name` at `path`, without its secrets."""
         if text[0] == "[" and PLACEHOLDER.fullmatch(text):
-            return text
+            return text  # redacted before: a placeholder must not get a placeholder
         if self.scope.declared and is_declared(path, self.scope.declared):
             return (yield from self.cover.cover_text(text))
         if is_secret_name(name):
@@ -501,7 +511,9 @@ class _Search:
         shown = ""
         if self.scope.json and text[0] in "{[":
             shown = yield from self._hide_in_json(text)
-        if not shown:  # data that cannot be read is no prose, either
+        if not shown:
+            # Text that looks like JSON and is not (cut off, for example) is data and not
+            # prose: search it for names even if the scope ignores them.
             names = self.scope.names or (self.scope.json and text[0] in "{[")
             spans = yield from search_text(text, names=names)
             shown = yield from self._cover_spans(text, spans)
@@ -510,7 +522,9 @@ class _Search:
         return text if shown == text else shown
 
     def _hide_known(self, text: str, since: int) -> Steps[str]:
-        """Hide known secrets, also those that another search finds in the meantime."""
+        """Hide known secrets, also those that another search finds at the same time."""
+        # `redact_known` yields: while it does, the search of another value of the same run may
+        # find new secrets.
         while True:
             found = self.cover.found
             text = yield from self.cover.search(text, since)
@@ -530,6 +544,7 @@ class _Search:
         except (msgspec.MsgspecError, RecursionError):
             return ""
         hidden = yield from self.walk(inner, "", "")
+        # Without secrets the text keeps its own white space and order of keys.
         return text if hidden is inner else msgspec.json.encode(hidden).decode()
 
     def _cover_spans(self, text: str, spans: Sequence[Span]) -> Steps[str]:
@@ -538,7 +553,7 @@ class _Search:
         for start, stop in spans:
             secret = text[start:stop]
             if secret.startswith(OPENING):
-                continue
+                continue  # "token=[redacted:…]" from an earlier result
             shown = yield from self.cover.cover_text(secret, spread=self.scope.spread)
             parts += [text[end:start], shown]
             end = stop
@@ -549,10 +564,11 @@ class _Search:
         return "".join([*parts, text[end:]]) if parts else text
 
     def _hide_custom(self, name: str, text: str) -> Steps[str]:
-        """Hide the secrets that the user's own function finds in the whole text."""
+        """Hide the secrets that the user's function finds in the whole text."""
         if self.find is None:
             return text
         try:
+            # The longest first: a secret may be a part of another one.
             parts = sorted(set(self.find(name, text)), key=len, reverse=True)
             for part in parts:
                 if part and not PLACEHOLDER.fullmatch(part):
@@ -561,13 +577,13 @@ class _Search:
                     if self.left < 0:
                         self.left = SLICE_CHARS
                         yield
-        except Exception:  # noqa: BLE001 - the user's code: a text that it cannot judge is not shown
+        except Exception:  # noqa: BLE001 - user code: hide a text that it cannot process
             return self.cover.cover(text)
         return text
 
 
 class _KnownSearch(_Search):
-    """A walk that looks only for secrets that were found after the first `since`."""
+    """A walk that hides only known secrets, except for the first `since` of them."""
 
     def __init__(
         self, cover: Cover, find: Find | None, scope: SearchScope, *, since: int
@@ -584,11 +600,11 @@ class _KnownSearch(_Search):
 
 
 class _LookLimit:
-    """Bounds how many matches in one text are examined; after that its rest is hidden.
+    """Limits the matches in one text that are examined; after that its rest is hidden.
 
-    To examine a match (a look) takes about a microsecond, and a secret six more, so this bounds
-    the time for a text that is made of secrets. It allows a secret in every 450 characters of a
-    large text and in every 120 of one with 100,000 characters.
+    To examine a match (a look) takes about a microsecond, and a secret six more. The limit
+    bounds the time for a text that is made of secrets. It allows a secret in every 450
+    characters of a large text, and in every 120 of a text with 100,000 characters.
     """
 
     def __init__(self, text: str) -> None:
@@ -601,10 +617,12 @@ class _LookLimit:
 
 
 def search_text(text: str, *, names: bool, slice_chars: int = SLICE_CHARS) -> Steps[list[Span]]:
-    """Return where secrets are in `text`, in order, without overlaps."""
+    """Return the positions of secrets in `text`, in order, without overlaps."""
     spans: list[Span] = []
     looks, size = _LookLimit(text), len(text)
-    ends = [0] * (len(SHAPES) + 1)  # of the last match of every rule; the last is for names
+    # The end of the last match of each rule; the last item is for names. A match may reach into
+    # the next slice, where the rule must not match a part of it again.
+    ends = [0] * (len(SHAPES) + 1)
     for start in range(0, size, slice_chars):
         if start:
             yield
@@ -613,14 +631,14 @@ def search_text(text: str, *, names: bool, slice_chars: int = SLICE_CHARS) -> St
         enough = True
         if names:
             enough = _search_names(text, (start, end), ends, found, looks)
-        # Bytes: in a text with wide characters, `str.find` takes twice as long.
+        # Search bytes: in a str with wide characters, a search takes twice as long.
         data = text[start : end + HEAD_REACH_CHARS].encode("utf-8", "surrogatepass")
         for number, rule in enumerate(SHAPES):
             if enough and rule.may_be_in(data):
                 enough = _search_shape(text, (start, end), number, ends, found, looks)
         spans += found
         if not enough:
-            spans.append((start, size))  # not all rules have seen this slice
+            spans.append((start, size))  # hide the slice, too: not all rules have searched it
             break
     return merge_spans(spans)
 
@@ -636,14 +654,15 @@ def _search_names(
     names: list[re.Match[str]] = []
     for mark, pattern in _NAMES:
         if mark in part:
-            # A ruler of marks gives no value to a name, and each would cost a try.
+            # A ruler ("======") assigns nothing, and each of its marks would cost a try.
             ruled = part.replace(mark * 2, "\0\0") if mark * 4 in part else part
             names += pattern.finditer(ruled)
-    # Found in reverse, handled from the left, as a reader would.
+    # The search runs from right to left. Handle the names from left to right: a secret can
+    # contain a mark, and then the first name wins (`ends`).
     for name in sorted(names, key=re.Match.start, reverse=True):
         at = stop - name.start()  # right after the mark
         if not start < at <= end or at - 1 < ends[-1] or text[at : at + 1] == name[0][0]:
-            continue  # "==" compares, "::" separates: neither gives a value to a name
+            continue  # another slice, inside a secret, or "==" and "::", which assign nothing
         if not looks.spend():
             return False
         if not is_secret_name(text[stop - name.end(1) : stop - name.start(1)]):

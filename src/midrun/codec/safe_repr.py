@@ -1,7 +1,7 @@
-"""Words for values that are not JSON: bounded, storable, and never a reason to fail.
+"""Describe any value in a bounded text, without ever raising.
 
-A tool has taken effect when its result turns out not to be JSON. What is kept of the result
-then must not fail in turn, whatever `__repr__` does.
+A tool has already taken effect when its result turns out not to be JSON. The journal then keeps
+a description of the result. This description must not fail, even if `__repr__` raises.
 """
 
 from itertools import islice
@@ -12,20 +12,20 @@ LENGTH: Final = 400
 
 
 def safe_repr(value: object, length: int = LENGTH) -> str:
-    """Return at most `length` characters that describe `value`; never raises, always UTF-8.
+    """Describe `value` in at most `max_chars` characters that UTF-8 can encode.
 
-    Big containers and strings are cut before they are put into words, so the cost is bounded
-    too, unless the value's own `__repr__` makes it otherwise.
+    Large containers and strings are cut before they are formatted, so the cost is bounded, too,
+    unless the `__repr__` of the value itself is expensive.
     """
     try:
         text = _Brief(length).repr(value)
-    except Exception as error:  # noqa: BLE001 - this is the place of last resort
+    except Exception as error:  # noqa: BLE001 - `__repr__` is user code and may raise anything
         text = f"<{_kind(value)}, {_kind(error)} while describing it>"
     return _storable(text, length)
 
 
 def safe_str(value: object, length: int = LENGTH) -> str:
-    """Return `str(value)` cut to `length`, or `safe_repr` where that raises: for exceptions."""
+    """Return `str(value)`, cut; `safe_repr` if that raises. For the texts of exceptions."""
     try:
         text = str(value)
     except Exception:  # noqa: BLE001 - as above
@@ -34,7 +34,7 @@ def safe_str(value: object, length: int = LENGTH) -> str:
 
 
 class _Brief(Repr):
-    """Cuts before it describes; the base class calls `repr` on whole instances."""
+    """Cuts bytes before it formats them; the base class formats whole instances."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -54,4 +54,5 @@ def _kind(value: object) -> str:
 
 def _storable(text: str, length: int) -> str:
     cut = text if len(text) <= length else text[: length - 1] + "…"
+    # Lone surrogates cannot be encoded: they become escapes.
     return cut.encode(errors="backslashreplace").decode()

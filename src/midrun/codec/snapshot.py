@@ -1,11 +1,14 @@
-"""Snapshots: a stored state at a seq. A cache, never the truth, safe to delete at any time.
+"""Snapshots: a state at a seq as bytes, a cache of a long journal.
 
-One that was written by other code is not read but ignored: `LAYOUT` is the fingerprint of
-everything a state is made of, so that no decoder has to know an older shape. It cannot see a
-changed meaning: whoever changes what an entry means for the state raises `MEANING`.
+A snapshot is safe to delete at any time. One that was written by another version of the code is
+ignored, so no decoder has to know older shapes of a state. Two checks make sure of that:
 
-Nothing else would notice a flipped digit in a cache, so a hash of the body stands before it,
-and is looked at before the body is unpacked.
+- `compute_layout` is a fingerprint of the schema of all fields. It changes with every field.
+- `STATE_MEANING_VERSION` is part of it. A schema does not show that a function of `evolve` now
+  computes another state from the same entries: raise this number with every such change.
+
+The chain of the journal does not cover snapshots. A hash of the body stands before it and is
+checked before the body is decompressed, so that a damaged snapshot is ignored as well.
 """
 
 import zlib
@@ -23,14 +26,14 @@ from midrun.core.vector import Vector
 MEANING: Final = 4
 DIGEST: Final = 32
 LEVEL: Final = 1
-"""Of compression: what a state says twice, its journal said before; the quickest will do."""
+"""The fastest level of compression: states are repetitive, a higher level gains little."""
 
 SMALLEST: Final = 256
-"""Journals shorter than this fold faster than a snapshot is found."""
+"""A shorter journal is folded faster than a snapshot is loaded."""
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """A state with what grows in it laid flat, which decodes several times faster."""
+    """A state with its large vectors as plain lists, which decode several times faster."""
 
     layout: str
     state: State
@@ -41,7 +44,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=1)
 def layout() -> str:
-    """Return the fingerprint of the shape and meaning of states."""
+    """Return the fingerprint of the schema and the meaning of states."""
     schema = msgspec.json.schema(_Stored, schema_hook=lambda _: {"type": "array"})
     shape = msgspec.json.encode([MEANING, schema], order="sorted")
     return sha256(shape).hexdigest()[:16]
@@ -53,7 +56,7 @@ def _decoder() -> msgspec.json.Decoder[_Stored]:
 
 
 def freeze(state: State) -> bytes:
-    """Return `state` as bytes."""
+    """Encode `state`: the digest of the body, then the compressed body."""
     body = msgspec.json.encode(
         _Stored(
             layout=layout(),
@@ -62,14 +65,14 @@ def freeze(state: State) -> bytes:
             asks=list(state.asks),
             messages=list(state.messages),
         ),
-        enc_hook=list,
+        enc_hook=list,  # for `State.cleanup_calls`, the vector that stays in the state
     )
     body = zlib.compress(body, LEVEL)
     return sha256(body).digest() + body
 
 
 def thaw(frozen: bytes) -> State | None:
-    """Return the state in `frozen`, or None if other code wrote it or it is damaged."""
+    """Decode a snapshot; None if it is damaged or of another version of the code."""
     body = memoryview(frozen)[DIGEST:]
     if sha256(body).digest() != frozen[:DIGEST]:
         return None
@@ -90,7 +93,7 @@ def thaw(frozen: bytes) -> State | None:
 def due(*, seq: int, snapshot: int) -> bool:
     """Tell whether a journal at `seq` has outgrown its snapshot at seq `snapshot`.
 
-    The distance grows with the journal, so that writing snapshots costs a constant amount per
-    entry and loading never folds more than a quarter of it.
+    The distance between two snapshots grows with the journal. Writing snapshots therefore costs
+    a constant amount per entry, and loading folds at most about a quarter of the journal.
     """
     return seq - snapshot >= max(SMALLEST, snapshot // 4)

@@ -1,12 +1,17 @@
-"""Strict JSON: what user data must be before it may enter a journal.
+"""Strict JSON: check user data before it enters a journal.
 
-There is no fallback and no second format: a value that cannot be stored as JSON and come back
-the same is refused with the path of the offending field. `checked` walks data that Python code
-made, `parse` reads JSON text from outside; both end in the same walk.
+A value that cannot be stored as JSON and read back unchanged is refused, with the path of the
+offending part. There is no fallback format. `normalize_json` checks Python data and returns
+plain JSON data; `parse_json` reads JSON text from outside and then does the same.
+`encode_in_steps` does it for large data without blocking the event loop, and encodes it on the
+way.
 
-Python's own `json` writes `NaN`, reads `1e999` as infinity, keeps the last of two equal keys
-and lets lone surrogates through; msgspec writes NaN as null and bytes as base64. Hence a walk
-of our own.
+The standard library and msgspec are not strict enough: `json` writes `NaN`, reads `1e999` as
+infinity, keeps the last of two equal keys and accepts lone surrogates; msgspec writes NaN as
+null and bytes as base64. Hence the walk in this module.
+
+The walk never calls methods of a value (`__iter__`, `__len__`, `isinstance` via `__class__`): a
+subclass could lie, raise or block. It uses the methods of the base types directly.
 """
 
 import json
@@ -24,14 +29,15 @@ from midrun.errors import NotJson, TooLarge
 T = TypeVar("T")
 
 INTEGER_MAX: Final = 2**53 - 1
-"""Beyond this a JavaScript reader, a page for example, would silently see another number."""
+"""JavaScript rounds integers beyond this silently; the page would show another number."""
 
 DIGITS_MAX: Final = 17
-"""No integer in bounds is longer; longer ones are not even converted."""
+"""Integers in range have at most 16 digits and a sign. Longer ones are not converted: that
+takes quadratic time."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The bounds of one value. `size` is in bytes of JSON text."""
+    """The limits of one value. `max_bytes` is the length of its JSON text."""
 
     depth: int = 64
     size: int = 8 * 1024 * 1024
@@ -40,9 +46,10 @@ class Limits(Struct, frozen=True, kw_only=True):
 DEFAULT: Final = Limits()
 
 STEP_LEAVES: Final = 256
-"""Parts of a value that are walked in about a millisecond."""
+"""The number of items between two yields; they take about a millisecond."""
 
 SHALLOW_MAX: Final = 16
+"""A container with at most this many leaves, and no containers, is encoded without a yield."""
 
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
@@ -51,13 +58,13 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 def checked(value: object, path: str = "$", limits: Limits = DEFAULT) -> object:
     """Return `value` as plain JSON data: None, bool, int, float, str, list, dict with str keys.
 
-    Tuples become lists, subclasses of str, int and float (enums, for example) their plain
-    values. Nothing of the value's own code is run: what counts is what its class descends from,
-    not what it says of itself. The result shares no container with `value`.
+    Tuples become lists; instances of subclasses of str, int and float (enums, for example)
+    become plain values. No code of the value is run: only its real type counts. The result
+    shares no container with `value`.
 
     Raises:
-        NotJson: some part has no place in JSON; the error's `path` reads `$.items[3].price`.
-        TooLarge: the text would be longer than `limits.size`.
+        NotJson: JSON cannot represent some part; `path` names it, as in `$.items[3].price`.
+        TooLarge: the text would be longer than `limits.max_bytes`.
     """
     walk = _Walk(limits, path)
     try:
@@ -69,13 +76,12 @@ def checked(value: object, path: str = "$", limits: Limits = DEFAULT) -> object:
 def encode_in_steps(
     value: object, path: str = "$", limits: Limits = DEFAULT
 ) -> Generator[None, None, tuple[object, bytes]]:
-    """Return `value` as `checked` does, and its canonical JSON text.
+    """Return the plain form of `value`, as `normalize_json` does, and its canonical JSON text.
 
-    It yields after every `STEP_LEAVES` parts: an event loop that has to walk a large value can
-    do something else in between.
+    Yields after every `STEP_LEAVES` items, so that the caller can let the event loop run.
 
     Raises:
-        NotJson, TooLarge: as `checked` does.
+        NotJson, TooLarge: as `normalize_json` does.
     """
     walk = _StepWalk(limits, path)
     try:
@@ -89,16 +95,16 @@ def encode_in_steps(
 
 
 def parse(text: str | bytes, limits: Limits = DEFAULT) -> object:
-    """Return what JSON text from outside says, or refuse it.
+    """Parse JSON text from outside.
 
     Stricter than the standard: no duplicate keys, no lone surrogates, no integers beyond 53
-    bits, no numbers beyond a double's range, no byte order mark, bounded depth and size,
-    nothing after the value. Fractions are rounded to the nearest double, as everywhere; whole
-    numbers are not: `9007199254740993.0`, which no double is, is refused.
+    bits, no numbers beyond the range of a double, no byte order mark, limited depth and size,
+    nothing after the value. Fractions are rounded to the nearest double, as usual. Large whole
+    numbers are not: `9007199254740993.0` is refused, because no double is equal to it.
 
     Raises:
-        NotJson: the text is not acceptable; `path` or `problem` says where.
-        TooLarge: refused before parsing.
+        NotJson: the text is not acceptable; `path` or `problem` names the place.
+        TooLarge: the text is longer than the limit; it was not parsed.
     """
     if len(text) > limits.size:
         raise TooLarge("$", len(text), limits.size)
@@ -121,7 +127,10 @@ def parse(text: str | bytes, limits: Limits = DEFAULT) -> object:
 
 
 class _Flaw(Exception):
-    """A problem on its way up; each level adds the key it passed through."""
+    """A problem found in the walk. Each level that it passes adds its key to the path.
+
+    So a valid value costs nothing for paths.
+    """
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -133,7 +142,10 @@ class _Flaw(Exception):
 
 
 class _Refused:
-    """Stands in parsed text for what must not be there, until the walk knows its path."""
+    """Replaces a forbidden part of parsed text, until the walk reaches it with its path.
+
+    The hooks of `json.loads` do not know the path of the value that they are given.
+    """
 
     def __init__(self, problem: str) -> None:
         self.problem = problem
@@ -162,7 +174,8 @@ def _integer(digits: str) -> object:
 def _real(literal: str) -> object:
     value = float(literal)
     if abs(value) <= INTEGER_MAX or not math.isfinite(value):
-        return value
+        return value  # the walk refuses infinity
+    # Accept the exact decimal value of the double, and the shortest form that Python writes.
     if Decimal(literal) in {Decimal(value), Decimal(repr(value))}:
         return value
     return _Refused(f"{literal[:40]} is not a double; send it as a string")
@@ -172,7 +185,7 @@ _TOO_BIG: Final = f"integer beyond ±{INTEGER_MAX}; send it as a string"
 
 
 class _Walk:
-    """One walk over one value: counts text, remembers the containers it is inside of."""
+    """One walk over one value. Counts the bytes and keeps the containers that it is inside."""
 
     def __init__(self, limits: Limits, path: str) -> None:
         self._depth = limits.depth
@@ -182,6 +195,7 @@ class _Walk:
         self._inside: list[int] = []
 
     def plain(self, value: object) -> object:
+        # Exact types first, the most frequent ones before the others: this is the hot path.
         if value is None or value is True or value is False:
             return value
         if type(value) is str:
@@ -197,7 +211,7 @@ class _Walk:
         return self._descended(value)
 
     def _descended(self, value: object) -> object:
-        """Return the plain form of what is not exactly of a type of JSON's."""
+        """Return the plain form of an instance of a subclass, or of a tuple."""
         if _descends(value, str):
             return self._text(str.__str__(value))
         if _descends(value, dict):
@@ -206,6 +220,7 @@ class _Walk:
             return self._array(value, list.__len__(value), list.__iter__(value))
         if _descends(value, tuple):
             return self._array(value, tuple.__len__(value), tuple.__iter__(value))
+        # bool cannot be subclassed, so an int here is never a bool.
         if _descends(value, int):
             return _whole(int.__int__(value))
         if _descends(value, float):
@@ -224,18 +239,19 @@ class _Walk:
         return value
 
     def _count(self, size: int) -> None:
-        # A lower bound of the encoded size, so that huge data is refused before it is encoded.
+        # The sum is a lower bound of the encoded size (it ignores escapes and numbers). Huge
+        # data is refused before it is encoded.
         self._left -= size
         if self._left < 0:
             raise TooLarge(self._path, self._limit - self._left, self._limit)
 
     def _object(self, value: dict[object, object]) -> dict[str, object]:
         self._enter(value)
-        self._count(2 * dict.__len__(value))
+        self._count(2 * dict.__len__(value))  # a colon, and a comma or brace, for each item
         made: dict[str, object] = {}
         for key, item in _items(value):
             name = self._key(key)
-            if name in made:
+            if name in made:  # keys of str subclasses may differ and become equal
                 raise _Flaw(f"two keys become {_brief(name)}")
             try:
                 made[name] = self.plain(item)
@@ -270,7 +286,7 @@ class _Walk:
 
     def _enter(self, value: object) -> None:
         if len(self._inside) >= self._depth:
-            # Looked for only here: a cycle cannot hide, it always ends at the depth limit.
+            # A cycle always reaches the depth limit, so it is searched for only here.
             if len(set(self._inside)) < len(self._inside):
                 raise _Flaw("the value contains itself")
             raise _Flaw(f"nested deeper than {self._depth} levels")
@@ -278,7 +294,7 @@ class _Walk:
 
 
 class _StepWalk(_Walk):
-    """A walk that yields now and then, and makes the JSON text on its way."""
+    """A walk that yields after every `STEP_LEAVES` items and collects the JSON text."""
 
     def __init__(self, limits: Limits, path: str) -> None:
         super().__init__(limits, path)
@@ -286,7 +302,7 @@ class _StepWalk(_Walk):
         self._work = 0
 
     def pieces(self, value: object) -> Generator[None, None, object]:
-        """Return the plain form of `value`; its text is added to `chunks`."""
+        """Return the plain form of `value` and add its text to `chunks`."""
         if _descends(value, dict):
             return (yield from self._object_pieces(value))
         if _descends(value, list):
@@ -302,6 +318,7 @@ class _StepWalk(_Walk):
     def _object_pieces(self, value: dict[object, object]) -> Generator[None, None, object]:
         self._enter(value)
         self._count(2 * dict.__len__(value))
+        # First all keys, because the text has them in order; then the items in that order.
         named: dict[str, object] = {}
         for key, item in _items(value):
             name = self._key(key)
@@ -310,10 +327,10 @@ class _StepWalk(_Walk):
             named[name] = item
             if self._is_time():
                 yield
-        mark = b"{"
+        separator = b"{"
         for name in sorted(named):
-            self.chunks += (mark, _ENCODER.encode(name), b":")
-            mark = b","
+            self.chunks += (separator, _ENCODER.encode(name), b":")
+            separator = b","
             try:
                 if _is_shallow(item := named[name]):
                     made = named[name] = self.plain(item)
@@ -335,17 +352,19 @@ class _StepWalk(_Walk):
         self._enter(value)
         self._count(2 * size)
         made: list[object] = []
-        mark, done = b"[", 0  # how many of `made` are in `chunks`
+        # Shallow items are encoded in runs: one call of the encoder for many items, whose own
+        # brackets are cut off. `done` is the number of items whose text is in `chunks`.
+        separator, done = b"[", 0
         for item in items:
             try:
                 if _is_shallow(item):
                     made.append(self.plain(item))
                 else:
                     if done < len(made):
-                        self.chunks += (mark, _ENCODER.encode(made[done:])[1:-1])
-                        mark = b","
-                    self.chunks.append(mark)
-                    mark = b","
+                        self.chunks += (separator, _ENCODER.encode(made[done:])[1:-1])
+                        separator = b","
+                    self.chunks.append(separator)
+                    separator = b","
                     deep = yield from self.pieces(item)
                     made.append(deep)
                     done = len(made)
@@ -354,11 +373,11 @@ class _StepWalk(_Walk):
                 raise
             if self._is_time():
                 if done < len(made):
-                    self.chunks += (mark, _ENCODER.encode(made[done:])[1:-1])
-                    mark, done = b",", len(made)
+                    self.chunks += (separator, _ENCODER.encode(made[done:])[1:-1])
+                    separator, done = b",", len(made)
                 yield
         if done < len(made):
-            self.chunks += (mark, _ENCODER.encode(made[done:])[1:-1])
+            self.chunks += (separator, _ENCODER.encode(made[done:])[1:-1])
         self.chunks.append(b"]" if made else b"[]")
         self._inside.pop()
         return made
@@ -369,7 +388,7 @@ class _StepWalk(_Walk):
 
 
 def _is_shallow(value: object) -> bool:
-    """Tell whether `value` is no container, or a small one without another inside."""
+    """Tell whether `value` is a leaf, or a small container of leaves."""
     if type(value) in _LEAVES:
         return True
     if type(value) is dict:
@@ -380,7 +399,10 @@ def _is_shallow(value: object) -> bool:
 
 
 def _descends(value: object, kind: type[T]) -> TypeGuard[T]:
-    """Tell whether `value` is a `kind`; `isinstance` would believe what it says of itself."""
+    """Tell whether the real type of `value` is a subclass of `kind`.
+
+    `isinstance` also consults `value.__class__`, which user code can override.
+    """
     return issubclass(type(value), kind)
 
 
@@ -388,6 +410,7 @@ def _items(value: dict[object, object]) -> Iterator[tuple[object, object]]:
     try:
         yield from dict.items(value)
     except RuntimeError:
+        # Another thread changed it: data of a tool is still reachable for the tool.
         raise _Flaw("it was changed while it was read") from None
 
 
@@ -410,14 +433,14 @@ def _refuse(value: object) -> NoReturn:
 
 
 _SPEAKING: Final = (int, float, bool, bytes, type(None))
-"""Keys of exactly these types are shown; others are named by their type alone."""
+"""Keys of exactly these types are shown in the message; their `__repr__` is safe to call."""
 
 _QUALNAME: Final = type.__dict__["__qualname__"].__get__
 _MODULE: Final = type.__dict__["__module__"].__get__
 
 
 def _named(value: object) -> str:
-    """Return the name of the type of `value`, as the interpreter knows it."""
+    """Return the name of the type of `value`, without the help of its metaclass."""
     kind = type(value)
     module, name = _MODULE(kind), str.__str__(_QUALNAME(kind))
     return f"{module}.{name}" if type(module) is str and module != "builtins" else name

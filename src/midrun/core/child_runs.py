@@ -1,4 +1,4 @@
-"""Families: which child runs a run has begun, and what an answer means for one of them."""
+"""Child runs: their ids, and the answers that a parent run passes on to them."""
 
 from collections.abc import Iterator
 
@@ -9,23 +9,27 @@ from midrun.core.values import Json
 
 
 def children_of(state: State) -> Iterator[RunId]:
-    """Yield the ids of the child runs that the run has begun, or was about to, in order."""
-    for number in state.effects:
+    """Yield the ids of the child runs that the run has started, in order.
+
+    A worker may have died between `CallStarted` and the start of the child. Such a child is
+    included and may not exist.
+    """
+    for number in state.effects:  # every started call of a child is in there
         call = state.calls[number - 1]
         if call.call_kind == "child":
             yield child_id(state.run, call.id)
 
 
 def find_child_ask(ask: Ask) -> str:
-    """Return the id of the child's ask that `ask` shows; "" where the child only rests."""
+    """Return the id of the child's ask that `ask` shows; "" if the child waits without one."""
     return str(ask.data.get("ask", "")) if isinstance(ask.data, dict) else ""
 
 
 def read_child_caps(ask: Ask, answer: Json) -> dict[str, int]:
-    """Return the bounds that an answer about a child that rests asks for; {} without any.
+    """Return the caps that an answer raises in a child that rests without an ask; {} if none.
 
-    They are counted as `Resume` takes them: money in millionths, time in microseconds. One that
-    is out of range is taken for the end of the range.
+    People write dollars and seconds; `Resume` takes millionths of a dollar and microseconds. A
+    bound out of range becomes the nearest one in range.
     """
     if ask.ask_kind != "child" or find_child_ask(ask) or not isinstance(answer, dict):
         return {}

@@ -1,4 +1,8 @@
-"""Controls: what a person may ask of a run. Imperative; nothing has happened yet."""
+"""Controls: requests of people to a run, in the imperative.
+
+`decide` answers a control with entries, no change, or a refusal. The digest of a control, its
+class name included, is stored with its request id: names of classes and fields are format.
+"""
 
 from typing import dataclass_transform
 
@@ -12,9 +16,11 @@ from midrun.core.values import Actor, Json, UndoSet, Urgency, Use, When
 class Wish(
     Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True, tag_field="control"
 ):
-    """Base of every control: who asks, why, and under which request id.
+    """Base of every control: sender, reason and request id.
 
-    With `seen`, a revision of the run, it is refused if anybody asked something since.
+    `request` makes a control safe to repeat: it is applied once, and a repeat gets the first
+    verdict. `seen` is the revision (`State.control_rev`) that the sender decided on; the
+    control is refused if the run has another one by now. A pause or a cancel is not.
     """
 
     by: Actor = Actor()
@@ -24,28 +30,28 @@ class Wish(
 
 
 class Pause(Wish, kw_only=True):
-    """Stop at the next boundary; with `now`, abort what is in flight."""
+    """Stop at the next boundary; with `now`, abort the calls in flight."""
 
     now: bool = False
     until: Micros | None = None
 
 
 class Resume(Wish, kw_only=True):
-    """Go on, with a new instruction or raised caps if given; takes back a pause that pends."""
+    """Continue, with an instruction or raised caps if given; withdraws a pending pause."""
 
     instruction: str = ""
     caps: dict[str, int] = {}
 
 
 class Redirect(Wish, kw_only=True):
-    """Change course at the next step, or now; finished work stays."""
+    """Give the agent a new instruction at the next step, or now; finished work stays."""
 
     text: str
     when: When = "next_step"
 
 
 class Say(Wish, kw_only=True):
-    """Speak to the run while it works: a side question, a notice, a scheduled note."""
+    """Send a message to a working run: a side question, a notice, a scheduled note."""
 
     text: str
     urgency: Urgency = "next"
@@ -53,89 +59,89 @@ class Say(Wish, kw_only=True):
 
 
 class Answer(Wish, kw_only=True):
-    """Answer a question, or say whether an unsure call happened: yes, no, or unknown."""
+    """Answer a question, or settle an unknown call with "yes", "no" or "unknown"."""
 
     ask: AskId
     value: Json = None
 
 
 class Approve(Wish, kw_only=True):
-    """Let the call be made, with other arguments if given."""
+    """Permit a call, with other arguments if given."""
 
     ask: AskId
     args: Json = None
 
 
 class Decline(Wish, kw_only=True):
-    """Do not let the call be made."""
+    """Forbid a call, or decline to answer a question that allows it."""
 
     ask: AskId
 
 
 class Cancel(Wish, kw_only=True):
-    """Stop everything, undo, and report."""
+    """Stop all calls, undo those in the undo set, and report."""
 
     undo: UndoSet = "in_flight"
 
 
 class Halt(Wish, kw_only=True):
-    """The operator's latch holds this run."""
+    """Stop the run because an operator's halt covers it."""
 
     scope: str = "run"
 
 
 class Lift(Wish, kw_only=True):
-    """The latch no longer holds this run."""
+    """Let the run continue after the halt was lifted."""
 
 
 class RaiseCap(Wish, kw_only=True):
-    """Move bounds of the stop condition."""
+    """Raise caps of the stop condition."""
 
     caps: dict[str, int]
 
 
 class Withdraw(Wish, kw_only=True):
-    """Take back the pause, redirect or message at `seq` if it has not been applied."""
+    """Withdraw the pause, redirect or message at `seq` if it has not been applied."""
 
     seq: Seq
 
 
 class ForcePause(Wish, kw_only=True):
-    """Stop waiting for calls that do not respond; their outcome becomes unknown."""
+    """Pause without waiting for calls that do not respond; they become unknown."""
 
 
 class RetryUndo(Wish, kw_only=True):
-    """Try again to undo what could not be undone."""
+    """Retry the undos and releases that failed."""
 
 
 class AcceptResidue(Wish, kw_only=True):
-    """Take what could not be undone as it is."""
+    """Accept the residue: the calls that could not be undone."""
 
 
 class ResumeFrame(Wish, kw_only=True):
-    """Go back to the suspended thought on top of the stack."""
+    """Return to the suspended task on top of the stack."""
 
     frame: FrameId
 
 
 class DropFrame(Wish, kw_only=True):
-    """Give up the suspended thought on top of the stack, by name."""
+    """Give up the suspended task on top of the stack."""
 
     frame: FrameId
 
 
 class TakeOver(Wish, kw_only=True):
-    """Become the assistant once nothing is in flight."""
+    """Take the place of the agent as soon as nothing is in flight."""
 
 
 class Write(Wish, kw_only=True):
-    """Say something as the assistant, after taking over."""
+    """Write a message as the assistant, after taking over."""
 
     text: str
 
 
 class UseTool(Wish, kw_only=True):
-    """Make one call of the agent's tools, after taking over, by the same door."""
+    """Call a tool of the agent, after taking over; approvals and caps apply as usual."""
 
     use: Use
 

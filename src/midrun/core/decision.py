@@ -1,4 +1,8 @@
-"""Verdicts: what `decide` answers. It never raises."""
+"""Verdicts: the possible answers of `decide`, which never raises.
+
+Accepted (entries to append), no change (the run is already in the wanted state), or refused.
+The names of the last two are in `transitions.py` and are stable: clients branch on them.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -8,15 +12,16 @@ from midrun.core.values import Value
 
 
 class Accepted(Value, kw_only=True):
-    """These entries, all or none, after exactly the state they were decided on."""
+    """Append these entries, all or none, directly after the state that was decided on."""
 
     entries: tuple[Entry, ...]
 
 
 class Already(Value, kw_only=True):
-    """Nothing changes: it is so already, since `seq`, because of `by`.
+    """The run is already in the wanted state, since `seq`, because of `by`.
 
-    `entries` may hold a note of the request, so that a repeat of it hears the same.
+    `entries` may hold a `RequestNoted`. It records the verdict under the request id, so that a
+    repeat of the request gets the same verdict.
     """
 
     name: str
@@ -26,9 +31,9 @@ class Already(Value, kw_only=True):
 
 
 class Refused(Value, kw_only=True):
-    """Nothing changes: not in this phase, or a guard stands in the way; by name.
+    """The input does not fit the phase, or a check failed; `reason` is its stable name.
 
-    `seq` and `by` say since when and because of whom; `entries` as in `Already`.
+    `seq` and `by` name the entry and the person that caused it; `entries` as in `NoChange`.
     """
 
     reason: str
@@ -40,10 +45,13 @@ class Refused(Value, kw_only=True):
 Verdict = Accepted | Already | Refused
 
 Rulings = Mapping[type, Callable[..., Verdict]]  # type: ignore[explicit-any]  # see below
-"""Kind of input → what it means now. Each ruling takes the one kind that it is filed under,
-which a mapping type cannot say; a test checks that every kind has its ruling."""
+"""Type of input → the function that decides it.
+
+Each function takes the one type that is its key, which a mapping type cannot express; a test
+checks that every type has a function.
+"""
 
 
 def accept(*entries: Entry) -> Accepted:
-    """Return the entries as a verdict."""
+    """Return a verdict that appends `entries`."""
     return Accepted(entries=entries)

@@ -1,7 +1,11 @@
-"""Evidence: what the driver says came of an order, or is about to do. The other half of input.
+"""Inputs of the driver to `decide`: results of effects, and requests to start something.
 
-Every piece but `TakeLease`, `Late`, `Wake`, `AskMoot` and `TakeBack` carries the epoch under
-which it was gathered; one from an older epoch changes nothing.
+Controls are the other kind of input. Inputs that only the lease holder may send are
+`LeasedInput`s and carry the epoch of the lease. `decide` refuses one of an older epoch: a
+worker that lost its lease can still report, and it changes nothing. `TakeLease`,
+`ReportLateResult`, `Wake`, `CloseChildAsk` and `TakeBack` need no lease.
+
+Nothing here is stored; `decide` turns inputs into entries.
 """
 
 from typing import dataclass_transform
@@ -24,17 +28,17 @@ from midrun.core.values import NOTHING, Action, AskKind, Item, Json, Spend, Use
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Finding(Struct, frozen=True, kw_only=True, tag=True, tag_field="evidence", gc=False):
-    """Base of the evidence."""
+    """Base of all inputs of the driver."""
 
 
 class Fenced(Finding, kw_only=True):
-    """Base of the evidence that only the holder of the lease may bring."""
+    """Base of the inputs that only the lease holder may send."""
 
     epoch: Epoch
 
 
 class TakeLease(Finding, kw_only=True):
-    """A driver wants the run; `held` tells that a live holder has it."""
+    """Take the lease; `held_by_other` says that a live holder has it."""
 
     holder: str = ""
     held: bool = False
@@ -42,21 +46,24 @@ class TakeLease(Finding, kw_only=True):
 
 
 class Late(Finding, kw_only=True):
-    """A worker of an older epoch brings a result that nobody waited for."""
+    """Record the result of a call whose worker had lost the lease meanwhile."""
 
     result: LateResult
 
 
 class Wake(Finding, kw_only=True):
-    """Time has passed: whatever is due by now happens."""
+    """Do everything that is due by now: expired asks, scheduled messages, ends of pauses."""
 
 
 class Advanced(Fenced, kw_only=True):
-    """The driver stands at a boundary: do its bookkeeping, which needs nothing from outside."""
+    """Append the entries that are due at a step boundary; see `step_boundary`."""
 
 
 class Start(Fenced, kw_only=True):
-    """A call is about to be made from what the journal said at `seen`."""
+    """Start a call that was planned on the journal up to `seen_seq`.
+
+    `decide` refuses it if a control came after that seq: the driver must plan again.
+    """
 
     call: CallId
     seen: Seq
@@ -64,13 +71,13 @@ class Start(Fenced, kw_only=True):
 
 
 class Close(Fenced, kw_only=True):
-    """A call in flight has ended."""
+    """Record the outcome of a call in flight."""
 
     outcome: CallDone | CallFailed | CallAborted | CallUnknown
 
 
 class AskPerson(Fenced, kw_only=True):
-    """A call in flight needs a person's answer, or its child run does.
+    """Open an ask for a call in flight, or for the ask of its child run.
 
     The answer is the result of the call, unless there is a `continuation`: see `AskOpened`.
     """
@@ -79,54 +86,54 @@ class AskPerson(Fenced, kw_only=True):
     question: str = ""
     data: Json = None
     child: bool = False
-    of: AskKind | None = None  # what kind of ask the child's is, and who may decide it
+    of: AskKind | None = None  # the kind of the child's ask
     audience: str = ""
     four_eyes: bool = False
-    excluded: tuple[str, ...] = ()  # people who may not decide it on the child
+    excluded: tuple[str, ...] = ()  # people who may not decide it in the child
     expires: Micros | None = None
     continuation: Json = None
 
 
 class AskMoot(Finding, kw_only=True):
-    """The child run's ask was answered on the child."""
+    """Close the ask for a child's ask, because it was decided in the child."""
 
     ask: AskId
 
 
 class TakeBack(Finding, kw_only=True):
-    """The parent of a run that is over is cancelled, and everything done for it is undone."""
+    """Undo everything that a finished run did, because its parent is cancelled."""
 
     parent: RunId
 
 
 class SaveProgress(Fenced, kw_only=True):
-    """A long call saved how far it is."""
+    """Store the progress of a long call, to continue from after an interruption."""
 
     call: CallId
     progress: Json
 
 
 class Propose(Fenced, kw_only=True):
-    """A hosted agent wants a call made."""
+    """Propose a call that a hosted agent wants made."""
 
     use: Use
 
 
 class SetPlan(Fenced, kw_only=True):
-    """The agent set or revised its plan."""
+    """Set or replace the plan of the agent."""
 
     items: tuple[Item, ...]
 
 
 class GiveVerdict(Fenced, kw_only=True):
-    """A custom stop condition was evaluated."""
+    """Record the verdict of a custom stop condition."""
 
     name: str
     met: bool
 
 
 class SettleCall(Fenced, kw_only=True):
-    """A tool's own check says whether an unknown call happened."""
+    """Record the finding of a tool's check about an unknown call."""
 
     call: CallId
     happened: bool
@@ -134,37 +141,37 @@ class SettleCall(Fenced, kw_only=True):
 
 
 class StartUndo(Fenced, kw_only=True):
-    """An undo or a release is about to be made."""
+    """Start an undo or a release."""
 
     call: CallId
     action: Action = "undo"
 
 
 class CloseUndo(Fenced, kw_only=True):
-    """An undo or a release has ended."""
+    """Record the outcome of an undo or a release."""
 
     outcome: UndoDone | UndoFailed | UndoUnknown
 
 
 class Finish(Fenced, kw_only=True):
-    """A hosted agent returned its output."""
+    """Record the output of a hosted agent."""
 
     output: str = ""
 
 
 class Settled(Fenced, kw_only=True):
-    """Nothing is left to do in this phase."""
+    """Leave the phase: it has nothing left to do. Pausing becomes paused, for example."""
 
 
 class Fail(Fenced, kw_only=True):
-    """The agent's own code, or what it stands on, raised."""
+    """Fail the run: code of the agent, or code that it depends on, raised."""
 
     error: str
     code: str = ""
 
 
 class StandDown(Fenced, kw_only=True):
-    """The process is shutting down, or sheds load."""
+    """Give the lease back because the process shuts down or sheds load; not a pause."""
 
     why: str = ""
 

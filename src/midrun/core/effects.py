@@ -1,8 +1,12 @@
-"""Orders: what the driver must do next, as data. Imperative; they follow from the state alone.
+"""Effects: the work that the scheduler wants from the driver now, as data.
 
-An order says nothing about how: the driver performs it and brings evidence. Because orders
-depend on the state only, a driver that has just re-read its journal orders what one that
-never stopped would order: recovery is the normal path.
+`scheduler.plan_effects` computes them from the state alone. The driver performs them and
+reports the results as driver inputs. A worker that has just loaded a journal gets the same
+effects as one that never stopped, so recovery is the normal path.
+
+Some effects need no I/O and are answered with an input at once: `Advance` with `CrossBoundary`,
+`Settle` with `SettlePhase`, `Park` with `StandDown`. An effect that leaves the process is
+performed only after its start is in the journal.
 """
 
 from typing import Literal, dataclass_transform
@@ -13,57 +17,57 @@ from midrun.core.ids import CallId, Micros, RunId
 from midrun.core.values import Action, Purpose, UndoSet
 
 Because = Literal["paused", "redirected", "cancelled", "halted"]
-"""Why a call in flight must stop."""
+"""The reason to abort a call in flight."""
 
 Passed = Literal["pause", "cancel", "halt"]
-"""What a child run is asked when its parent is."""
+"""A control that a parent run passes on to its child run."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class _Order(Struct, frozen=True, kw_only=True, gc=False):
-    """Base of the orders."""
+    """Base of all effects."""
 
 
 class Advance(_Order, kw_only=True):
-    """Bring `Advanced`: what waits for a boundary is taken up: redirects, messages, asks."""
+    """Send `CrossBoundary`: redirects, messages or asks wait for the step boundary."""
 
 
 class CallModel(_Order, kw_only=True):
-    """Ask the model; `call` is the id the call will have."""
+    """Call the model; `call` is the id that the call will have."""
 
     call: CallId
     purpose: Purpose = "step"
-    after: Micros | None = None  # not before this time: an earlier attempt failed
+    after: Micros | None = None  # not before this time: backoff after a failed attempt
 
 
 class CallTool(_Order, kw_only=True):
-    """Make the tool call, or drive the child run."""
+    """Make a tool call, or drive a child run."""
 
     call: CallId
     child: RunId | None = None
 
 
 class CheckCall(_Order, kw_only=True):
-    """Ask the tool's own check whether the unknown call happened."""
+    """Run the tool's check to find out whether an unknown call took effect."""
 
     call: CallId
 
 
 class Judge(_Order, kw_only=True):
-    """Evaluate the custom stop condition of this name and bring its verdict."""
+    """Evaluate the custom stop condition of this name; send `RecordStopVerdict`."""
 
     name: str
 
 
 class AbortCall(_Order, kw_only=True):
-    """Stop the call in flight: close the stream, cancel the tool, kill what blocks."""
+    """Stop a call in flight: close the stream, cancel the task, or kill the process."""
 
     call: CallId
     because: Because
 
 
 class ControlChild(_Order, kw_only=True):
-    """Pass what was asked of this run on to the child run of a call in flight."""
+    """Pass a control of this run on to the child run of a call in flight."""
 
     call: CallId
     child: RunId
@@ -73,7 +77,7 @@ class ControlChild(_Order, kw_only=True):
 
 
 class Undo(_Order, kw_only=True):
-    """Take the effect of a call back."""
+    """Undo the effect of a call."""
 
     call: CallId
     action: Action = "undo"
@@ -81,7 +85,7 @@ class Undo(_Order, kw_only=True):
 
 
 class Release(_Order, kw_only=True):
-    """Give back what a call holds."""
+    """Release the resource that a call holds; for a child run, end it."""
 
     call: CallId
     action: Action = "release"
@@ -89,21 +93,21 @@ class Release(_Order, kw_only=True):
 
 
 class RunHost(_Order, kw_only=True):
-    """Let the hosted agent run; its calls come back as `Propose`."""
+    """Run the hosted agent; its calls come back as `ProposeCall`."""
 
 
 class WakeAt(_Order, kw_only=True):
-    """Bring `Wake` at this time if nothing else happens before."""
+    """Send `Wake` at this time, unless something else happens before."""
 
     at: Micros
 
 
 class Settle(_Order, kw_only=True):
-    """Bring `Settled`: the run has nothing left to do in its phase."""
+    """Send `SettlePhase`: the run has nothing left to do in its phase."""
 
 
 class Park(_Order, kw_only=True):
-    """Let go of the run: it leaves memory until something wakes it."""
+    """Give the lease back; the run leaves memory until a control or a timer wakes it."""
 
 
 Order = (

@@ -1,12 +1,13 @@
-"""Entries: the closed set of facts a journal can hold.
+"""Entries: the closed set of facts that a journal can hold.
 
-Past tense, immutable, never removed. *Asked for* and *happened* are two entries:
-`PauseRequested` and `RunPaused`, `CancelRequested` and `RunCancelled`.
+Entries are in the past tense, immutable and never removed. A request and its fulfilment are two
+entries: `PauseRequested` and `RunPaused`, `CancelRequested` and `RunCancelled`.
 
-A new entry needs five things: a class below, its place in `Entry`, a row in
-`transitions.FOLLOWS`, an arm in `evolve` and a sentence in `text/`. The type checker,
-`tests/unit/core/test_table.py` and `tests/journals` fail until all five exist. A changed
-entry needs an upcast and a stored journal.
+The class name of an entry is its `kind` in every stored line, so names of classes and fields
+are part of the format. A changed entry needs an upcast and a stored journal in
+`tests/journals`. A new entry needs a class here, a place in the union `Entry`, a row in
+`transitions.ENTRY_TABLE`, a function in `evolve/` and a text in `midrun.text`. The type
+checker, `tests/unit/core/test_table.py` and `tests/journals` fail until all five exist.
 """
 
 from typing import Literal, dataclass_transform, get_args
@@ -38,7 +39,7 @@ from midrun.core.values import (
     When,
 )
 
-# What every entry has in common.
+# Base classes.
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -50,29 +51,33 @@ class Fact(
     tag=True,
     tag_field="kind",
     forbid_unknown_fields=True,
-    gc=False,  # as values: there is nothing to collect
+    gc=False,  # as in `Value`: cannot be part of a reference cycle
 ):
     """Base of every entry."""
 
 
 class Asked(Fact, kw_only=True):
-    """Base of what a person, or the system in their place, asked for."""
+    """Base of the entries that record a request of a person, or of the system."""
 
     by: str = ""
     role: str = ""
     request: str = ""  # the request id, if the sender gave one
-    digest: str = ""  # of what was asked, so that a reused id is noticed
+    digest: str = ""  # of the control: another control under the same id is refused
     reason: str = ""
 
 
-# Asks: where a run needs a person.
+# Asks: decisions that a run needs from people.
 
 Unanswered = Literal["superseded", "cancelled", "expired", "evidence", "elsewhere"]
-"""Why nobody decides an ask any more."""
+"""The reason why an ask was closed without a decision.
+
+`evidence`: a check or a late result settled the call. `elsewhere`: it was decided in the child
+run.
+"""
 
 
 class AskOpened(Fact, kw_only=True):
-    """A person is needed: a question, an approval, an unsure call, or a child's ask."""
+    """A person must decide: a question, an approval, an unknown call, or a child's ask."""
 
     ask: AskId
     ask_kind: AskKind
@@ -80,19 +85,19 @@ class AskOpened(Fact, kw_only=True):
     question: str = ""
     data: Json = None
     blocking: bool = True
-    of: AskKind | None = None  # of a child's: what kind of ask it is there
+    of: AskKind | None = None  # for the ask of a child run: its kind in the child
     audience: str = ""
     four_eyes: bool = False
-    excluded: tuple[str, ...] = ()  # of a child's: people who may not decide it there
-    args_hash: str = ""
+    excluded: tuple[str, ...] = ()  # for a child's ask: people who may not decide it there
+    args_hash: str = ""  # the arguments that an approval is for
     expires: Micros | None = None
-    # With it the call is made again once there is a decision, and given both. Without it the
-    # answer is the result of the call.
+    # Data of the call that asked. With it, the call is made again after the decision and gets
+    # both. Without it, the answer is the result of the call.
     continuation: Json = None
 
 
 class AskAnswered(Asked, kw_only=True):
-    """Somebody decided. The first decision counts, and it is this one."""
+    """A person decided the ask. The first decision counts; there is no second entry."""
 
     ask: AskId
     decision: Decision
@@ -100,41 +105,45 @@ class AskAnswered(Asked, kw_only=True):
 
 
 class AskClosed(Asked, kw_only=True):
-    """The ask no longer needs anyone; nobody decided it."""
+    """The ask was closed without a decision."""
 
     ask: AskId
     why: Unanswered
 
 
-# Calls that leave the process, and their undoing.
+# Calls, and their undos and releases.
 
 
 class CallProposed(Fact, kw_only=True):
-    """A hosted agent, or a person at the wheel, wants a call made."""
+    """A hosted agent, or the person who took over, wants a call made."""
 
     use: Use
 
 
 class CallStarted(Fact, kw_only=True):
-    """A call is about to leave the process. Everything the gate checked is here."""
+    """An attempt of a call is about to start, as checked against the fields here.
+
+    Stored before the call leaves the process: after a crash, the next worker knows that the
+    call may have happened.
+    """
 
     call: CallId
     call_kind: CallKind
     attempt: int
-    seen: Seq  # the newest entry the decision to start took into account
+    seen: Seq  # the newest entry that the decision to start knew
     purpose: Purpose = "step"
     reserved: Spend = NOTHING
     approval: Approval | None = None
 
 
 class CallDone(Fact, kw_only=True):
-    """The call returned. It is never made again."""
+    """The call returned. It is not made again."""
 
     call: CallId
     result: Json = None
     reply: Reply | None = None
     spent: Spend | None = None
-    encoding_error: str = ""  # the effect happened, but its result was not JSON
+    encoding_error: str = ""  # the call took effect, but its result is not JSON
     steered_by: tuple[str, ...] = ()  # people who steered the child run to its result
 
 
@@ -147,50 +156,54 @@ class CallFailed(Fact, kw_only=True):
     transient: bool = False
     retry_at: Micros | None = None
     spent: Spend | None = None
-    text: str = ""  # what a model had said before it broke
+    text: str = ""  # the text that a model had streamed before the error
 
 
 class CallAborted(Fact, kw_only=True):
-    """The call was stopped within its grace. It may have taken effect all the same."""
+    """The call was stopped within its grace. It may have taken effect nevertheless."""
 
     call: CallId
-    text: str = ""  # what a model had said so far
+    text: str = ""  # the text that a model had streamed so far
     thinking: str = ""
     spent: Spend | None = None
-    final: bool = False  # it took too long: it is not made again by itself
+    final: bool = False  # it exceeded its timeout: it is not retried
 
 
 class CallUnknown(Fact, kw_only=True):
-    """Nobody knows whether the call happened. This sticks until evidence settles it."""
+    """The outcome of the call is lost. It stays unknown until a check or a person settles it.
+
+    `orphaned`: its worker lost the lease, or the call lost its answer. `not_responding`: it did
+    not stop within its grace. `forced`: a person forced the pause.
+    """
 
     call: CallId
     why: Literal["orphaned", "not_responding", "forced"] = "orphaned"
 
 
 class CallSettled(Asked, kw_only=True):
-    """Evidence about an unknown call: its own check, or a person, says what happened."""
+    """The tool's check, or a person, said whether an unknown call took effect."""
 
     call: CallId
-    happened: bool | None  # None: nobody can say; it stays unknown and is not asked again
+    happened: bool | None  # None: cannot be found out; it stays unknown, without another ask
     result: Json = None
 
 
 class CallSealed(Fact, kw_only=True):
-    """The call will not be made; the agent is told why."""
+    """The call will not be made, or not again; the agent is told the reason."""
 
     call: CallId
     why: str
 
 
 class ProgressSaved(Fact, kw_only=True):
-    """A long call saved how far it is; started again, it is given this."""
+    """A long call saved its progress; the next attempt gets it."""
 
     call: CallId
     progress: Json
 
 
 class LateResult(Fact, kw_only=True):
-    """What an older epoch still had to say: the only thing it may append."""
+    """A worker that had lost the lease reported a result: all that it may still append."""
 
     call: CallId
     attempt: int
@@ -199,7 +212,7 @@ class LateResult(Fact, kw_only=True):
 
 
 class UndoStarted(Fact, kw_only=True):
-    """An undo, or the release of something held, is about to leave the process."""
+    """An attempt of an undo or a release is about to start."""
 
     call: CallId
     action: Action = "undo"
@@ -207,38 +220,38 @@ class UndoStarted(Fact, kw_only=True):
 
 
 class UndoDone(Fact, kw_only=True):
-    """The effect is taken back, or the resource released."""
+    """The effect is undone, or the resource released."""
 
     call: CallId
     action: Action = "undo"
 
 
 class UndoFailed(Fact, kw_only=True):
-    """The attempt failed and will be made again under the same key, unless it is `final`."""
+    """The attempt failed. It is retried under the same key, unless it is `final`."""
 
     call: CallId
     action: Action = "undo"
     error: str = ""
     retry_at: Micros | None = None
-    final: bool = False  # it did not stop in time: another attempt could run beside it
+    final: bool = False  # it did not stop in time: a retry could run beside it
 
 
 class UndoUnknown(Fact, kw_only=True):
-    """The attempt was cut short; it will be made again under the same key."""
+    """The attempt was interrupted; it is retried under the same key."""
 
     call: CallId
     action: Action = "undo"
 
 
 class UndoGaveUp(Fact, kw_only=True):
-    """The declared number of attempts failed; the effect stays and is reported."""
+    """There will be no further attempt; the effect stays and is reported as residue."""
 
     call: CallId
     action: Action = "undo"
     error: str = ""
 
 
-# The life of a run: it starts, is driven, waits, wakes and ends.
+# The lifecycle of a run: start, lease, wait, wake, end.
 
 
 class RunStarted(Asked, kw_only=True):
@@ -257,50 +270,50 @@ class RunStarted(Asked, kw_only=True):
     frame_ttl: int = 86_400_000_000
     undo_attempts: int = 5
     model_attempts: int = 6
-    window: int = 0  # condense when a prompt grew past this many tokens; 0 is never
+    window: int = 0  # condense the history above this many prompt tokens; 0: never
     parent: Origin | None = None
-    steered_by: tuple[str, ...] = ()  # people who led to it, but are not in `history`
+    steered_by: tuple[str, ...] = ()  # people whose text led to the run, beside `history`
     forked: Origin | None = None
     trace: str = ""  # the W3C traceparent that its spans belong to
 
 
 class RunImported(Asked, kw_only=True):
-    """Every entry before this one was written elsewhere and came with a checkpoint.
+    """All entries before this one were written in another store and came in a checkpoint.
 
     Only `Store.adopt` appends it, in the transaction that stores those entries.
     """
 
-    checkpoint: RunId  # the run that the checkpoint is of: this one, or its parent
-    head: str  # the hash of the entry before this one, as checkpoints have it: without a key
-    kid: str = ""  # the key that signed the checkpoint and was checked; empty: none was
+    checkpoint: RunId  # the run that the checkpoint was taken from: this one, or its parent
+    head: str  # the hash of the entry before this one, computed without a key
+    kid: str = ""  # the id of the key that verified the signature; empty: not verified
 
 
 class LeaseTaken(Fact, kw_only=True):
-    """A driver holds the run. Older epochs are fenced off from here on."""
+    """A driver took the lease. Appends of older epochs are refused from here on."""
 
     epoch: Epoch
     holder: str = ""
-    agent_print: str = ""  # of the agent that drives from here on, where it is another version
+    agent_print: str = ""  # fingerprint of the agent, if it is another version than before
 
 
 class StoodDown(Fact, kw_only=True):
-    """The driver gave the lease back without anyone having asked the run to stop."""
+    """The driver gave the lease back, without a request to stop the run."""
 
     why: str = ""
 
 
 class RunWaiting(Fact, kw_only=True):
-    """Nothing is in flight and a person is needed."""
+    """Nothing is in flight, and the run cannot continue before a person decides."""
 
 
 class RunWoken(Fact, kw_only=True):
-    """What the run waited for has come; it can be driven again."""
+    """The run does not wait any more; it can be driven again."""
 
     why: str = ""
 
 
 class RunCompleted(Fact, kw_only=True):
-    """The run reached its end."""
+    """The run finished its task."""
 
     output: str = ""
 
@@ -312,50 +325,50 @@ class RunFailed(Fact, kw_only=True):
     code: str = ""
 
 
-# What people do to a run: pause, resume, redirect, cancel, halt; and what came of it.
+# Controls and their results: pause, resume, redirect, cancel, halt.
 
 
 class PauseRequested(Asked, kw_only=True):
-    """Somebody wants the run to stop at its next boundary, or now."""
+    """The run is to stop at its next boundary, or now."""
 
     now: bool = False
     why: PauseReason = "user"
-    until: Micros | None = None  # a held pause lets go by itself
+    until: Micros | None = None  # the run resumes by itself at this time
 
 
 class PauseWithdrawn(Asked, kw_only=True):
-    """The pause was taken back before it took hold; the run goes on."""
+    """The pause was withdrawn before the run was paused; the run continues."""
 
 
 class RunPaused(Fact, kw_only=True):
-    """Nothing is in flight, nothing is spent, the lease is given back."""
+    """The run is paused: nothing is in flight, and the lease is given back."""
 
     why: PauseReason = "user"
 
 
 class RunResumed(Asked, kw_only=True):
-    """The run may go on; a driver will take it."""
+    """The run may continue as soon as a driver takes it."""
 
     instruction: str = ""
-    minus: str = ""  # what would have come next ...
-    plus: str = ""  # ... and what comes instead: the one-line difference
+    minus: str = ""  # the next step before the instruction ...
+    plus: str = ""  # ... and after it, one line each
 
 
 class CapRaised(Asked, kw_only=True):
-    """A bound of the stop condition was moved."""
+    """Caps of the stop condition were raised."""
 
     caps: dict[str, int]
 
 
 class CapReached(Fact, kw_only=True):
-    """A stop condition was met; the run pauses and asks."""
+    """A stop condition was met; the run pauses."""
 
     stop: str
-    cap: str = ""  # the bound to raise; empty if the condition has none
+    cap: str = ""  # the cap to raise; empty if the condition has none
 
 
 class EndReached(Fact, kw_only=True):
-    """A stop condition was met that says: the run is done."""
+    """A stop condition was met that completes the run."""
 
     stop: str
 
@@ -368,14 +381,14 @@ class VerdictGiven(Fact, kw_only=True):
 
 
 class RedirectRequested(Asked, kw_only=True):
-    """A new instruction waits for its boundary."""
+    """A new instruction waits for the next boundary."""
 
     text: str
     when: When = "next_step"
 
 
 class RedirectApplied(Fact, kw_only=True):
-    """The instruction that waited since `redirect` reached the agent."""
+    """The instruction of the entry `redirect` reached the agent."""
 
     redirect: Seq
     minus: str = ""
@@ -383,7 +396,7 @@ class RedirectApplied(Fact, kw_only=True):
 
 
 class RedirectClosed(Asked, kw_only=True):
-    """The instruction was withdrawn, or came back because the run ended first."""
+    """The instruction was withdrawn, or returned because the run ended before it applied."""
 
     redirect: Seq
     why: Literal["withdrawn", "returned"]
@@ -391,39 +404,39 @@ class RedirectClosed(Asked, kw_only=True):
 
 
 class CancelRequested(Asked, kw_only=True):
-    """From here on no model or tool call of this run is started, by anyone."""
+    """The run is to stop. No model or tool call of it starts after this entry."""
 
     undo: UndoSet = "in_flight"
 
 
 class RunCancelled(Fact, kw_only=True):
-    """Everything is stopped; what was in the undo set is undone or listed."""
+    """The run is cancelled. Each call of the undo set is undone, or listed in `residue`."""
 
     residue: tuple[Residue, ...] = ()
     partial: str = ""
 
 
 class UndoRetried(Asked, kw_only=True):
-    """An operator wants the residue tried again."""
+    """An operator wants the undos and releases of the residue retried."""
 
 
 class ResidueAccepted(Asked, kw_only=True):
-    """An operator has seen what could not be undone and takes it as it is."""
+    """An operator accepted the residue."""
 
 
 class RunHalted(Asked, kw_only=True):
-    """An operator's latch holds the run; lifted, it goes on where `then` says."""
+    """An operator's halt stops the run; after the lift it returns to the phase `then`."""
 
     then: Phase
     scope: str = "run"
 
 
 class RunLifted(Asked, kw_only=True):
-    """The latch no longer holds the run."""
+    """The halt was lifted."""
 
 
 class RequestNoted(Asked, kw_only=True):
-    """A request changed nothing; what it was told is kept, so that a repeat hears the same."""
+    """A request changed nothing. Its verdict is kept, so that a repeat gets the same one."""
 
     verdict: str
     refused: bool = False
@@ -431,17 +444,17 @@ class RequestNoted(Asked, kw_only=True):
     since_by: str = ""
 
 
-# Thought: messages, frames, the plan, the history, and a person at the wheel.
+# The conversation: messages, frames, plan, history, and takeovers.
 
 
 class MessageReceived(Asked, kw_only=True):
-    """Somebody spoke to the run while it works; `ack` is what they were told at once."""
+    """A person sent a message to the working run; `ack` is the immediate reply to it."""
 
     text: str
     urgency: Urgency = "next"
     due: Micros | None = None
     ack: str = ""
-    queued: bool = False  # the stack of frames was full when it came
+    queued: bool = False  # the stack of frames was full when it arrived
 
 
 class MessageDue(Asked, kw_only=True):
@@ -451,13 +464,13 @@ class MessageDue(Asked, kw_only=True):
 
 
 class MessageTaken(Fact, kw_only=True):
-    """The message reached the agent without suspending anything."""
+    """The message reached the agent; no task had to be suspended."""
 
     message: Seq
 
 
 class MessageClosed(Asked, kw_only=True):
-    """The message was withdrawn, or came back because the run ended first."""
+    """The message was withdrawn, or returned because the run ended before it was read."""
 
     message: Seq
     why: Literal["withdrawn", "returned"]
@@ -465,7 +478,7 @@ class MessageClosed(Asked, kw_only=True):
 
 
 class FramePushed(Fact, kw_only=True):
-    """A chain of thought was suspended to answer a message."""
+    """The current task was suspended to answer a message."""
 
     frame: FrameId
     message: Seq
@@ -477,21 +490,21 @@ class FramePushed(Fact, kw_only=True):
 
 
 class FrameResumed(Asked, kw_only=True):
-    """The suspended chain goes on where it stood."""
+    """The suspended task continues where it stopped."""
 
     frame: FrameId
     words: str
 
 
 class FrameReconstructed(Asked, kw_only=True):
-    """The chain was held for too long: it goes on as a reconstruction, and says so."""
+    """The task was suspended for too long: it continues from a summary, and says so."""
 
     frame: FrameId
     words: str
 
 
 class FrameAbandoned(Asked, kw_only=True):
-    """The suspended chain was given up, by name."""
+    """The suspended task was given up."""
 
     frame: FrameId
     why: Literal["dropped", "cancelled"]
@@ -505,7 +518,7 @@ class PlanMade(Fact, kw_only=True):
 
 
 class HistoryCondensed(Fact, kw_only=True):
-    """Older messages are given to the model as a summary; the journal keeps them all."""
+    """Prompts contain a summary in place of the oldest messages; the journal keeps all."""
 
     call: CallId
     upto: int
@@ -513,29 +526,29 @@ class HistoryCondensed(Fact, kw_only=True):
 
 
 class AnswerGiven(Fact, kw_only=True):
-    """A hosted agent returned: this is what the run would end with."""
+    """A hosted agent returned its output."""
 
     text: str
 
 
 class TakenOver(Asked, kw_only=True):
-    """A person becomes the assistant once nothing is in flight."""
+    """A person takes the place of the agent as soon as nothing is in flight."""
 
 
 class PersonWrote(Asked, kw_only=True):
-    """The person at the wheel said something as the assistant."""
+    """The person who took over wrote a message as the assistant."""
 
     text: str
 
 
 class ToolUsed(Asked, kw_only=True):
-    """The person at the wheel wants one of the agent's calls made; `CallProposed` follows."""
+    """The person who took over wants a tool called; `CallProposed` follows."""
 
     tool: str
 
 
 class HandedBack(Asked, kw_only=True):
-    """The person returned the run to its agent."""
+    """The person gave control back to the agent."""
 
 
 Entry = (
@@ -599,19 +612,19 @@ Entry = (
     | ToolUsed
     | HandedBack
 )
-"""Everything a journal can hold."""
+"""Any entry."""
 
 
 KINDS: tuple[type[Entry], ...] = get_args(Entry)
 
 
 class Record(Struct, frozen=True, kw_only=True, gc=False):
-    """An entry in its place: the store adds where, when, and under which lease."""
+    """An entry with its position, time and lease, which the store assigns."""
 
     seq: Seq
     at: Micros
     entry: Entry
-    epoch: Epoch | None = None  # None: appended without a lease, by a control or the system
+    epoch: Epoch | None = None  # None: appended without a lease, by a control or a timer
 
 
 __all__ = [

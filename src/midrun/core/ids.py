@@ -1,7 +1,8 @@
-"""Ids and numbers that must not be mistaken for one another.
+"""Ids, sequence numbers and times, each with a type of its own.
 
-Ids inside a run are counted, not drawn: the n-th call of a run is `c<n>` wherever the journal
-is folded, so a key that was handed to the outside world is the same on every machine.
+Ids inside a run are counted, not random: the n-th call of a run is `c<n>` in every process that
+folds the journal. Idempotency keys and ids of child runs are hashes of these ids. A retry on
+another machine therefore sends the same key and finds the same child run.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -16,18 +17,20 @@ FrameId = NewType("FrameId", str)
 Seq = NewType("Seq", int)
 Epoch = NewType("Epoch", int)
 Micros = NewType("Micros", int)
-"""Microseconds since 1970 by the store's clock: fits a JSON number for two centuries more."""
+"""Microseconds since 1970 by the store's clock. Fits into 53 bits until the year 2255."""
 
 START: Final = Seq(0)
+"""The position before the first entry; also the default for "has not happened"."""
+
 SECOND: Final = 1_000_000
 _DIGITS: Final = 9
 FAR: Final = Micros(2**53 - 1)
-"""Later than any clock, and the largest number that every JSON reader agrees on."""
+"""Later than any clock, and the largest integer that a JavaScript reader represents exactly."""
 
 
 def later(now: Micros, by: float) -> Micros:
-    """Return the moment `by` microseconds after `now`, or never."""
-    return Micros(min(int(min(now + by, FAR)), FAR))
+    """Return the time `by` microseconds after `now`, at most `MICROS_MAX`."""
+    return Micros(min(int(min(now + by, FAR)), FAR))  # the inner `min`: int(inf) would raise
 
 
 def call_id(number: int) -> CallId:
@@ -40,15 +43,15 @@ def ask_id(number: int) -> AskId:
     return AskId(f"a{number}")
 
 
-@lru_cache(maxsize=4096)  # every look at a call by its id comes through here
+@lru_cache(maxsize=4096)  # every lookup of a call by its id goes through here
 def number_of(call: str) -> int:
-    """Return which call of its run `call` names, or 0 if it names none."""
+    """Return the number in the id of a call, or 0 if it is not the id of a call."""
     return _number(call, "c")
 
 
 @lru_cache(maxsize=256)
 def ask_number(ask: str) -> int:
-    """Return which ask of its run `ask` names, or 0 if it names none."""
+    """Return the number in the id of an ask, or 0 if it is not the id of an ask."""
     return _number(ask, "a")
 
 
@@ -56,7 +59,7 @@ def _number(name: str, letter: str) -> int:
     digits = name[1:]
     known = name[:1] == letter and digits.isdecimal() and len(digits) <= _DIGITS
     number = int(digits) if known else 0
-    return number if f"{letter}{number}" == name else 0  # "c02" is nobody's id
+    return number if f"{letter}{number}" == name else 0  # refuses "c02", too
 
 
 def call_key(run: RunId, call: CallId) -> str:
@@ -65,12 +68,12 @@ def call_key(run: RunId, call: CallId) -> str:
 
 
 def undo_key(run: RunId, call: CallId, action: str) -> str:
-    """Return the key under which `call` is undone or released; never equal to its call key."""
+    """Return the idempotency key for the undo or release of `call`."""
     return _key(action, run, call)
 
 
 def child_id(run: RunId, call: CallId) -> RunId:
-    """Return the id of the child run of `call`, so that a retry finds the first one."""
+    """Return the id of the child run of `call`; a retry finds the same run."""
     return RunId("run_" + _key("child", run, call)[:22])
 
 
@@ -78,17 +81,17 @@ def _key(purpose: str, run: RunId, call: CallId) -> str:
     return sha256(f"{purpose}\n{run}\n{call}".encode()).hexdigest()[:32]
 
 
-# Dates: a store's microseconds as a date in UTC, and back. No clock is asked.
+# Conversion between the microseconds of a store and dates. No clock is read.
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICRO: Final = timedelta(microseconds=1)
 
 
 def date_of(at: Micros) -> datetime:
-    """Return the date of a moment, to the microsecond."""
+    """Return the date of `at` in UTC, to the microsecond."""
     return _EPOCH + at * _MICRO
 
 
 def micros_of(date: datetime) -> Micros:
-    """Return the moment of a date, which must know its time zone."""
+    """Return the time of a date, which must have a time zone."""
     return Micros((date - _EPOCH) // _MICRO)

@@ -1,4 +1,4 @@
-"""A dictionary with bounds: beyond them it drops the items that were used least recently."""
+"""A bounded dictionary that drops the least recently used items."""
 
 from collections import OrderedDict
 from typing import Generic, TypeVar
@@ -8,9 +8,9 @@ V = TypeVar("V")
 
 
 class LruDict(Generic[K, V]):
-    """Keeps at most `max_items`, and at most `max_weight` by the sum of their weights.
+    """A cache of at most `max_items` items with a total weight of at most `max_weight`.
 
-    One item that is heavier than `max_weight` is not kept at all.
+    An item that is heavier than `max_weight` evicts all others and is then dropped itself.
     """
 
     def __init__(self, *, max_items: int, max_weight: int | None = None) -> None:
@@ -26,7 +26,7 @@ class LruDict(Generic[K, V]):
         return key in self._items
 
     def get(self, key: K) -> V | None:
-        """Return the value of `key`, which counts as a use; None if it is not kept."""
+        """Return the value of `key` and mark it as used; None if it is not cached."""
         found = self._items.get(key)
         if found is None:
             return None
@@ -34,7 +34,7 @@ class LruDict(Generic[K, V]):
         return found[0]
 
     def put(self, key: K, value: V, weight: int = 0) -> None:
-        """Keep `value`, and drop others until the bounds hold."""
+        """Cache `value`, and drop the oldest items until both bounds hold."""
         self.pop(key)
         self._items[key] = value, weight
         self.weight += weight
@@ -45,7 +45,7 @@ class LruDict(Generic[K, V]):
             self.weight -= dropped
 
     def pop(self, key: K) -> V | None:
-        """Drop `key` and return its value; None if it is not kept."""
+        """Drop `key` and return its value; None if it is not cached."""
         found = self._items.pop(key, None)
         if found is None:
             return None

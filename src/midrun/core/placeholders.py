@@ -1,9 +1,11 @@
-"""Placeholders: where `[redacted:…]` stands in the arguments of a call, and by whose word.
+"""Placeholders: find `[redacted:…]` in the arguments of a call, and decide about its approval.
 
-A tool's author declares which fields hold secrets (`Traits.secret`). The shell puts a
-placeholder in the place of a secret before anything is journaled. An approver who sees one
-where the author declared nothing would approve a value that they cannot know, and that the
-agent may have chosen: the core does not let that call be approved.
+The author of a tool declares which fields hold secrets (`Traits.secret`). The driver replaces
+each secret by a placeholder before anything is journaled. An approver cannot see the value
+behind a placeholder. In a declared field that is expected. In any other field the agent may
+have chosen the value, so the core refuses to approve such a call.
+
+The texts of `describe_hidden` are stored in the asks of child runs: do not change them.
 """
 
 import re
@@ -23,9 +25,9 @@ NAMED_FIELDS_MAX: Final = 8
 
 
 def find_hidden_fields(use: Use) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the hidden fields of a use: those that its tool declares secret, then the rest.
+    """Return the hidden fields of a use: those declared secret, and all others.
 
-    A field is its path of keys, joined by dots; the items of a list share the path of the list.
+    A field is a path of keys, joined by dots; the items of a list share the path of the list.
     """
     declared: dict[str, None] = {}
     others: dict[str, None] = {}
@@ -37,7 +39,7 @@ def find_hidden_fields(use: Use) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def is_declared(path: str, declared: tuple[str, ...]) -> bool:
-    """Tell whether a field, or one that it is inside of, is among the `declared` paths."""
+    """Tell whether a field, or one that contains it, is among the `declared` paths."""
     plain = path.casefold()
     return any(
         plain == one or plain.startswith(f"{one}.") for one in map(str.casefold, declared)
@@ -62,10 +64,11 @@ def describe_hidden(use: Use) -> str:
 
 
 def check_hidden(ask: Ask, use: Use, args: Json = None) -> tuple[str, bool]:
-    """Describe the hidden arguments of an approval; tell whether it can be given.
+    """Describe the hidden arguments of an approval; tell whether it may be granted.
 
-    `use` is the call that `ask` is about, and `args` its edited arguments, if any. An ask
-    of a child run is about a call of the child; the parent reads the description in its data.
+    `use` is the call of `ask`, `args` its edited arguments, if any. The ask of a child run is
+    about a call of the child. The parent does not know that call: it reads the description in
+    the data of the ask, and for edited arguments the declared fields.
     """
     if ask.kind != "approval":
         return "", True
@@ -82,7 +85,7 @@ def check_hidden(ask: Ask, use: Use, args: Json = None) -> tuple[str, bool]:
 
 
 def join_path(path: str, key: str) -> str:
-    """Return the path of the field `key` inside of `path`."""
+    """Return the path of the field `key` inside `path`."""
     return f"{path}.{key}" if path else key
 
 
@@ -97,7 +100,7 @@ def _walk_texts(value: Json, path: str) -> Iterator[tuple[str, str]]:
             yield path, value
         case dict():
             for key, inner in value.items():
-                yield join_path(path, str(key)), str(key)  # a key may carry text, too
+                yield join_path(path, str(key)), str(key)  # a key may hold a placeholder, too
                 yield from _walk_texts(inner, join_path(path, str(key)))
         case list() | tuple():
             for inner in value:

@@ -1,8 +1,15 @@
-"""Stop conditions: small, composable, serialisable, and able to say themselves in words.
+"""Stop conditions: when a run pauses, or completes, by itself.
 
-A stop is a condition, a cap is its bound. Conditions are data, never evaluated strings:
-`MaxSteps(n=40) | MaxCost(usd=2) & ~TextMention(text="almost")`. Meeting one pauses the run
-and asks; `TextMention` and `Custom` may say `then="complete"` instead.
+A stop is a condition; a cap is the bound of a condition that has one. Conditions are data and
+compose with operators: `MaxSteps(n=40) | MaxCost(usd=2) & ~TextMention(text="almost")`. A met
+condition pauses the run at its next boundary; `TextMention` and `Custom` may complete it
+instead (`then="complete"`).
+
+`Meter` counts the usage of a run. `find_met_stop` evaluates a condition against it between two
+steps, `find_met_call_cap` also between the tool calls of one step, and `find_overdrawn_cap`
+before a model call, with the spend that the call reserves.
+
+`str()` of a condition is stored in entries (`CapReached.stop`): do not change these texts.
 """
 
 from math import inf
@@ -14,27 +21,30 @@ from msgspec.structs import force_setattr
 from midrun.core.values import NOTHING, Spend
 
 TRAIL: Final = 64
-"""How many calls are remembered for `Repeats`: cycles of up to four calls, sixteen times."""
+"""The number of newest calls kept for `Repeats`: sixteen rounds of a cycle of four calls."""
 
 CYCLE_MAX: Final = 4
 
 
 class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a run has used so far, and what it has promised to its calls in flight."""
+    """The usage of a run so far, and the spend that is reserved for calls in flight."""
 
     steps: int = 0
     tool_calls: int = 0
     spent: Spend = NOTHING
     reserved: Spend = NOTHING
-    worked: int = 0  # microseconds in which a driver held the run; see State.metered
-    trail: tuple[str, ...] = ()
-    text: str = ""
-    verdicts: dict[str, bool] = {}
-    held: int = 0  # tokens, about, that model calls were given because thoughts were held
+    worked: int = 0  # microseconds with a driver; filled in by `State.meter_with_time`
+    trail: tuple[str, ...] = ()  # tool name and hash of the arguments of the newest calls
+    text: str = ""  # the last text of the agent
+    verdicts: dict[str, bool] = {}  # of custom conditions; a new step clears them
+    held: int = 0  # estimated prompt tokens that suspended tasks (frames) have cost
 
     @property
     def committed(self) -> Spend:
-        """What is spent or promised: what a cap is measured against."""
+        """Spent plus reserved spend, which caps are compared with.
+
+        Without the reserved part, calls in flight could exceed a cap together.
+        """
         return self.spent.plus(self.reserved)
 
 
@@ -47,7 +57,7 @@ class _Stop(
     tag=True,
     tag_field="stop",
 ):
-    """Base of the conditions: lends them `|`, `&` and `~`."""
+    """Base of the conditions, with the operators `|`, `&` and `~`."""
 
     def __or__(self, other: "Stop") -> "AnyOf":
         return AnyOf((self, other))  # type: ignore[arg-type]  # every _Stop is in Stop
@@ -60,22 +70,25 @@ class _Stop(
 
 
 class _Count(_Stop, frozen=True):
-    """Base of those that count up to n."""
+    """Base of the conditions that count up to n."""
 
     n: int
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be counted to, where it is written and not where it bites."""
+        # Check in the constructor, so that the traceback points to the line with the mistake.
+        # `type` and not `isinstance`: True is an int.
         given: object = self.n
         if type(given) is not int or given < 1:
-            raise ValueError(f"{type(self).__name__}({self.n!r}): it counts 1, 2, 3, …")
+            raise ValueError(f"{type(self).__name__}: n must be an int >= 1, got {self.n!r}")
 
 
 def _amount(stop: _Stop, amount: float) -> float:
-    """Return how much is meant; NaN, infinities and less than nothing are refused."""
+    """Return `amount` as a float; refuse NaN, infinity and negative numbers."""
     given: object = amount
     if type(given) not in {int, float} or not 0 <= amount < inf:
-        raise ValueError(f"{type(stop).__name__}: {amount!r} is not an amount")
+        raise ValueError(
+            f"{type(stop).__name__}: the amount must be a finite number >= 0, got {amount!r}"
+        )
     return float(amount)
 
 
@@ -99,7 +112,7 @@ class MaxCost(_Stop, frozen=True):
     usd: float
 
     def __post_init__(self) -> None:
-        """Take `2` as `2.0`: what is read back must be written as the same bytes."""
+        # `2` becomes `2.0`: a line that is read and written again must give the same bytes.
         force_setattr(self, "usd", _amount(self, self.usd))
 
     def __str__(self) -> str:
@@ -113,8 +126,7 @@ class MaxTime(_Stop, frozen=True):
     minutes: float = 0.0
 
     def __post_init__(self) -> None:
-        """As for `MaxCost`."""
-        force_setattr(self, "seconds", _amount(self, self.seconds))
+        force_setattr(self, "seconds", _amount(self, self.seconds))  # as in `MaxCost`
         force_setattr(self, "minutes", _amount(self, self.minutes))
 
     def __str__(self) -> str:
@@ -146,7 +158,7 @@ class TextMention(_Stop, frozen=True):
 
 
 class Custom(_Stop, frozen=True):
-    """Met when the importable function of this name said so at the last boundary."""
+    """Met when the importable function of this name returned true at the last boundary."""
 
     fn: str
     then: Literal["pause", "complete"] = "pause"
@@ -198,20 +210,21 @@ Stop = (
 
 
 def met(stop: Stop | None, meter: Meter, reserve: Spend = NOTHING) -> Stop | None:
-    """Return the condition that holds now, or would if a call reserved `reserve`; else None."""
+    """Return the condition that is met, or would be with `reserve` added; else None."""
     if stop is None:
         return None
     if isinstance(stop, AnyOf):
+        # Name the part, so that the run can say which of its caps it has reached.
         return next((hit for part in stop.parts if (hit := met(part, meter, reserve))), None)
     return stop if _holds(stop, meter, reserve) else None
 
 
 def met_by_calls(stop: Stop | None, meter: Meter) -> Stop | None:
-    """Return the cap on tool calls that holds before one more tool call; else None.
+    """Return the cap on tool calls that is reached before one more tool call; else None.
 
-    One reply of a model may ask for many calls, so these caps are judged between the calls of
-    a reply as well as between two steps. Inside `&` and `~` a cap is only a part of a
-    condition, whose other parts are about steps: that is judged between two steps.
+    One reply of a model may request many calls, so these caps are also evaluated between the
+    calls of a reply. A cap inside `&` or `~` is not: the other parts of such a condition change
+    only between two steps.
     """
     match stop:
         case AnyOf(parts):
@@ -228,6 +241,8 @@ def _holds(stop: Stop, meter: Meter, reserve: Spend) -> bool:  # noqa: C901, PLR
         case MaxSteps(n):
             return meter.steps >= n
         case MaxTokens(n):
+            # `>` with the reservation: a call may use the cap up exactly. `>=` without: then
+            # there is nothing left for another call.
             return total.tokens > n or meter.committed.tokens >= n
         case MaxCost(usd):
             return total.cost > round(usd * 1e6) or meter.committed.cost >= round(usd * 1e6)
@@ -252,7 +267,7 @@ def _holds(stop: Stop, meter: Meter, reserve: Spend) -> bool:  # noqa: C901, PLR
 
 
 def repeats(trail: tuple[str, ...], n: int) -> bool:
-    """Tell whether `trail` ends in `n` rounds of one call, or of a cycle of up to four."""
+    """Tell whether the calls end in `n` rounds of one call, or of a cycle of up to four."""
     for length in range(1, CYCLE_MAX + 1):
         tail = trail[-length * n :]
         if len(tail) == length * n and tail == tail[:length] * n:
@@ -261,7 +276,7 @@ def repeats(trail: tuple[str, ...], n: int) -> bool:
 
 
 def rounds(trail: tuple[str, ...]) -> int:
-    """Return how many rounds of one call, or of a cycle of up to four, `trail` ends in."""
+    """Return the number of rounds of one call, or of a cycle, that the calls end in."""
     found = 0
     while repeats(trail, found + 1):
         found += 1
@@ -269,7 +284,7 @@ def rounds(trail: tuple[str, ...]) -> int:
 
 
 def completes(stop: Stop) -> bool:
-    """Tell whether meeting `stop` means that the run is done."""
+    """Tell whether a run completes when `stop` is met; otherwise it pauses."""
     return isinstance(stop, TextMention | Custom) and stop.then == "complete"
 
 
@@ -279,18 +294,19 @@ def custom_names(stop: Stop | None) -> tuple[str, ...]:
 
 
 def unjudged(stop: Stop | None, meter: Meter) -> str:
-    """Return the name of a custom condition that has not spoken since the last step, or ""."""
+    """Return the name of a custom condition without a verdict in this step, or ""."""
     return next((name for name in custom_names(stop) if name not in meter.verdicts), "")
 
 
 def cap_of(stop: Stop) -> str:
-    """Return the name of the bound that would have to be raised, or "" if there is none."""
+    """Return the name of the cap to raise after `stop` was met, or "" if it has none."""
+    # `Repeats` is left out: a resume clears the recent calls, so it need not be raised.
     names = (cap_name(leaf) for leaf in leaves(stop) if not isinstance(leaf, Repeats))
     return next(filter(None, names), "")
 
 
 def overdraws(stop: Stop | None, meter: Meter, reserve: Spend) -> Stop | None:
-    """Return the cap on tokens or money that reserving `reserve` would break, if any."""
+    """Return the cap on tokens or cost that `reserve` would exceed, if any."""
     if not (reserve.tokens or reserve.cost):
         return None
     money = [leaf for leaf in leaves(stop) if isinstance(leaf, MaxTokens | MaxCost)]
@@ -298,7 +314,7 @@ def overdraws(stop: Stop | None, meter: Meter, reserve: Spend) -> Stop | None:
 
 
 def deadline(stop: Stop | None) -> int:
-    """Return the shortest time at work that `stop` allows, in microseconds; 0 for no limit."""
+    """Return the shortest limit on time at work in `stop`, in microseconds; 0 for none."""
     match stop:
         case MaxTime(seconds, minutes):
             return round((seconds + minutes * 60) * 1e6)
@@ -309,7 +325,7 @@ def deadline(stop: Stop | None) -> int:
 
 
 def leaves(stop: Stop | None) -> tuple[Stop, ...]:
-    """Return the simple conditions that `stop` is made of."""
+    """Return the simple conditions inside `stop`, in order."""
     match stop:
         case None:
             return ()
@@ -322,7 +338,7 @@ def leaves(stop: Stop | None) -> tuple[Stop, ...]:
 
 
 CAP_MAX: Final = 10**12
-"""The highest bound that a person can raise a cap to: in millionths it still fits 64 bits."""
+"""The highest bound that a cap can be raised to. In millionths it still fits 64 bits."""
 
 CAPS: Final[dict[str, type[Struct]]] = {
     "steps": MaxSteps,
@@ -334,7 +350,8 @@ CAPS: Final[dict[str, type[Struct]]] = {
 }
 """Name of a cap → its condition.
 
-Bounds travel as whole numbers: money in millionths of a dollar, time in microseconds.
+In entries and controls, bounds are integers: cost in millionths of a dollar, time in
+microseconds.
 """
 
 
@@ -344,7 +361,7 @@ def cap_name(leaf: Stop) -> str:
 
 
 def caps(stop: Stop | None, meter: Meter) -> dict[str, tuple[int, int]]:
-    """Return used and bound for every cap in `stop`."""
+    """Return the usage and the bound of every cap in `stop`, by name."""
     used = {
         "steps": meter.steps,
         "tokens": meter.committed.tokens,
@@ -371,7 +388,7 @@ def bound(leaf: Stop) -> int:
 
 
 def raised(stop: Stop, new: dict[str, int]) -> Stop:
-    """Return `stop` with the bounds in `new` in place of its own where they are higher."""
+    """Return `stop` with the bounds of `new` where these are higher than its own."""
     match stop:
         case AnyOf(parts):
             return AnyOf(tuple(raised(part, new) for part in parts))

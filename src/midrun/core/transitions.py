@@ -1,12 +1,16 @@
-"""The table: what may happen to a run in each phase. Everything else is derived from it.
+"""The transition tables: which inputs and entries each phase allows.
 
-Two halves. `ACCEPTS`, here, says what an input means in a phase: accepted (and where that may
-lead), a no-op by name, or a refusal by name. `follows.FOLLOWS` says which entries may stand in
-a journal in a phase, and the phase after them. The machine obeys both, `enabled` lights the
-buttons of every surface, the documentation is drawn from them, and the tests walk every cell.
+- `INPUT_TABLE` has a cell for each pair of input and phase: accepted (with the phases that may
+  follow), no change by name, or refused by name. `decide` consults it first.
+- `ENTRY_TABLE` says in which phases an entry may be appended, and which phase follows it.
+  `evolve` obeys it, and `midrun.verify` reports a journal that does not.
+- `GUARD_REFUSALS` lists the refusals that depend on more than the phase. The checks themselves
+  are in `decide/`. A test fails if a check refuses with a name that is not listed here.
+- `CONTROL_PRECONDITIONS` and `list_possible_controls` tell in advance which controls the run
+  would accept. Page, terminal and command take their buttons from it.
 
-What a table cannot say (nothing in flight, an open ask) is a guard in `rulings/`; `GUARDS`
-lists their names per input, so that every refusal a caller can meet is on this page.
+The diagram in `docs/concepts/phases.md` is drawn from these tables, and the tests visit every
+cell.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,11 +34,11 @@ Input = Control | Evidence
 
 
 class Cell(Value, kw_only=True):
-    """What one input means in one phase."""
+    """The meaning of one input in one phase."""
 
-    to: tuple[Phase, ...] = ()  # accepted: the phases it may lead to
-    already: str = ""  # a no-op, by name; with `to`, one of the two by guard
-    refused: str = ""
+    to: tuple[Phase, ...] = ()  # accepted: the phases that may follow
+    already: str = ""  # the name of "no change"; with `to`, a check in `decide/` chooses
+    refused: str = ""  # the name of the refusal
 
     def __str__(self) -> str:
         ways = [f"→ {' or '.join(self.to)}"] if self.to else []
@@ -54,7 +58,7 @@ def _already(name: str) -> Cell:
 
 
 def _row(cells: Mapping[Phase, Cell], refused: Mapping[Phase, str] | None = None) -> Row:
-    """Fill a row: what is not listed is refused as `is_<phase>`."""
+    """Return `cells` and, for other phases, the refusal of `refused` or `is_<phase>`."""
     named = {phase: f"is_{phase}" for phase in Phase} | dict(refused or {})
     return {phase: cells.get(phase, Cell(refused=named[phase])) for phase in Phase}
 
@@ -64,7 +68,7 @@ def _stays(phases: Iterable[Phase]) -> dict[Phase, Cell]:
 
 
 def _or(already: str, row: Row) -> Row:
-    """Say that every accepted cell of `row` may also be the no-op `already`."""
+    """Return `row` with "no change" as a second outcome of every accepted cell."""
     return {
         phase: Cell(to=cell.to, already=already) if cell.to else cell
         for phase, cell in row.items()
@@ -82,11 +86,12 @@ _NOT_HALTED = dict.fromkeys(set(Phase) - {HALTED}, "not_halted")
 _NO_RESIDUE = dict.fromkeys(set(Phase) - {CANCELLED, COMPLETED}, "no_residue")
 
 ACCEPTS: Final[Mapping[type[Input], Row]] = {
-    # what people ask
+    # Controls: requests of people.
     c.Pause: _row(
         {
             QUEUED: _to(PAUSED),
             RUNNING: _to(PAUSING),
+            # A second pause counts if it asks for more: `now`, or a pause without an end.
             PAUSING: _to(PAUSING, already="already_pausing"),
             PAUSED: _to(PAUSED, already="already_paused"),
             WAITING: _to(PAUSED),
@@ -118,11 +123,13 @@ ACCEPTS: Final[Mapping[type[Input], Row]] = {
     c.Decline: _DECIDING,
     c.Cancel: _row(
         {
+            # Without a driver: cancelled at once if nothing has to be undone or released.
             **dict.fromkeys((QUEUED, PAUSED, WAITING, FAILED), _to(CANCELLED, CANCELLING)),
             RUNNING: _to(CANCELLING),
             PAUSING: _to(CANCELLING),
             CANCELLING: _already("already_cancelling"),
             CANCELLED: _already("already_cancelled"),
+            # The cancel is recorded; its undos start only after the halt is lifted.
             HALTED: _to(HALTED, already="already_cancelling"),
         },
         {COMPLETED: "already_completed"},
@@ -134,6 +141,7 @@ ACCEPTS: Final[Mapping[type[Input], Row]] = {
         },
         _ENDED,
     ),
+    # Back to the phase before the halt, whichever it was.
     c.Lift: _row({HALTED: _to(*_LIVE, CANCELLING)}, _NOT_HALTED),
     c.RaiseCap: _row(_stays((*_LIVE, CANCELLING, HALTED))),
     c.Withdraw: _row({**_stays(_LIVE), PAUSING: _to(PAUSING, RUNNING)}),
@@ -154,7 +162,7 @@ ACCEPTS: Final[Mapping[type[Input], Row]] = {
     c.Write: _row({PAUSED: _to(PAUSED)}),
     c.UseTool: _row({PAUSED: _to(QUEUED)}),
     c.HandBack: _row(dict.fromkeys((PAUSED, FAILED), _to(QUEUED, WAITING))),
-    # what time, and workers that come late, bring
+    # Inputs that need no lease: time has passed, or a result comes from an older epoch.
     v.Wake: _or(
         "nothing_due",
         _row(
@@ -169,7 +177,8 @@ ACCEPTS: Final[Mapping[type[Input], Row]] = {
         ),
     ),
     v.Late: _or("already_known", _row(_stays(Phase) | {WAITING: _to(WAITING, QUEUED)})),
-    # what the driver brings
+    # Inputs of the driver that holds the lease (`TakeLease`, `CloseChildAsk`, `TakeBack`: of
+    # a driver, without one).
     v.TakeLease: _row(
         {
             QUEUED: _to(RUNNING),
@@ -182,6 +191,8 @@ ACCEPTS: Final[Mapping[type[Input], Row]] = {
         "nothing_due", _row({RUNNING: _to(RUNNING, PAUSING), CANCELLING: _to(CANCELLING)})
     ),
     v.Start: _row({RUNNING: _to(RUNNING, PAUSING)}),
+    # The outcome of a call is accepted in every phase in which a driver can hold the run, also
+    # while it stops: a call that ended must not be forgotten.
     v.Close: _row(_stays(_DRIVEN)),
     v.AskPerson: _row(_stays((RUNNING, PAUSING))),
     v.AskMoot: _row(
@@ -281,14 +292,14 @@ GUARDS: Final[Mapping[type[Input], tuple[str, ...]]] = {
     v.Fail: ("in_flight",),
     v.StandDown: ("in_flight",),
 }
-"""Refusals that depend on more than the phase, by input.
+"""Input → the refusals that depend on more than the phase.
 
-Evidence may also be refused as `fenced` or `lease_lost`, a control as `request_id_reused` or
-`stale_revision`.
+Any input of a lease holder may also be refused as `fenced` or `lease_lost`, any control as
+`request_id_reused` or `stale_revision`.
 """
 
 
-@cache  # asked for with every view
+@cache  # every view of a run needs it
 def enabled(phase: Phase) -> tuple[str, ...]:
     """Return the names of the controls that a run in `phase` may accept, in table order."""
     return tuple(
@@ -299,14 +310,16 @@ def enabled(phase: Phase) -> tuple[str, ...]:
 
 
 def name_of(kind: type[Input]) -> str:
-    """Return the input's name as people and refusals spell it: `RaiseCap` is `raise_cap`."""
+    """Return the name of an input for people and refusals: `raise_cap` for `RaiseCap`."""
     return "".join(f"_{x.lower()}" if x.isupper() else x for x in kind.__name__)[1:]
 
 
-# Which entries may stand in a journal in each phase, and the phase that follows them.
+# The second table: in which phases an entry may be appended, and the phase that follows.
 #
-# The second half of the table. What is not here cannot happen: `evolve` refuses it, and
-# `check_journal` reports it.
+# It is wider than the first one. One decision appends several entries, and each must fit the
+# phase after the one before: a pause of a queued run is `PauseRequested` (→ pausing) followed
+# by `RunPaused` (→ paused). `evolve` raises for an entry that does not fit, and
+# `verify.check_journal` reports it.
 
 
 def _keeps_phase(*phases: Phase) -> Mapping[Phase, Phase]:
@@ -341,7 +354,7 @@ FOLLOWS: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.RedirectRequested: _keeps_phase(*_UNFINISHED_PHASES),
     e.RedirectApplied: _keeps_phase(RUNNING),
     e.RedirectClosed: _keeps_phase(*_PHASES_BEFORE_END),
-    # Of a run that is over only by its parent, which takes everything back.
+    # From completed and cancelled only through the parent run, which undoes everything.
     e.CancelRequested: {
         **_leads(CANCELLING, (*_UNFINISHED_PHASES, COMPLETED, CANCELLED)),
         HALTED: HALTED,
@@ -350,7 +363,8 @@ FOLLOWS: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
     e.UndoRetried: {CANCELLED: CANCELLING},
     e.ResidueAccepted: _keeps_phase(CANCELLED, COMPLETED),
     e.RunHalted: _leads(HALTED, (*_UNFINISHED_PHASES, CANCELLING)),
-    e.RunLifted: {HALTED: HALTED},  # the one exception: it leads to the state's `then`
+    # The one exception: `evolve` takes the next phase from `State.phase_after_halt`.
+    e.RunLifted: {HALTED: HALTED},
     e.RequestNoted: _keeps_phase(*Phase),
     e.CallProposed: _keeps_phase(RUNNING, PAUSED),
     e.CallStarted: _keeps_phase(RUNNING),
@@ -388,22 +402,26 @@ FOLLOWS: Final[Mapping[type[Entry], Mapping[Phase, Phase]]] = {
 }
 
 STARTS: Final = (e.CallStarted, e.UndoStarted)
-"""The entries after which something leaves the process."""
+"""The entries that let a call, an undo or a release leave the process. Stores check halts
+before they append one of these."""
 
-# What is possible: the controls that a run would take as it stands.
-#
-# The table goes by the phase alone. Here is what else a control needs: there is no answering
-# without a question, and nothing to retry where nothing is left.
+# Possible controls. The table decides by phase alone; the preconditions below add the parts of
+# the state that a control needs: `answer` needs an open question, `retry_undo` a residue.
 
 
 def possible(state: State) -> tuple[str, ...]:
-    """Return the names of the controls that a run in `state` takes, in table order.
+    """Return the names of the controls that a run in `state` accepts, in table order.
 
-    Who asks is not known here: a person without the role, or not at the wheel, may be refused.
+    The sender is not known here. `decide` may still refuse a person who lacks the role, or who
+    is not the one that took over.
     """
     return tuple(
         name for name in enabled(state.phase) if name not in NEEDS or NEEDS[name](state)
     )
+
+
+# Each of these repeats one check of `decide/` on the state alone. If a check there changes, the
+# button of the control would be wrong: `tests/unit/core/test_possible.py` compares both.
 
 
 def _asks(state: State, *kinds: str) -> bool:
@@ -443,7 +461,8 @@ def _agent_drives(state: State) -> bool:
 def _course_is_free(state: State) -> bool:
     hold = state.hold
     at_cap = state.phase is Phase.PAUSED and hold is not None and bool(hold.cap)
-    return not (state.wheel or at_cap)  # at a cap, `resume` takes the words and raises it
+    # At a cap, a redirect would not let the run go on: `resume` raises the cap and takes text.
+    return not (state.wheel or at_cap)
 
 
 def _person_drives(state: State) -> bool:
@@ -474,4 +493,7 @@ NEEDS: Final[Mapping[str, Callable[[State], bool]]] = {
     "retry_undo": _residue,
     "accept_residue": _residue_open,
 }
-"""Control → whether the run has what it needs; the guards of the table, said beforehand."""
+"""Control → whether the run has the parts that it needs.
+
+These repeat checks of `decide/` that do not depend on the sender. A test compares both.
+"""

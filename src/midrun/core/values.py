@@ -1,4 +1,8 @@
-"""The small values that entries, controls, orders and the state are made of."""
+"""Values that entries, controls, effects and the state are made of.
+
+Most of these are stored inside entries: names of fields and of choices are part of the journal
+format and cannot change without an upcast (see `codec.journal`).
+"""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, dataclass_transform
@@ -10,12 +14,12 @@ from midrun.core.ids import AskId, CallId, RunId, Seq
 if TYPE_CHECKING:
     Json = object
 else:
-    Json = Any  # msgspec reads `object` as a type of ours that needs a hook
-"""Anything JSON can say. `codec.strict` has checked it before it reaches the core."""
+    Json = Any  # msgspec takes `object` for a custom type that needs a hook
+"""Plain JSON data. `codec.strict_json` has checked it before it reaches the core."""
 
 
 class Phase(StrEnum):
-    """Where a run stands, in one word. The only ten."""
+    """The phase of a run."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -30,20 +34,21 @@ class Phase(StrEnum):
 
 
 DRIVABLE = frozenset({Phase.QUEUED, Phase.RUNNING, Phase.PAUSING, Phase.CANCELLING})
-"""A run in one of these needs a driver; in any other it leaves memory."""
+"""A run in one of these phases needs a driver; in any other it is only in the store."""
 
 RESTS = frozenset(Phase) - DRIVABLE
-"""Phases in which nothing happens by itself."""
+"""Phases in which nothing happens before a control or a timer."""
 
 TERMINAL = frozenset({Phase.CANCELLED, Phase.COMPLETED})
+"""A failed run is not among them: it can be resumed."""
 
 
 class Effect(StrEnum):
-    """What making a call twice would do to the world."""
+    """The effect of a call on the world, as declared by its tool."""
 
-    READ = "read"
-    IDEMPOTENT = "idempotent"
-    ONCE = "once"
+    READ = "read"  # none
+    IDEMPOTENT = "idempotent"  # a second call changes nothing more
+    ONCE = "once"  # a second call has a second effect: never repeat it without a check
 
 
 Urgency = Literal["now", "next", "later"]
@@ -66,20 +71,20 @@ class Value(
     kw_only=True,
     omit_defaults=True,
     forbid_unknown_fields=True,
-    gc=False,  # frozen and built from the inside out: none can be part of a cycle
+    gc=False,  # frozen, and built after its parts: cannot be part of a reference cycle
 ):
-    """Base of every value: frozen, built by keyword, small on disk."""
+    """Base of every value: immutable, built by keyword, stored without default fields."""
 
 
 class Actor(Value, kw_only=True):
-    """Who pressed the button. The role comes from a credential, never from the request."""
+    """The sender of a control. The role comes from the credential, never from the request."""
 
     name: str = "user"
     role: Role = "user"
 
 
 class Spend(Value, kw_only=True):
-    """Tokens and money. Money is in millionths of a dollar: sums of floats drift."""
+    """Tokens, and cost in millionths of a dollar. Integers: sums of floats drift."""
 
     tokens: int = 0
     cost: int = 0
@@ -94,57 +99,61 @@ class Spend(Value, kw_only=True):
 
 
 NOTHING: Final = Spend()
-"""The one empty spend: a default is left out of a line only if it is this very object."""
+"""The empty spend. Use this object: msgspec compares defaults by identity, and an equal but
+different object would be written into the line."""
 
 
 class Traits(Value, kw_only=True):
-    """What a tool has declared about itself, recorded with each of its calls."""
+    """The declarations of a tool, recorded with each of its calls.
+
+    The journal keeps them because the tool may change or vanish before the run is resumed.
+    """
 
     effect: Effect = Effect.ONCE
-    undo: bool = False
+    undo: bool = False  # has an undo hook
     undo_unknown: bool = True  # its undo is safe for a call that may not have happened
-    release: bool = False
-    check: bool = False
+    release: bool = False  # has a release hook for a resource that the call holds
+    check: bool = False  # has a hook that finds out whether a call took effect
     approve: Gate = ""
     audience: str = ""
     four_eyes: bool = False
-    unstoppable: bool = False  # it blocks a thread, which nobody can stop
-    ask_ttl: int = 0  # microseconds after which an undecided approval is a no; 0 is never
+    unstoppable: bool = False  # runs in a thread, which cannot be killed
+    ask_ttl: int = 0  # microseconds after which an open approval counts as declined; 0: never
     version: str = ""
     secret: tuple[str, ...] = ()  # paths of arguments that hold secrets, joined by dots
 
 
 class Use(Value, kw_only=True):
-    """A call that is wanted: by the model, a hosted agent, or a person at the wheel."""
+    """A call that the model, a hosted agent, or the person who took over wants made."""
 
     tool: str
     args: Json = None
     why: str = ""
-    kind: CallKind = "tool"  # a child run is held: its traits say release, so that it ends
+    kind: CallKind = "tool"  # "child" has the trait `release`: releasing it ends the child
     traits: Traits = Traits()
-    refused: str = ""  # the shell found no such tool, or the arguments do not fit
-    position: str = ""  # where a hosted agent stood when it asked; its key on replay
+    refused: str = ""  # the driver found no such tool, or the arguments do not fit
+    position: str = ""  # of a hosted agent: the place of the call in its code, for replay
 
 
 class Reply(Value, kw_only=True):
-    """What a model said: text, thinking, and the calls it asks for."""
+    """A complete reply of a model: text, thinking, and the calls that it requests."""
 
     text: str = ""
     thinking: str = ""
     uses: tuple[Use, ...] = ()
-    opaque: Json = None  # the provider's own message, carried and never read
-    window: int = 0  # tokens the provider counted in the prompt, for condensing history
+    opaque: Json = None  # the provider's own message, stored and never interpreted
+    window: int = 0  # tokens in the prompt as the provider counted them
 
 
 class Item(Value, kw_only=True):
-    """One line of the agent's own plan."""
+    """One item of the agent's own plan."""
 
     text: str
     mark: Mark = "queued"
 
 
 class Made(Value, kw_only=True):
-    """A call that the agent asked for, and what came of it: `result`, or `problem` in words."""
+    """A call that the agent requested, with its `result`, or its `problem` in words."""
 
     call: CallId
     tool: str
@@ -154,7 +163,7 @@ class Made(Value, kw_only=True):
 
 
 class Message(Value, kw_only=True):
-    """One message of the conversation, with where it came from."""
+    """One message of the conversation, with its origin."""
 
     role: Literal["user", "assistant", "runtime"]
     text: str
@@ -162,13 +171,13 @@ class Message(Value, kw_only=True):
     kind: str = ""
     thinking: str = ""
     calls: tuple[CallId, ...] = ()
-    made: tuple[Made, ...] = ()  # calls of an earlier run, with what came of them there
+    made: tuple[Made, ...] = ()  # calls of an earlier run with their outcomes
     interrupted: bool = False
     opaque: Json = None
 
 
 class Origin(Value, kw_only=True):
-    """Where a run came from when it is not the first of its kind."""
+    """The run, and the place in it, that a child run or a fork came from."""
 
     run: RunId
     seq: Seq = Seq(0)
@@ -176,7 +185,7 @@ class Origin(Value, kw_only=True):
 
 
 class Residue(Value, kw_only=True):
-    """A call whose effect could not be taken back, and why."""
+    """A call whose effect could not be undone, or whose resource could not be released."""
 
     call: CallId
     action: Action = "undo"
@@ -184,7 +193,7 @@ class Residue(Value, kw_only=True):
 
 
 class Decision(Value, kw_only=True):
-    """What a person decided about an ask."""
+    """A person's decision about an ask."""
 
     choice: Literal["answer", "approve", "decline"]
     value: Json = None
@@ -192,7 +201,7 @@ class Decision(Value, kw_only=True):
 
 
 class Approval(Value, kw_only=True):
-    """A yes that can be used once: for these arguments of this call, and no others."""
+    """Permission to make one call with exactly these arguments."""
 
     ask: AskId
     args_hash: str

@@ -1,7 +1,11 @@
-"""A persistent vector: append and replace without copying, share everything else.
+"""A persistent vector: `append` and `replace` copy one leaf and share all others.
 
-A run's messages and calls only grow, and `evolve` must cost the same at entry 10,000 as at
-entry 10. Elements sit in leaves of 32; an update copies one leaf and the path to it.
+The messages and calls of a run only grow, and `evolve` must cost the same at entry 10,000 as at
+entry 10. As in Clojure, items are in leaves of 32, at the bottom of a tree whose nodes have up
+to 32 children. The last leaf (`_tail`) is kept beside the tree: most reads and all appends go
+there. A full tail is pushed into the tree, which gets a new root when it is full.
+
+`_shift` is 5 times the depth of the tree; `index >> _shift` is the child of the root to follow.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,8 +24,9 @@ class Vector(Generic[T]):
     __slots__ = ("_root", "_shift", "_size", "_tail", "_tail_at")
 
     def __init__(self, items: Iterable[T] = ()) -> None:
-        """Build from `items` leaf by leaf: this is also how a snapshot is loaded."""
+        """Build the tree from its leaves upwards. A snapshot is loaded this way."""
         flat = tuple(items)
+        # The tail is never empty unless the vector is: 64 items are one leaf and a full tail.
         tail = (len(flat) - 1) >> _BITS << _BITS if flat else 0
         self._size = len(flat)
         self._tail: tuple[T, ...] = flat[tail:]
@@ -30,6 +35,7 @@ class Vector(Generic[T]):
         nodes: tuple[object, ...] = tuple(
             flat[at : at + _WIDTH] for at in range(0, tail, _WIDTH)
         )
+        # Group nodes by 32 until one level fits into the root.
         while len(nodes) > _WIDTH:
             nodes = tuple(nodes[at : at + _WIDTH] for at in range(0, len(nodes), _WIDTH))
             self._shift += _BITS
@@ -44,7 +50,7 @@ class Vector(Generic[T]):
 
     def __getitem__(self, index: int) -> T:
         newest = index - self._tail_at
-        if newest >= 0:  # nearly every look is at the newest items
+        if newest >= 0:  # nearly all reads are of the newest items
             return self._tail[newest]
         if index < 0:
             index += self._size
@@ -67,6 +73,8 @@ class Vector(Generic[T]):
         """Return a vector with `item` after all others."""
         if len(self._tail) < _WIDTH:
             return self._with(self._size + 1, self._shift, self._root, (*self._tail, item))
+        # The tail is full. The tree is full, too, if it has no free place for one more leaf:
+        # then the old root becomes the first child of a new one.
         full = self._size >> _BITS > 1 << self._shift
         root = (self._root,) if full else self._root
         shift = self._shift + _BITS if full else self._shift
@@ -104,7 +112,7 @@ def _pushed(
     node: tuple[object, ...], level: int, index: int, leaf: tuple[object, ...]
 ) -> tuple[object, ...]:
     at = (index >> level) & _MASK
-    if level == _BITS:
+    if level == _BITS:  # the children of this node are leaves
         return (*node[:at], leaf)
     child = node[at] if at < len(node) else ()
     return (*node[:at], _pushed(child, level - _BITS, index, leaf))  # type: ignore[arg-type]  # a node

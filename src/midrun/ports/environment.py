@@ -1,4 +1,7 @@
-"""The outside: time, chance and ids, handed in so that a test or a replay can have its own."""
+"""The environment of a process: clock, randomness and ids, passed in as arguments.
+
+Tests and replays pass their own, and so control time and randomness.
+"""
 
 import time
 from collections.abc import Callable
@@ -9,21 +12,21 @@ from secrets import token_hex
 
 from midrun.core.ids import Micros
 
-# The clock: the one place that asks the machine what time it is.
-#
-# Everything else is handed a `Clock`, so that tests and replays have the time they want.
+# The only place that reads the clocks of the machine. All other code is given a `Clock`.
 
 Clock = Callable[[], Micros]
 """Returns microseconds since 1970."""
 
 
 def wall() -> Micros:
-    """Return the machine's wall-clock time. It can jump: no safety may depend on it."""
+    """Return the wall-clock time. It can jump: no safety property may depend on it."""
     return Micros(time.time_ns() // 1000)
 
 
 def boottime() -> float:
-    """Return seconds that also pass while the machine sleeps, where the system has such."""
+    """Return seconds since some point in the past; they go on while the machine sleeps."""
+    # A monotonic clock stops during suspend on Linux. After it, a worker must notice that its
+    # leases have expired. Systems without such a clock fall back to the monotonic one.
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)
 
@@ -32,19 +35,19 @@ ID_BYTES = 11
 
 
 def new_id() -> str:
-    """Return an id that nobody can guess."""
+    """Return a random id that cannot be guessed."""
     return token_hex(ID_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outside:
-    """What a process takes from the machine it runs on. `chance` gives numbers from 0 to 1."""
+    """Clock, ids and randomness of a process; `random_unit` returns numbers from 0 to 1."""
 
     clock: Clock = wall
     ids: Callable[[], str] = new_id
     chance: Callable[[], float] = field(default_factory=lambda: Random().random)  # noqa: S311 - it only spreads retries
-    lease: timedelta = timedelta(seconds=6)  # how long others wait for a process that is silent
+    lease: timedelta = timedelta(seconds=6)  # expires after this long without heartbeats
 
     def by(self, clock: Clock) -> "Outside":
-        """Return the same, by another clock."""
+        """Return the same environment with another clock."""
         return replace(self, clock=clock)

@@ -1,8 +1,9 @@
-"""Marks: how far each follower has got with each run, kept with the journals but not in them.
+"""Follower cursors: the position of each follower in each journal, stored beside the journals.
 
-A follower tells others what happened: it delivers webhooks, or emits spans. What it has not
-told yet is in the journals, however long that takes; where it is, is a mark. A run is followed
-when it has come to rest.
+A follower reports runs to other systems: it delivers webhooks, or emits spans. The journals are
+its queue, and its cursor in a run is the last entry that it has reported. A run is reported
+whenever it has come to rest and has grown past the cursor. Delivery is at least once: a crash
+between a delivery and the update of the cursor repeats the delivery.
 """
 
 from collections.abc import Sequence
@@ -14,11 +15,11 @@ from msgspec import Struct
 from midrun.core.ids import START, RunId, Seq
 
 NOTE_MAX: Final = 1000
-"""How many characters a follower may keep with a mark."""
+"""The longest note of a cursor."""
 
 
 class Mark(Struct, frozen=True, kw_only=True):
-    """A follower has told of everything up to `seq`. `note` is its own, for the next time."""
+    """A follower has reported a run up to `seq`; `note` is data of the follower itself."""
 
     run: RunId
     seq: Seq = START
@@ -26,30 +27,30 @@ class Mark(Struct, frozen=True, kw_only=True):
 
 
 class Marks(Protocol):
-    """Keeps the marks of all followers of one store. What was acknowledged is durable."""
+    """Stores the cursors of all followers of one store. Acknowledged changes are durable."""
 
     async def attend(self, follower: str, *, holder: str, ttl: timedelta) -> bool:
-        """Have the follower's place for `ttl` from now; False: another process has it.
+        """Become, or stay, the one process that works for the follower, for `ttl` from now.
 
-        The first time a follower comes, everything up to now counts as told: it follows what
-        happens from then on. Two may believe to have the place when clocks jump; then things
-        are told twice.
+        Returns False if another process is. The first call for a follower sets its cursors to
+        the ends of all journals: it reports only later entries. When clocks jump, two processes
+        may believe that they are the one; then entries are reported twice.
         """
         ...
 
     async def leave(self, follower: str, *, holder: str) -> None:
-        """Give the place up, if it is the holder's."""
+        """Let another process work for the follower, if `holder` does now."""
         ...
 
     async def behind(self, follower: str, *, limit: int) -> Sequence[Mark]:
-        """Return the marks of runs that rest and have grown past them, the oldest first.
+        """Return the cursors of resting runs that have grown past them, oldest first.
 
-        A run that began after the follower first came has a mark at its start.
+        A run that was created after the first `acquire_leadership` has a cursor at its start.
         """
         ...
 
     async def marked(self, follower: str, run: RunId) -> Mark:
-        """Return the mark of a run.
+        """Return the cursor of a run.
 
         Raises:
             RunNotFound: no such run.
@@ -57,19 +58,19 @@ class Marks(Protocol):
         ...
 
     async def mark(self, follower: str, mark: Mark) -> None:
-        """Move a mark; it never goes back.
+        """Move a cursor forward; a lower seq than before changes nothing.
 
         Raises:
             RunNotFound: no such run.
-            ValueError: the note is longer than a note.
+            ValueError: the note is longer than `NOTE_MAX_CHARS`.
         """
         ...
 
 
 @runtime_checkable
 class Marking(Protocol):
-    """A store that keeps marks."""
+    """A store that has follower cursors."""
 
     def marks(self) -> Marks:
-        """Return what keeps them."""
+        """Return the cursors of all followers."""
         ...

@@ -1,9 +1,11 @@
-"""What a model is: something that is given a prompt and streams a reply.
+"""The port of a model: takes a prompt and streams a reply.
 
-The driver closes a stream by leaving its context, at any moment. A model that is closed must
-close its connection to the provider before the context is left: not reading is not a pause.
-Models do not retry: an attempt, and the wait before the next, belong to the driver, which
-journals them and can be paused in the middle of them.
+The driver closes a stream by leaving its context, at any moment. The model must then close its
+connection to the provider before the context is left. To stop reading is not enough: the
+provider would go on generating, and billing.
+
+Models do not retry. The driver does, because it journals each attempt and each wait, and a run
+can be paused between two attempts.
 """
 
 from collections.abc import AsyncIterator
@@ -17,7 +19,7 @@ from midrun.core.values import NOTHING, Json, Reply, Spend
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
-    """A tool as a model is told of it. `schema` is the JSON Schema of its arguments."""
+    """The description of a tool for a model; `schema` is the JSON Schema of its arguments."""
 
     name: str
     description: str
@@ -25,18 +27,18 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
-    """Everything a model is given."""
+    """The input of one model call."""
 
     instructions: str
     transcript: Transcript
     tools: tuple[ToolSpec, ...] = ()
-    asked: str = ""  # by the runtime, after everything: a summary, say; no part of the run
+    asked: str = ""  # a last message of the runtime, such as "summarize"; not in the journal
 
 
 class Piece(Struct, frozen=True, kw_only=True):
-    """A piece of a reply that is being streamed. `call` numbers the calls of this reply.
+    """A part of a streamed reply. `call` numbers the tool calls of this reply.
 
-    The pieces of kind `args` are the JSON text of the arguments of the call `tool`.
+    Parts of kind `args` are the JSON text of the arguments of the call of `tool`.
     """
 
     kind: Literal["text", "thinking", "args"]
@@ -46,11 +48,11 @@ class Piece(Struct, frozen=True, kw_only=True):
 
 
 class Finished(Struct, frozen=True, kw_only=True):
-    """The last thing in a stream: the whole reply, and what it used.
+    """The last item of a stream: the complete reply and its usage.
 
-    The uses of `reply` have a tool and arguments only; arguments that were not JSON are
-    `refused` in words. `spent` is None where the provider did not say; its cost counts only if
-    the model is `priced`.
+    The uses of `reply` have a tool and arguments only; `refused` says so if the arguments are
+    not JSON. `spent` is None if the provider reported no usage. Its cost counts only if the
+    model is `priced`.
     """
 
     reply: Reply
@@ -60,8 +62,8 @@ class Finished(Struct, frozen=True, kw_only=True):
 class Model(Protocol):
     """A model of some provider.
 
-    `name` is shown and is part of the agent's fingerprint; `priced` tells whether its cost is
-    known, without which a cap on money cannot be kept.
+    `name` is shown to people and is part of the agent's fingerprint. `priced` tells whether the
+    cost of a call is known; without it, a cap on cost cannot be enforced.
     """
 
     name: str
@@ -73,22 +75,22 @@ class Model(Protocol):
         """Stream one reply.
 
         Raises, when entered or while iterated:
-            ModelFailed: the provider said no, or broke off. Everything it had said until then
-                has been yielded.
+            ModelFailed: the provider refused, or the stream broke off. All text that arrived
+                before has been yielded.
         """
         ...
 
     def reserve(self, prompt: Prompt) -> Spend:
-        """Return the most that answering `prompt` is expected to use; set aside meanwhile."""
+        """Return an upper estimate for the call, which is reserved while it is in flight."""
         ...
 
 
 class Unpriced:
-    """What a model need not say: that its calls cost nothing anybody counts."""
+    """Base class for models without prices: reserves nothing."""
 
     priced = False
 
     def reserve(self, prompt: Prompt) -> Spend:
-        """Set nothing aside."""
+        """Reserve nothing."""
         del prompt
         return NOTHING

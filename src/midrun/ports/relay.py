@@ -1,6 +1,8 @@
-"""The relay: carries what is live to the other processes of a store, as well as it can.
+"""The relay: sends live text (tokens, notes) to other processes that share a store.
 
-Nothing depends on it. What it loses is in the journal a moment later.
+Delivery is best effort, and nothing depends on it: all that matters is in the journal a moment
+later. A process listens to the runs that its own users watch; the process that drives a run
+sends only to listeners.
 """
 
 from collections.abc import Sequence
@@ -10,9 +12,11 @@ from midrun.core.ids import RunId
 
 
 class Listener(NamedTuple):
-    """A process that wants to hear of a run. `since` is another number when it left meanwhile.
+    """A process that listens to a run.
 
-    `name` is the relay's own for the process; `since` says nothing but that.
+    `name` identifies the process within the relay. `generation` changes if the process stopped
+    and started to listen again: it then needs the whole text so far. Its value has no other
+    meaning.
     """
 
     name: str
@@ -20,38 +24,39 @@ class Listener(NamedTuple):
 
 
 class Relay(Protocol):
-    """One process's end of it: sends to those who listen elsewhere, and listens itself.
+    """The end of a relay in one process, which sends and listens.
 
-    A message is UTF-8 text without a NUL, at most `limit` bytes long. It arrives once, or not
-    at all. Nobody hears what they sent themselves. Everything is called in one event loop.
+    A message is UTF-8 text without NUL, at most `max_message_bytes` long. It arrives once or
+    not at all. A process does not receive its own messages. All methods are called in one event
+    loop.
     """
 
     @property
     def limit(self) -> int:
-        """How many bytes one message may have."""
+        """The largest size of a message, in bytes."""
         ...
 
     def listeners(self, run: RunId) -> Sequence[Listener]:
-        """Return who elsewhere wants to hear of `run`.
+        """Return the listeners of `run` in other processes.
 
-        Cheap enough to be asked for every word that a model says. It may be behind by a
-        fraction of a second.
+        Called for every token of a model, so it must be cheap. The answer may be a fraction of
+        a second old.
         """
         ...
 
     async def send(self, name: str, message: bytes) -> bool:
-        """Send to the listener of that name, without waiting for it; False if it has no room.
+        """Send to a listener without waiting; False if its buffer is full.
 
-        A listener that is gone has taken everything: there is no room to wait for.
+        Returns True if the listener is gone: there is no buffer to wait for.
         """
         ...
 
     def listen(self, run: RunId) -> None:
-        """Have others send what they have of `run` from now on."""
+        """Receive messages about `run` from now on."""
         ...
 
     def leave(self, run: RunId) -> None:
-        """Have them stop."""
+        """Receive no more messages about `run`."""
         ...
 
     async def receive(self) -> bytes:
@@ -59,19 +64,19 @@ class Relay(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything; nobody hears anything any more."""
+        """Stop listening and free all resources."""
         ...
 
 
 @runtime_checkable
 class Relaying(Protocol):
-    """A store that other processes may share, and that can reach them."""
+    """A store that other processes can share, with a relay to them."""
 
     def relay(self) -> Relay:
-        """Return an end of the relay, for one process and one event loop; close it."""
+        """Open an end of the relay for this process and event loop; the caller closes it."""
         ...
 
 
 def relay_of(store: object) -> Relay | None:
-    """Return an end of the relay of `store`, if it has one."""
+    """Open an end of the relay of `store`; None if it has no relay."""
     return store.relay() if isinstance(store, Relaying) else None

@@ -1,12 +1,13 @@
-"""What a store is: journals, leases, lists and latches behind one small Protocol.
+"""The port of a store: journals, leases, snapshots, lists and halts.
 
-The order of a journal decides every race. A writer says *after seq n, under lease e, or not at
-all*, and the store checks that, stamps the entries (`seq`, `at`, epoch), ties them into the
-chain and moves the run's head, all in one transaction. It does not fold what it appends: what
-it knows about a run is the `Head` that the caller computed from the very entries.
+The order of a journal decides every race. A writer appends *after seq n, under lease e, or not
+at all*. In one transaction the store checks both, stamps the entries (`seq`, `at`, epoch),
+links them into the hash chain, and replaces the head of the run. The head (`core.run_head`) is
+the row that lists, timers and leases need. The caller computes it from the same entries, so a
+store never folds a journal.
 
-`midrun.testing.store_suite` is this contract as tests; an implementation is a store when it
-passes.
+`midrun.testing.store_suite` is this contract as tests; an implementation that passes it is a
+store.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -24,11 +25,11 @@ from midrun.core.values import Phase
 T = TypeVar("T")
 
 Durability = Literal["full", "relaxed"]
-"""What a crash of the machine may cost: nothing, or the newest entries."""
+"""The loss after a crash of the machine: nothing, or the newest entries."""
 
 
 class Lease(Struct, frozen=True, kw_only=True):
-    """The right to drive one run, until somebody takes the next epoch."""
+    """The right to drive one run, until another holder takes the next epoch."""
 
     run: RunId
     holder: str
@@ -36,7 +37,7 @@ class Lease(Struct, frozen=True, kw_only=True):
 
 
 class Appended(Struct, frozen=True, kw_only=True):
-    """What an append led to: the new head of the journal, and when the store says it was."""
+    """The result of an append: seq, time and hash of its last entry."""
 
     seq: Seq
     at: Micros
@@ -44,7 +45,7 @@ class Appended(Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """A cached state at a seq. `hash` is the chain's at that seq; `body` is the caller's."""
+    """A cached state at a seq. `hash` is that of the chain; `body` is opaque to the store."""
 
     seq: Seq
     hash: bytes
@@ -52,20 +53,20 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
-    """A run as lists show it."""
+    """A run as shown in lists: its head, and the position and lease of its journal."""
 
     run: RunId
     head: Head
     seq: Seq
     hash: bytes
     epoch: Epoch
-    holder: str  # empty: nobody has the lease
+    holder: str  # empty: the lease is free
     started_at: Micros
     changed_at: Micros
 
 
 class Halt(Struct, frozen=True, kw_only=True):
-    """An operator's latch. `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`."""
+    """An operator's halt. `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`."""
 
     scope: str
     by: str
@@ -73,7 +74,7 @@ class Halt(Struct, frozen=True, kw_only=True):
     at: Micros = Micros(0)  # stamped by the store
 
     def covers(self, run: RunId, agent: str, labels: Sequence[str]) -> bool:
-        """Tell whether nothing of this run may start while the latch holds."""
+        """Tell whether the halt covers this run, so that no call of it may start."""
         kind, _, name = self.scope.partition(":")
         match kind:
             case "all":
@@ -82,25 +83,25 @@ class Halt(Struct, frozen=True, kw_only=True):
                 return name == agent
             case "label":
                 return name in labels
-            case _:
+            case _:  # a scope of an unknown form covers nothing; stores refuse to set one
                 return kind == "run" and name == run
 
 
 def covering(limits: Mapping[str, int] | None, head: Head) -> dict[str, int]:
-    """Return those of `limits` that a run with this head counts for, by scope.
+    """Select the concurrency limits that a run with this head counts for, by scope.
 
-    A limit is how many runs may be held at once by those who are alive; its scope is `all`,
-    `agent:NAME` or `label:LABEL`.
+    A limit is the number of runs that live holders may lease at the same time; its scope is
+    `all`, `agent:NAME` or `label:LABEL`.
     """
     scopes = ("all", f"agent:{head.agent}", *(f"label:{label}" for label in head.labels))
     return {scope: limits[scope] for scope in scopes if scope in limits} if limits else {}
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """A run has grown to `seq`, at least. An empty `run` says that the latches changed.
+    """A run has grown to at least `seq`; an empty `run` means that the halts changed.
 
-    `held` is said where the store knows it at once: somebody has the lease, so that whoever
-    only looks for runs to drive need not look at this one.
+    `held` is True if the store knows, without a query, that the run is leased. A worker that
+    looks for runs to drive can then skip it.
     """
 
     run: RunId
@@ -109,10 +110,10 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """Which runs to list. A filter that is left empty does not apply; all others must hold.
+    """Selects runs for a list. An empty filter does not apply; all others must match.
 
-    `owner` is the user whose runs these are. `decider` is a user who may look for asks: runs
-    of their own, and runs with an open ask that names them.
+    `owner` selects the runs of a user. `decider` selects the runs of a user and all runs with
+    an open ask that names this user.
     """
 
     phases: tuple[Phase, ...] = ()
@@ -128,7 +129,7 @@ class Query(Struct, frozen=True, kw_only=True):
 
 
 class Page(Struct, Generic[T], frozen=True, kw_only=True):
-    """Some of a list. An empty `cursor` says that this is the end of it."""
+    """A page of a list. An empty `cursor` means that it is the last one."""
 
     items: tuple[T, ...]
     cursor: str = ""
@@ -137,34 +138,35 @@ class Page(Struct, Generic[T], frozen=True, kw_only=True):
 class Usage(Struct, frozen=True, kw_only=True):
     """The resources that the runs of one owner use, for quotas."""
 
-    open_runs: int = 0  # that have not ended
-    runs: int = 0  # started since the time that was asked about, and ...
-    cost: int = 0  # ... spent by those, in millionths of a dollar
+    open_runs: int = 0  # runs that have not ended
+    runs: int = 0  # runs started since the given time ...
+    cost: int = 0  # ... and their cost, in millionths of a dollar
     tokens: int = 0
-    stored_bytes: int = 0  # of the journals of all runs; 0 where it was not asked for
+    stored_bytes: int = 0  # journals of all runs; 0 if `sizes` was False
 
 
 class Store(Protocol):
-    """Keeps journals, snapshots, leases and halts.
+    """Stores journals, snapshots, leases and halts.
 
     Every method is atomic and may be called concurrently, from any event loop of the process.
-    What was acknowledged is durable. A method that raised has changed nothing. A caller that is
-    cancelled while it waits cannot know: its append may have happened, all of it, or not.
+    An acknowledged change is durable. A method that raised has changed nothing, except for
+    `StoreUnreachable`: a lost connection, like a cancelled caller, leaves open whether the
+    append happened. It happened as a whole or not at all; the journal tells.
 
-    Every method that is handed what no store could keep says so before it changes anything:
-    `NotJson` or `TooLarge` for entries and heads, `ValueError` for the rest (a negative
-    `after` or `limit`, an empty holder, text that is not Unicode).
+    Every method validates its arguments before it changes anything. It raises `NotJson` or
+    `TooLarge` for entries and heads, `ValueError` for the rest (a negative `after` or `limit`,
+    an empty holder, text that is not Unicode).
     """
 
     async def create(self, run: RunId, entries: Sequence[Entry], *, head: Head) -> Appended:
-        """Begin the journal of `run`; the first entry is a `RunStarted`.
+        """Create the journal of `run`; the first entry is a `RunStarted`.
 
-        The agent, thread, labels, parent and owner of `head` are those of the run for ever.
+        The agent, thread, labels, parent and owner of `head` never change afterwards.
 
         Raises:
-            RunExists: there is one of this id; nothing was changed.
+            RunExists: a run of this id exists.
             TooLarge: a name in `head` is longer than `NAME_MAX_CHARS`.
-            KindRefused: an entry that only a driver may write.
+            KindRefused: only a driver may write one of the entries.
             NotJson, TooLarge: see `codec`.
         """
         ...
@@ -172,15 +174,15 @@ class Store(Protocol):
     async def adopt(
         self, run: RunId, lines: Sequence[bytes], imported: RunImported, *, head: Head
     ) -> Appended:
-        """Begin the journal of `run` with lines of another store, byte for byte.
+        """Create the journal of `run` from the lines of another store, byte for byte.
 
-        Every line must be canonical, its time no earlier than the one before, and each entry
-        one that can follow. The store cannot check who wrote them. It appends `imported`,
-        which says who brought them, in the same transaction.
+        Every line must be canonical, times must not decrease, and each entry must fit the phase
+        before it. The store cannot check who wrote the lines. In the same transaction it
+        appends `imported`, which names the person who imported them.
 
         Raises:
-            RunExists: there is one of this id; nothing was changed.
-            JournalCorrupt, JournalTooNew: the lines are not a journal that can be read.
+            RunExists: a run of this id exists.
+            JournalCorrupt, JournalTooNew: the lines are not a readable journal.
             NotJson: a field of `head` cannot be stored.
         """
         ...
@@ -196,25 +198,25 @@ class Store(Protocol):
         starts: bool = False,
         at: Micros | None = None,
     ) -> Appended:
-        """Add all of `entries` or none of them, and move the head.
+        """Append all of `entries` or none of them, and replace the head.
 
-        `after` is the newest entry that the decision had seen. Only the holder of the lease may
-        leave it out, and only for `CLOSINGS`, which are true whatever happened since; then
-        `head` must be None and the head stays as it is. A head that is not `leased` gives the
-        lease back.
+        `after` is the newest entry that the decision has seen. Only the lease holder may pass
+        None, and only for `CLOSING_ENTRY_TYPES`, which are true whatever was appended
+        meanwhile. Then `head` must be None, and the head stays as it is. A head that is not
+        `leased` gives the lease back.
 
-        `at` is when it was decided, by the clock that decisions on its runs go by: that of a
-        `Timed` store, else this process's. The entries are stamped with it, so that the caller
-        knows their time before.
+        `at` is the time of the decision by the clock of the store (`HasClock`), else of this
+        process. The entries are stamped with it, so that the caller knows their time in
+        advance. The store never stamps an earlier time than that of the entry before.
 
-        Halts are checked in the same transaction if any of the entries starts something. The
-        store sees that for itself; `starts` asks for the check besides.
+        If one of the entries starts a call or an undo, halts are checked in the same
+        transaction; `starts=True` demands the check for other entries, too.
 
         Raises:
             RunNotFound: no such run.
-            StaleEpoch: the lease is not in force any more. Checked before everything else.
+            StaleEpoch: the lease is no longer in force. Checked before everything else.
             SeqConflict: the journal does not end at `after`; read on and decide again.
-            HaltInForce: something would start, and a latch covers the run.
+            HaltInForce: something would start, and a halt covers the run.
             KindRefused: this writer may not append such an entry, or not without `after`.
             NotJson, TooLarge: see `codec`.
         """
@@ -232,20 +234,21 @@ class Store(Protocol):
     ) -> tuple[Lease, Appended]:
         """Take the lease and append `entries` under it, in one transaction.
 
-        The first entry is a `LeaseTaken` whose epoch is the next one: the row's plus one. It
-        succeeds when the lease is free, when its holder has not been heard of in time, and when
-        it is the caller's own, whose older epoch is fenced off then like any other. Let the
-        holder `beat` first, or its new lease is as good as free.
+        The first entry is a `LeaseTaken` with the next epoch: that of the row plus one. It
+        succeeds if the lease is free, if the heartbeats of its holder have expired, and if the
+        caller holds it already. In each case appends of the older epoch are refused from then
+        on. Record a heartbeat of the holder first: without one, the new lease counts as expired
+        and another process may take it.
 
-        `limits` are counted in the same transaction, see `covering`: however many take at once,
-        no more are held. What is the caller's own already has its place.
+        `limits` are counted in the same transaction (`select_limits`), so that concurrent calls
+        cannot exceed them. A run that the caller holds already is counted once.
 
         Raises:
             RunNotFound: no such run.
-            LeaseHeld: somebody else holds it and is alive.
+            LeaseHeld: another holder has it and is alive.
             NoRoom: a limit is reached.
             SeqConflict: the journal does not end at `after`.
-            HaltInForce: something would start, and a latch covers the run.
+            HaltInForce: something would start, and a halt covers the run.
             KindRefused, NotJson, TooLarge: as with `append`.
         """
         ...
@@ -255,22 +258,22 @@ class Store(Protocol):
     ) -> Sequence[Record]:
         """Return the entries that follow `after`, oldest first.
 
-        The chain is checked on the way, so that nothing is driven on a changed journal.
+        The hash chain is verified, so that no worker acts on a changed journal.
 
         Raises:
             RunNotFound: no such run.
-            JournalCorrupt, JournalTooNew: the journal cannot be read by this process.
+            JournalCorrupt, JournalTooNew: this process cannot read the journal.
         """
         ...
 
     async def lines(
         self, run: RunId, *, after: Seq = START, limit: int | None = None
     ) -> Sequence[tuple[bytes, bytes]]:
-        """Return the stored lines that follow `after` with their stored hashes, unchecked."""
+        """Return the stored lines that follow `after` with their hashes, not verified."""
         ...
 
     async def row(self, run: RunId) -> RunRow:
-        """Return what lists show of one run.
+        """Return the row of one run.
 
         Raises:
             RunNotFound: no such run.
@@ -278,107 +281,109 @@ class Store(Protocol):
         ...
 
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
-        """Keep `snapshot` unless a newer one is kept already."""
+        """Store `snapshot`, unless there is a newer one."""
         ...
 
     async def load_snapshot(self, run: RunId) -> Snapshot | None:
-        """Return the newest snapshot whose hash is the chain's at its seq; else None."""
+        """Return the newest snapshot whose hash equals the chain's at its seq; else None."""
         ...
 
     async def drop_snapshots(self, run: RunId) -> None:
-        """Forget the snapshots of `run`. Nothing but time is lost."""
+        """Delete the snapshots of `run`; the next load folds the whole journal."""
         ...
 
     async def beat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
-        """Keep all leases of `holder` alive for `ttl` from now, by the store's clock.
+        """Record a heartbeat: all leases of `holder` live for `ttl` from now.
 
-        A clock that is set back by less than `ttl` costs nobody a lease, one that is set back
-        further those who do not beat again soon; no silent holder gains more than `ttl`.
+        Time is that of the store's clock. If that is set back by less than `ttl`, no holder
+        loses a lease. If it is set back further, holders lose theirs unless they send a
+        heartbeat soon. A silent holder never gains more than `ttl`.
 
-        `lag` is how far the holder's event loop is behind, in seconds, for those who look.
+        `lag` is the delay of the holder's event loop in seconds, for monitoring.
         """
         ...
 
     async def rest(self, holder: str) -> None:
-        """Let go: whatever `holder` still holds is free to be taken at once."""
+        """Free all leases of `holder` at once."""
         ...
 
     async def holders(self) -> Mapping[str, float]:
-        """Return the holders that are alive, each with its lag."""
+        """Return the live holders, each with its lag in seconds."""
         ...
 
     async def runs(self, query: Query) -> Page[RunRow]:
         """Return a page of runs, newest first by creation.
 
-        Paging is stable: a run that is there throughout is seen exactly once, whatever is
-        created or changed meanwhile.
+        Paging is stable: a run that exists from the first page to the last is returned exactly
+        once, whatever is created or changed meanwhile.
 
         Raises:
-            CursorRefused: the cursor is not one of ours.
+            CursorRefused: no list returned this cursor.
         """
         ...
 
     async def usage(self, owner: str, *, since: Micros, sizes: bool = True) -> Usage:
-        """Return how much the runs of `owner` take.
+        """Return the resources that the runs of `owner` use.
 
-        Without `sizes` no journal is looked at: their sizes take time to sum up.
+        `sizes=False` skips the sizes of the journals, which take time to add up.
         """
         ...
 
     async def counts(self) -> Mapping[Phase, int]:
-        """Return how many runs there are in each phase; phases without runs are left out."""
+        """Return the number of runs in each phase; phases without runs are left out."""
         ...
 
     async def drivable(self, *, limit: int, agents: Sequence[str] = ()) -> Sequence[RunId]:
-        """Return runs that need a driver and have none that is alive, oldest first.
+        """Return runs that need a driver and have no live one, oldest first.
 
-        With `agents`, only theirs: runs of agents that a process does not know must not keep
-        it from those that it does.
+        `agents` selects the runs of these agents. Otherwise runs of agents that a process does
+        not know could fill every page and hide those that it could drive.
         """
         ...
 
     async def due(self, *, limit: int) -> Sequence[RunId]:
-        """Return runs whose `wake_at` has come by the store's clock, the longest due first."""
+        """Return runs whose `wake_at` has passed by the store's clock, oldest first."""
         ...
 
     async def halt(self, halt: Halt) -> None:
-        """Set a latch; one that is set already stays as it is, with who set it first.
+        """Set a halt; if the scope is halted already, nothing changes.
 
         Raises:
-            ValueError: the scope is none of the four forms.
+            ValueError: the scope has none of the four forms.
         """
         ...
 
     async def lift(self, scope: str) -> bool:
-        """Take a latch away, and tell whether there was one."""
+        """Remove the halt of `scope`, and tell whether there was one."""
         ...
 
     async def halts(self) -> Sequence[Halt]:
-        """Return the latches that hold now, oldest first."""
+        """Return the halts in force, oldest first."""
         ...
 
     def watch(self) -> AbstractAsyncContextManager[AsyncIterator[Change]]:
-        """Watch every run of the store for as long as the context is open.
+        """Watch every run of the store while the context is open.
 
-        Appends of this process come at once, those of others within milliseconds. A slow
-        watcher misses steps in between but never the newest seq of any run. A change may come
-        twice. The iteration ends when the store is closed.
+        Appends of this process arrive at once, those of other processes within milliseconds. A
+        slow watcher misses intermediate changes, but never the newest seq of a run. A change
+        may arrive twice. The iteration ends when the store is closed.
         """
         ...
 
     async def close(self) -> None:
-        """Finish what was handed over, then let go of everything. A second time is a no-op."""
+        """Finish pending writes, then free all resources. A second call does nothing."""
         ...
 
 
 @runtime_checkable
 class Indexed(Protocol):
-    """A store that selects runs by columns that it keeps beside the head."""
+    """A store that selects runs by columns which repeat fields of the head."""
 
     async def indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
-        """Return the row of `run` and, from the same read, those columns by name.
+        """Return the row of `run` and, from the same read, these columns by name.
 
-        Each has the name of the field of `Head` that it is a copy of.
+        A column has the name of the field of `Head` that it repeats. `Midrun.verify` compares
+        them.
 
         Raises:
             RunNotFound: no such run.
@@ -388,8 +393,8 @@ class Indexed(Protocol):
 
 @runtime_checkable
 class Timed(Protocol):
-    """A store that has a time of its own, which all processes that share it go by."""
+    """A store with a clock of its own, which all processes that share it use."""
 
     def clock(self) -> Micros:
-        """Return what time it is in the store; close enough, and never asked of anybody."""
+        """Return the estimated time of the store, without a request to the server."""
         ...

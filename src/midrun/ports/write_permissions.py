@@ -1,7 +1,7 @@
-"""Who may append what: the allow-list by writer, checked by every store.
+"""Write permissions: which writer may append which kind of entry. Every store checks them.
 
-A tool, a model or a driver that has gone wrong cannot put words into a person's mouth, and a
-control cannot claim that a call has ended.
+A faulty driver cannot write in the name of a person, and a control cannot claim that a call has
+ended. `stores.validation` applies the three lists.
 """
 
 from typing import Final
@@ -61,7 +61,10 @@ UNLEASED: Final[frozenset[type[Entry]]] = frozenset(
         UndoUnknown,
     }
 )
-"""What may be appended without a lease: what was asked for, and what follows at once."""
+"""Kinds that may be appended without a lease: requests, and entries that follow from them.
+
+A pause of a queued run, for example, appends `PauseRequested` and `RunPaused` at once.
+"""
 
 PERSONAL: Final[frozenset[type[Entry]]] = frozenset(
     {
@@ -82,9 +85,9 @@ PERSONAL: Final[frozenset[type[Entry]]] = frozenset(
         UndoRetried,
     }
 )
-"""What the holder of a lease may not append: only people ask for these.
+"""Kinds that a lease holder may not append: only people send these requests.
 
-`RunImported` may not be appended at all: `Store.adopt` writes it with the lines it brings in.
+`RunImported` may not be appended at all: `Store.adopt` writes it with the imported lines.
 """
 
 CLOSINGS: Final[frozenset[type[Entry]]] = frozenset(
@@ -100,8 +103,8 @@ CLOSINGS: Final[frozenset[type[Entry]]] = frozenset(
         UndoUnknown,
     }
 )
-"""What the holder of a lease may append without naming what it has seen.
+"""Kinds that a lease holder may append without `after`, the seq that it has seen.
 
-Each says how something ended, or how far it got: that is true whatever happened since. All
-else depends on what it was decided on.
+Each of them records an outcome or progress, which is true whatever was appended meanwhile. All
+other entries depend on the state that they were decided on.
 """

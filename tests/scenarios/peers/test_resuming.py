@@ -131,7 +131,7 @@ async def test_of_two_who_resume_one_wins_and_the_other_learns_who(opened: Opene
     await cast.start("b").wait()
     second = await other.resume(actor="bob")
     assert (second.already, second.by) == ("already_running", "ada")
-    with pytest.raises(ControlRefused, match=r"not_paused .*first was ada"):
+    with pytest.raises(ControlRefused, match=r"ada was first .*not_paused"):
         await other.resume("and quickly", actor="bob")
     cast.gate("b").set()
     await run.until("completed")

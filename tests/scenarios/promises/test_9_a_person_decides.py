@@ -133,7 +133,7 @@ async def test_four_eyes_exclude_who_makes_the_call_by_hand(opened: Opener, log:
     await run.until("paused")
     await run.use_tool("sign", {"log": log, "name": "lease"}, actor="operator:olga")
     ask = await recorded(run, AskOpened, 2)
-    with pytest.raises(ControlRefused, match="that is for another person") as refused:
+    with pytest.raises(ControlRefused, match="only another person may decide") as refused:
         await run.approve(ask=ask.ask, actor="operator:olga")
     assert refused.value.reason == "not_allowed"
     assert written(log) == ["asked Refund?"]

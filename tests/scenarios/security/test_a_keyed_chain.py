@@ -161,7 +161,7 @@ async def test_a_store_is_not_opened_with_another_key_or_none(
 async def test_a_store_that_began_without_a_key_stays_so(address: str) -> None:
     """Else whoever takes the key's name out of a store could have it begin anew."""
     run = await a_run(address, key=None)
-    with pytest.raises(StoreKeyRefused, match="leave chain_key out"):
+    with pytest.raises(StoreKeyRefused, match="Leave chain_key out"):
         async with Midrun(address, chain_key=KEY):
             raise AssertionError("opened")
     async with Midrun(address) as midrun:

@@ -161,7 +161,10 @@ def test_no_arguments_are_an_empty_object() -> None:
         (Use(tool="sub"), "there is no tool 'sub'; the tools are: add, pay, careless, broken"),
         (Use(tool="add", args={"a": "1"}), "the arguments do not fit: a: expected `int`"),
         (Use(tool="add", args=[1]), "the arguments do not fit: expected an object with the"),
-        (Use(tool="add", args={"a": math.nan}), "the arguments are not JSON: args.a: nan is"),
+        (
+            Use(tool="add", args={"a": math.nan}),
+            "the arguments are not JSON: Cannot use args.a",
+        ),
         (Use(tool="broken", args={"n": 1}), "not made: .*ZeroDivisionError: division by zero"),
         (Use(tool="add", refused="cut short"), "cut short"),
     ],

@@ -189,8 +189,8 @@ def test_lines_that_were_edited_do_not_fit_the_head(
     [
         ((), "it has no lines"),
         (LINES[:-1], "that is pausing"),
-        (LINES[1:], "line 1: the line says that it is seq 2"),
-        ((LINES[0], LINES[0]), "line 2: the line says that it is seq 1"),
+        (LINES[1:], "line 1: the line has seq 2"),
+        ((LINES[0], LINES[0]), "line 2: the line has seq 1"),
         ((LINES[0], b" " + LINES[1]), "line 2: it is not canonical"),
         ((LINES[0], b'{"seq":0,' + LINES[1][1:]), "line 2: it is not canonical"),
         ((LINES[0], LINES[1].replace(b'"at":18', b'"at":17')), "line 2: it is older"),

@@ -90,7 +90,7 @@ def test_an_approval_is_given_once_and_a_second_hears_who_was_first(
     assert "sent to bob" in midrun("feed", run, "--follow").out
     again = midrun("approve", f"{run}-a1")
     assert again.code == 1
-    assert "first was" in again.err
+    assert "the ask is closed: " in again.err
     assert run in again.err
 
 
@@ -122,7 +122,7 @@ def test_a_run_is_cancelled_and_reports(midrun: Typist, url: Typist) -> None:
     assert "The run is cancelled." in midrun("report", run).out
     said = midrun("pause", run)
     assert said.code == 1
-    assert "the run is cancelled" in said.err
+    assert "it was cancelled by" in said.err
 
 
 def test_a_paused_run_is_redirected(midrun: Typist, url: Typist) -> None:

@@ -39,23 +39,23 @@ def test_controls_are_spelt_as_they_are_typed() -> None:
     """`take_over` is no command."""
     said = as_typed(refused("no_such_frame", by=""))
     assert said == (
-        "run run_1: drop-frame refused, no_such_frame (the run is paused); "
-        "possible now: take-over"
+        "Cannot drop-frame run_1: there is no such suspended task (no_such_frame). "
+        "Allowed now: take-over."
     )
 
 
 @pytest.mark.parametrize(
     ("reason", "by", "said"),
     [
-        ("not_paused", "ada", "(the run is paused, first was ada at seq 7)"),
-        ("cap_reached", "steps", "(the run is paused, at its cap: steps)"),
-        ("not_allowed", "operator", "(the run is paused, and that is for operator)"),
-        ("frame_not_on_top", "f2", "(the run is paused, and f2 is on top)"),
-        ("taken_over", "ada", "(the run is paused, and ada has taken it over)"),
+        ("is_cancelled", "ada", "it was cancelled by ada at seq 7 (is_cancelled)."),
+        ("is_running", "ada", "it is running, requested by ada at seq 7 (is_running)."),
+        ("not_paused", "ada", "it is not paused; ada was first at seq 7 (not_paused)."),
+        ("cap_reached", "steps", "it has reached its cap on steps (cap_reached)."),
+        ("not_allowed", "operator", "only operator may decide this (not_allowed)."),
+        ("frame_not_on_top", "f2", "the suspended task f2 is on top (frame_not_on_top)."),
+        ("taken_over", "ada", "ada has taken it over (taken_over)."),
     ],
 )
-def test_who_came_first_is_said_only_of_somebody_who_did(
-    reason: str, by: str, said: str
-) -> None:
-    """A cap, a role or a held thought is not somebody."""
+def test_only_a_person_is_named_as_first(reason: str, by: str, said: str) -> None:
+    """For some reasons `by` is a cap, a role or a suspended task."""
     assert said in str(refused(reason, by=by))

@@ -313,7 +313,7 @@ def _outcome(work: Callable[[], tuple[object, bytes]]) -> object:
 
 def test_data_beyond_its_bound_is_refused_in_steps_too() -> None:
     """Also where only its text is too long. A refusal says where."""
-    with pytest.raises(NotJson, match=r"\$\.a\[1\]\.b: bytes is not JSON"):
+    with pytest.raises(NotJson, match=r"\$\.a\[1\]\.b as JSON: bytes is not JSON"):
         drain(encode_in_steps({"a": [[[0]], {"b": b"", "c": [[]]}]}))
     for value in (["x" * 20], ["\x01" * 6], [[["x"]] * 8], {"a": ["x" * 20, []]}):
         with pytest.raises(TooLarge):

@@ -40,7 +40,7 @@ async def test_a_call_that_is_lost_with_its_server_is_put_to_a_person(
             await run.answer("yes")
             outcome = await run.result()
         failed = await entries(run, CallFailed)
-    assert all(one.error.startswith("ToolsUnreachable: server ") for one in failed)
+    assert all(one.error.startswith("ToolsUnreachable: Cannot reach ") for one in failed)
     assert failed or str(way).startswith("http")
 
 
@@ -100,7 +100,7 @@ async def test_a_call_in_flight_ends_with_the_context(pipe: Pipe) -> None:
         async with mcp_tools(command=command(pipe)) as tools:
             tasks.start_soon(hold)
             await pipe.hear("began x")
-    assert [words.partition("; ")[2] for words in told] == ["the call may have taken effect"]
+    assert [words.rpartition(". ")[2] for words in told] == ["The call may have taken effect."]
 
 
 async def test_a_server_that_is_not_there_is_told_when_it_is_opened() -> None:
@@ -112,7 +112,7 @@ async def test_a_server_that_is_not_there_is_told_when_it_is_opened() -> None:
         async with mcp_tools(url="http://me:secret@127.0.0.1:1/mcp?token=secret"):
             pass
     assert "secret" not in str(told.value)
-    assert str(told.value).startswith("server http://127.0.0.1:1/mcp: ConnectError")
+    assert "tool server http://127.0.0.1:1/mcp: ConnectError" in str(told.value)
 
 
 async def test_a_server_that_ends_at_once_is_told_when_it_is_opened() -> None:

@@ -115,7 +115,7 @@ async def test_a_fork_of_what_is_not_there_says_so(seq: int) -> None:
         assert caught.value.reason == "not_a_boundary"
         assert caught.value.phase == "completed"
         assert "nothing is possible" not in str(caught.value)
-        with pytest.raises(ControlRefused, match="possible now: fork"):
+        with pytest.raises(ControlRefused, match="Allowed now: fork"):
             await run.pause()
 
 
@@ -135,7 +135,7 @@ async def test_a_checkpoint_of_another_agent_asks_for_that_agent() -> None:
     paused = await Agent("asker", model=model, tools=[ask_human]).run("Ask.")
     assert isinstance(paused, Paused)
     other = Agent("other", model=model, tools=[ask_human])
-    with pytest.raises(CheckpointRefused, match="resume it with the agent that it is of"):
+    with pytest.raises(CheckpointRefused, match="Resume it with its own agent"):
         await other.resume(paused.checkpoint, "red")
 
 
@@ -172,5 +172,5 @@ def test_a_condition_that_cannot_be_met_is_refused_where_it_is_made(
     make: Callable[[], object],
 ) -> None:
     """Not when the run has started: then it would pause before its first step, or fail."""
-    with pytest.raises(ValueError, match=r"it counts|is not an amount"):
+    with pytest.raises(ValueError, match=r"must be (an int|a finite)"):
         make()

@@ -172,7 +172,7 @@ async def test_nobody_waits_on_in_an_engine_whose_tasks_were_cancelled() -> None
     store = MemoryStore()
     agent = Agent("actor", model=ScriptedModel(["Done."]))
     with anyio.fail_after(PATIENCE):
-        with pytest.raises(EngineLost, match="opened again"):
+        with pytest.raises(EngineLost, match="Open the store again"):
             await _lose(Midrun(store, agents=[agent]))
         async with Midrun(store, agents=[agent]) as again:
             assert isinstance(await (await again.start("actor", "go")).result(), Completed)

@@ -391,5 +391,5 @@ async def test_a_refusal_says_the_same_in_words_and_in_its_fields(
     where = await start_run(client)
     expect(await reached(client, where, "completed"), 200)
     refused = expect(await client.post(f"{where}/pause", json={}), 409).json()
-    assert refused["detail"].endswith(f"possible now: {', '.join(refused['allowed'])}")
+    assert refused["detail"].endswith(f"Allowed now: {', '.join(refused['allowed'])}.")
     assert refused["allowed"] == ["fork"]

@@ -45,7 +45,7 @@ async def test_a_call_is_approved_with_other_arguments() -> None:
         stage.type("e")
         await stage.sees('{"to":"everybody"}', "approve with these arguments")
         stage.type(f"{BACKSPACE}{ENTER}")
-        await stage.sees('{"to":"everybody"', "pass plain JSON data")
+        await stage.sees('{"to":"everybody"', "Pass plain JSON data")
         stage.type(BACKSPACE * 11 + '"bob"}' + ENTER)
         assert await stage.gone() is Left.ENDED
         assert "✓ send sent to bob" in stage.paper.written

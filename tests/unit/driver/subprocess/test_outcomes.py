@@ -132,7 +132,7 @@ async def test_a_result_that_is_not_json_is_no_failure(zygote: Zygote, tmp_path:
     assert isinstance(outcome, Returned)
     assert effect.exists()
     assert outcome.value is None
-    assert "result.when[0]: datetime.date is not JSON" in outcome.problem
+    assert "result.when[0] as JSON: datetime.date is not JSON" in outcome.problem
     assert "2024" in outcome.shown
 
 

@@ -126,7 +126,7 @@ async def test_a_full_disk_is_named_and_holds_a_run_up_until_there_is_room(disk:
             acted.set()
             await becomes(lambda: store.noes > 0)
             task = os.urandom(LONG).hex()
-            with pytest.raises(StoreFull, match="make room, then try again"):
+            with pytest.raises(StoreFull, match="Free space, then retry"):
                 await midrun.start(agent, task, request_id="once")
             assert [row.run for row in (await store.runs(Query())).items] == [run.id]
             disk.make_room()
