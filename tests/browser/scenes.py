@@ -109,7 +109,7 @@ async def aside(bench: Bench, stage: Stage) -> Watched:
     await stage.start("work").wait()
     await seen.run.say("Which paper?", actor=PEOPLE["olga"])
     stage.gate("work").set()
-    await expect(seen.page.get_by_text("Held thoughts")).to_be_visible()
+    await expect(seen.page.get_by_text("Held topics")).to_be_visible()
     await expect(seen.page.locator("midrun-steps")).to_contain_text("By Ames,")
     return seen
 

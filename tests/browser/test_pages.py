@@ -157,14 +157,14 @@ async def test_a_used_link_says_so_and_where_the_token_is(bench: Bench, stage: S
     second = await (await bench.profile(bare=True)).new_page()
     await second.goto(link)
     await expect(second.get_by_role("alert")).to_have_text(
-        "This link was used before, or is too old."
+        "This link was used before, or has expired."
     )
     await expect(second.get_by_text("~/.local/state/midrun")).to_be_visible()
     assert await cookies(second) == []
     assert await flaws(second) == []
     await second.get_by_label("Token").fill("nobody-has-this-one-0123")
     await second.get_by_role("button", name="Sign in").click()
-    await expect(second.get_by_role("alert")).to_have_text("Nobody has this token.")
+    await expect(second.get_by_role("alert")).to_have_text("This token is not valid.")
     await second.get_by_label("Token").fill(token_of("vera"))
     await second.keyboard.press("Enter")
     await expect(second.get_by_text("vera (viewer)")).to_be_visible()

@@ -72,7 +72,7 @@ async def test_the_sheet_holds_the_run_and_names_what_will_happen(
     for text in ("It can undo:", 'draft {"name":"memo"}', 'slow_draft {"name":"work"}'):
         await expect(sheet).to_contain_text(text)
     await expect(sheet).to_contain_text("It cannot undo:")
-    await expect(sheet).to_contain_text("It releases, in any case:")
+    await expect(sheet).to_contain_text("It releases in any case:")
     await expect(seen.page.locator("midrun-controls")).to_contain_text("Held while you decide")
     stage.gate("work").set()
     await seen.says("Paused by you")
@@ -146,7 +146,7 @@ async def test_a_hold_that_nobody_ends_ends_by_itself(bench: Bench, stage: Stage
     await seen.run.resume(actor="ann")  # what its time being up does, and anybody may do
     await expect(seen.page.locator("midrun-cancel-sheet")).to_have_count(0)
     await expect(seen.page.locator("midrun-controls")).to_contain_text(
-        "Nobody decided in time, so the run went on."
+        "No decision came in time, so the run resumed."
     )
     await seen.says("Running")
 

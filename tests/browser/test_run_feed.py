@@ -166,7 +166,7 @@ async def test_a_reply_that_is_begun_again_is_shown_from_its_beginning(
         looks.set()
     stage.gate("mid").set()
     await expect(said).to_have_text(exactly("Churn rose in spring."))
-    await expect(page.get_by_text("What came before")).to_have_count(0)
+    await expect(page.get_by_text("The beginning is shown")).to_have_count(0)
 
 
 async def test_whoever_comes_back_misses_nothing(bench: Bench, stage: Stage) -> None:

@@ -93,7 +93,7 @@ async def test_whoever_does_not_want_keys_everywhere_says_so_once(
     seen = await at_tool(bench, stage)
     spend(seen.page)
     await seen.page.keyboard.press("?")
-    await seen.page.get_by_label("wherever the focus is on this page").uncheck()
+    await seen.page.get_by_label("anywhere on this page").uncheck()
     await seen.page.reload()
     await seen.says("Running")
     await seen.page.locator("header a").first.press("p")

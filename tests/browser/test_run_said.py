@@ -45,7 +45,7 @@ async def test_a_row_that_a_redirect_has_changed_says_what_it_was(
     await expect(seen.action("Withdraw")).to_be_visible()
     stage.gate("work").set()
     await stage.start("again").wait()
-    was = seen.page.locator("midrun-steps .was")
+    was = seen.page.locator("midrun-steps .previous")
     await expect(was).to_have_text("was: Write the memo")
     await expect(seen.page.locator("midrun-steps ol > li").nth(1)).to_have_text(
         exactly("Queued 2. Summarise it was: Write the memo")
@@ -62,7 +62,7 @@ async def test_a_paused_run_says_that_a_halt_holds_it(bench: Bench, stage: Stage
     for _ in range(4):
         await later(seen.page, LOOK_MS)
     bar = seen.page.locator("midrun-controls")
-    await expect(bar).to_contain_text("A halt by you holds: nothing of it starts.")
+    await expect(bar).to_contain_text("Under a halt by you: it cannot start anything.")
     await expect(bar).to_contain_text("Reason: The far end is on fire")
     await expect(bar.get_by_role("link", name="Lift it on the list")).to_be_visible()
 
@@ -106,7 +106,7 @@ async def test_notices_come_only_when_they_were_asked_for(bench: Bench, stage: S
     await expect(badge).to_contain_text("Running")
     assert await page.evaluate("Notification.asked") == 0
     await page.get_by_role("button", name="Notify me").click()
-    await expect(page.get_by_role("button", name="Notices on")).to_be_visible()
+    await expect(page.get_by_role("button", name="Notifications on")).to_be_visible()
     await hide(page)
     stage.gate("work").set()
     await expect(badge).to_contain_text("Waiting for you")
@@ -127,7 +127,7 @@ async def test_whoever_looks_needs_no_notice(bench: Bench, stage: Stage) -> None
     await seen.page.evaluate(f"({_NOTICES})()")
     await seen.page.evaluate(
         """async () => {
-          const {notify} = await import("/static/notices.js");
+          const {notify} = await import("/static/notifications.js");
           const news = {run: "run_1", word: "Completed", task: "Write a memo"};
           Notification.permission = "granted";
           localStorage.setItem("midrun notices", "on");

@@ -31,7 +31,7 @@ async def test_words_are_shown_as_they_come_and_kept_where_they_were_cut_off(
     await seen.press("pause")
     await stage.start("again").wait()
     stage.gate("again").set()
-    await expect(steps).to_contain_text("went on here")
+    await expect(steps).to_contain_text("continued here")
     await expect(steps).to_contain_text("The reason is")
     stage.gate("second").set()
     await seen.says("Completed")
@@ -83,7 +83,7 @@ async def test_what_was_dropped_is_no_step_anywhere(bench: Bench, stage: Stage) 
     await expect(items.locator(".title > span")).to_have_text(
         ["1. Look around", "Count votes", "2. Write the memo", "3. Send it"]
     )
-    bar = seen.page.locator("midrun-controls .top")
+    bar = seen.page.locator("midrun-controls .status")
     await expect(bar).to_contain_text("step 2 of 3")
     await expect(seen.page.locator("midrun-timeline")).to_contain_text("1 of 3 done")
     await stage.start("work").wait()

@@ -86,13 +86,13 @@ async def test_a_side_question_holds_the_thought_and_comes_back(
     await stage.start("aside").wait()
     await expect(seen.page.locator("midrun-controls")).not_to_contain_text("Hold on")
     frames = seen.page.locator("midrun-frames")
-    await expect(frames).to_contain_text("Held thoughts (1 of 4)")
+    await expect(frames).to_contain_text("Held topics (1 of 4)")
     await expect(frames).to_contain_text("Write a memo")
     await expect(frames).to_contain_text("held at step 1 of 3")
-    top = seen.page.locator("midrun-controls .top")
+    top = seen.page.locator("midrun-controls .status")
     await expect(top).to_contain_text("held at step 1 of 3")  # it is not what is answered
     item = seen.page.locator("midrun-steps ol > li").first
-    await expect(item.locator(".standing").first).to_have_text("Held")
+    await expect(item.locator(".look").first).to_have_text("Held")
     stage.gate("aside").set()
     await seen.says("Completed")
     await expect(frames).to_be_hidden()
@@ -133,7 +133,7 @@ async def test_a_paused_run_resumes_with_what_is_written(bench: Bench, stage: St
     await seen.says("Completed")
     steps = seen.page.locator("midrun-steps")
     await expect(steps).to_contain_text("interrupted here")
-    await expect(steps).not_to_contain_text("went on here")  # it answers something else
+    await expect(steps).not_to_contain_text("continued here")  # it answers something else
 
 
 async def test_a_change_of_course_is_news_until_the_next_step(
@@ -169,7 +169,7 @@ async def test_a_redirect_that_resumes_does_not_say_that_nothing_changed(
     await seen.run.redirect(TEXT, actor="olga")
     await stage.start("new").wait()
     timeline = seen.page.locator("midrun-timeline")
-    await expect(timeline).to_contain_text("with new words")
+    await expect(timeline).to_contain_text("with a new instruction")
     await expect(timeline).not_to_contain_text("no changes")
 
 

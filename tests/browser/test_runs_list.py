@@ -39,7 +39,7 @@ async def test_a_chip_counts_and_shows_its_kind(bench: Bench, stage: Stage) -> N
         "Finished 1": ["Sort the mail"],
     }.items():
         await chips.get_by_role("button", name=label).click()
-        await expect(page.locator("tbody .what a")).to_have_text(tasks)
+        await expect(page.locator("tbody .task a")).to_have_text(tasks)
 
 
 async def test_a_run_that_waits_for_somebody_else_does_not_need_you(
@@ -208,7 +208,7 @@ async def test_a_user_sees_their_own_runs_and_raises_no_cap(bench: Bench, stage:
     site = await populated(bench, stage)
     await (await site.start("counter", "Ann's invoices", by="ann")).until("paused")
     page = await bench.page(site, who="ann")
-    await expect(page.locator("tbody .what a")).to_have_text(["Ann's invoices"])
+    await expect(page.locator("tbody .task a")).to_have_text(["Ann's invoices"])
     await expect(row(page, "Ann's").get_by_role("button")).to_have_count(0)
     await expect(page.get_by_role("button", name="Halt…")).to_have_count(0)
     await expect(page.get_by_role("button", name="New run")).to_be_visible()

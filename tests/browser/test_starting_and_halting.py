@@ -110,7 +110,7 @@ async def test_an_operator_halts_everything_and_lifts_it(bench: Bench, stage: St
     await stage.start("held").wait()
     page, other = await bench.page(site), await bench.page(site, who="vera")
     await page.get_by_role("button", name="Halt…").click()
-    await page.get_by_label("Why").fill("The far end is on fire")
+    await page.get_by_label("Reason").fill("The far end is on fire")
     await page.get_by_role("button", name="Halt", exact=True).click()
     for seen in (page, other):
         banner = seen.get_by_role("region", name="Halted")
@@ -140,9 +140,9 @@ async def test_a_halt_covers_what_it_names_and_no_more(bench: Bench, stage: Stag
     await stage.start("two").wait()
     page = await bench.page(site)
     await page.get_by_role("button", name="Halt…").click()
-    await page.get_by_role("combobox", name="What").select_option("The runs of one agent")
+    await page.get_by_role("combobox", name="Which runs").select_option("The runs of one agent")
     await page.get_by_label("Which agent").fill("one")
-    await page.get_by_label("Why").fill("It loops")
+    await page.get_by_label("Reason").fill("It loops")
     await page.get_by_role("button", name="Halt", exact=True).click()
     await expect(page.get_by_role("region", name="Halted")).to_contain_text(
         "Every run of the agent one"

@@ -20,11 +20,11 @@ _LISTEN: Final = """() => {
       [...root.querySelectorAll(where)].map((one) => one.textContent.trim());
     const now = {
       badge: texts(".badge")[0],
-      buttons: texts("button.big b > span"),
+      buttons: texts("button.control b > span"),
       seq: run.seq,
       lost: run.lost,
     };
-    if (bar.store.link === "lost") return; // it says that it knows nothing
+    if (bar.store.connection === "lost") return; // it says that it knows nothing
     if (JSON.stringify(now) !== JSON.stringify(said.at(-1))) said.push(now);
   };
   const every = {subtree: true, childList: true, characterData: true, attributes: true};

@@ -15,8 +15,8 @@ PLAN: Final = Use(
     "plan", items=["Look around", "Write the memo", "Send it"], marks={"1": "running"}
 )
 IS_UP_TO_DATE: Final = """seq => {
-  const {run, events, looking} = document.querySelector("midrun-run")?.store ?? {};
-  return run?.seq === seq && events.at(-1)?.seq === seq && !looking;
+  const {run, events, isLoading} = document.querySelector("midrun-run")?.store ?? {};
+  return run?.seq === seq && events.at(-1)?.seq === seq && !isLoading;
 }"""
 PASSING: Final = re.compile(
     r"( ·)? ?(for )?(at least )?\b\d+ (s|min)\b( ·)?|\b\d+ seconds?\b|\d\d:\d\d:\d\d"
