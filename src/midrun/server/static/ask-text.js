@@ -1,5 +1,5 @@
 // @ts-check
-/** Asks in words: their question, their details, who may decide, and refused decisions. */
+/** Texts of asks: default questions, the person who may decide, refused decisions. */
 
 import { exact } from "./template.js";
 import { youOr } from "./format.js";
@@ -18,7 +18,7 @@ export function withoutOptions(data) {
   return Object.keys(others).length ? others : null;
 }
 
-/** Say who has to decide an ask that the viewer may not decide. @param {Ask} ask */
+/** Name the person or role that has to decide. @param {Ask} ask */
 export function formatDecider(ask) {
   if (ask.audience === "operator") return "An operator has to decide.";
   if (ask.audience.startsWith("user:")) return `${ask.audience.slice(5)} has to decide.`;

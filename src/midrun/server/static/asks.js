@@ -21,8 +21,8 @@ import { editable, exact, html } from "./template.js";
 /** @typedef {import("./types.js").Ask} Ask */
 /** @typedef {{id: string, text: string}} RecentDecision */
 /**
- * Text of the viewer for an ask that another decision closed first; `said` explains which one.
- * @typedef {{question: string, said: string, text: string}} UnsentText
+ * Text of the viewer for an ask that another decision closed first; `message` names that decision.
+ * @typedef {{question: string, message: string, text: string}} UnsentText
  */
 
 /** How long a decision is shown here; the timeline keeps it. */
@@ -133,8 +133,8 @@ export class Asks extends StoreElement {
     const open = new Set(run.asks.map(({ id }) => id));
     for (const [id, draft] of Object.entries(this.drafts)) {
       if (open.has(id)) continue;
-      const said = "Your text was not sent: the question was closed while this page was reloading.";
-      this._keepUnsent(id, { question: "", said, text: draft.trim() });
+      const message = "Your text was not sent: the question was closed while this page was not open.";
+      this._keepUnsent(id, { question: "", message, text: draft.trim() });
     }
   }
 
@@ -177,7 +177,7 @@ export class Asks extends StoreElement {
     found?.focus({ preventScroll: true });
   }
 
-  /** Show for a while who has decided or closed an ask, and how. */
+  /** Show for a while that an ask was decided or closed, with actor and decision. */
   onFeedEvent(/** @type {import("./types.js").FeedEvent} */ { type, by, data }) {
     const ask = this._knownAsks.get(data.ask ?? "");
     if (!ask || (type !== "ask.answered" && type !== "ask.closed")) return;
@@ -185,9 +185,9 @@ export class Asks extends StoreElement {
     const verb = type === "ask.closed" ? `Closed (${data.why})` : CHOICE_LABELS[data.decision.choice];
     const { value: given, reason } = data.decision ?? {};
     const value = formatExact(given) || reason;
-    const said = `${verb}${actor ? ` by ${actor}` : ""}${value ? `: “${value}”` : ""}`;
-    this._rescueDraft(ask, said, by === this.view?.you && formatValue(given));
-    const decision = { id: ask.id, text: `${ask.question || ask.tool} — ${said}` };
+    const message = `${verb}${actor ? ` by ${actor}` : ""}${value ? `: “${value}”` : ""}`;
+    this._rescueDraft(ask, message, by === this.view?.you && formatValue(given));
+    const decision = { id: ask.id, text: `${ask.question || ask.tool} — ${message}` };
     this.recentDecisions = [decision, ...this.recentDecisions].slice(0, 3);
     setTimeout(() => {
       this.recentDecisions = this.recentDecisions.filter((one) => one !== decision);
@@ -195,16 +195,16 @@ export class Asks extends StoreElement {
   }
 
   /**
-   * Keep the draft of an ask that was just closed, unless it is what the viewer answered.
-   * @param {Ask} ask @param {string} said @param {string | false} answered the viewer's own answer
+   * Keep the draft of an ask that was just closed, unless it equals the viewer's own answer.
+   * @param {Ask} ask @param {string} message @param {string | false} answered the viewer's own answer
    */
-  _rescueDraft(ask, said, answered) {
+  _rescueDraft(ask, message, answered) {
     const text = this._writtenText(ask);
     // The feed may overtake the reply to a decision of ours. Only the reply knows whether ours or
     // another one closed the ask, so leave the draft to `_sendDecision`.
     if (this._sending.has(ask.id)) return;
     if (!text || text === answered) this._discardDraft(ask.id);
-    else this._keepUnsent(ask.id, { question: ask.question, said: `Your text was not sent. ${said}`, text });
+    else this._keepUnsent(ask.id, { question: ask.question, message: `Your text was not sent. ${message}`, text });
   }
 
   /** Scroll to the first card and focus its first control. */
@@ -255,13 +255,13 @@ export class Asks extends StoreElement {
   }
 
   /** @param {string} id @param {UnsentText} unsent */
-  _renderUnsent(id, { question, said, text }) {
+  _renderUnsent(id, { question, message, text }) {
     const copy = async () => {
       this.copiedAsk = (await copyToClipboard(text)) ? id : "";
     };
     return html`<div class="card" data-unsent=${id}>
       ${question ? html`<span class="question">${question}</span>` : nothing}
-      <p class="error" role="alert">${said}</p>
+      <p class="error" role="alert">${message}</p>
       ${text
         ? html`<label>Your text <textarea readonly rows="2" .value=${text}></textarea></label>`
         : nothing}
@@ -468,8 +468,8 @@ export class Asks extends StoreElement {
         });
       } catch (error) {
         if (!(error instanceof Problem && isTooLate(error))) throw error;
-        const said = formatTooLate(error, body.decision, run.you);
-        this._keepUnsent(ask.id, { question: ask.question, said, text });
+        const message = formatTooLate(error, body.decision, run.you);
+        this._keepUnsent(ask.id, { question: ask.question, message, text });
       }
       return true;
     });

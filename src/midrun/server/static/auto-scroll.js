@@ -73,17 +73,17 @@ export class AutoScroll {
     if (!end) return 0;
     const { top, bottom } = end.getBoundingClientRect();
     const foot = this.#bar?.getBoundingClientRect().top ?? window.innerHeight;
-    const over = bottom + GAP_PX - foot;
-    return end.matches(".result") ? Math.min(over, top - GAP_PX) : over; // a long result is read from its top
+    const covered = bottom + GAP_PX - foot;
+    return end.matches(".result") ? Math.min(covered, top - GAP_PX) : covered; // keep its top in sight
   }
 
   /** The newest turn, or the result; if it is folded, the plan item that contains it. */
   get #end() {
     const root = this.#steps.renderRoot;
-    const found = [...root.querySelectorAll("[data-turn], .result")];
-    const at = (/** @type {Element} */ one) =>
+    const candidates = [...root.querySelectorAll("[data-turn], .result")];
+    const position = (/** @type {Element} */ one) =>
       one.matches(".result") ? Infinity : Number(one.getAttribute("data-turn"));
-    const last = found.reduce((a, b) => (at(b) >= at(a) ? b : a), found[0]);
+    const last = candidates.reduce((a, b) => (position(b) >= position(a) ? b : a), candidates[0]);
     return last && (last.getClientRects().length ? last : last.closest("li"));
   }
 

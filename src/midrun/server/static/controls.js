@@ -5,8 +5,7 @@
  * Attributes: `run`, `base`, `token`, and `global-keys`: with it the keys P, R and C work wherever
  * the focus is; otherwise only inside the element, or the `<midrun-run>` that it is part of.
  *
- * The server decides the labels of the buttons, their consequences, and whether they are enabled;
- * nothing here depends on the phases of a run except what is shown beside them.
+ * The server decides the labels of the buttons, their consequences, and whether they are enabled.
  */
 import { nothing } from "./lit.js";
 import { wasOpenBeforeReload } from "./cancel-sheet.js";
@@ -78,7 +77,7 @@ export class MidrunControls extends StoreElement {
     this.notice = "";
     this.help = false;
     this._shortcutsEverywhere = loadShortcutsEverywhere();
-    this._restoredRun = ""; // the run whose drafts have been looked for
+    this._restoredRun = ""; // the run whose drafts have been restored
     this._isRestored = false; // the sheet is open because it was open before a reload
     this._pauseLabel = "";
     this._pauseChangedAt = -Infinity; // when the first button got another label

@@ -65,7 +65,7 @@ function describeAlone({ type, data }) {
     case "message.closed":
       return `${data.why}: ${data.text}`;
     case "run.cancelling":
-      return data.undo === "all" ? "and undo what can be undone" : data.reason;
+      return data.undo === "all" ? "and undo everything undoable" : data.reason;
     case "run.completed":
       return data.output;
     case "run.failed":

@@ -5,7 +5,7 @@
  * Over HTTP/1.1 a browser opens six connections per server, shared by all its tabs, and an open
  * feed occupies one of them. With six tabs that each hold a feed, no further request of any tab
  * would be sent, so no button would work. So there are four slots, for visible tabs only. A tab
- * without a slot polls: it opens the feed for a moment, reads what is there, and closes it.
+ * without a slot polls: it opens the feed for a moment, reads the new entries, and closes it.
  *
  * A slot is a Web Lock. The browser frees it when its tab is closed or crashes.
  */

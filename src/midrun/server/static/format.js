@@ -63,8 +63,8 @@ export function formatOvertaken(receipt, verb, you) {
  * @param {string} word @param {string} name @param {string} you
  */
 export function formatStatus(word, name, you) {
-  const [what, ...more] = word.split(" — ");
-  return [what + formatBy(name, you), ...more].join(" — ");
+  const [status, ...more] = word.split(" — ");
+  return [status + formatBy(name, you), ...more].join(" — ");
 }
 
 /** Return "1 second", "2 seconds". @param {number} number @param {string} noun */

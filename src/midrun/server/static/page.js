@@ -61,7 +61,7 @@ function showSignIn(problem = "") {
     event.preventDefault();
     void start(`Bearer ${/** @type {HTMLInputElement} */ (input).value.trim()}`);
   });
-  document.querySelector("#who")?.replaceChildren();
+  document.querySelector("#session")?.replaceChildren();
   main.replaceChildren(form);
   input.focus();
 }
@@ -74,7 +74,7 @@ async function showPage(session) {
     clearDrafts();
     location.reload();
   });
-  document.querySelector("#who")?.replaceChildren(
+  document.querySelector("#session")?.replaceChildren(
     createElement("span", {}, session.name, createElement("span", { className: "role" }, ` (${session.role})`)),
     createNotificationButton(),
     signOutButton,

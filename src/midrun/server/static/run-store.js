@@ -16,7 +16,7 @@ import { Turns } from "./turns.js";
 /** @typedef {import("./types.js").Run} Run */
 /** @typedef {import("./types.js").FeedEvent} FeedEvent */
 /** @typedef {import("./types.js").Delta} Delta */
-/** @typedef {"connecting" | "live" | "lost" | "over" | "refused"} Connection */
+/** @typedef {"connecting" | "live" | "lost" | "ended" | "refused"} Connection */
 /**
  * The part of a reply that a model call has streamed so far. The call started at the entry
  * `since` or before. `isPartial`: the beginning is missing.
@@ -256,7 +256,7 @@ export class RunStore extends EventTarget {
   /** Follow the feed again where a finished run has new entries: its undo was retried. */
   #followAgain() {
     const last = this.events.at(-1)?.seq ?? 0;
-    if (this.connection !== "over" || !this.run || this.run.seq <= last) return;
+    if (this.connection !== "ended" || !this.run || this.run.seq <= last) return;
     this.connection = "connecting";
     this.#follow(last).catch((error) => this.#refuse(error));
   }
@@ -291,13 +291,13 @@ export class RunStore extends EventTarget {
   }
 
   #onLost() {
-    if (this.connection === "over" || this.connection === "refused") return;
+    if (this.connection === "ended" || this.connection === "refused") return;
     this.connection = "lost";
     this.#notifyChange();
   }
 
   #onFeedEnd() {
-    this.connection = "over";
+    this.connection = "ended";
     this.refresh();
   }
 
@@ -357,7 +357,7 @@ export class RunStore extends EventTarget {
       const isDriven = connection === "live" && run && DRIVEN_PHASES.has(run.phase);
       const isIdleTurn = connection === "live" && ++count % IDLE_POLL_DIVISOR === 0;
       // The feed of a cancelled run has ended, but its undo may be retried from elsewhere.
-      const hasResidue = connection === "over" && run?.controls.pause.command === "retry_undo";
+      const hasResidue = connection === "ended" && run?.controls.pause.command === "retry_undo";
       if ((isDriven || isIdleTurn || hasResidue) && !document.hidden) this.refresh();
     }, POLL_INTERVAL_MS);
     this.#closing.signal.addEventListener("abort", () => clearInterval(timer));

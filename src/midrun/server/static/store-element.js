@@ -104,7 +104,7 @@ export class StoreElement extends FocusElement {
 
   /**
    * Tell whether a change of the store is visible here. While a model streams, the store changes
-   * with every delta; elements that ignore those compare what else they could show.
+   * with every delta; elements that ignore those compare everything else that they can show.
    */
   _needsRender() {
     const { store } = this;

@@ -4,7 +4,7 @@
  * Times are RFC 3339, durations are in seconds. Field names are those on the wire:
  *
  * - `look` selects an icon and a colour, `tone` is that colour (see `format.js`);
- * - a button is `enabled` or not, and `consequence` says what pressing it does. In the button of
+ * - a button is `enabled` or not, and `consequence` says the effect of a press. In the button of
  *   a cancel, `undo`, `never`, `unsure` and `release` list calls, and `undoes` counts `undo`;
  * - a status line has a `word`, the actor it is `by`, a `note`, and `said`: text for screen readers;
  * - a plan's items are `rows`, a held topic is one of `frames`, and `wheel` names the person who
