@@ -1,6 +1,6 @@
-"""An agent that writes a memo: what the pictures show, and what every state is drawn with.
+"""An agent that writes a memo, for the screenshots.
 
-Six steps, each held at a gate of its own name until somebody lets it go on.
+Six steps; each waits at a gate with its own name until the test opens it.
 """
 
 from typing import Final
@@ -21,8 +21,8 @@ PLAN: Final = [
 ]
 
 
-def memo(stage: Stage, *, name: str = "analyst", steps: int = 40) -> Agent:
-    """Return the agent. It spends money, keeps a plan, and can take some things back."""
+def memo_agent(stage: Stage, *, name: str = "analyst", steps: int = 40) -> Agent:
+    """Return the agent. It spends money, has a plan, and can undo some of its calls."""
 
     async def crm_list(call: Call, segment: str) -> str:
         """List the customers of a segment."""
