@@ -21,6 +21,7 @@ from midrun import Midrun
 from midrun.ports.environment import Outside
 from midrun.runs.run import Run
 from midrun.server import Tokens, app
+from midrun.text.status import UNHEARD
 from tests.browser import bar_recorder, worker
 from tests.browser.harness import Harness, Site, advance_clock, find_violations, serve_app
 from tests.browser.run_page import PRESS_DELAY_MS, check_reconnect, check_reload
@@ -77,7 +78,7 @@ class Scene:
     async def is_lost(self) -> None:
         """Wait until the page says that the worker is silent."""
         await advance_clock(self.page, LOOK_MS)
-        await expect(self.badge).to_contain_text("No word from the worker")
+        await expect(self.badge).to_contain_text(UNHEARD)
         await expect(self.bar.locator("#cancel")).to_contain_text("when the worker returns")
         await expect(self.page.locator("midrun-steps")).not_to_contain_text("Running")
         await expect(self.bar).not_to_contain_text("is still running")
@@ -146,7 +147,7 @@ async def test_killed_while_running(scene: Scene) -> None:
         await scene.bar.get_by_role("button", name="It did", exact=True).click()
         await expect(scene.badge).to_contain_text("Completed")
     told = await scene.told()
-    assert [word for word in told if not word.startswith("No word")][-1] == "Completed"
+    assert [word for word in told if not word.startswith(UNHEARD)][-1] == "Completed"
 
 
 async def test_killed_while_pausing(scene: Scene) -> None:
@@ -179,7 +180,7 @@ async def test_killed_while_paused(scene: Scene) -> None:
     await expect(scene.bar).to_contain_text("no worker is there to take it")
     async with scene.another_worker():
         await expect(scene.badge).to_contain_text("Completed")
-    assert not any(word.startswith("No word") for word in await scene.told())
+    assert not any(word.startswith(UNHEARD) for word in await scene.told())
 
 
 async def test_killed_while_cancelling(scene: Scene) -> None:

@@ -4,6 +4,7 @@ import pytest
 from playwright.async_api import expect
 
 from midrun import Agent
+from midrun.text.status import UNHEARD
 from tests.browser.harness import (
     Harness,
     advance_clock,
@@ -254,7 +255,7 @@ async def test_a_run_whose_driver_is_gone_is_not_called_running(
 
     monkeypatch.setattr(site.mid.store, "holders", no_holders)
     await advance_clock(page, LOOK_MS)
-    await expect(badge(page, "Crawl")).to_contain_text("No word from the worker")
+    await expect(badge(page, "Crawl")).to_contain_text(UNHEARD)
     await expect(row(page, "Crawl")).to_contain_text("it was Running")
     monkeypatch.undo()
     await advance_clock(page, LOOK_MS)

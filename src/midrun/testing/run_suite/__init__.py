@@ -1,4 +1,4 @@
-"""The contract of `Midrun` and `Run`, as tests, for whatever has their interface.
+"""The contract of `Midrun` and `Run` as tests, for every implementation of their protocols.
 
     class TestMine(RunSuite):
         @pytest.fixture
@@ -10,7 +10,8 @@
 
                 yield open_one
 
-Every control, every refusal, receipts, waiting, the feed, asks, forks, threads, take-over.
+It covers every control and refusal, receipts, waiting, the feed, asks, forks, threads and
+taking over. Each module holds the tests of one topic; `suite.RunSuite` inherits them all.
 """
 
 from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting

@@ -1,4 +1,4 @@
-"""The contract of a store, as tests.
+"""The contract of a store as tests.
 
     class TestMyStore(StoreSuite):
         @pytest.fixture
@@ -7,8 +7,9 @@
             yield store
             await store.close()
 
-A store that outlives its process also gives `reopen`; one that keeps the marks of followers
-inherits `MarksSuite`, too.
+A store that outlives its process also overrides the `reopen` fixture. A store that keeps the
+cursors of followers also inherits `MarksSuite`. Each module holds the tests of one topic;
+`suite.StoreSuite` inherits them all.
 """
 
 from midrun.testing.store_suite.cursors import MarksSuite

@@ -1,4 +1,4 @@
-"""Crowds: many tasks at once, watchers, and callers that go away while they wait."""
+"""Concurrent writers, watchers, and callers that are cancelled while they wait."""
 
 from collections.abc import AsyncIterator
 
@@ -15,7 +15,7 @@ from midrun.testing.store_suite.fixtures import OTHER, RUN, Setting, create, hea
 
 
 async def newest(watch: AsyncIterator[Change], wanted: dict[RunId, int]) -> None:
-    """Wait until the watch has told of all that is wanted; it may tell more."""
+    """Wait until the watch has reported all wanted seqs; it may report more."""
     left = dict(wanted)
     while left:
         change = await anext(watch)
@@ -24,7 +24,7 @@ async def newest(watch: AsyncIterator[Change], wanted: dict[RunId, int]) -> None
 
 
 class Crowds(Setting):
-    """Races have one winner, and everybody learns about it."""
+    """Races have one winner, and all callers learn the result."""
 
     async def test_of_two_hundred_writers_at_once_exactly_one_gets_each_seq(
         self, store: Store
@@ -95,7 +95,7 @@ class Crowds(Setting):
     async def test_an_append_whose_caller_left_happened_wholly_or_not_at_all(
         self, store: Store
     ) -> None:
-        """A lost reply: the caller is cancelled at every point of its wait."""
+        """The caller is cancelled at every point of its wait, as with a lost reply."""
         await create(store)
         three = [said("a"), said("b"), said("c")]
 
@@ -109,7 +109,8 @@ class Crowds(Setting):
                 for _ in range(turns):
                     await checkpoint()
                 group.cancel_scope.cancel()
-            # Whatever was handed over is done by the time that a later append is.
+            # Writes are applied in order: once a later one is done, the cancelled one has been
+            # applied or never will be.
             probe = await store.create(RunId(f"probe{turns}"), [_start()], head=head())
             assert probe.seq == 1
             assert (await store.row(RUN)).seq - before in {0, 3}

@@ -1,4 +1,4 @@
-"""Journals: what is appended, what is refused, and what is read back."""
+"""Journals: appended, refused and read back."""
 
 import pytest
 
@@ -41,7 +41,7 @@ from midrun.testing.store_suite.fixtures import (
 
 
 class Journals(Setting):
-    """A journal only grows, by all of an append or none of it."""
+    """A journal only grows, by a whole append or not at all."""
 
     async def test_a_new_run_has_one_entry_stamped_by_the_stores_clock(
         self, store: Store, clock: HandClock
@@ -185,7 +185,7 @@ class Journals(Setting):
     async def test_each_writer_may_append_only_its_own_kinds(
         self, store: Store, kind: type[Entry]
     ) -> None:
-        """A tool gone wrong must not speak for a person, nor a control for a driver."""
+        """A driver cannot write a person's entry, nor a control a driver's."""
         await create(store)
         entry, seq = example(kind), Seq(1)
         if kind in UNLEASED:
@@ -258,7 +258,7 @@ class Journals(Setting):
             await store.adopt(RunId("a/b"), [first], imported(OTHER, [first]), head=head())
 
     async def test_an_import_names_the_lines_that_it_is_about(self, store: Store) -> None:
-        """Where the run came from, its head can be compared with the one that is named."""
+        """Its head can be compared with the one in the store of origin."""
         await create(store)
         await pause(store, RUN, 1)
         lines = [data for data, _ in await store.lines(RUN)]

@@ -1,4 +1,4 @@
-"""Leases and halts: who may append what, and when nobody may start anything."""
+"""Leases and halts: which writer may append, and when nothing may start."""
 
 from datetime import timedelta
 
@@ -30,7 +30,7 @@ RUNNING = head(Phase.RUNNING, leased=True)
 
 
 class Leases(Setting):
-    """One holder at a time; the epoch decides, and clocks only decide when to look."""
+    """One holder at a time. The epoch decides; clocks only tell when to check."""
 
     async def test_taking_a_free_lease_is_an_entry_of_its_epoch(self, store: Store) -> None:
         await create(store)
@@ -136,7 +136,7 @@ class Leases(Setting):
         assert (await store.row(RUN)).seq == 2
 
     async def test_a_fenced_writer_learns_that_before_anything_else(self, store: Store) -> None:
-        """A conflict says *try again*; the holder of an old epoch must not."""
+        """A conflict means *try again*, which the holder of an old epoch must not do."""
         await create(store)
         old = await take(store, RUN, 1, "a")
         await take(store, RUN, 2, "b", epoch=2)
@@ -195,7 +195,7 @@ class Leases(Setting):
     async def test_a_clock_set_back_does_not_keep_the_dead_alive(
         self, store: Store, clock: HandClock
     ) -> None:
-        """Its lease would live on for as long as the clock was set back."""
+        """Otherwise its lease would last as long as the clock was set back."""
         await create(store)
         await store.beat("a", ttl=TTL)
         await take(store, RUN, 1, "a")
@@ -216,7 +216,7 @@ class Leases(Setting):
     async def test_a_clock_set_back_a_little_costs_nobody_a_lease(
         self, store: Store, clock: HandClock
     ) -> None:
-        """Clocks are corrected all the time; a holder that goes on beating is alive."""
+        """Clocks are corrected all the time; a holder that keeps beating is alive."""
         await create(store)
         await store.beat("a", ttl=TTL)
         await take(store, RUN, 1, "a")
@@ -252,7 +252,7 @@ class Leases(Setting):
 
 
 class Halts(Setting):
-    """Nothing starts while a latch holds."""
+    """Nothing starts under a halt."""
 
     @pytest.mark.parametrize(
         ("scope", "holds"),
@@ -294,7 +294,7 @@ class Halts(Setting):
     async def test_a_latch_holds_for_whoever_forgets_to_say_that_something_starts(
         self, store: Store, entry: Entry
     ) -> None:
-        """Whether something starts is in the entries, for every store to see."""
+        """The store sees from the entries themselves that a call starts."""
         await create(store)
         lease = await take(store, RUN, 1, "a")
         await store.halt(Halt(scope="all", by="ops"))
@@ -363,7 +363,7 @@ class Halts(Setting):
         assert not await store.halts()
 
     async def test_a_run_can_be_begun_and_taken_while_a_latch_holds(self, store: Store) -> None:
-        """The start of calls is latched; a driver must be able to record the halt."""
+        """Only the start of calls is stopped; a driver must be able to record the halt."""
         await store.halt(Halt(scope="all", by="ops"))
         await store.create(RUN, [started()], head=head())
         await take(store, RUN, 1, "a")

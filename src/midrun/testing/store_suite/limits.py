@@ -1,4 +1,4 @@
-"""Limits: however many take leases at once, no more are held than there may be."""
+"""Limits: concurrent takers never hold more leases than allowed."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -35,7 +35,7 @@ async def _take(
     holder: str = "a",
     starting: bool = False,
 ) -> Lease:
-    """Take a run where it stands."""
+    """Take the lease of a run at its current seq."""
     row = await store.row(RunId(name))
     taken = LeaseTaken(epoch=Epoch(row.epoch + 1), holder=holder)
     entries: list[Entry] = [taken, starts()] if starting else [taken]
@@ -47,7 +47,7 @@ async def _take(
 
 
 class Limits(Setting):
-    """What is counted are leases, in the transaction that takes one more."""
+    """Leases are counted in the transaction that takes one more."""
 
     async def test_a_lease_beyond_the_limit_is_refused_and_nothing_is_changed(
         self, store: Store
@@ -99,7 +99,7 @@ class Limits(Setting):
             await _take(store, "r3", ONE, holder="b")
 
     async def test_what_is_the_holders_own_has_its_place(self, store: Store) -> None:
-        """Else processes that were cut off together would wait for each other for ever."""
+        """Otherwise processes that were cut off together would wait for each other for ever."""
         await store.beat("a", ttl=TTL)
         for name in ("r1", "r2"):
             await _made(store, name)
@@ -111,7 +111,7 @@ class Limits(Setting):
     async def test_a_holder_that_comes_back_goes_beyond_the_limit_with_its_own(
         self, store: Store, clock: HandClock
     ) -> None:
-        """For as long as both are at work: what one has begun cannot be taken from it."""
+        """While both work: a run that a holder has begun cannot be taken from it."""
         await store.beat("a", ttl=TTL)
         for name in ("r1", "r2", "r3"):
             await _made(store, name)
@@ -125,7 +125,7 @@ class Limits(Setting):
             await _take(store, "r3", ONE)
 
     async def test_a_latch_is_met_before_a_limit(self, store: Store) -> None:
-        """What is halted is said to be halted, not to wait."""
+        """A halted run is reported as halted, not as waiting."""
         await store.beat("a", ttl=TTL)
         for name in ("r1", "r2"):
             await _made(store, name)
