@@ -233,7 +233,7 @@ async def main() -> int:
         for scene, late in SCENES.items():
             async with AsyncExitStack() as stack:
                 studio = Studio(Harness(BrowserProfiles(browser), stack), late)
-                stack.callback(studio.stage.open_all_gates)
+                stack.callback(studio.stage.release_all)
                 await scene(studio)
                 script_errors += studio.harness.script_errors
         await browser.close()

@@ -69,11 +69,6 @@ class Stage(ControllableTools):
         await self.held(f"undo {args['name']}")
         self.undone.append(args["name"])
 
-    def open_all_gates(self) -> None:
-        """Open every gate."""
-        for gate in self._gates.values():
-            gate.set()
-
 
 async def _ask(question: str) -> str:
     """Ask a person."""

@@ -3,7 +3,7 @@
 A scenario is an immutable value. Every step returns a new one, so a common start can be stored
 and continued in several ways:
 
-    given(*BEGUN).when(Pause()).then(phase=Phase.PAUSED)
+    given(*LEASED_RUN).when(Pause()).then(phase=Phase.PAUSED)
 
 Entries are appended as they are if the transition table allows them there. Controls and driver
 inputs pass `decide`. All entries are in `records`, ready for `check_journal`.

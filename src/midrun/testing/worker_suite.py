@@ -2,7 +2,7 @@
 
     class TestMyEngine(EngineSuite):
         @pytest.fixture
-        async def opened(self) -> AsyncIterator[Opener]:
+        async def opened(self) -> AsyncIterator[OpenMidrun]:
             async with AsyncExitStack() as stack:
                 async def open_one(*agents: Agent) -> Midrun: ...
                 yield open_one

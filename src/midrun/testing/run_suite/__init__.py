@@ -2,7 +2,7 @@
 
     class TestMine(RunSuite):
         @pytest.fixture
-        async def opened(self, tmp_path: Path) -> AsyncIterator[Opened]:
+        async def opened(self, tmp_path: Path) -> AsyncIterator[OpenHandle]:
             async with AsyncExitStack() as stack:
 
                 async def open_one(*agents: Agent) -> AnyMidrun:

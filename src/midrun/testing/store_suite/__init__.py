@@ -2,13 +2,13 @@
 
     class TestMyStore(StoreSuite):
         @pytest.fixture
-        async def store(self, clock: HandClock) -> AsyncIterator[Store]:
+        async def store(self, clock: ManualClock) -> AsyncIterator[Store]:
             store = MyStore(clock=clock)
             yield store
             await store.close()
 
 A store that outlives its process also overrides the `reopen` fixture. A store that keeps the
-cursors of followers also inherits `MarksSuite`. Each module holds the tests of one topic;
+cursors of followers also inherits `CursorSuite`. Each module holds the tests of one topic;
 `suite.StoreSuite` inherits them all.
 """
 
