@@ -96,9 +96,8 @@ async def open_at_tool(
     harness: Harness, stage: Stage, name: str = "slow", **options: object
 ) -> RunPage:
     """Open the page of a run whose tool is held at the gate "work"."""
-    ui = await open_run_page(
-        harness, stage, [PLAN, Use(name, name="work")], "All done.", **options
-    )  # type: ignore[arg-type]  # as `watched` takes them
+    turn: Turn = [PLAN, Use(name, name="work")]
+    ui = await open_run_page(harness, stage, turn, "All done.", **options)  # type: ignore[arg-type]  # checked there
     await stage.start("work").wait()
     await ui.expect_badge("Running")
     return ui

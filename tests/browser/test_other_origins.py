@@ -68,7 +68,7 @@ async def serve_to_origin(stage: Stage, origin: str, *turns: str | Use) -> Async
 
 async def open_other_origin(harness: Harness, url: str, site: Site) -> Page:
     """Open a page at `url` in a browser that also has a session at `site`."""
-    profile = await harness.profile(heard=False)
+    profile = await harness.profile(collect_errors=False)
     own = await profile.new_page()
     await own.goto(site.link())
     await own.get_by_text("olga (operator)").wait_for()

@@ -93,7 +93,7 @@ export function formatCapValue(name, value) {
   return Math.round(value).toLocaleString("en");
 }
 
-/** By `status.look`: the tone and the border of the badge. Its icon has the name of the look. */
+/** By look of a status line: tone and border of the badge. Its icon has the name of the look. */
 export const STATUS_STYLES = /** @type {Record<string, [string, string]>} */ ({
   queued: ["dim", "dashed"],
   running: ["run", "solid"],

@@ -303,7 +303,7 @@ export class RunStore extends EventTarget {
 
   /** @param {FeedEvent} event */
   #onEntry(event) {
-    if (event.seq <= (this.events.at(-1)?.seq ?? 0)) return; // sent again after a reconnect
+    if (event.seq <= (this.events.at(-1)?.seq ?? 0)) return; // a duplicate
     this.events.push(event);
     if (event.data.call_kind === "model") this.modelCalls.add(event.data.call);
     if (event.seq <= this.#firstSeq) return this.#notifyChange(); // the first view includes it

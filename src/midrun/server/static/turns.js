@@ -34,8 +34,8 @@ export class Turns {
   }
 
   /**
-   * Load the turns from the first one that can have changed: one with an open call, else the
-   * first new one.
+   * Load the turns from the first one that can have changed: after `invalidate` the first known
+   * one, else the first with an open call, else the first new one.
    * @param {number} total of the run now
    */
   async update(total) {

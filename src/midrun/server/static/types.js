@@ -5,7 +5,7 @@
  *
  * - `look` selects an icon and a colour, `tone` is that colour (see `format.js`);
  * - a button is `enabled` or not, and `consequence` says the effect of a press. In the button of
- *   a cancel, `undo`, `never`, `unsure` and `release` list calls, and `undoes` counts `undo`;
+ *   a cancel, `undo`, `never`, `unsure` and `release` list calls; `undoes` is the number to undo;
  * - a status line has a `word`, the actor it is `by`, a `note`, and `said`: text for screen readers;
  * - a plan's items are `rows`, a held topic is one of `frames`, and `wheel` names the person who
  *   has taken over.

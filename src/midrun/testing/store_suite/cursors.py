@@ -61,7 +61,7 @@ class MarksSuite(Setting):
         await marks.attend("f", holder="p", ttl=TTL)
         await grow(store, RUN, 2)
         await grow(store, RUN, 3, Phase.RUNNING)
-        await marks.attend("f", holder="p", ttl=TTL)
+        await marks.attend("f", holder="p", ttl=TTL)  # a renewal does not move its start
         await marks.attend("g", holder="p", ttl=TTL)
         await grow(store, RUN, 4)
         assert await marks.behind("f", limit=9) == [Mark(run=RUN, seq=Seq(2))]
@@ -76,6 +76,7 @@ class MarksSuite(Setting):
         await create(store, RUN, head=DONE)
         await grow(store, RUN, 1)
         await marks.attend("f", holder="p", ttl=TTL)
+        # The follower started after entry 2: a cursor before that is ignored.
         await marks.mark("f", Mark(run=RUN, seq=Seq(1), note="one"))
         assert await marks.marked("f", RUN) == Mark(run=RUN, seq=Seq(2))
         noted = Mark(run=RUN, seq=Seq(2), note="two")
@@ -143,10 +144,10 @@ class MarksSuite(Setting):
         assert await marks.attend("f", holder="p", ttl=TTL)
         assert not await marks.attend("f", holder="q", ttl=TTL)
         assert await marks.attend("g", holder="q", ttl=TTL)
-        clock.move(11)
+        clock.move(11)  # the term of p has expired
         assert await marks.attend("f", holder="q", ttl=TTL)
         assert not await marks.attend("f", holder="p", ttl=TTL)
-        await marks.leave("f", holder="p")
+        await marks.leave("f", holder="p")  # p does not hold it any more: no effect
         assert not await marks.attend("f", holder="p", ttl=TTL)
         await marks.leave("f", holder="q")
         assert await marks.attend("f", holder="p", ttl=TTL)

@@ -70,10 +70,12 @@ class Limits(Setting):
         await _made(store, "r2", "other", "gpu")
         await _made(store, "r3", "other", "agent:clerk", "all")
         await _take(store, "r1", {"all": 1})
+        # r2 shares only the label gpu with r1, so only that limit applies to it.
         with pytest.raises(NoRoom, match="label:gpu"):
             await _take(store, "r2", {"agent:clerk": 1, "label:gpu": 1, "label:night": 1})
         with pytest.raises(NoRoom, match="all"):
             await _take(store, "r3", {"all": 1})
+        # Labels that look like scopes are only labels.
         await _take(store, "r3", {"agent:clerk": 1, "label:gpu": 1, "agent:other": 1})
 
     async def test_a_lease_that_is_given_back_makes_room(self, store: Store) -> None:
@@ -104,6 +106,7 @@ class Limits(Setting):
         for name in ("r1", "r2"):
             await _made(store, name)
             await _take(store, name, {})
+        # Both are held without a limit; retaking one of its own does not count as one more.
         await _take(store, "r1", ONE)
         with pytest.raises(LeaseHeld):
             await _take(store, "r2", ONE, holder="b")
@@ -119,6 +122,7 @@ class Limits(Setting):
         clock.move(10.1)
         await store.beat("b", ttl=TTL)
         await _take(store, "r2", ONE, holder="b")
+        # Holder a is alive again while b has used its place: two leases under a limit of one.
         await store.beat("a", ttl=TTL)
         await _take(store, "r1", ONE)
         with pytest.raises(NoRoom):
@@ -159,5 +163,6 @@ class Limits(Setting):
         async with anyio.create_task_group() as tasks:
             for n in range(24):
                 tasks.start_soon(one, f"r{n}", holders[n % 3])
+        # All runs have the label, so its limit is reached exactly; the agent's may not be.
         assert len(taken) == 5
         assert sum(int(name[1:]) % 2 for name in taken) <= 3

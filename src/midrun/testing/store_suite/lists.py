@@ -118,7 +118,7 @@ class Lists(Setting):
             seen += [row.run for row in page.items]
             cursor = page.cursor
             await begin(store, f"new{turn}", queued)
-            for n in (turn, 19 - turn):  # what has been seen and what has not
+            for n in (turn, 19 - turn):  # one on an earlier page, one on a later page
                 head = (await store.row(RunId(f"r{n}"))).seq
                 await move(store, RunId(f"r{n}"), head, queued)
         assert seen == [f"r{n}" for n in reversed(range(20))]
