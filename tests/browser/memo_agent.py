@@ -27,22 +27,22 @@ def memo_agent(stage: Stage, *, name: str = "analyst", steps: int = 40) -> Agent
     async def crm_list(call: Call, segment: str) -> str:
         """List the customers of a segment."""
         await call.note("page 3 of 8")
-        await stage.held("crm_list")
+        await stage.wait_at_gate("crm_list")
         return f"412 customers in {segment}"
 
     async def sql_query(query: str) -> str:
         """Ask the warehouse."""
-        await stage.held("sql_query")
+        await stage.wait_at_gate("sql_query")
         return f"412 rows for {query}"
 
     async def docs_create(title: str) -> str:
         """Create a document."""
-        await stage.held("docs_create")
+        await stage.wait_at_gate("docs_create")
         return f"doc_81: {title}"
 
     async def slack_post(channel: str, text: str) -> str:
         """Post a message."""
-        await stage.held("slack_post")
+        await stage.wait_at_gate("slack_post")
         return f"posted to {channel}: {text}"
 
     async def lock_table(table: str) -> str:
@@ -51,7 +51,7 @@ def memo_agent(stage: Stage, *, name: str = "analyst", steps: int = 40) -> Agent
 
     async def take_back(_call: Call, _args: object, _result: object) -> None:
         """Undo."""
-        await stage.held("undo")
+        await stage.wait_at_gate("undo")
 
     return Agent(
         name,

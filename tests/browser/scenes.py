@@ -17,14 +17,14 @@ from tests.unit.server.conftest import PEOPLE
 Scene = Callable[[Harness, Stage], Awaitable[RunPage]]
 
 LEASE: Final = timedelta(seconds=TIMEOUT_S)
-A_WHILE: Final = timedelta(seconds=20)
-"""After more than ten seconds a bar offers not to wait for a pause."""
+LONG_PAUSE: Final = timedelta(seconds=20)
+"""After more than ten seconds the bar offers to stop the calls that a pause waits for."""
 
-LOOK_MS: Final = 5_000
-"""How long the page trusts what it has seen of a run that is driven."""
+POLL_INTERVAL_MS: Final = 5_000
+"""How often the page loads the view of a run that is driven."""
 
 
-def by(clock: Clock) -> Outside:
+def with_clock(clock: Clock) -> Outside:
     """Return the environment of a server with this clock."""
     return Outside(lease=LEASE, clock=clock)
 
@@ -49,11 +49,11 @@ async def speaking(harness: Harness, stage: Stage) -> RunPage:
 async def pausing(harness: Harness, stage: Stage) -> RunPage:
     """A pause that waits for a call for some time."""
     clock = Clock()
-    ui = await open_at_tool(harness, stage, bypass_csp=True, outside=by(clock))
+    ui = await open_at_tool(harness, stage, bypass_csp=True, outside=with_clock(clock))
     await ui.button("pause").click()
     await ui.expect_badge("Pausing by you")
-    clock.advance(A_WHILE)
-    await advance_clock(ui.page, LOOK_MS)
+    clock.advance(LONG_PAUSE)
+    await advance_clock(ui.page, POLL_INTERVAL_MS)
     await expect(ui.button_named("Stop this call now")).to_be_visible()
     return ui
 
@@ -149,12 +149,14 @@ async def capped(harness: Harness, stage: Stage) -> RunPage:
 async def confirming(harness: Harness, stage: Stage) -> RunPage:
     """The cancel sheet after some time; its hold does not expire."""
     clock = Clock()
-    ui = await open_at_tool(harness, stage, "slow_draft", bypass_csp=True, outside=by(clock))
+    ui = await open_at_tool(
+        harness, stage, "slow_draft", bypass_csp=True, outside=with_clock(clock)
+    )
     await ui.button("cancel").click()
     await ui.expect_badge("Pausing by you")
-    clock.advance(A_WHILE)
+    clock.advance(LONG_PAUSE)
     clock.stop()
-    await advance_clock(ui.page, LOOK_MS)
+    await advance_clock(ui.page, POLL_INTERVAL_MS)
     await expect(ui.button_named("Stop this call now")).to_be_visible()
     await expect(ui.button_named("Keep running")).to_be_visible()
     return ui

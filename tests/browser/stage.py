@@ -54,7 +54,7 @@ class Stage(ControllableTools):
             tool(_doubt, name="doubt"),
         ]
 
-    async def held(self, name: str) -> None:
+    async def wait_at_gate(self, name: str) -> None:
         """Wait at the gate `name`; `start(name)` is set."""
         self.start(name).set()
         await self.gate(name).wait()
@@ -62,11 +62,11 @@ class Stage(ControllableTools):
     async def _stubborn(self, name: str) -> str:
         """Ignore cancellation until the gate is open."""
         with anyio.CancelScope(shield=True):
-            await self.held(name)
+            await self.wait_at_gate(name)
         return f"{name} done"
 
     async def _take_back(self, _: Call, args: dict[str, str], __: object) -> None:
-        await self.held(f"undo {args['name']}")
+        await self.wait_at_gate(f"undo {args['name']}")
         self.undone.append(args["name"])
 
 
@@ -108,9 +108,9 @@ class HeldModel:
     async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
         """Stream the turn that follows the transcript."""
         turn = self._turns[prompt.transcript.spoken]
-        yield self._spoken([turn] if isinstance(turn, str | Use | Hold) else turn)
+        yield self._stream_turn([turn] if isinstance(turn, str | Use | Hold) else turn)
 
-    async def _spoken(self, turn: Sequence[Part]) -> AsyncIterator[Piece | Finished]:
+    async def _stream_turn(self, turn: Sequence[Part]) -> AsyncIterator[Piece | Finished]:
         text = ""
         uses: list[ReplyUse] = []
         for said in turn:
@@ -120,7 +120,7 @@ class HeldModel:
                     for word in said.split(" "):
                         yield Piece(kind="text", text=word + " ")
                 case Hold(name=name):
-                    await self._stage.held(name)
+                    await self._stage.wait_at_gate(name)
                 case Use(tool=name, args=args):
                     body = msgspec.json.encode(args).decode()
                     yield Piece(kind="args", text=body, tool=name, call=len(uses))

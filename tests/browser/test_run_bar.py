@@ -18,8 +18,8 @@ pytestmark = pytest.mark.once
 PATIENCE = 11_000_000
 """Microseconds. After ten seconds of pausing, the bar offers not to wait."""
 
-LOOK_MS = 5_000
-"""How long the page trusts what it has seen of a run that is driven."""
+POLL_INTERVAL_MS = 5_000
+"""How often the page loads the view of a run that is driven."""
 
 TWICE = """button => new Promise((done) => {
   const again = new MutationObserver(() => {
@@ -86,7 +86,7 @@ async def test_after_ten_seconds_of_pausing_the_call_can_be_stopped(
     await ui.expect_badge("Pausing by you")
     await expect(ui.button_named("Stop this call now")).to_have_count(0)
     monkeypatch.setattr(ui.site.mid, "now", lambda: Micros(wall() + PATIENCE))
-    await advance_clock(ui.page, LOOK_MS)
+    await advance_clock(ui.page, POLL_INTERVAL_MS)
     await ui.button_named("Stop this call now").click()
     await ui.expect_badge("Paused by you")
     assert stage.stopped == ["work"]

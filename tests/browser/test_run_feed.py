@@ -134,12 +134,12 @@ async def test_messages_about_unsent_commands_end_with_the_reconnect(
 class FailingOnceModel(HeldModel):
     """A model that fails in its first sentence, then plays its script."""
 
-    async def _spoken(self, turn: Sequence[Part]) -> AsyncIterator[Piece | Finished]:
+    async def _stream_turn(self, turn: Sequence[Part]) -> AsyncIterator[Piece | Finished]:
         if not self._stage.gate("stumbled").is_set():
             yield Piece(kind="text", text="Churn fell, ")
-            await self._stage.held("stumbled")
+            await self._stage.wait_at_gate("stumbled")
             raise ModelFailed(self.name, "overloaded", transient=True, retry_after=0.01)
-        async for piece in super()._spoken(turn):
+        async for piece in super()._stream_turn(turn):
             yield piece
 
 

@@ -31,8 +31,8 @@ from tests.unit.server.conftest import PEOPLE, token_of
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 
-LOOK_MS = 5_000
-"""How long the page trusts what it has seen of a run that is driven."""
+POLL_INTERVAL_MS = 5_000
+"""How often the page loads the view of a run that is driven."""
 
 
 LEAP = timedelta(seconds=40)
@@ -53,18 +53,18 @@ class Scene:
         self.page = page
         self.bar = page.locator("midrun-controls")
         self.process = process
-        self._said = BufferedByteReceiveStream(process.stdout)
+        self._stdout = BufferedByteReceiveStream(process.stdout)
 
     @property
     def badge(self) -> Locator:
         """The badge of the control bar."""
         return self.bar.locator(".badge")
 
-    async def worker_says(self, what: str) -> None:
+    async def expect_line(self, line: str) -> None:
         """Wait until the worker has printed this line."""
-        assert (await self._said.receive_until(b"\n", 1000)).decode() == what
+        assert (await self._stdout.receive_until(b"\n", 1000)).decode() == line
 
-    async def presses(self, name: str) -> None:
+    async def press(self, name: str) -> None:
         """Press one of the three buttons once it accepts clicks."""
         await advance_clock(self.page, PRESS_DELAY_MS)
         await self.bar.locator(f"#{name}").click()
@@ -75,9 +75,9 @@ class Scene:
         await self.process.wait()
         self.clock.advance(LEAP)
 
-    async def is_lost(self) -> None:
+    async def expect_lost(self) -> None:
         """Wait until the page says that the worker is silent."""
-        await advance_clock(self.page, LOOK_MS)
+        await advance_clock(self.page, POLL_INTERVAL_MS)
         await expect(self.badge).to_contain_text(UNHEARD)
         await expect(self.bar.locator("#cancel")).to_contain_text("when the worker returns")
         await expect(self.page.locator("midrun-steps")).not_to_contain_text("Running")
@@ -90,14 +90,14 @@ class Scene:
         async with Midrun(self.address, agents=[worker.poster()], outside=outside):
             yield
 
-    async def told(self) -> list[str]:
+    async def check_bar(self) -> list[str]:
         """Check all recorded texts; return the badges."""
         return await bar_recorder.check_recorded(self.page, self.site.mid.store, self.run.id)
 
-    async def is_there_again(self) -> None:
+    async def check_page_again(self) -> None:
         """Check the page after a reload and after a lost connection."""
         await check_reconnect(self.page, self.run, self.site)
-        await self.told()
+        await self.check_bar()
         await check_reload(self.page, self.run)
         await bar_recorder.record_bar(self.page)
 
@@ -122,7 +122,7 @@ async def scene(harness: Harness, tmp_path: Path) -> AsyncIterator[Scene]:
         ui = Scene(address, clock, site, run, page, process)
         await expect(ui.badge).to_be_visible()
         await bar_recorder.record_bar(page)
-        await ui.worker_says("posting hello")
+        await ui.expect_line("posting hello")
         await expect(ui.badge).to_contain_text("Running")
         yield ui
         await page.close()
@@ -131,9 +131,9 @@ async def scene(harness: Harness, tmp_path: Path) -> AsyncIterator[Scene]:
 async def test_killed_while_running(scene: Scene) -> None:
     """The page shows the silence; the next worker finds the call, whose outcome is unknown."""
     await scene.kill()
-    await scene.is_lost()
+    await scene.expect_lost()
     await expect(scene.bar).to_contain_text("it was Running")
-    await scene.is_there_again()
+    await scene.check_page_again()
     first = await scene.badge.inner_text()
     await advance_clock(scene.page, 3_000)
     await expect(scene.badge).not_to_have_text(first)  # it counts the seconds
@@ -143,28 +143,28 @@ async def test_killed_while_running(scene: Scene) -> None:
         await expect(scene.badge).to_contain_text("Check one call")
         await expect(scene.bar).to_contain_text("Did post go through?")
         assert await find_violations(scene.page) == []
-        await scene.is_there_again()
+        await scene.check_page_again()
         await scene.bar.get_by_role("button", name="It did", exact=True).click()
         await expect(scene.badge).to_contain_text("Completed")
-    told = await scene.told()
-    assert [word for word in told if not word.startswith(UNHEARD)][-1] == "Completed"
+    badges = await scene.check_bar()
+    assert [word for word in badges if not word.startswith(UNHEARD)][-1] == "Completed"
 
 
 async def test_killed_while_pausing(scene: Scene) -> None:
     """A requested pause is never shown as done before it is."""
-    await scene.presses("pause")
+    await scene.press("pause")
     await expect(scene.badge).to_contain_text("Pausing by you")
     await scene.kill()
-    await scene.is_lost()
+    await scene.expect_lost()
     await expect(scene.bar).to_contain_text("it was Pausing")
-    await scene.is_there_again()
-    assert not any(word.startswith("Paused") for word in await scene.told())
+    await scene.check_page_again()
+    assert not any(word.startswith("Paused") for word in await scene.check_bar())
     async with scene.another_worker():
         await expect(scene.badge).to_contain_text("Paused by you")
     await expect(scene.bar.locator("#cancel")).to_contain_text(
         "1 call may or may not have happened"
     )
-    await scene.told()
+    await scene.check_bar()
 
 
 async def test_killed_while_paused(scene: Scene) -> None:
@@ -173,29 +173,29 @@ async def test_killed_while_paused(scene: Scene) -> None:
     await expect(scene.badge).to_contain_text("Paused by you")
     await scene.kill()
     for _ in range(8):  # more than a look at a run that rests
-        await advance_clock(scene.page, LOOK_MS)
+        await advance_clock(scene.page, POLL_INTERVAL_MS)
     await expect(scene.badge).to_contain_text("Paused by you")
-    await scene.presses("pause")
+    await scene.press("pause")
     await expect(scene.badge).to_contain_text("Queued")
     await expect(scene.bar).to_contain_text("no worker is there to take it")
     async with scene.another_worker():
         await expect(scene.badge).to_contain_text("Completed")
-    assert not any(word.startswith(UNHEARD) for word in await scene.told())
+    assert not any(word.startswith(UNHEARD) for word in await scene.check_bar())
 
 
 async def test_killed_while_cancelling(scene: Scene) -> None:
     """An interrupted undo is not shown as done; the next worker repeats it."""
-    await scene.presses("cancel")
+    await scene.press("cancel")
     await scene.page.get_by_role("button", name="Cancel and undo 1").click()
-    await scene.worker_says("undoing")
+    await scene.expect_line("undoing")
     await expect(scene.badge).to_contain_text("Cancelling by you — undoing 1 of 1")
     await scene.kill()
-    await scene.is_lost()
+    await scene.expect_lost()
     await expect(scene.bar).to_contain_text("it was Cancelling")
-    await scene.is_there_again()
-    assert not any(word.startswith("Cancelled") for word in await scene.told())
+    await scene.check_page_again()
+    assert not any(word.startswith("Cancelled") for word in await scene.check_bar())
     async with scene.another_worker():
         await expect(scene.badge).to_contain_text("Cancelled by you")
     report = scene.page.locator("midrun-report")
     await expect(report).to_contain_text('draft {"text":"hello"}')
-    await scene.told()
+    await scene.check_bar()

@@ -8,7 +8,7 @@ from tests.browser.run_page import PLAN, match_text, open_at_tool, open_run_page
 from tests.browser.stage import Hold, Stage, Use
 from tests.unit.server.conftest import PEOPLE
 
-LOOK_MS = 5_000
+POLL_INTERVAL_MS = 5_000
 
 _NOTICES = """() => {
   globalThis.notices = [];
@@ -60,7 +60,7 @@ async def test_a_paused_run_says_that_a_halt_holds_it(harness: Harness, stage: S
     await ui.expect_badge("Paused by you")
     await ui.site.mid.halt("The far end is on fire", actor=PEOPLE["olga"])
     for _ in range(4):
-        await advance_clock(ui.page, LOOK_MS)
+        await advance_clock(ui.page, POLL_INTERVAL_MS)
     bar = ui.page.locator("midrun-controls")
     await expect(bar).to_contain_text("Under a halt by you: it cannot start anything.")
     await expect(bar).to_contain_text("Reason: The far end is on fire")

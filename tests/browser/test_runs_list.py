@@ -18,7 +18,7 @@ from tests.browser.stage import Hold, Stage, Turn, Use
 
 DESK = 1100
 
-LOOK_MS = 10_000
+POLL_INTERVAL_MS = 10_000
 """How long the list trusts what it has heard last."""
 
 
@@ -254,11 +254,11 @@ async def test_a_run_whose_driver_is_gone_is_not_called_running(
         return {}
 
     monkeypatch.setattr(site.mid.store, "holders", no_holders)
-    await advance_clock(page, LOOK_MS)
+    await advance_clock(page, POLL_INTERVAL_MS)
     await expect(badge(page, "Crawl")).to_contain_text(UNHEARD)
     await expect(row(page, "Crawl")).to_contain_text("it was Running")
     monkeypatch.undo()
-    await advance_clock(page, LOOK_MS)
+    await advance_clock(page, POLL_INTERVAL_MS)
     await expect(badge(page, "Crawl")).to_contain_text("Running")
 
 

@@ -13,7 +13,7 @@ LEASE = Outside(lease=timedelta(seconds=30))
 """Longer than the heartbeat of a worker is ever delayed on a busy machine."""
 
 
-async def _here(what: str) -> None:
+async def _block_in_worker(what: str) -> None:
     """Print `what` and block for ever, in the worker process only."""
     if __name__ == "__main__":
         sys.stdout.write(f"{what}\n")
@@ -23,13 +23,13 @@ async def _here(what: str) -> None:
 
 async def _take_back(call: Call, args: object, result: object) -> None:
     del call, args, result
-    await _here("undoing")
+    await _block_in_worker("undoing")
 
 
 @tool
 async def post(text: str) -> str:
     """Post a text; never returns in the worker process."""
-    await _here(f"posting {text}")
+    await _block_in_worker(f"posting {text}")
     return "posted"
 
 
