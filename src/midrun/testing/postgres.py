@@ -89,6 +89,7 @@ class Postgres:
 
         Clients get neither a refusal nor an answer. The processes are found in /proc.
         """
+        # Stop the parent first: a child that it forked after we had listed them would run on.
         first = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
         pids = [first]
         try:
@@ -159,6 +160,7 @@ def running(*, durable: bool = False, **settings: str) -> Iterator[Postgres]:
         mkdtemp(prefix="midrun-pg-", dir="/tmp")
     )  # the path of a socket is limited to about 100 characters
     programs = _within_reach(found, folder)
+    # Without fsync a killed server still keeps its data, which is in the cache of the system.
     fsync = {} if durable else {"fsync": "off", "full_page_writes": "off"}
     server = Postgres(folder, programs, SETTINGS | fsync | settings)
     with _lifeline(server, programs):
@@ -171,6 +173,8 @@ def _lifeline(server: Postgres, programs: Path) -> Iterator[None]:
     """Stop the server and remove its files when this process ends, even if it is killed."""
     if server.user is not None:
         shutil.chown(server.folder, server.user)
+    # The script waits in `read` on a pipe whose other end only this process has. The system
+    # closes it when this process ends, also by SIGKILL; then `read` returns.
     command = ["sh", "-c", LIFELINE, str(programs / "pg_ctl"), str(server.folder)]
     with subprocess.Popen(  # noqa: S603 - a fixed script
         command,

@@ -95,6 +95,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
         scenario = self
         for value in given:
             verdict = decide(scenario.state, value, scenario.now)
+            # Driver inputs are written under their epoch, a lease under the next one, and
+            # controls under none.
             epoch = value.epoch if isinstance(value, Fenced) else None
             if isinstance(value, TakeLease):
                 epoch = Epoch(scenario.state.epoch + 1)
@@ -123,6 +125,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     def advances(self) -> "Scenario":
         """Append everything that follows from the journal alone, the run's end included."""
         scenario = self
+        # Each step may make another one possible, so plan again until none is left.
         while orders := [o for o in plan(scenario.state) if isinstance(o, Advance | Settle)]:
             epoch = scenario.state.epoch
             settles = isinstance(orders[0], Settle)

@@ -84,6 +84,7 @@ class TemporalServer:
                 capture_output=True,
             )
             if not result.returncode:
+                # Another server may answer on this port while ours has exited.
                 return self._process.poll() is None
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(AGAIN_S)
@@ -114,6 +115,7 @@ def _free_port() -> int:
     first = os.getpid() % len(PORTS)
     for port in chain(PORTS[first:], PORTS[:first]):
         with closing(socket.socket()) as one, closing(socket.socket()) as above:
+            # Both are bound at once; they are free again when the sockets are closed.
             try:
                 one.bind((HOST, port))
                 above.bind((HOST, port + 1))

@@ -104,6 +104,7 @@ class EngineSuite:
             runs = [await one.start("waiter", f"Go {n}.") for n in range(8)]
             for run in runs:
                 await run.until("completed")
+        # Each run was started once; which of the two processes took it is left to them.
         assert len([*gates[0].entered, *gates[1].entered]) == len(runs)
 
     async def test_a_process_that_leaves_hands_its_runs_to_another(
@@ -118,6 +119,7 @@ class EngineSuite:
             there = await stays.get(run.id)
             assert (await there.until("completed")).output == "Done."
             kinds = [item.kind async for item in there.feed()]
+        # Leaving a process is not a pause: the run is handed over, and goes on by itself.
         assert "PauseRequested" not in kinds
         assert "StoodDown" in kinds
 

@@ -98,6 +98,7 @@ class Asking(Setting):
         assert refused.value.reason == "stale_revision"
         new = (await run.view()).control_rev
         await run.redirect("Left.", actor=OLGA, seen=new, request_id="r1")
+        # Pause and cancel are accepted on any revision: a stop is never refused as outdated.
         await run.pause(actor=OLGA, seen=old)
         await run.cancel(actor=OLGA, seen=old)
         await run.until("cancelled")
@@ -121,10 +122,11 @@ class Asking(Setting):
         async with anyio.create_task_group() as tasks:
             for _ in range(10):
                 tasks.start_soon(cancel)
-            stage.gate("a").set()
+            stage.gate("a").set()  # so that the run may also complete before any cancel
         view = await run.until("terminal")
         assert view.phase in TERMINAL
         winners = [receipt for receipt in receipts if receipt.already is None]
         assert len(winners) == (view.phase == "cancelled")
+        # The others are told "already cancelled", or are refused because the run was completed.
         assert len(receipts) + len(refusals) == 10
         assert (await kinds(run)).count("CancelRequested") == len(winners)

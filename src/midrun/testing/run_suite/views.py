@@ -57,6 +57,7 @@ class Looking(Setting):
             await run.pause(now=True, actor=OLGA)
         assert found[0].phase == "paused"
         await run.resume(actor=OLGA)
+        # Completed is the end: a waiter for another phase must not wait for ever.
         with pytest.raises(RunOver) as over:
             await run.until("waiting", "failed")
         assert (over.value.phase, over.value.wanted) == ("completed", ("failed", "waiting"))
@@ -104,6 +105,7 @@ class Looking(Setting):
         assert items[0].kind == "RunStarted"
         assert getattr(items[0].entry, "by", "") == "olga"
         assert all(delta.run == run.id and delta.seq is None for delta in deltas)
+        # Deltas are live only: a feed of the past has entries alone.
         rest = [item async for item in run.feed(4) if isinstance(item, Happened)]
         assert rest == items[4:]
         assert [item async for item in run.feed(len(items))] == []

@@ -38,7 +38,7 @@ class Crowds(Setting):
                 try:
                     appended = await say(store, RUN, after, name)
                 except SeqConflict:
-                    continue
+                    continue  # another writer was first; read the new seq and try again
                 won.append((appended.seq, name))
                 return
 
@@ -102,6 +102,7 @@ class Crowds(Setting):
         async def append(after: Seq) -> None:
             await store.append(RUN, three, after=after, lease=None, head=head())
 
+        # Cancel after 0, 1, 2 … turns of the event loop: before, during and after the write.
         for turns in range(8):
             before = (await store.row(RUN)).seq
             async with anyio.create_task_group() as group:
@@ -153,6 +154,7 @@ class Crowds(Setting):
             for seq in range(1, 30):
                 await say(store, RUN, seq)
             await say(store, OTHER, 1)
+            # A watcher that does not keep up gets one change per run, not one per append.
             first, second = await anext(slow), await anext(slow)
             assert {first.run: first.seq, second.run: second.seq} == {RUN: 30, OTHER: 2}
             await newest(quick, {RUN: 30, OTHER: 2})
