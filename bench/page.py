@@ -14,7 +14,7 @@ from playwright.async_api import CDPSession, Page, async_playwright, expect
 
 from bench.figures import Figure
 from midrun.runs.run import Run
-from tests.browser.bench import FLAGS, PATIENCE_S, Bench, Profiles
+from tests.browser.harness import CHROMIUM_FLAGS, TIMEOUT_S, BrowserProfiles, Harness
 from tests.browser.stage import Stage, Use
 from tools.programs import find
 
@@ -66,32 +66,32 @@ class Cost:
         return values["TaskDuration"]
 
 
-async def measured(bench: Bench, entries: int) -> float:
+async def measured(harness: Harness, entries: int) -> float:
     """Return what an entry costs once the journal has about `entries`."""
     stage = Stage()
     warm = [Use("quick", name=f"item {n}") for n in range(entries // PER_STEP)]
     steps = [Use("slow", name=f"step {n}") for n in range(STEPS + 1)]
-    site = await bench.site(stage.agent(*warm, *steps, "Done."))
+    site = await harness.site(stage.agent(*warm, *steps, "Done."))
     run = await site.start(task=f"{entries} entries")
     await stage.start("step 0").wait()
-    page = await bench.page(site, f"/runs/{run.id}")
+    page = await harness.page(site, f"/runs/{run.id}")
     tap = await page.context.new_cdp_session(page)
     await expect(page.locator("midrun-timeline li").first).to_be_visible()
     await tap.send("Performance.enable", {"timeDomain": "threadTicks"})  # others take time, too
     try:
         return await Cost(page, tap, run, stage).per_entry()
     finally:
-        stage.let_go()
+        stage.release_all()
 
 
 async def _measure() -> tuple[float, float]:
-    expect.set_options(timeout=PATIENCE_S * 1000)
+    expect.set_options(timeout=TIMEOUT_S * 1000)
     async with async_playwright() as driver, AsyncExitStack() as stack:
-        browser = await driver.chromium.launch(executable_path=find(), args=FLAGS)
+        browser = await driver.chromium.launch(executable_path=find(), args=CHROMIUM_FLAGS)
         stack.push_async_callback(browser.close)
-        bench = Bench(Profiles(browser), stack)
-        await measured(bench, EARLY)  # the browser itself warms up
-        return await measured(bench, EARLY), await measured(bench, LATE)
+        harness = Harness(BrowserProfiles(browser), stack)
+        await measured(harness, EARLY)  # the browser itself warms up
+        return await measured(harness, EARLY), await measured(harness, LATE)
 
 
 def figures() -> Sequence[Figure]:

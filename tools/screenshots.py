@@ -19,8 +19,8 @@ from playwright.async_api import Page, async_playwright, expect
 from midrun.core.ids import Micros
 from midrun.ports.environment import Outside, wall
 from midrun.runs.run import Run
-from tests.browser.bench import FLAGS, PATIENCE_S, Bench, Profiles, Site
-from tests.browser.memo import TASK, memo
+from tests.browser.harness import CHROMIUM_FLAGS, TIMEOUT_S, BrowserProfiles, Harness, Site
+from tests.browser.memo_agent import TASK, memo_agent
 from tests.browser.stage import Hold, Stage, Turn, Use
 from tools.programs import find
 
@@ -45,8 +45,8 @@ SYNTHESIS: Final[tuple[Turn, ...]] = (
 class Studio:
     """One server with one stage, whose clock is `late`: by the picture it has caught up."""
 
-    def __init__(self, bench: Bench, late: int) -> None:
-        self.bench = bench
+    def __init__(self, harness: Harness, late: int) -> None:
+        self.harness = harness
         self.stage = Stage()
         self._ahead = -late * 1_000_000
 
@@ -54,9 +54,9 @@ class Studio:
         """Serve the agents of the pictures."""
         play = self.stage.play
         outside = Outside(clock=self._clock, lease=timedelta(hours=1))
-        return await self.bench.site(
-            memo(self.stage),
-            memo(self.stage, name="frugal", steps=3),
+        return await self.harness.site(
+            memo_agent(self.stage),
+            memo_agent(self.stage, name="frugal", steps=3),
             play(Use("slow", name="crawl"), "Done.", name="crawler"),
             play(Use("ask", question="Refund order 7, 500 $?"), "Done.", name="clerk"),
             play("Sorted.", name="sorter"),
@@ -97,7 +97,7 @@ async def opened(
     """Start a run and open its page."""
     site = await studio.site()
     run = await site.start(agent, TASKS.get(agent, TASK))
-    page = await studio.bench.page(site, f"/runs/{run.id}", dark=dark, width=width)
+    page = await studio.harness.page(site, f"/runs/{run.id}", dark=dark, width=width)
     return page, run
 
 
@@ -181,7 +181,7 @@ async def dark(studio: Studio) -> None:
     await page.reload()  # the clock was moved, which nobody tells a page
     await run.say("What was that paper from Tuesday?", urgency="now", actor="olga")
     await studio.passed("answering", 0)
-    await expect(page.get_by_text("Held thoughts")).to_be_visible()
+    await expect(page.get_by_text("Held topics")).to_be_visible()
     await expect(page.get_by_text("It was the one by Sato")).to_be_visible()
     await studio.shot(page, "dark")
 
@@ -206,7 +206,7 @@ async def listed(studio: Studio) -> None:
     await paused.pause(actor="olga")
     await (await site.start("frugal", "Renewal forecast, Q4")).until("paused")
     await (await site.start("clerk", "Answer the customers of last night")).until("waiting")
-    page = await studio.bench.page(site)
+    page = await studio.harness.page(site)
     await expect(page.locator("tbody tr")).to_have_count(5)
     await studio.shot(page, "list")
 
@@ -226,20 +226,20 @@ SCENES: Final[dict[Scene, int]] = {
 async def main() -> int:
     """Draw every picture; tell whether the page's scripts had anything to complain of."""
     IMAGES.mkdir(parents=True, exist_ok=True)
-    expect.set_options(timeout=PATIENCE_S * 1000)
-    complaints: list[str] = []
+    expect.set_options(timeout=TIMEOUT_S * 1000)
+    script_errors: list[str] = []
     async with async_playwright() as driver:
-        browser = await driver.chromium.launch(executable_path=find(), args=FLAGS)
+        browser = await driver.chromium.launch(executable_path=find(), args=CHROMIUM_FLAGS)
         for scene, late in SCENES.items():
             async with AsyncExitStack() as stack:
-                studio = Studio(Bench(Profiles(browser), stack), late)
-                stack.callback(studio.stage.let_go)
+                studio = Studio(Harness(BrowserProfiles(browser), stack), late)
+                stack.callback(studio.stage.release_all)
                 await scene(studio)
-                complaints += studio.bench.complaints
+                script_errors += studio.harness.script_errors
         await browser.close()
-    for complaint in complaints:
+    for complaint in script_errors:
         print(complaint, file=sys.stderr)
-    return int(bool(complaints))
+    return int(bool(script_errors))
 
 
 if __name__ == "__main__":

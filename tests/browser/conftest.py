@@ -1,7 +1,7 @@
-"""What tests of the page share: one Chromium, profiles like new, a real server.
+"""Fixtures for tests of the page: one Chromium, clean profiles, a real server.
 
-Server, browser and test live on one event loop, so a test holds a tool at a gate, looks at the
-page, opens the gate, and looks again. Nobody sleeps.
+Server, browser and test share one event loop. A test holds a tool at a gate, checks the page,
+opens the gate, and checks again; no test sleeps.
 """
 
 from collections.abc import AsyncIterator
@@ -12,15 +12,15 @@ import anyio
 import pytest
 from playwright.async_api import async_playwright, expect
 
-from tests.browser.bench import FLAGS, PATIENCE_S, Bench, Profiles
+from tests.browser.harness import CHROMIUM_FLAGS, TIMEOUT_S, BrowserProfiles, Harness
 from tests.browser.stage import Stage
 from tools.programs import find
 
-expect.set_options(timeout=PATIENCE_S * 1000)
+expect.set_options(timeout=TIMEOUT_S * 1000)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a browser: it takes seconds, and the Python version is nothing to it."""
+    """Mark all tests here: each takes seconds, and none depends on the Python version."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker("slow")
@@ -28,28 +28,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-async def profiles() -> AsyncIterator[Profiles]:
-    """Give those of this process's Chromium; without one every test of the page fails."""
+async def profiles() -> AsyncIterator[BrowserProfiles]:
+    """Yield the profiles of one Chromium; without it every test here fails."""
     async with async_playwright() as driver:
-        made = await driver.chromium.launch(executable_path=find(), args=FLAGS)
-        yield Profiles(made)
+        made = await driver.chromium.launch(executable_path=find(), args=CHROMIUM_FLAGS)
+        yield BrowserProfiles(made)
         await made.close()
 
 
 @pytest.fixture
-async def bench(profiles: Profiles) -> AsyncIterator[Bench]:
-    """Give what serves and opens pages; afterwards no script may have complained."""
-    with anyio.fail_after(PATIENCE_S * 4):
+async def harness(profiles: BrowserProfiles) -> AsyncIterator[Harness]:
+    """Yield a harness; check afterwards that no script has failed."""
+    with anyio.fail_after(TIMEOUT_S * 4):
         async with AsyncExitStack() as stack:
-            made = Bench(profiles, stack)
+            made = Harness(profiles, stack)
             yield made
-            assert not made.complaints
+            assert not made.script_errors
 
 
 @pytest.fixture
-async def stage(bench: Bench) -> AsyncIterator[Stage]:
-    """Give a stage; what waits on it at the end is let go, so that nobody waits for it."""
-    del bench  # only to be over before it
+async def stage(harness: Harness) -> AsyncIterator[Stage]:
+    """Yield a stage; open all its gates afterwards, so that the run can end."""
+    del harness  # so that this fixture ends first
     made = Stage()
     yield made
-    made.let_go()
+    made.release_all()

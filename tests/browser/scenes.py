@@ -1,4 +1,4 @@
-"""Scenes: the run page in each of its states, drawn and held there."""
+"""Scenes: each opens the run page and holds it in one state."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -8,233 +8,241 @@ from playwright.async_api import expect
 
 from midrun.ports.environment import Outside
 from midrun.stops import MaxSteps
-from tests.browser.bench import PATIENCE_S, Bench, later
-from tests.browser.clocks import Clock
+from tests.browser.harness import TIMEOUT_S, Harness, advance_clock
+from tests.browser.run_page import PLAN, RunPage, open_at_tool, open_run_page
+from tests.browser.server_clock import Clock
 from tests.browser.stage import Hold, Stage, Turn, Use
-from tests.browser.watching import PLAN, Watched, at_tool, watched
 from tests.unit.server.conftest import PEOPLE
 
-Scene = Callable[[Bench, Stage], Awaitable[Watched]]
+Scene = Callable[[Harness, Stage], Awaitable[RunPage]]
 
-LEASE: Final = timedelta(seconds=PATIENCE_S)
-A_WHILE: Final = timedelta(seconds=20)
-"""After more than ten seconds a bar offers not to wait for a pause."""
+LEASE: Final = timedelta(seconds=TIMEOUT_S)
+LONG_PAUSE: Final = timedelta(seconds=20)
+"""After more than ten seconds the bar offers to stop the calls that a pause waits for."""
 
-LOOK_MS: Final = 5_000
-"""How long the page trusts what it has seen of a run that is driven."""
+POLL_INTERVAL_MS: Final = 5_000
+"""How often the page loads the view of a run that is driven."""
 
 
-def by(clock: Clock) -> Outside:
-    """Return what a server takes from the machine, but for the time."""
+def with_clock(clock: Clock) -> Outside:
+    """Return the environment of a server with this clock."""
     return Outside(lease=LEASE, clock=clock)
 
 
-async def running(bench: Bench, stage: Stage) -> Watched:
-    """A tool at work, words before it."""
+async def running(harness: Harness, stage: Stage) -> RunPage:
+    """A tool at work, with text before it."""
     turn: Turn = ["I look around. ", PLAN, Use("slow", name="work")]
-    seen = await watched(bench, stage, turn, "Done.", bare=True)
+    ui = await open_run_page(harness, stage, turn, "Done.", bypass_csp=True)
     await stage.start("work").wait()
-    await seen.says("Running")
-    return seen
+    await ui.expect_badge("Running")
+    return ui
 
 
-async def speaking(bench: Bench, stage: Stage) -> Watched:
+async def speaking(harness: Harness, stage: Stage) -> RunPage:
     """In the middle of a sentence."""
     turn: Turn = [PLAN, "The champion left in ", Hold("mid"), "spring."]
-    seen = await watched(bench, stage, turn, "So.", bare=True)
-    await expect(seen.page.locator("midrun-steps")).to_contain_text("The champion left in")
-    return seen
+    ui = await open_run_page(harness, stage, turn, "So.", bypass_csp=True)
+    await expect(ui.page.locator("midrun-steps")).to_contain_text("The champion left in")
+    return ui
 
 
-async def pausing(bench: Bench, stage: Stage) -> Watched:
-    """Asked for, and for a while not yet so."""
+async def pausing(harness: Harness, stage: Stage) -> RunPage:
+    """A pause that waits for a call for some time."""
     clock = Clock()
-    seen = await at_tool(bench, stage, bare=True, outside=by(clock))
-    await seen.button("pause").click()
-    await seen.says("Pausing by you")
-    clock.put_forward(A_WHILE)
-    await later(seen.page, LOOK_MS)
-    await expect(seen.action("Stop this call now")).to_be_visible()
-    return seen
+    ui = await open_at_tool(harness, stage, bypass_csp=True, outside=with_clock(clock))
+    await ui.button("pause").click()
+    await ui.expect_badge("Pausing by you")
+    clock.advance(LONG_PAUSE)
+    await advance_clock(ui.page, POLL_INTERVAL_MS)
+    await expect(ui.button_named("Stop this call now")).to_be_visible()
+    return ui
 
 
-async def paused(bench: Bench, stage: Stage) -> Watched:
-    """In mid-sentence, with something written and not sent."""
-    seen = await watched(bench, stage, ["I ", Hold("mid"), "think."], "So.", bare=True)
+async def paused(harness: Harness, stage: Stage) -> RunPage:
+    """Paused in mid-sentence, with a draft."""
+    ui = await open_run_page(
+        harness, stage, ["I ", Hold("mid"), "think."], "So.", bypass_csp=True
+    )
     await stage.start("mid").wait()
-    await seen.button("pause").click()
-    await seen.says("Paused by you")
-    await seen.writes("Leave out Ac")
-    return seen
+    await ui.button("pause").click()
+    await ui.expect_badge("Paused by you")
+    await ui.type_instruction("Leave out Ac")
+    return ui
 
 
-async def redirecting(bench: Bench, stage: Stage) -> Watched:
-    """A redirect that waits, and another that is being written, for now."""
-    seen = await at_tool(bench, stage, bare=True)
-    await seen.run.redirect("Another course", actor="ann")
-    await expect(seen.action("Withdraw")).to_be_visible()
-    await seen.writes("Leave out Ac")
-    await seen.page.get_by_label("Now — stop the current call").check()
-    return seen
+async def redirecting(harness: Harness, stage: Stage) -> RunPage:
+    """A pending redirect, and a draft of another one."""
+    ui = await open_at_tool(harness, stage, bypass_csp=True)
+    await ui.run.redirect("Another course", actor="ann")
+    await expect(ui.button_named("Withdraw")).to_be_visible()
+    await ui.type_instruction("Leave out Ac")
+    await ui.page.get_by_label("Now — stop the current call").check()
+    return ui
 
 
-async def replanned(bench: Bench, stage: Stage) -> Watched:
-    """What was done for an item stays with it, wherever the agent puts it now."""
+async def replanned(harness: Harness, stage: Stage) -> RunPage:
+    """A changed plan: calls stay with their item wherever it is now."""
     items = ["Ask around", "Look around", "Write the memo"]
     plan = Use("plan", items=items, marks={"2": "done"})
     again: Turn = [Hold("thought"), plan, Use("slow", name="more")]
-    seen = await watched(bench, stage, [PLAN, Use("slow", name="work")], again, bare=True)
+    ui = await open_run_page(
+        harness, stage, [PLAN, Use("slow", name="work")], again, bypass_csp=True
+    )
     stage.gate("work").set()
-    calls = seen.page.locator("midrun-steps [data-call]")
+    calls = ui.page.locator("midrun-steps [data-call]")
     await expect(calls).to_contain_text(["Done"])
     stage.gate("thought").set()
     await expect(calls).to_contain_text(["Running", "Done"])
-    return seen
+    return ui
 
 
-async def interjecting(bench: Bench, stage: Stage) -> Watched:
-    """A side question that waits for the next step, and another that is being written."""
-    seen = await at_tool(bench, stage, bare=True)
-    await seen.run.say("Which paper?", actor=PEOPLE["olga"])
-    await expect(seen.action("Withdraw")).to_be_visible()
-    await seen.writes("And by wh")
-    await seen.page.get_by_label("Side question").check()
-    return seen
+async def interjecting(harness: Harness, stage: Stage) -> RunPage:
+    """A pending side question, and a draft of another one."""
+    ui = await open_at_tool(harness, stage, bypass_csp=True)
+    await ui.run.say("Which paper?", actor=PEOPLE["olga"])
+    await expect(ui.button_named("Withdraw")).to_be_visible()
+    await ui.type_instruction("And by wh")
+    await ui.page.get_by_label("Side question").check()
+    return ui
 
 
-async def aside(bench: Bench, stage: Stage) -> Watched:
-    """A held thought."""
+async def aside(harness: Harness, stage: Stage) -> RunPage:
+    """A held topic."""
     answer: Turn = ["By Ames, ", Hold("aside"), "2019."]
-    seen = await watched(bench, stage, [PLAN, Use("slow", name="work")], answer, bare=True)
+    ui = await open_run_page(
+        harness, stage, [PLAN, Use("slow", name="work")], answer, bypass_csp=True
+    )
     await stage.start("work").wait()
-    await seen.run.say("Which paper?", actor=PEOPLE["olga"])
+    await ui.run.say("Which paper?", actor=PEOPLE["olga"])
     stage.gate("work").set()
-    await expect(seen.page.get_by_text("Held thoughts")).to_be_visible()
-    await expect(seen.page.locator("midrun-steps")).to_contain_text("By Ames,")
-    return seen
+    await expect(ui.page.get_by_text("Held topics")).to_be_visible()
+    await expect(ui.page.locator("midrun-steps")).to_contain_text("By Ames,")
+    return ui
 
 
-async def waiting(bench: Bench, stage: Stage) -> Watched:
+async def waiting(harness: Harness, stage: Stage) -> RunPage:
     """A question being answered and an approval being edited."""
     turn: Turn = [PLAN, Use("ask", question="Which?"), Use("mail", name="bo")]
-    seen = await watched(bench, stage, turn, "Done.", bare=True)
-    await seen.says("Waiting for you")
-    await seen.page.get_by_label("Answer to: Which?").fill("This o")
-    await seen.action("Edit…").click()
-    return seen
+    ui = await open_run_page(harness, stage, turn, "Done.", bypass_csp=True)
+    await ui.expect_badge("Waiting for you")
+    await ui.page.get_by_label("Answer to: Which?").fill("This o")
+    await ui.button_named("Edit…").click()
+    return ui
 
 
-async def unsure(bench: Bench, stage: Stage) -> Watched:
-    """A call of which nobody knows whether it happened."""
+async def unsure(harness: Harness, stage: Stage) -> RunPage:
+    """A call of unknown outcome."""
     turn: Turn = [PLAN, Use("doubt", name="a post")]
-    seen = await watched(bench, stage, turn, "Done.", bare=True)
-    await seen.says("Check one call")
-    return seen
+    ui = await open_run_page(harness, stage, turn, "Done.", bypass_csp=True)
+    await ui.expect_badge("Check one call")
+    return ui
 
 
-async def capped(bench: Bench, stage: Stage) -> Watched:
+async def capped(harness: Harness, stage: Stage) -> RunPage:
     """At its cap."""
     turn: Turn = [PLAN, Use("quick", name="a")]
-    seen = await watched(bench, stage, turn, "x", stop=MaxSteps(1), bare=True)
-    await seen.says("Paused at the step cap")
-    return seen
+    ui = await open_run_page(harness, stage, turn, "x", stop=MaxSteps(1), bypass_csp=True)
+    await ui.expect_badge("Paused at the step cap")
+    return ui
 
 
-async def confirming(bench: Bench, stage: Stage) -> Watched:
-    """The cancel sheet, after a while; its hold does not run out."""
+async def confirming(harness: Harness, stage: Stage) -> RunPage:
+    """The cancel sheet after some time; its hold does not expire."""
     clock = Clock()
-    seen = await at_tool(bench, stage, "slow_draft", bare=True, outside=by(clock))
-    await seen.button("cancel").click()
-    await seen.says("Pausing by you")
-    clock.put_forward(A_WHILE)
+    ui = await open_at_tool(
+        harness, stage, "slow_draft", bypass_csp=True, outside=with_clock(clock)
+    )
+    await ui.button("cancel").click()
+    await ui.expect_badge("Pausing by you")
+    clock.advance(LONG_PAUSE)
     clock.stop()
-    await later(seen.page, LOOK_MS)
-    await expect(seen.action("Stop this call now")).to_be_visible()
-    await expect(seen.action("Keep running")).to_be_visible()
-    return seen
+    await advance_clock(ui.page, POLL_INTERVAL_MS)
+    await expect(ui.button_named("Stop this call now")).to_be_visible()
+    await expect(ui.button_named("Keep running")).to_be_visible()
+    return ui
 
 
-async def stopping(bench: Bench, stage: Stage) -> Watched:
+async def stopping(harness: Harness, stage: Stage) -> RunPage:
     """A cancel that waits for a call which does not stop."""
-    seen = await at_tool(bench, stage, "stubborn", bare=True, grace=LEASE)
-    await seen.run.cancel(actor=PEOPLE["olga"])
-    await seen.says("Cancelling by you — stopping")
-    return seen
+    ui = await open_at_tool(harness, stage, "stubborn", bypass_csp=True, grace=LEASE)
+    await ui.run.cancel(actor=PEOPLE["olga"])
+    await ui.expect_badge("Cancelling by you — stopping")
+    return ui
 
 
-async def undoing(bench: Bench, stage: Stage) -> Watched:
-    """A cancel that has undone one thing, and is at the other."""
+async def undoing(harness: Harness, stage: Stage) -> RunPage:
+    """A cancel with one call undone and another in progress."""
     turn: Turn = [PLAN, Use("dear_draft", name="a"), Use("dear_draft", name="b")]
-    seen = await watched(bench, stage, turn, Use("slow", name="work"), bare=True)
+    ui = await open_run_page(harness, stage, turn, Use("slow", name="work"), bypass_csp=True)
     await stage.start("work").wait()
-    await seen.run.cancel(undo="all", actor=PEOPLE["olga"])
-    await seen.says("Cancelling by you — undoing 1 of 2")
+    await ui.run.cancel(undo="all", actor=PEOPLE["olga"])
+    await ui.expect_badge("Cancelling by you — undoing 1 of 2")
     stage.gate("undo b").set()
-    await seen.says("Cancelling by you — undoing 2 of 2")
-    return seen
+    await ui.expect_badge("Cancelling by you — undoing 2 of 2")
+    return ui
 
 
-async def cancelled(bench: Bench, stage: Stage) -> Watched:
+async def cancelled(harness: Harness, stage: Stage) -> RunPage:
     """The report."""
-    seen = await confirming(bench, stage)
-    await seen.action("Cancel and undo 1").click()
-    await seen.says("Cancelled by you")
-    await expect(seen.page.get_by_text("What happened to the work")).to_be_visible()
-    return seen
+    ui = await confirming(harness, stage)
+    await ui.button_named("Cancel and undo 1").click()
+    await ui.expect_badge("Cancelled by you")
+    await expect(ui.page.get_by_text("What happened to the work")).to_be_visible()
+    return ui
 
 
-async def stuck(bench: Bench, stage: Stage) -> Watched:
+async def stuck(harness: Harness, stage: Stage) -> RunPage:
     """The report of a cancel whose undo failed."""
     hurried = Outside(lease=LEASE, chance=lambda: -1.0)  # attempts do not wait
-    seen = await at_tool(bench, stage, "stuck_draft", bare=True, outside=hurried)
-    await seen.run.cancel(undo="all", actor=PEOPLE["olga"])
-    await seen.says("Cancelled by you — 1 undo failed")
-    await expect(seen.action("Leave it as it is")).to_be_visible()
-    return seen
+    ui = await open_at_tool(harness, stage, "stuck_draft", bypass_csp=True, outside=hurried)
+    await ui.run.cancel(undo="all", actor=PEOPLE["olga"])
+    await ui.expect_badge("Cancelled by you — 1 undo failed")
+    await expect(ui.button_named("Leave it as it is")).to_be_visible()
+    return ui
 
 
-async def failed(bench: Bench, stage: Stage) -> Watched:
+async def failed(harness: Harness, stage: Stage) -> RunPage:
     """An error."""
-    seen = await watched(bench, stage, [PLAN, Use("fail", text="no")], bare=True)
-    await seen.says("Failed")
-    return seen
+    ui = await open_run_page(harness, stage, [PLAN, Use("fail", text="no")], bypass_csp=True)
+    await ui.expect_badge("Failed")
+    return ui
 
 
-async def halted(bench: Bench, stage: Stage) -> Watched:
-    """An operator's latch."""
-    seen = await at_tool(bench, stage, bare=True)
-    scope = f"run:{seen.run.id}"
-    await seen.site.mid.halt("Fire", scope=scope, actor=PEOPLE["olga"])
-    await seen.says("Halted")
-    return seen
+async def halted(harness: Harness, stage: Stage) -> RunPage:
+    """Under a halt."""
+    ui = await open_at_tool(harness, stage, bypass_csp=True)
+    scope = f"run:{ui.run.id}"
+    await ui.site.mid.halt("Fire", scope=scope, actor=PEOPLE["olga"])
+    await ui.expect_badge("Halted")
+    return ui
 
 
-async def taken_over(bench: Bench, stage: Stage) -> Watched:
-    """Somebody at the wheel."""
-    seen = await at_tool(bench, stage, bare=True)
-    await seen.action("Take over").click()
-    await seen.says("Taking over by you")
+async def taken_over(harness: Harness, stage: Stage) -> RunPage:
+    """Taken over by the viewer."""
+    ui = await open_at_tool(harness, stage, bypass_csp=True)
+    await ui.button_named("Take over").click()
+    await ui.expect_badge("Taking over by you")
     stage.gate("work").set()
-    await seen.says("Taken over by you")
-    await seen.page.get_by_label("Write as the assistant").fill("I have looked")
-    await expect(seen.page.get_by_label("Use a tool")).to_contain_text("slow")
-    return seen
+    await ui.expect_badge("Taken over by you")
+    await ui.page.get_by_label("Write as the assistant").fill("I have looked")
+    await expect(ui.page.get_by_label("Use a tool")).to_contain_text("slow")
+    return ui
 
 
-async def completed(bench: Bench, stage: Stage) -> Watched:
+async def completed(harness: Harness, stage: Stage) -> RunPage:
     """The result."""
-    seen = await watched(bench, stage, "All done.", bare=True)
-    await seen.says("Completed")
-    return seen
+    ui = await open_run_page(harness, stage, "All done.", bypass_csp=True)
+    await ui.expect_badge("Completed")
+    return ui
 
 
-async def lost(bench: Bench, stage: Stage) -> Watched:
+async def lost(harness: Harness, stage: Stage) -> RunPage:
     """The server does not answer."""
-    seen = await at_tool(bench, stage, bare=True)
-    await seen.page.context.set_offline(offline=True)
-    seen.site.app.close()
-    await seen.says("Connection lost")
-    return seen
+    ui = await open_at_tool(harness, stage, bypass_csp=True)
+    await ui.page.context.set_offline(offline=True)
+    ui.site.app.close()
+    await ui.expect_badge("Connection lost")
+    return ui
 
 
 SCENES: Final[tuple[Scene, ...]] = (

@@ -1,4 +1,4 @@
-"""A stage for tests of the page: every state can be reached, and held until a test goes on."""
+"""Tools and models for tests of the page: a test can reach every state and hold it there."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -9,10 +9,10 @@ import msgspec
 
 from midrun import Agent, Call, OutcomeUnknown, Tool, pause_here, tool
 from midrun.core.values import NOTHING, Reply, Spend
-from midrun.core.values import Use as Wanted
+from midrun.core.values import Use as ReplyUse
 from midrun.models import Use
 from midrun.ports.model import Finished, Piece, Prompt
-from tests.unit.runs.stage import Stage as Acting
+from tests.unit.runs.stage import Stage as ControllableTools
 
 __all__ = ["Hold", "Stage", "Use"]
 
@@ -20,29 +20,29 @@ PRICE: Final = 12_000  # millionths of a dollar, for each reply
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """A place in a reply where the model stops to think, until the test opens the gate."""
+    """A point in a reply where the model waits until the test opens the gate."""
 
     name: str
 
 
-Said: TypeAlias = str | Use | Hold
-Turn: TypeAlias = Said | Sequence[Said]
+Part: TypeAlias = str | Use | Hold
+Turn: TypeAlias = Part | Sequence[Part]
 
 
-class Stage(Acting):
-    """Tools and a model whose progress a test controls, and the record of what they did.
+class Stage(ControllableTools):
+    """Tools and a model whose progress a test controls, and a record of their calls.
 
-    `gate(name)` lets go what waits under a name, a tool or the model in the middle of a
-    sentence; `start(name)` tells that it has come there.
+    `gate(name).set()` lets a tool, or the model at a `Hold`, continue; `start(name)` is set
+    once it waits there.
     """
 
     def play(self, *turns: Turn, name: str = "actor", **options: object) -> Agent:
-        """Return an agent whose model costs money, and holds where a turn says `Hold`."""
+        """Return an agent whose model costs money, and waits at each `Hold` of a turn."""
         model = HeldModel(self, turns)
         return Agent(name, model=model, tools=self.tools(), **options)  # type: ignore[arg-type]  # checked there
 
     def tools(self) -> list[Tool]:
-        """Return the tools of every stage, those that ask or need approval, and worse ones."""
+        """Add tools that ask, need approval, fail or do not stop."""
         return [
             *super().tools(),
             tool(self._quick, name="mail", approve=True),
@@ -54,25 +54,20 @@ class Stage(Acting):
             tool(_doubt, name="doubt"),
         ]
 
-    async def held(self, name: str) -> None:
-        """Wait at the gate `name`, having said that somebody does."""
+    async def wait_at_gate(self, name: str) -> None:
+        """Wait at the gate `name`; `start(name)` is set."""
         self.start(name).set()
         await self.gate(name).wait()
 
     async def _stubborn(self, name: str) -> str:
-        """Do not stop before the gate is open, whoever asks."""
+        """Ignore cancellation until the gate is open."""
         with anyio.CancelScope(shield=True):
-            await self.held(name)
+            await self.wait_at_gate(name)
         return f"{name} done"
 
     async def _take_back(self, _: Call, args: dict[str, str], __: object) -> None:
-        await self.held(f"undo {args['name']}")
+        await self.wait_at_gate(f"undo {args['name']}")
         self.undone.append(args["name"])
-
-    def let_go(self) -> None:
-        """Open every gate."""
-        for gate in self._gates.values():
-            gate.set()
 
 
 async def _ask(question: str) -> str:
@@ -95,7 +90,7 @@ async def _cannot(call: Call, args: object, result: object) -> None:
 
 
 class HeldModel:
-    """A model that plays turns word by word, and stops at each `Hold` until it is let go."""
+    """A model that streams scripted turns word by word, and waits at each `Hold`."""
 
     name = "held"
     priced = True
@@ -111,13 +106,13 @@ class HeldModel:
 
     @asynccontextmanager
     async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
-        """Play the turn that follows what has been said so far."""
+        """Stream the turn that follows the transcript."""
         turn = self._turns[prompt.transcript.spoken]
-        yield self._spoken([turn] if isinstance(turn, str | Use | Hold) else turn)
+        yield self._stream_turn([turn] if isinstance(turn, str | Use | Hold) else turn)
 
-    async def _spoken(self, turn: Sequence[Said]) -> AsyncIterator[Piece | Finished]:
+    async def _stream_turn(self, turn: Sequence[Part]) -> AsyncIterator[Piece | Finished]:
         text = ""
-        uses: list[Wanted] = []
+        uses: list[ReplyUse] = []
         for said in turn:
             match said:
                 case str():
@@ -125,11 +120,11 @@ class HeldModel:
                     for word in said.split(" "):
                         yield Piece(kind="text", text=word + " ")
                 case Hold(name=name):
-                    await self._stage.held(name)
+                    await self._stage.wait_at_gate(name)
                 case Use(tool=name, args=args):
                     body = msgspec.json.encode(args).decode()
                     yield Piece(kind="args", text=body, tool=name, call=len(uses))
-                    uses.append(Wanted(tool=name, args=args))
+                    uses.append(ReplyUse(tool=name, args=args))
         await anyio.lowlevel.checkpoint()
         spent = Spend(tokens=len(text.split()) + len(uses), cost=PRICE)
         yield Finished(reply=Reply(text=text, uses=tuple(uses)), spent=spent)

@@ -1,22 +1,31 @@
-"""What a page of somebody else can do to a person who is signed in: nothing (F34)."""
+"""A page of another site can do nothing to a signed-in viewer (F34)."""
 
 import pytest
 from playwright.async_api import ConsoleMessage, Page, expect
 
 from midrun.runs.run import Run
-from tests.browser.bench import Bench, Site, comes_true
-from tests.browser.evil import FORM, FRAME, HOSTS, REBOUND, TRIED, Untouched, lair, lured
+from tests.browser.attacker_page import (
+    ATTEMPTS,
+    HOSTS,
+    OPEN_FRAME,
+    REBOUND_REQUESTS,
+    SUBMIT_FORM,
+    ServerCounts,
+    open_attacker_page,
+    serve_attacker,
+)
+from tests.browser.harness import Harness, Site, wait_until
 from tests.browser.stage import Stage, Use
 from tests.unit.server.conftest import token_of
 
 
-def _speaks_of_frames(said: ConsoleMessage) -> bool:
+def _is_about_frames(said: ConsoleMessage) -> bool:
     return "X-Frame-Options" in said.text or "frame-ancestors" in said.text
 
 
-async def prey(bench: Bench, stage: Stage) -> tuple[Site, Run]:
-    """Serve a run that is at work, and would be worth cancelling."""
-    site = await bench.site(stage.play(Use("slow", name="held"), "Done."))
+async def serve_running(harness: Harness, stage: Stage) -> tuple[Site, Run]:
+    """Serve a run that is at work."""
+    site = await harness.site(stage.play(Use("slow", name="held"), "Done."))
     run = await site.start(task="Precious")
     await stage.start("held").wait()
     return site, run
@@ -24,32 +33,32 @@ async def prey(bench: Bench, stage: Stage) -> tuple[Site, Run]:
 
 @pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS.keys())
 async def test_no_script_of_another_page_gets_through(
-    bench: Bench, stage: Stage, host: str
+    harness: Harness, stage: Stage, host: str
 ) -> None:
-    """On another port of this machine it even brings our cookie: SameSite knows no ports."""
-    site, run = await prey(bench, stage)
-    whole = Untouched(site, run)
-    before = await whole.seen()
-    async with lair() as port:
-        page = await lured(bench, site, port, host)
-        tried: dict[str, str] = await page.evaluate(TRIED, {"url": site.url, "run": run.id})
+    """On another port of this machine it gets our cookie: SameSite ignores ports."""
+    site, run = await serve_running(harness, stage)
+    counts = ServerCounts(site, run)
+    before = await counts.read()
+    async with serve_attacker() as port:
+        page = await open_attacker_page(harness, site, port, host)
+        tried: dict[str, str] = await page.evaluate(ATTEMPTS, {"url": site.url, "run": run.id})
     got = {name: came for name, came in tried.items() if came != "refused"}
-    # An opaque answer says nothing, not even whether there was one. What it asked for is 403.
+    # A script cannot read anything from an opaque answer. The server answered 403.
     assert got in ({}, {"fetch without a question": "opaque", "reading blindly": "opaque"})
-    assert await whole.seen() == before
+    assert await counts.read() == before
 
 
 @pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS.keys())
 async def test_no_form_of_another_page_gets_through(
-    bench: Bench, stage: Stage, host: str
+    harness: Harness, stage: Stage, host: str
 ) -> None:
-    """A form may post anywhere; ours takes JSON, and from our own page."""
-    site, run = await prey(bench, stage)
-    whole = Untouched(site, run)
-    before = await whole.seen()
+    """A form may post anywhere; the server accepts JSON only, and from our own page."""
+    site, run = await serve_running(harness, stage)
+    counts = ServerCounts(site, run)
+    before = await counts.read()
     fields = {'{"scope": "all", "agent": "actor", "input": "x", "reason": "': '"}'}
-    async with lair() as port:
-        page = await lured(bench, site, port, host)
+    async with serve_attacker() as port:
+        page = await open_attacker_page(harness, site, port, host)
         for path, kind in (
             (f"/v1/runs/{run.id}/cancel", "text/plain"),
             ("/v1/halt", "text/plain"),
@@ -57,24 +66,24 @@ async def test_no_form_of_another_page_gets_through(
         ):
             form = {"url": site.url + path, "type": kind, "fields": fields}
             async with page.expect_navigation() as going:
-                await page.evaluate(FORM, form)
+                await page.evaluate(SUBMIT_FORM, form)
             reply = await going.value
             assert reply is not None
             assert reply.status == 403
             await page.goto(f"http://{host}:{port}/")
-    assert await whole.seen() == before
+    assert await counts.read() == before
 
 
 @pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS.keys())
 async def test_a_link_of_another_page_changes_nothing(
-    bench: Bench, stage: Stage, host: str
+    harness: Harness, stage: Stage, host: str
 ) -> None:
-    """Going there is allowed, for links must work; a GET has no effect on anything."""
-    site, run = await prey(bench, stage)
-    whole = Untouched(site, run)
-    before = await whole.seen()
-    async with lair() as port:
-        page = await lured(bench, site, port, host)
+    """Navigation is allowed, because links must work; a GET changes nothing."""
+    site, run = await serve_running(harness, stage)
+    counts = ServerCounts(site, run)
+    before = await counts.read()
+    async with serve_attacker() as port:
+        page = await open_attacker_page(harness, site, port, host)
         for path, statuses in (
             (f"/v1/runs/{run.id}/cancel", {401, 405}),
             (f"/v1/runs/{run.id}/cancel?undo=all", {401, 405}),
@@ -87,42 +96,44 @@ async def test_a_link_of_another_page_changes_nothing(
             assert reply is not None
             assert reply.status in statuses
             await page.goto(f"http://{host}:{port}/")
-    assert await whole.seen() == before
+    assert await counts.read() == before
 
 
 @pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS.keys())
-async def test_our_pages_are_in_nobody_elses_frame_or_hand(
-    bench: Bench, stage: Stage, host: str
+async def test_our_pages_cannot_be_framed_or_held_by_another_page(
+    harness: Harness, stage: Stage, host: str
 ) -> None:
-    """A button under a transparent kitten is pressed for somebody else."""
-    site, run = await prey(bench, stage)
-    async with lair() as port:
-        page = await lured(bench, site, port, host)
-        async with page.expect_console_message(_speaks_of_frames) as saying:
-            await page.evaluate(FRAME, f"{site.url}/runs/{run.id}")
+    """A transparent frame over another page would let its viewer press our buttons."""
+    site, run = await serve_running(harness, stage)
+    async with serve_attacker() as port:
+        page = await open_attacker_page(harness, site, port, host)
+        async with page.expect_console_message(_is_about_frames) as saying:
+            await page.evaluate(OPEN_FRAME, f"{site.url}/runs/{run.id}")
         assert site.url in (await saying.value).text
         await expect(page.frame_locator("iframe").locator("header")).to_have_count(0)
         async with page.context.expect_page() as opening:
             await page.evaluate("url => { window.hand = window.open(url) }", f"{site.url}/")
         opened: Page = await opening.value
         await opened.wait_for_load_state()
-        await comes_true(lambda: page.evaluate("window.hand.closed"))  # it holds nothing now
+        await wait_until(
+            lambda: page.evaluate("window.hand.closed")
+        )  # the attacker's handle is cut off
         assert await opened.evaluate("window.opener") is None
 
 
 async def test_a_server_on_another_port_cannot_use_the_cookie_it_is_sent(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """Browsers send a cookie to every port of a host; the proof of it stays with our origin."""
-    site, run = await prey(bench, stage)
-    whole = Untouched(site, run)
-    before = await whole.seen()
+    """Browsers send a cookie to every port of a host; the proof stays with our origin."""
+    site, run = await serve_running(harness, stage)
+    counts = ServerCounts(site, run)
+    before = await counts.read()
     cookies: list[str] = []
-    async with lair(cookies) as port:
-        page = await lured(bench, site, port, HOSTS["same site"])
+    async with serve_attacker(cookies) as port:
+        page = await open_attacker_page(harness, site, port, HOSTS["same site"])
         assert f"midrun_{site.port}=" in cookies[-1]
         assert await page.evaluate("Object.keys(localStorage)") == []
-        async with site.stranger() as thief:
+        async with site.anonymous_client() as thief:
             thief.headers["Cookie"] = cookies[-1]
             assert (await thief.get("/v1/runs")).status_code == 401
             cancel = await thief.post(f"/v1/runs/{run.id}/cancel", json={})
@@ -130,30 +141,32 @@ async def test_a_server_on_another_port_cannot_use_the_cookie_it_is_sent(
         own = await page.context.new_page()  # a new tab of our own origin is signed in
         await own.goto(site.url)
         await own.get_by_text("olga (operator)").wait_for()
-    assert await whole.seen() == before
+    assert await counts.read() == before
 
 
-async def test_a_name_that_was_pointed_here_is_misdirected(bench: Bench, stage: Stage) -> None:
-    """DNS rebinding: to the browser it is the attacker's own origin, and it may do anything."""
-    site, run = await prey(bench, stage)
-    whole = Untouched(site, run)
-    before = await whole.seen()
-    page = await (await bench.profile(heard=False)).new_page()
+async def test_a_name_that_was_pointed_here_is_misdirected(
+    harness: Harness, stage: Stage
+) -> None:
+    """DNS rebinding: the browser takes our server for the attacker's own origin."""
+    site, run = await serve_running(harness, stage)
+    counts = ServerCounts(site, run)
+    before = await counts.read()
+    page = await (await harness.profile(collect_errors=False)).new_page()
     name = f"http://rebound.example:{site.port}"
     reply = await page.goto(f"{name}/")
     assert reply is not None
     assert reply.status == 421
     stolen = {"run": run.id, "token": token_of("olga")}  # not even with a token
-    assert set(await page.evaluate(REBOUND, stolen)) == {421}
-    assert await whole.seen() == before
+    assert set(await page.evaluate(REBOUND_REQUESTS, stolen)) == {421}
+    assert await counts.read() == before
 
 
-async def test_the_signed_in_page_itself_goes_on(bench: Bench, stage: Stage) -> None:
-    """After all that the person presses the button, and it works."""
-    site, run = await prey(bench, stage)
-    async with lair() as port:
-        page = await lured(bench, site, port, HOSTS["same site"])
-        await page.evaluate(TRIED, {"url": site.url, "run": run.id})
+async def test_the_signed_in_page_itself_goes_on(harness: Harness, stage: Stage) -> None:
+    """After the attacks the viewer's own buttons still work."""
+    site, run = await serve_running(harness, stage)
+    async with serve_attacker() as port:
+        page = await open_attacker_page(harness, site, port, HOSTS["same site"])
+        await page.evaluate(ATTEMPTS, {"url": site.url, "run": run.id})
         own = page.context.pages[0]
         await own.get_by_role("button", name="Pause: Precious").click()
         await expect(own.locator("td .badge")).to_contain_text("Pausing by you")

@@ -1,35 +1,35 @@
-"""A whole story without a mouse: nobody's focus is lost, and all can see where it is."""
+"""A whole session without a mouse: the focus is never lost, and always visible."""
 
 from typing import Final
 
 import msgspec
 from playwright.async_api import Page, expect
 
-from tests.browser.bench import Bench, comes_true
+from tests.browser.harness import Harness, wait_until
 from tests.browser.stage import Hold, Stage, Turn, Use
 
-AT: Final = """() => {
+READ_FOCUS: Final = """() => {
   let at = document.activeElement;
   while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;
   const words = at.getAttribute("aria-label") ?? at.labels?.[0]?.textContent ?? at.textContent;
-  const seen = at.matches(":focus-visible") && getComputedStyle(at).outlineStyle !== "none";
-  return {tag: at.localName, words: words.replace(/\\s+/g, " ").trim(), seen};
+  const visible = at.matches(":focus-visible") && getComputedStyle(at).outlineStyle !== "none";
+  return {tag: at.localName, words: words.replace(/\\s+/g, " ").trim(), visible};
 }"""
 
-FAR: Final = 80
-"""More presses of a key than anything is away."""
+MAX_TABS: Final = 80
+"""More presses of Tab than any element is away."""
 
 
 class Focus(msgspec.Struct, frozen=True):
-    """What has the focus, and whether one sees that."""
+    """The focused element, and whether its focus is visible."""
 
     tag: str
     words: str
-    seen: bool
+    visible: bool
 
 
-class Hands:
-    """Two hands on a keyboard."""
+class Keyboard:
+    """A viewer who uses only the keyboard."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -39,110 +39,110 @@ class Hands:
         await self.page.keyboard.press(key)
 
     async def focus(self) -> Focus:
-        """Return what has the focus now."""
-        return msgspec.convert(await self.page.evaluate(AT), Focus)
+        """Return the focused element."""
+        return msgspec.convert(await self.page.evaluate(READ_FOCUS), Focus)
 
-    async def rest_on(self, words: str, tag: str = "") -> None:
-        """Wait until the focus is there, for all to see."""
+    async def expect_focus(self, words: str, tag: str = "") -> None:
+        """Wait until this element has a visible focus."""
 
         async def is_there() -> bool:
             now = await self.focus()
-            return now.words.startswith(words) and now.tag.startswith(tag) and now.seen
+            return now.words.startswith(words) and now.tag.startswith(tag) and now.visible
 
-        await comes_true(is_there)
+        await wait_until(is_there)
 
-    async def go_to(self, words: str, tag: str = "") -> None:
-        """Press Tab until the focus is there; on the way it is always somewhere."""
-        for _ in range(FAR):
+    async def tab_to(self, words: str, tag: str = "") -> None:
+        """Press Tab until this element has the focus; the focus is never lost on the way."""
+        for _ in range(MAX_TABS):
             await self.press("Tab")
             now = await self.focus()
             assert now.tag != "body", f"lost on the way to {words}"
-            assert now.seen, now
+            assert now.visible, now
             if now.words.startswith(words) and now.tag.startswith(tag):
                 return
         raise AssertionError(f"no way to {words}")
 
 
-async def started(hands: Hands) -> None:
-    """Start a run from the list; on second thoughts, again."""
-    await hands.go_to("New run")
-    await hands.press("Enter")
-    await hands.rest_on("What should it do?")
-    await hands.press("Escape")
-    await hands.rest_on("New run")
-    await hands.press("Space")
-    await hands.rest_on("What should it do?")
-    await hands.page.keyboard.type("Write the churn memo")
-    await hands.go_to("Start", "button")
-    await hands.press("Enter")
-    await hands.page.wait_for_url("**/runs/run_*")
+async def start_run(keyboard: Keyboard) -> None:
+    """Open the form, close it, open it again, and start a run."""
+    await keyboard.tab_to("New run")
+    await keyboard.press("Enter")
+    await keyboard.expect_focus("What should it do?")
+    await keyboard.press("Escape")
+    await keyboard.expect_focus("New run")
+    await keyboard.press("Space")
+    await keyboard.expect_focus("What should it do?")
+    await keyboard.page.keyboard.type("Write the churn memo")
+    await keyboard.tab_to("Start", "button")
+    await keyboard.press("Enter")
+    await keyboard.page.wait_for_url("**/runs/run_*")
 
 
-async def paused_and_redirected(hands: Hands) -> None:
-    """Pause in mid-sentence, and resume with other words; keys do not control while typing."""
-    await hands.go_to("Pause")
-    await hands.press("Space")
-    await expect(hands.page.locator("midrun-steps")).to_contain_text("interrupted here")
-    await hands.rest_on("Resume")
-    await hands.press("r")
-    await hands.rest_on("What should happen next?")
-    await hands.page.keyboard.type("pcr")
-    await hands.press("Escape")
-    await hands.rest_on("Redirect")
-    await hands.press("r")
-    await hands.rest_on("What should happen next?")
-    await hands.page.keyboard.type("Leave out Acme.")
-    await hands.press("Enter")
+async def pause_and_redirect(keyboard: Keyboard) -> None:
+    """Pause in mid-sentence, and resume with an instruction; typed keys are no shortcuts."""
+    await keyboard.tab_to("Pause")
+    await keyboard.press("Space")
+    await expect(keyboard.page.locator("midrun-steps")).to_contain_text("interrupted here")
+    await keyboard.expect_focus("Resume")
+    await keyboard.press("r")
+    await keyboard.expect_focus("What should happen next?")
+    await keyboard.page.keyboard.type("pcr")
+    await keyboard.press("Escape")
+    await keyboard.expect_focus("Redirect")
+    await keyboard.press("r")
+    await keyboard.expect_focus("What should happen next?")
+    await keyboard.page.keyboard.type("Leave out Acme.")
+    await keyboard.press("Enter")
 
 
-async def approved(hands: Hands) -> None:
-    """Go from the bar to the card, and decide."""
-    await hands.rest_on("Redirect")
-    await hands.press("Shift+Tab")
-    await hands.press("Shift+Tab")
-    await hands.rest_on("Answer…")
-    await hands.press("Enter")
-    await hands.rest_on("Approve")
-    await hands.press("Enter")
-    await hands.rest_on("Decided just now", "h2")
+async def approve(keyboard: Keyboard) -> None:
+    """Go from the bar to the card, and approve."""
+    await keyboard.expect_focus("Redirect")
+    await keyboard.press("Shift+Tab")
+    await keyboard.press("Shift+Tab")
+    await keyboard.expect_focus("Answer…")
+    await keyboard.press("Enter")
+    await keyboard.expect_focus("Approve")
+    await keyboard.press("Enter")
+    await keyboard.expect_focus("Decided just now", "h2")
 
 
-async def cancelled(hands: Hands) -> None:
-    """Cancel; on second thoughts not; then after all."""
-    await hands.press("c")
-    await hands.rest_on("Cancel this run?")
-    await hands.press("Escape")
-    await hands.rest_on("Cancel")
-    await hands.press("c")
-    await hands.rest_on("Cancel this run?")
-    await hands.go_to("Cancel and undo 2")
-    await hands.press("Enter")
+async def cancel(keyboard: Keyboard) -> None:
+    """Open the cancel sheet, leave it, open it again, and cancel."""
+    await keyboard.press("c")
+    await keyboard.expect_focus("Cancel this run?")
+    await keyboard.press("Escape")
+    await keyboard.expect_focus("Cancel")
+    await keyboard.press("c")
+    await keyboard.expect_focus("Cancel this run?")
+    await keyboard.tab_to("Cancel and undo 2")
+    await keyboard.press("Enter")
 
 
 async def test_a_run_is_started_steered_answered_and_cancelled_by_keys_alone(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """From the list to the report; every press is one that a person without a mouse has."""
+    """From the list to the report, with keys only."""
     turns: tuple[Turn, ...] = (
         ["Churn rose, and I am ", Hold("mid"), "not sure why."],
         [Use("draft", name="memo"), Use("mail", name="bo")],
         Use("slow_draft", name="work"),
     )
-    page = await bench.page(await bench.site(stage.play(*turns)))
-    hands, badge = Hands(page), page.locator("midrun-controls .badge")
+    page = await harness.page(await harness.site(stage.play(*turns)))
+    keyboard, badge = Keyboard(page), page.locator("midrun-controls .badge")
     await expect(page.get_by_text("No runs yet.")).to_be_visible()
-    await started(hands)
+    await start_run(keyboard)
     await expect(page.locator("midrun-steps")).to_contain_text("Churn rose, and I am")
-    await paused_and_redirected(hands)
+    await pause_and_redirect(keyboard)
     await expect(badge).to_contain_text("Waiting for you")
-    await approved(hands)
+    await approve(keyboard)
     await stage.start("work").wait()
     await expect(page.locator("midrun-controls #cancel")).to_contain_text("can undo 2 calls")
-    await cancelled(hands)
+    await cancel(keyboard)
     await expect(badge).to_contain_text("Cancelled by you")
-    await hands.rest_on("", "section")  # the buttons are gone, the bar is not
-    await hands.go_to("Read the report")
-    await hands.press("Enter")
-    await hands.rest_on("What happened to the work", "h2")
+    await keyboard.expect_focus("", "section")  # the buttons are gone, the bar is not
+    await keyboard.tab_to("Read the report")
+    await keyboard.press("Enter")
+    await keyboard.expect_focus("What happened to the work", "h2")
     assert (stage.did, stage.stopped) == (["memo", "bo"], ["work"])
     assert sorted(stage.undone) == ["memo", "work"]

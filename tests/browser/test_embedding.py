@@ -1,4 +1,4 @@
-"""One script and one tag in somebody else's page, whose style is as bad as can be."""
+"""One script and one tag in a host page with hostile styles."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,11 +12,11 @@ from starlette.routing import Mount, Route
 
 from midrun import Midrun
 from midrun.server import app
-from tests.browser.bench import Bench, comes_true, flaws, listening
+from tests.browser.harness import Harness, find_violations, serve_app, wait_until
 from tests.browser.stage import Stage, Use
 from tests.unit.server.conftest import token_of
 
-HOSTILE: Final = """
+HOSTILE_STYLE: Final = """
   * { letter-spacing: .3em; text-transform: uppercase; font: italic 30px "Comic Sans MS";
       color: hotpink; line-height: 3; text-shadow: 2px 2px red; word-spacing: 1em;
       text-align: right; text-indent: 2em; cursor: wait; visibility: visible; }
@@ -30,7 +30,7 @@ HOSTILE: Final = """
 
 PLAIN: Final = "body { margin: 8px; }"
 
-LOOKS: Final = """element => {
+READ_STYLE: Final = """element => {
   const style = getComputedStyle(element);
   const box = element.getBoundingClientRect();
   const names = ["color", "font-size", "font-style", "font-family", "letter-spacing",
@@ -41,7 +41,7 @@ LOOKS: Final = """element => {
 }"""
 
 
-def hosting(body: str, style: str) -> HTMLResponse:
+def render_host_page(body: str, style: str) -> HTMLResponse:
     """Return a page of the host application."""
     return HTMLResponse(
         f"<!doctype html><html lang=en><title>Acme CRM</title><style>{style}</style>"
@@ -50,7 +50,7 @@ def hosting(body: str, style: str) -> HTMLResponse:
 
 
 class Host:
-    """An application with midrun mounted in it, and pages of its own around it."""
+    """An application with midrun mounted in it, and pages of its own."""
 
     def __init__(self, mid: Midrun, port: int) -> None:
         self.mid = mid
@@ -58,52 +58,54 @@ class Host:
         self.body = ""
         self.style = PLAIN
 
-    async def page(self, bench: Bench, body: str, style: str, *, bare: bool = False) -> Page:
+    async def page(
+        self, harness: Harness, body: str, style: str, *, bypass_csp: bool = False
+    ) -> Page:
         """Open a page of the application with `body` in it."""
         self.body, self.style = body, style
-        page = await (await bench.profile(bare=bare)).new_page()
+        page = await (await harness.profile(bypass_csp=bypass_csp)).new_page()
         await page.goto(self.url)
         return page
 
 
 @asynccontextmanager
-async def hosted(stage: Stage) -> AsyncIterator[Host]:
-    """Serve an application that has midrun as a part."""
+async def serve_host(stage: Stage) -> AsyncIterator[Host]:
+    """Serve an application that has midrun mounted."""
     mid = Midrun("memory://", agents=[stage.play(Use("slow", name="held"), "Done.")])
     part = app(mid, token=token_of("me"))
 
     async def home(_: Request) -> HTMLResponse:
-        return hosting(made.body, made.style)
+        return render_host_page(made.body, made.style)
 
     whole = Starlette(routes=[Route("/", home), Mount("/agents", part)])
-    async with mid, listening(part, whole=whole) as port:
+    async with mid, serve_app(part, whole=whole) as port:
         made = Host(mid, port)
         yield made
 
 
-async def drawn(page: Page) -> list[list[str]]:
-    """Return how the parts of the bar are drawn."""
+async def read_styles(page: Page) -> list[list[str]]:
+    """Return the computed styles of parts of the bar."""
     button = page.get_by_role("button", name="Pause")
     await expect(button).to_be_visible()
     badge = page.locator("midrun-controls .badge")
-    return [await part.evaluate(LOOKS) for part in (button, badge, badge.locator("svg"))]
+    return [await part.evaluate(READ_STYLE) for part in (button, badge, badge.locator("svg"))]
 
 
 async def test_the_bar_keeps_its_look_and_works_in_a_hostile_page(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """Drawn the same to the pixel under both styles; pressed, it does what it says."""
-    async with hosted(stage) as host:
+    """It has the same computed styles in both pages, and its buttons work."""
+    async with serve_host(stage) as host:
         run = await host.mid.start("actor", "Embedded", actor="me")
         await stage.start("held").wait()
         tag = f'<midrun-controls run="{run.id}" token="{token_of("me")}"></midrun-controls>'
-        plain = await host.page(bench, tag, PLAIN)
-        hostile = await host.page(bench, tag, HOSTILE)
+        plain = await host.page(harness, tag, PLAIN)
+        hostile = await host.page(harness, tag, HOSTILE_STYLE)
 
         async def are_alike() -> bool:
-            return await drawn(plain) == await drawn(hostile)
+            return await read_styles(plain) == await read_styles(hostile)
 
-        await comes_true(are_alike)
+        await wait_until(are_alike)
         await hostile.get_by_role("button", name="Pause").click()
         badge = hostile.locator("midrun-controls .badge")
         await expect(badge).to_contain_text("Pausing")
@@ -113,14 +115,14 @@ async def test_the_bar_keeps_its_look_and_works_in_a_hostile_page(
 
 
 async def test_the_list_and_the_run_are_embedded_by_the_same_script(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """With the cookie of a session that was opened where midrun is mounted."""
-    async with hosted(stage) as host:
+    """With a session that was opened where midrun is mounted."""
+    async with serve_host(stage) as host:
         run = await host.mid.start("actor", "Embedded", actor="me")
         await stage.start("held").wait()
         tags = f'<midrun-runs></midrun-runs><midrun-run run="{run.id}"></midrun-run>'
-        page = await host.page(bench, tags, HOSTILE)
+        page = await host.page(harness, tags, HOSTILE_STYLE)
         await page.goto(f"{host.url}/agents/#token={token_of('me')}")
         await expect(page.get_by_role("link", name="Embedded")).to_be_visible()
         await page.goto(host.url)
@@ -131,28 +133,28 @@ async def test_the_list_and_the_run_are_embedded_by_the_same_script(
         await expect(page).to_have_title("Acme CRM")  # the host's title is the host's
 
 
-async def test_a_theme_is_a_few_custom_properties(bench: Bench, stage: Stage) -> None:
-    """They go through; nothing else does."""
-    async with hosted(stage) as host:
+async def test_a_theme_is_a_few_custom_properties(harness: Harness, stage: Stage) -> None:
+    """Custom properties of the host page reach the element; nothing else does."""
+    async with serve_host(stage) as host:
         run = await host.mid.start("actor", "Embedded", actor="me")
         await stage.start("held").wait()
         tag = f'<midrun-controls run="{run.id}" token="{token_of("me")}"></midrun-controls>'
         style = "midrun-controls { --midrun-run: rgb(1, 2, 3); --midrun-scheme: dark; }"
-        page = await host.page(bench, tag, style)
+        page = await host.page(harness, tag, style)
         badge = page.locator("midrun-controls .badge")
         await expect(badge).to_contain_text("Running")
         await expect(badge).to_have_css("color", "rgb(1, 2, 3)")
 
 
 async def test_keys_belong_to_the_host_until_the_bar_has_the_focus(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """Somebody types "cap" into the host's search box, and nothing is cancelled."""
-    async with hosted(stage) as host:
+    """Typing "pcr" into the host's search box controls nothing."""
+    async with serve_host(stage) as host:
         run = await host.mid.start("actor", "Embedded", actor="me")
         await stage.start("held").wait()
         tag = f'<midrun-controls run="{run.id}" token="{token_of("me")}"></midrun-controls>'
-        page = await host.page(bench, f"<input aria-label=Search>{tag}", PLAIN)
+        page = await host.page(harness, f"<input aria-label=Search>{tag}", PLAIN)
         await expect(page.get_by_role("button", name="Pause")).to_be_visible()
         before = (await run.view()).seq
         await page.get_by_label("Search").press_sequentially("pcr")
@@ -163,12 +165,12 @@ async def test_keys_belong_to_the_host_until_the_bar_has_the_focus(
         await run.until("pausing")
 
 
-async def test_an_embedded_bar_is_accessible(bench: Bench, stage: Stage) -> None:
-    """As it comes, in a page that is otherwise in order."""
-    async with hosted(stage) as host:
+async def test_an_embedded_bar_is_accessible(harness: Harness, stage: Stage) -> None:
+    """In a host page without violations of its own."""
+    async with serve_host(stage) as host:
         run = await host.mid.start("actor", "Embedded", actor="me")
         await stage.start("held").wait()
         tag = f'<midrun-controls run="{run.id}" token="{token_of("me")}"></midrun-controls>'
-        page = await host.page(bench, f"<h1>Acme</h1>{tag}", PLAIN, bare=True)
+        page = await host.page(harness, f"<h1>Acme</h1>{tag}", PLAIN, bypass_csp=True)
         await expect(page.get_by_role("button", name="Pause")).to_be_visible()
-        assert await flaws(page) == []
+        assert await find_violations(page) == []

@@ -1,4 +1,4 @@
-"""Pages of another origin that are allowed to call: what their scripts get, and what not."""
+"""Pages of allowed other origins: their scripts get runs with a token, never with a cookie."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,8 +9,8 @@ from playwright.async_api import Page, expect
 
 from midrun import Midrun
 from midrun.server import Tokens, app
-from tests.browser.bench import Bench, Site, listening
-from tests.browser.evil import HOSTS, lair
+from tests.browser.attacker_page import HOSTS, serve_attacker
+from tests.browser.harness import Harness, Site, serve_app
 from tests.browser.stage import Stage, Use
 from tests.unit.server.conftest import PEOPLE, token_of
 
@@ -57,18 +57,18 @@ REFUSED: Final = """async ({url, token}) => {
 
 
 @asynccontextmanager
-async def allowing(stage: Stage, origin: str, *turns: str | Use) -> AsyncIterator[Site]:
+async def serve_to_origin(stage: Stage, origin: str, *turns: str | Use) -> AsyncIterator[Site]:
     """Serve an agent to pages of one other origin."""
     mid = Midrun("memory://", agents=[stage.play(*turns)])
     auth = Tokens({token_of(name): actor for name, actor in PEOPLE.items()})
     made = app(mid, auth=auth, allow_origins=[origin])
-    async with mid, listening(made) as port:
+    async with mid, serve_app(made) as port:
         yield Site(mid, made, port)
 
 
-async def visited(bench: Bench, url: str, site: Site) -> Page:
-    """Return a page at `url`, in a browser that is signed in at `site` as well."""
-    profile = await bench.profile(heard=False)
+async def open_other_origin(harness: Harness, url: str, site: Site) -> Page:
+    """Open a page at `url` in a browser that also has a session at `site`."""
+    profile = await harness.profile(collect_errors=False)
     own = await profile.new_page()
     await own.goto(site.link())
     await own.get_by_text("olga (operator)").wait_for()
@@ -79,11 +79,14 @@ async def visited(bench: Bench, url: str, site: Site) -> Page:
 
 @ORIGINS
 async def test_scripts_of_an_allowed_origin_start_control_and_follow_runs(
-    bench: Bench, stage: Stage, host: str
+    harness: Harness, stage: Stage, host: str
 ) -> None:
     """By bearer token, headers and streams included."""
-    async with lair() as port, allowing(stage, f"http://{host}:{port}", "Done.") as site:
-        page = await visited(bench, f"http://{host}:{port}/", site)
+    async with (
+        serve_attacker() as port,
+        serve_to_origin(stage, f"http://{host}:{port}", "Done.") as site,
+    ):
+        page = await open_other_origin(harness, f"http://{host}:{port}/", site)
         got = await page.evaluate(CALLED, {"url": site.url, "token": token_of("ann")})
         assert got["etag"].startswith('"')
         assert got["where"].endswith(got["run"])
@@ -96,11 +99,14 @@ async def test_scripts_of_an_allowed_origin_start_control_and_follow_runs(
 
 @ORIGINS
 async def test_chat_clients_of_an_allowed_origin_reach_the_bridges(
-    bench: Bench, stage: Stage, host: str
+    harness: Harness, stage: Stage, host: str
 ) -> None:
-    """As a development server of CopilotKit would, with headers of its own."""
-    async with lair() as port, allowing(stage, f"http://{host}:{port}", "Done.") as site:
-        page = await visited(bench, f"http://{host}:{port}/", site)
+    """With their own headers, as a development server of CopilotKit sends them."""
+    async with (
+        serve_attacker() as port,
+        serve_to_origin(stage, f"http://{host}:{port}", "Done.") as site,
+    ):
+        page = await open_other_origin(harness, f"http://{host}:{port}/", site)
         got = await page.evaluate(COPILOTKIT, {"url": site.url, "token": token_of("ann")})
         assert got["agents"] == ["actor"]
         assert "RUN_FINISHED" in got["agui"]
@@ -110,14 +116,14 @@ async def test_chat_clients_of_an_allowed_origin_reach_the_bridges(
 
 @ORIGINS
 async def test_every_other_origin_stays_out_and_a_cookie_lets_no_page_in(
-    bench: Bench, stage: Stage, host: str
+    harness: Harness, stage: Stage, host: str
 ) -> None:
-    """The browser has a session here, and the page of the other origin cannot use it."""
+    """The browser has a session here; the page of the other origin cannot use it."""
     given = {"token": token_of("olga")}
-    async with lair() as port, lair() as other:
+    async with serve_attacker() as port, serve_attacker() as other:
         origin = f"http://{host}:{port}"
-        async with allowing(stage, origin, "Done.") as site:
-            page = await visited(bench, f"{origin}/", site)
+        async with serve_to_origin(stage, origin, "Done.") as site:
+            page = await open_other_origin(harness, f"{origin}/", site)
             assert await page.evaluate(REFUSED, given | {"url": site.url}) == [200, 401, 0]
             await page.goto(f"http://{host}:{other}/")
             assert await page.evaluate(REFUSED, given | {"url": site.url}) == [0, 0, 0]
@@ -125,14 +131,17 @@ async def test_every_other_origin_stays_out_and_a_cookie_lets_no_page_in(
 
 @ORIGINS
 async def test_the_bar_works_in_a_page_of_an_allowed_origin(
-    bench: Bench, stage: Stage, host: str
+    harness: Harness, stage: Stage, host: str
 ) -> None:
-    """Its script comes from the server, and the token from an attribute."""
+    """The script comes from the server, the token from an attribute."""
     turns = (Use("slow", name="held"), "Done.")
-    async with lair() as port, allowing(stage, f"http://{host}:{port}", *turns) as site:
+    async with (
+        serve_attacker() as port,
+        serve_to_origin(stage, f"http://{host}:{port}", *turns) as site,
+    ):
         run = await site.start(task="Far", by="ann")
         await stage.start("held").wait()
-        page = await visited(bench, f"http://{host}:{port}/", site)
+        page = await open_other_origin(harness, f"http://{host}:{port}/", site)
         bar = """({url, run, token}) => {
           const bar = document.createElement("midrun-controls");
           bar.setAttribute("run", run);

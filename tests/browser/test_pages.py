@@ -1,4 +1,4 @@
-"""Pages and files: what anybody may have, how a browser signs in, and under which address."""
+"""Pages and static files: public access, sign-in, and mounting under a prefix."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ from starlette.routing import Mount
 from midrun import Midrun
 from midrun.server import app
 from midrun.server.pages import MEDIA, ours
-from tests.browser.bench import Bench, flaws, listening
+from tests.browser.harness import Harness, find_violations, serve_app
 from tests.browser.stage import Stage
 from tests.support.processes import ROOT
 from tests.unit.server.conftest import token_of
@@ -32,26 +32,28 @@ async def cookies(page: Page) -> list[str]:
 # ── files ────────────────────────────────────────────────────────────────────
 
 
-async def test_files_are_for_everybody_and_data_is_not(bench: Bench, stage: Stage) -> None:
-    """What is on the disk is in the package, which anybody can read."""
-    site = await bench.site(stage.play("Done."))
-    async with site.stranger() as nobody:
+async def test_files_are_public_and_data_is_not(harness: Harness, stage: Stage) -> None:
+    """The files are in the public package."""
+    site = await harness.site(stage.play("Done."))
+    async with site.anonymous_client() as client:
         for name, file in ours().items():
-            reply = await nobody.get(f"/static/{name}")
+            reply = await client.get(f"/static/{name}")
             assert reply.content == file.body
             assert reply.headers["content-type"] == MEDIA[name.rpartition(".")[2]]
         for path in ("/", "/runs/run_1", "/runs/no-such-run"):
-            reply = await nobody.get(path)
+            reply = await client.get(path)
             assert reply.headers["content-type"] == "text/html; charset=utf-8"
         for path in ("/v1/runs", "/v1/session", "/v1/static/page.js", "/static", "/runs/a/b"):
-            assert (await nobody.get(path)).status_code == 401
-        assert (await nobody.post("/", json={})).status_code == 401
+            assert (await client.get(path)).status_code == 401
+        assert (await client.post("/", json={})).status_code == 401
 
 
-async def test_a_file_is_sent_once_and_asked_for_each_time(bench: Bench, stage: Stage) -> None:
+async def test_a_file_is_sent_once_and_asked_for_each_time(
+    harness: Harness, stage: Stage
+) -> None:
     """After an update no browser may mix old modules with new ones."""
-    site = await bench.site(stage.play("Done."))
-    async with site.stranger() as client:
+    site = await harness.site(stage.play("Done."))
+    async with site.anonymous_client() as client:
         first = await client.get("/static/page.js")
         assert first.headers["cache-control"] == "no-cache"
         again = {"If-None-Match": first.headers["etag"]}
@@ -64,19 +66,19 @@ async def test_a_file_is_sent_once_and_asked_for_each_time(bench: Bench, stage: 
     "path",
     ["nothing.js", "..%2fguard.py", "%2e%2e/guard.py", "lit.d.ts", "vendor.json", ".", "%00"],
 )
-async def test_only_our_own_files_are_served(bench: Bench, stage: Stage, path: str) -> None:
-    """A name is looked up in a list; nothing that a path says reaches the disk."""
-    site = await bench.site(stage.play("Done."))
-    async with site.stranger() as client:
+async def test_only_our_own_files_are_served(harness: Harness, stage: Stage, path: str) -> None:
+    """A name is looked up in a list; no part of a path reaches the file system."""
+    site = await harness.site(stage.play("Done."))
+    async with site.anonymous_client() as client:
         reply = await client.get(f"/static/{path}")
         assert reply.status_code in {401, 404}
         assert b"def " not in reply.content
 
 
-async def test_every_page_and_file_has_the_guard_on_it(bench: Bench, stage: Stage) -> None:
-    """No frame, no foreign script, no text that becomes markup."""
-    site = await bench.site(stage.play("Done."))
-    async with site.stranger() as client:
+async def test_every_page_and_file_has_the_guard_on_it(harness: Harness, stage: Stage) -> None:
+    """The headers forbid frames, foreign scripts and markup from text."""
+    site = await harness.site(stage.play("Done."))
+    async with site.anonymous_client() as client:
         for path in ("/", "/runs/run_1", "/static/page.js", "/static/nothing.js"):
             headers = (await client.get(path)).headers
             policy = headers["content-security-policy"]
@@ -90,7 +92,7 @@ async def test_every_page_and_file_has_the_guard_on_it(bench: Bench, stage: Stag
 
 
 def test_the_wheel_carries_every_file(tmp_path: Path) -> None:
-    """Whoever installs it has the page, without a build step."""
+    """An installed package needs no build step."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)  # noqa: S603 - fixed arguments
     (wheel,) = tmp_path.glob("*.whl")
@@ -100,8 +102,8 @@ def test_the_wheel_carries_every_file(tmp_path: Path) -> None:
     assert packed >= {*ours(), "lit.LICENSE.txt", "vendor.json"}
 
 
-def test_what_we_did_not_write_is_what_we_say_it_is() -> None:
-    """Vendored scripts are named with version and hash; a change to one is a new version."""
+def test_vendored_files_match_their_record() -> None:
+    """Vendored scripts have a recorded version and hash."""
     static = ROOT / "src" / "midrun" / "server" / "static"
     for name, said in json.loads((static / "vendor.json").read_text()).items():
         assert sha256((static / name).read_bytes()).hexdigest() == said["sha256"]
@@ -110,7 +112,7 @@ def test_what_we_did_not_write_is_what_we_say_it_is() -> None:
 
 
 def test_every_script_is_checked_and_fits_in_one_sitting() -> None:
-    """The limits of modules hold for scripts, too."""
+    """The size limits of modules hold for scripts too."""
     for name, file in ours().items():
         if name.endswith(".js") and name != "lit.js":
             lines = file.body.decode().splitlines()
@@ -121,10 +123,10 @@ def test_every_script_is_checked_and_fits_in_one_sitting() -> None:
 # ── signing in ───────────────────────────────────────────────────────────────
 
 
-async def test_a_link_signs_in_and_leaves_no_trace(bench: Bench, stage: Stage) -> None:
-    """Neither the address nor the history keeps the code; no script can read the cookie."""
-    site = await bench.site(stage.play("Done."))
-    page = await bench.page(site)
+async def test_a_link_signs_in_and_leaves_no_trace(harness: Harness, stage: Stage) -> None:
+    """Neither address nor history keeps the code; no script can read the cookie."""
+    site = await harness.site(stage.play("Done."))
+    page = await harness.page(site)
     await expect(page.get_by_text("olga (operator)")).to_be_visible()
     assert page.url == f"{site.url}/"
     (cookie,) = await page.context.cookies()
@@ -135,10 +137,10 @@ async def test_a_link_signs_in_and_leaves_no_trace(bench: Bench, stage: Stage) -
     await expect(page.get_by_text("olga (operator)")).to_be_visible()
 
 
-async def test_a_token_behind_the_number_sign_does_too(bench: Bench, stage: Stage) -> None:
-    """For bookmarks of one's own, and for servers whose people have tokens."""
-    site = await bench.site(stage.play("Done."))
-    page = await (await bench.profile()).new_page()
+async def test_a_token_behind_the_number_sign_does_too(harness: Harness, stage: Stage) -> None:
+    """For bookmarks, and for servers with a token per user."""
+    site = await harness.site(stage.play("Done."))
+    page = await (await harness.profile()).new_page()
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.url))
     await page.goto(f"{site.url}/#token={token_of('ann')}")
@@ -147,35 +149,37 @@ async def test_a_token_behind_the_number_sign_does_too(bench: Bench, stage: Stag
     assert not [url for url in sent if token_of("ann") in url.partition("#")[0]]
 
 
-async def test_a_used_link_says_so_and_where_the_token_is(bench: Bench, stage: Stage) -> None:
-    """Whoever finds the link in a terminal's scroll-back gets nowhere."""
-    site = await bench.site(stage.play("Done."))
+async def test_a_used_link_says_so_and_where_the_token_is(
+    harness: Harness, stage: Stage
+) -> None:
+    """A link found in a terminal's scroll-back does not work again."""
+    site = await harness.site(stage.play("Done."))
     link = site.link()
-    first = await (await bench.profile()).new_page()
+    first = await (await harness.profile()).new_page()
     await first.goto(link)
     await expect(first.get_by_text("olga (operator)")).to_be_visible()
-    second = await (await bench.profile(bare=True)).new_page()
+    second = await (await harness.profile(bypass_csp=True)).new_page()
     await second.goto(link)
     await expect(second.get_by_role("alert")).to_have_text(
-        "This link was used before, or is too old."
+        "This link was used before, or has expired."
     )
     await expect(second.get_by_text("~/.local/state/midrun")).to_be_visible()
     assert await cookies(second) == []
-    assert await flaws(second) == []
+    assert await find_violations(second) == []
     await second.get_by_label("Token").fill("nobody-has-this-one-0123")
     await second.get_by_role("button", name="Sign in").click()
-    await expect(second.get_by_role("alert")).to_have_text("Nobody has this token.")
+    await expect(second.get_by_role("alert")).to_have_text("This token is not valid.")
     await second.get_by_label("Token").fill(token_of("vera"))
     await second.keyboard.press("Enter")
     await expect(second.get_by_text("vera (viewer)")).to_be_visible()
-    await first.goto(link)  # who is signed in already is not bothered
+    await first.goto(link)  # a browser with a session stays signed in
     await expect(first.get_by_text("olga (operator)")).to_be_visible()
 
 
-async def test_a_link_pasted_into_an_open_page_is_taken(bench: Bench, stage: Stage) -> None:
-    """A browser does not load a page again for what comes behind the number sign."""
-    site = await bench.site(stage.play("Done."))
-    page = await (await bench.profile()).new_page()
+async def test_a_link_pasted_into_an_open_page_is_taken(harness: Harness, stage: Stage) -> None:
+    """A browser does not reload a page when only the part behind the `#` changes."""
+    site = await harness.site(stage.play("Done."))
+    page = await (await harness.profile()).new_page()
     await page.goto(f"{site.url}/")
     await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     await page.goto(site.link())
@@ -183,19 +187,19 @@ async def test_a_link_pasted_into_an_open_page_is_taken(bench: Bench, stage: Sta
     assert page.url == f"{site.url}/"
 
 
-async def test_signing_out_ends_the_session(bench: Bench, stage: Stage) -> None:
-    """Here and on the server: the cookie of before is worth nothing."""
-    site = await bench.site(stage.play("Done."))
-    page = await bench.page(site)
+async def test_signing_out_ends_the_session(harness: Harness, stage: Stage) -> None:
+    """The server refuses the old cookie afterwards."""
+    site = await harness.site(stage.play("Done."))
+    page = await harness.page(site)
     await page.get_by_role("button", name="Sign out").click()
     await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     assert await cookies(page) == []
 
 
-async def test_a_session_that_ends_elsewhere_asks_again(bench: Bench, stage: Stage) -> None:
-    """A list that cannot be brought up to date must not look as if it were."""
-    site = await bench.site(stage.play("Done."))
-    page = await bench.page(site)
+async def test_a_session_that_ends_elsewhere_asks_again(harness: Harness, stage: Stage) -> None:
+    """An outdated list must not look up to date."""
+    site = await harness.site(stage.play("Done."))
+    page = await harness.page(site)
     await expect(page.get_by_text("No runs yet.")).to_be_visible()
     other = await page.context.new_page()
     await other.goto(f"{site.url}/")
@@ -206,8 +210,8 @@ async def test_a_session_that_ends_elsewhere_asks_again(bench: Bench, stage: Sta
 # ── under another address ────────────────────────────────────────────────────
 
 
-async def test_everything_works_below_a_prefix(bench: Bench, stage: Stage) -> None:
-    """As a part of another application: pages, files, cookie, feed and links."""
+async def test_everything_works_below_a_prefix(harness: Harness, stage: Stage) -> None:
+    """Pages, files, cookie, feed and links of a mounted server."""
     mid = Midrun("memory://", agents=[stage.play("Done.")])
     made = app(mid, token=token_of("me"))
 
@@ -217,9 +221,9 @@ async def test_everything_works_below_a_prefix(bench: Bench, stage: Stage) -> No
             yield
 
     host = Starlette(routes=[Mount("/ops/agents", made)], lifespan=lifespan)
-    async with listening(made, whole=host) as port:
+    async with serve_app(made, whole=host) as port:
         home = f"http://127.0.0.1:{port}/ops/agents/"
-        page = await (await bench.profile()).new_page()
+        page = await (await harness.profile()).new_page()
         await page.goto(f"{home}#token={token_of('me')}")
         await expect(page.get_by_text("No runs yet.")).to_be_visible()
         run = await mid.start("actor", "Below a prefix", actor="me")

@@ -1,4 +1,4 @@
-"""What waits for a person: approved, edited, declined, answered; by one of two people."""
+"""Asks: approved, edited, declined, answered; and two people who decide at once."""
 
 import pytest
 from playwright.async_api import Page, expect
@@ -6,9 +6,9 @@ from playwright.async_api import Page, expect
 from midrun import Agent, Call, ask_human, tool
 from midrun.agents.human import PauseHere
 from midrun.core.values import Json
-from tests.browser.bench import Bench, freeze, later
+from tests.browser.harness import Harness, advance_clock, freeze_clock
+from tests.browser.run_page import RunPage, open_run_page
 from tests.browser.stage import HeldModel, Hold, Stage, Turn, Use
-from tests.browser.watching import Watched, watched
 
 pytestmark = pytest.mark.once
 
@@ -24,60 +24,60 @@ FIRST = """() => {
 }"""
 
 
-async def asked(bench: Bench, stage: Stage, who: str = "olga") -> Watched:
-    """Open the page of a run that wants to mail somebody."""
-    seen = await watched(bench, stage, Use("mail", name="bo"), "All done.", who=who)
-    await seen.says("Waiting for you")
-    return seen
+async def open_with_asks(harness: Harness, stage: Stage, who: str = "olga") -> RunPage:
+    """Open the page of a run that waits for the approval of a mail."""
+    ui = await open_run_page(harness, stage, Use("mail", name="bo"), "All done.", who=who)
+    await ui.expect_badge("Waiting for you")
+    return ui
 
 
-async def test_a_call_is_approved(bench: Bench, stage: Stage) -> None:
-    """The card says what it would do; nothing is done before."""
-    seen = await asked(bench, stage)
-    card = seen.page.locator("midrun-asks .card")
+async def test_a_call_is_approved(harness: Harness, stage: Stage) -> None:
+    """The card shows the call; it is made only after the approval."""
+    ui = await open_with_asks(harness, stage)
+    card = ui.page.locator("midrun-asks .card")
     await expect(card).to_contain_text('"name": "bo"')
     assert stage.did == []
-    await seen.action("Approve").click()
-    await seen.says("Completed")
+    await ui.button_named("Approve").click()
+    await ui.expect_badge("Completed")
     assert stage.did == ["bo"]
 
 
 async def test_an_argument_that_is_hidden_is_named_and_keeps_a_call_from_being_approved(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """The card says which one and why; so does the refusal. Nothing is done."""
+    """Card and refusal name the argument and the reason; the call is not made."""
     secret = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
-    seen = await watched(bench, stage, Use("mail", name=secret), "All done.", who="olga")
-    await seen.says("Waiting for you")
-    card = seen.page.locator("midrun-asks .card")
+    ui = await open_run_page(harness, stage, Use("mail", name=secret), "All done.", who="olga")
+    await ui.expect_badge("Waiting for you")
+    card = ui.page.locator("midrun-asks .card")
     await expect(card).to_contain_text("Cannot be approved as it is: name is hidden")
     await expect(card).not_to_contain_text(secret)
-    await seen.action("Approve").click()
-    await expect(seen.page.get_by_role("alert").first).to_contain_text("name is hidden")
+    await ui.button_named("Approve").click()
+    await expect(ui.page.get_by_role("alert").first).to_contain_text("name is hidden")
     assert stage.did == []
 
 
-async def test_what_was_decided_is_shown_for_a_while(bench: Bench, stage: Stage) -> None:
-    """With the answer; after that nothing needs anybody."""
-    seen = await watched(bench, stage, Use("ask", question="Which region?"), "All done.")
-    await seen.says("Waiting for you")
-    await seen.page.get_by_label("Answer to: Which region?").fill("north")
-    await seen.action("Answer").click()
-    asks = seen.page.locator("midrun-asks")
+async def test_what_was_decided_is_shown_for_a_while(harness: Harness, stage: Stage) -> None:
+    """With the answer."""
+    ui = await open_run_page(harness, stage, Use("ask", question="Which region?"), "All done.")
+    await ui.expect_badge("Waiting for you")
+    await ui.page.get_by_label("Answer to: Which region?").fill("north")
+    await ui.button_named("Answer").click()
+    asks = ui.page.locator("midrun-asks")
     await expect(asks).to_contain_text("Which region? — Answered by you: “north”")
-    await seen.says("Completed")
+    await ui.expect_badge("Completed")
     await expect(asks).not_to_contain_text("Needs your answer")
-    await later(seen.page, LINGER_MS)
+    await advance_clock(ui.page, LINGER_MS)
     await expect(asks).to_be_hidden()
 
 
-async def test_a_question_with_options_is_its_buttons(bench: Bench, stage: Stage) -> None:
-    """The same words once more, as JSON, would help nobody."""
+async def test_a_question_with_options_is_its_buttons(harness: Harness, stage: Stage) -> None:
+    """The options are not shown as JSON as well."""
     use = Use("ask_human", question="Which one?", options=["North", "South"])
     agent = Agent("asker", model=HeldModel(stage, [use, "All done."]), tools=[ask_human])
-    site = await bench.site(agent)
+    site = await harness.site(agent)
     run = await site.start("asker")
-    page = await bench.page(site, f"/runs/{run.id}")
+    page = await harness.page(site, f"/runs/{run.id}")
     card = page.locator("midrun-asks .card")
     await expect(card.get_by_role("button", name="South")).to_be_visible()
     await expect(card).not_to_contain_text("ask_human")
@@ -88,20 +88,20 @@ async def test_a_question_with_options_is_its_buttons(bench: Bench, stage: Stage
 
 @tool
 async def poll(call: Call) -> Json:
-    """Ask, and go on with the answer."""
+    """Ask, and continue with the answer."""
     if call.answered is None:
         raise PauseHere("Which one?", {"options": ["North", "South"]}, {"kept": 1})
     return call.answered
 
 
 async def test_a_question_that_its_tool_goes_on_from_can_be_declined(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """What is kept for the tool is not shown."""
+    """The tool's continuation data is not shown."""
     agent = Agent("asker", model=HeldModel(stage, [Use("poll"), "All done."]), tools=[poll])
-    site = await bench.site(agent)
+    site = await harness.site(agent)
     run = await site.start("asker")
-    page = await bench.page(site, f"/runs/{run.id}")
+    page = await harness.page(site, f"/runs/{run.id}")
     card = page.locator("midrun-asks .card")
     await card.get_by_role("button", name="Decline…").click()
     await expect(card).not_to_contain_text("kept")
@@ -111,97 +111,96 @@ async def test_a_question_that_its_tool_goes_on_from_can_be_declined(
 
 
 async def test_on_a_phone_the_question_comes_first_and_the_bar_leads_to_it(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """Nobody should have to look for what the run waits for."""
-    seen = await asked(bench, stage)
-    await seen.page.set_viewport_size({"width": 390, "height": 760})
-    await expect(seen.page.locator("midrun-asks .card")).to_be_visible()
-    assert await seen.page.evaluate(FIRST)
-    await expect(seen.button("pause").locator("kbd")).to_be_hidden()
-    await seen.action("Answer…").click()
-    await expect(seen.action("Approve")).to_be_focused()
-    await expect(seen.action("Approve")).to_be_in_viewport()
+    ui = await open_with_asks(harness, stage)
+    await ui.page.set_viewport_size({"width": 390, "height": 760})
+    await expect(ui.page.locator("midrun-asks .card")).to_be_visible()
+    assert await ui.page.evaluate(FIRST)
+    await expect(ui.button("pause").locator("kbd")).to_be_hidden()
+    await ui.button_named("Answer…").click()
+    await expect(ui.button_named("Approve")).to_be_focused()
+    await expect(ui.button_named("Approve")).to_be_in_viewport()
 
 
-async def test_a_call_is_approved_with_other_arguments(bench: Bench, stage: Stage) -> None:
-    """What does not fit is refused, and what was written stays."""
-    seen = await asked(bench, stage)
-    await seen.action("Edit…").click()
-    box = seen.page.get_by_label("Arguments of mail, as JSON")
+async def test_a_call_is_approved_with_other_arguments(harness: Harness, stage: Stage) -> None:
+    """Invalid arguments are refused, and the text stays in the editor."""
+    ui = await open_with_asks(harness, stage)
+    await ui.button_named("Edit…").click()
+    box = ui.page.get_by_label("Arguments of mail, as JSON")
     await box.fill('{"name": "ada"')
-    await seen.action("Approve this").click()
-    alert = seen.page.locator("midrun-asks").get_by_role("alert")
+    await ui.button_named("Approve this").click()
+    alert = ui.page.locator("midrun-asks").get_by_role("alert")
     await expect(alert).to_contain_text("This is not JSON")
     await box.fill('{"nobody": "ada"}')
-    await seen.action("Approve this").click()
+    await ui.button_named("Approve this").click()
     await expect(alert).to_contain_text("The arguments do not fit: ")
     await expect(alert).not_to_contain_text("Allowed now")
-    await expect(alert).not_to_contain_text(str(seen.run.id))
+    await expect(alert).not_to_contain_text(str(ui.run.id))
     await box.fill('{"name": "ada"}')
-    await seen.action("Approve this").click()
-    await seen.says("Completed")
+    await ui.button_named("Approve this").click()
+    await ui.expect_badge("Completed")
     assert stage.did == ["ada"]
 
 
-async def test_a_call_is_declined(bench: Bench, stage: Stage) -> None:
-    """The agent is told why, and goes on. What is typed is for the card, not for the run."""
-    seen = await asked(bench, stage)
-    await seen.action("Decline…").click()
-    reason = seen.page.get_by_label("Why not?")
+async def test_a_call_is_declined(harness: Harness, stage: Stage) -> None:
+    """The agent gets the reason. Keys typed into the card are no shortcuts."""
+    ui = await open_with_asks(harness, stage)
+    await ui.button_named("Decline…").click()
+    reason = ui.page.get_by_label("Why not?")
     await expect(reason).to_be_focused()
-    await seen.page.keyboard.press("Escape")
-    await expect(seen.action("Decline…")).to_be_focused()
-    await seen.page.keyboard.press("Enter")
-    await seen.page.keyboard.type("crp")
-    await seen.page.locator("header a").first.press("p")  # the focus may be anywhere
-    assert (await seen.run.view()).phase == "waiting"
+    await ui.page.keyboard.press("Escape")
+    await expect(ui.button_named("Decline…")).to_be_focused()
+    await ui.page.keyboard.press("Enter")
+    await ui.page.keyboard.type("crp")
+    await ui.page.locator("header a").first.press("p")  # the focus may be anywhere
+    assert (await ui.run.view()).phase == "waiting"
     await expect(reason).to_have_value("crp")
     await reason.press("Enter")
-    await seen.says("Completed")
+    await ui.expect_badge("Completed")
     assert stage.did == []
-    await expect(seen.page.locator("midrun-timeline")).to_contain_text("decline: crp")
+    await expect(ui.page.locator("midrun-timeline")).to_contain_text("decline: crp")
 
 
 async def test_what_is_asked_comes_into_view_and_the_focus_stays_with_it(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """Whoever reads along at the end of a long text, and after they have decided."""
+    """Also for a reader at the end of a long text, and after the decision."""
     long: Turn = ["One line of many.\n" * 80, Hold("mid"), "So.", Use("mail", name="bo")]
-    seen = await watched(bench, stage, long, [Hold("end"), "All done."])
+    ui = await open_run_page(harness, stage, long, [Hold("end"), "All done."])
     await stage.start("mid").wait()
-    await expect(seen.page.get_by_role("heading", level=1)).not_to_be_in_viewport()
+    await expect(ui.page.get_by_role("heading", level=1)).not_to_be_in_viewport()
     stage.gate("mid").set()
-    await seen.says("Waiting for you")
-    await expect(seen.action("Approve")).to_be_in_viewport()
-    await seen.action("Approve").click()
-    title = seen.page.locator("midrun-asks").get_by_role("heading")
+    await ui.expect_badge("Waiting for you")
+    await expect(ui.button_named("Approve")).to_be_in_viewport()
+    await ui.button_named("Approve").click()
+    title = ui.page.locator("midrun-asks").get_by_role("heading")
     await expect(title).to_have_text("Decided just now")
     await expect(title).to_be_focused()
 
 
-async def test_a_question_is_answered(bench: Bench, stage: Stage) -> None:
+async def test_a_question_is_answered(harness: Harness, stage: Stage) -> None:
     """The answer is the result of the call that asked."""
-    seen = await watched(bench, stage, Use("ask", question="Which region?"), "All done.")
-    await seen.says("Waiting for you")
-    await expect(seen.page.locator("midrun-controls .note")).to_contain_text("Which region?")
-    await seen.page.get_by_label("Answer to: Which region?").fill("north")
-    await seen.action("Answer").click()
-    await seen.says("Completed")
-    await expect(seen.page.locator("midrun-steps")).to_contain_text("ask")
+    ui = await open_run_page(harness, stage, Use("ask", question="Which region?"), "All done.")
+    await ui.expect_badge("Waiting for you")
+    await expect(ui.page.locator("midrun-controls .note")).to_contain_text("Which region?")
+    await ui.page.get_by_label("Answer to: Which region?").fill("north")
+    await ui.button_named("Answer").click()
+    await ui.expect_badge("Completed")
+    await expect(ui.page.locator("midrun-steps")).to_contain_text("ask")
 
 
 async def test_of_two_people_one_decides_and_the_other_learns_who(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """Also if both press at the same moment: the mail goes out once."""
-    seen = await asked(bench, stage, who="ann")
-    other = await bench.page(seen.site, seen.path, who="olga", clock=True)
+    """Also if both press at the same moment: the mail is sent once."""
+    ui = await open_with_asks(harness, stage, who="ann")
+    other = await harness.page(ui.site, ui.path, who="olga", clock=True)
     await expect(other.locator("midrun-asks .card")).to_be_visible()
-    await freeze(other)  # what was decided is shown for a while
+    await freeze_clock(other)  # so that the decision stays visible
     await other.route("**/seen", lambda route: route.abort())  # its card stays open
-    await seen.action("Approve").click()
-    await seen.says("Completed")
+    await ui.button_named("Approve").click()
+    await ui.expect_badge("Completed")
     await expect(other.locator("midrun-asks")).to_contain_text("Approved by ann")
     await other.get_by_role("button", name="Decline…").dispatch_event("click")
     await other.get_by_label("Why not?").fill("too early")
@@ -215,39 +214,41 @@ async def test_of_two_people_one_decides_and_the_other_learns_who(
     assert stage.did == ["bo"]
 
 
-async def question(bench: Bench, stage: Stage) -> tuple[Watched, Page]:
-    """Open the page of a run that asks something, as ann, and as olga, who hears nothing."""
+async def open_in_two_browsers(harness: Harness, stage: Stage) -> tuple[RunPage, Page]:
+    """Open the page of a run that asks a question, as ann and as olga, who gets no events."""
     use = Use("ask", question="Which region?")
-    seen = await watched(bench, stage, use, [Hold("end"), "All done."], who="ann")
-    await seen.says("Waiting for you")
-    other = await bench.page(seen.site, seen.path, who="olga", clock=True)
+    ui = await open_run_page(harness, stage, use, [Hold("end"), "All done."], who="ann")
+    await ui.expect_badge("Waiting for you")
+    other = await harness.page(ui.site, ui.path, who="olga", clock=True)
     await expect(other.get_by_label("Answer to: Which region?")).to_be_visible()
-    return seen, other
+    return ui, other
 
 
-async def answers(page: Page, text: str) -> None:
-    """Write an answer, and send it."""
+async def answer(page: Page, text: str) -> None:
+    """Type an answer and send it."""
     await page.get_by_label("Answer to: Which region?").fill(text)
     await page.get_by_role("button", name="Answer", exact=True).click()
 
 
-async def loses_to(winner: Page, loser: Page, first: str, second: str) -> None:
+async def check_loser(winner: Page, loser: Page, first: str, second: str) -> None:
     """Answer on a page whose card is still open although another page has answered.
 
     The loser's feed is open and brings the other answer at any moment. A text that is in
     the field at that moment counts as not sent, so the text is written after it.
     """
-    await freeze(loser)  # the line about the other answer stays
+    await freeze_clock(loser)  # the line about the other answer stays
     await loser.route("**/seen", lambda route: route.abort())  # its card stays open
-    await answers(winner, first)
+    await answer(winner, first)
     await expect(loser.locator("midrun-asks")).to_contain_text(f"“{first}”")
-    await answers(loser, second)
+    await answer(loser, second)
 
 
-async def test_an_answer_that_lost_a_race_is_named_and_kept(bench: Bench, stage: Stage) -> None:
-    """The loser is told who won and with what, and can copy their own text."""
-    seen, other = await question(bench, stage)
-    await loses_to(seen.page, other, "north", "south, because of the harbour")
+async def test_an_answer_that_lost_a_race_is_named_and_kept(
+    harness: Harness, stage: Stage
+) -> None:
+    """The loser sees the winner and their answer, and can copy the unsent text."""
+    ui, other = await open_in_two_browsers(harness, stage)
+    await check_loser(ui.page, other, "north", "south, because of the harbour")
     asks = other.locator("midrun-asks")
     await expect(asks.get_by_role("alert")).to_have_text(
         "Your answer was not used: ann answered “north” first."
@@ -263,40 +264,40 @@ async def test_an_answer_that_lost_a_race_is_named_and_kept(bench: Bench, stage:
 
 
 async def test_a_text_that_was_being_written_is_kept_when_another_answers(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """The card goes away under the writer's hands; the text does not."""
-    seen, other = await question(bench, stage)
+    """The card disappears while its viewer types; the text is kept."""
+    ui, other = await open_in_two_browsers(harness, stage)
     await other.get_by_label("Answer to: Which region?").fill("south")
-    await answers(seen.page, "north")
+    await answer(ui.page, "north")
     asks = other.locator("midrun-asks")
     await expect(asks.get_by_role("alert")).to_have_text(
         "Your text was not sent. Answered by ann: “north”"
     )
     await expect(asks.get_by_label("Your text")).to_have_value("south")
-    await expect(seen.page.locator("midrun-asks").get_by_role("alert")).to_have_count(0)
+    await expect(ui.page.locator("midrun-asks").get_by_role("alert")).to_have_count(0)
 
 
 async def test_two_tabs_of_one_person_can_lose_to_each_other(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """The same name is no reason to drop what the second tab sent."""
-    seen, _ = await question(bench, stage)
-    tab = await bench.page(seen.site, seen.path, who="ann", clock=True)
+    """The text of the second tab is kept although the winner has the same name."""
+    ui, _ = await open_in_two_browsers(harness, stage)
+    tab = await harness.page(ui.site, ui.path, who="ann", clock=True)
     await expect(tab.get_by_label("Answer to: Which region?")).to_be_visible()
-    await loses_to(seen.page, tab, "first", "second")
+    await check_loser(ui.page, tab, "first", "second")
     alert = tab.locator("midrun-asks").get_by_role("alert")
     await expect(alert).to_have_text("Your answer was not used: you answered “first” first.")
 
 
-async def test_a_pause_keeps_the_question_open(bench: Bench, stage: Stage) -> None:
-    """Both can be done, in either order."""
-    seen = await asked(bench, stage)
-    await expect(seen.button("pause")).to_contain_text("Pauses here; the question stays open.")
-    await seen.button("pause").click()
-    await seen.says("Paused by you")
-    await seen.action("Approve").click()
-    await expect(seen.page.locator("midrun-asks .card")).to_have_count(0)
-    await seen.press("pause")
-    await seen.says("Completed")
+async def test_a_pause_keeps_the_question_open(harness: Harness, stage: Stage) -> None:
+    """Answer and resume are possible in either order."""
+    ui = await open_with_asks(harness, stage)
+    await expect(ui.button("pause")).to_contain_text("Pauses here; the question stays open.")
+    await ui.button("pause").click()
+    await ui.expect_badge("Paused by you")
+    await ui.button_named("Approve").click()
+    await expect(ui.page.locator("midrun-asks .card")).to_have_count(0)
+    await ui.press("pause")
+    await ui.expect_badge("Completed")
     assert stage.did == ["bo"]

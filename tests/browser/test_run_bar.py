@@ -1,4 +1,4 @@
-"""The control bar in a real browser: every state drawn, and its buttons pressed."""
+"""The control bar in a real browser: every state, and its buttons."""
 
 import pytest
 from playwright.async_api import expect
@@ -8,9 +8,9 @@ from midrun.core.ids import Micros
 from midrun.ports.environment import wall
 from midrun.server import Tokens, app
 from midrun.stops import MaxSteps
-from tests.browser.bench import Bench, Site, later, listening
+from tests.browser.harness import Harness, Site, advance_clock, serve_app
+from tests.browser.run_page import PLAN, open_at_tool, open_run_page
 from tests.browser.stage import Hold, Stage, Use
-from tests.browser.watching import PLAN, at_tool, watched
 from tests.unit.server.conftest import PEOPLE, token_of
 
 pytestmark = pytest.mark.once
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.once
 PATIENCE = 11_000_000
 """Microseconds. After ten seconds of pausing, the bar offers not to wait."""
 
-LOOK_MS = 5_000
-"""How long the page trusts what it has seen of a run that is driven."""
+POLL_INTERVAL_MS = 5_000
+"""How often the page loads the view of a run that is driven."""
 
 TWICE = """button => new Promise((done) => {
   const again = new MutationObserver(() => {
@@ -34,87 +34,90 @@ TWICE = """button => new Promise((done) => {
 """Clicks it, and at once again when it says something else."""
 
 
-async def test_a_run_is_paused_and_goes_on(bench: Bench, stage: Stage) -> None:
-    """Pausing says what it waits for; paused says so when it is true, and by whom."""
-    seen = await at_tool(bench, stage)
-    pause = seen.button("pause")
+async def test_a_run_is_paused_and_goes_on(harness: Harness, stage: Stage) -> None:
+    """Pausing names the call it waits for; paused appears only when it is true."""
+    ui = await open_at_tool(harness, stage)
+    pause = ui.button("pause")
     await expect(pause).to_contain_text("Stops after slow.")
     await pause.click()
-    await seen.says("Pausing by you")
-    await expect(seen.page.locator(".note")).to_contain_text("finishing slow")
+    await ui.expect_badge("Pausing by you")
+    await expect(ui.page.locator(".note")).to_contain_text("finishing slow")
     await expect(pause).to_contain_text("Keep running")
     assert stage.did == []
     stage.gate("work").set()
-    await seen.says("Paused by you")
+    await ui.expect_badge("Paused by you")
     await expect(pause).to_contain_text("Continues at “Look around”; nothing is repeated.")
-    await seen.press("pause")
-    await seen.says("Completed")
+    await ui.press("pause")
+    await ui.expect_badge("Completed")
     assert stage.did == ["work"]
 
 
-async def test_a_pause_can_be_taken_back(bench: Bench, stage: Stage) -> None:
-    """Before it takes effect; the tool is not disturbed."""
-    seen = await at_tool(bench, stage)
-    await seen.button("pause").click()
-    await seen.says("Pausing by you")
-    await seen.press("pause")
-    await seen.says("Running")
+async def test_a_pause_can_be_taken_back(harness: Harness, stage: Stage) -> None:
+    """Before it takes effect; the tool is not stopped."""
+    ui = await open_at_tool(harness, stage)
+    await ui.button("pause").click()
+    await ui.expect_badge("Pausing by you")
+    await ui.press("pause")
+    await ui.expect_badge("Running")
     stage.gate("work").set()
-    await seen.says("Completed")
+    await ui.expect_badge("Completed")
 
 
-async def test_a_double_click_does_not_pause_and_unpause(bench: Bench, stage: Stage) -> None:
-    """A button that has just changed its meaning was not meant."""
-    seen = await at_tool(bench, stage)
+async def test_a_double_click_does_not_pause_and_unpause(
+    harness: Harness, stage: Stage
+) -> None:
+    """The second click lands on a button that has just changed its meaning."""
+    ui = await open_at_tool(harness, stage)
     asked: list[str] = []
-    seen.page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
-    await seen.button("pause").evaluate(TWICE)
-    await seen.says("Pausing by you")
-    await seen.press("pause")
-    await seen.says("Running")
+    ui.page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    await ui.button("pause").evaluate(TWICE)
+    await ui.expect_badge("Pausing by you")
+    await ui.press("pause")
+    await ui.expect_badge("Running")
     assert [verb for verb in asked if verb in {"pause", "resume"}] == ["pause", "resume"]
 
 
 async def test_after_ten_seconds_of_pausing_the_call_can_be_stopped(
-    bench: Bench, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The default lets a started tool finish; a person may not want to wait for it."""
-    seen = await at_tool(bench, stage)
-    await seen.button("pause").click()
-    await seen.says("Pausing by you")
-    await expect(seen.action("Stop this call now")).to_have_count(0)
-    monkeypatch.setattr(seen.site.mid, "now", lambda: Micros(wall() + PATIENCE))
-    await later(seen.page, LOOK_MS)
-    await seen.action("Stop this call now").click()
-    await seen.says("Paused by you")
+    """By default a started tool may finish."""
+    ui = await open_at_tool(harness, stage)
+    await ui.button("pause").click()
+    await ui.expect_badge("Pausing by you")
+    await expect(ui.button_named("Stop this call now")).to_have_count(0)
+    monkeypatch.setattr(ui.site.mid, "now", lambda: Micros(wall() + PATIENCE))
+    await advance_clock(ui.page, POLL_INTERVAL_MS)
+    await ui.button_named("Stop this call now").click()
+    await ui.expect_badge("Paused by you")
     assert stage.stopped == ["work"]
 
 
-async def test_at_a_cap_it_is_raised_and_the_run_goes_on(bench: Bench, stage: Stage) -> None:
-    """One button: raising alone would leave the run paused, resuming alone is refused."""
+async def test_at_a_cap_it_is_raised_and_the_run_goes_on(
+    harness: Harness, stage: Stage
+) -> None:
+    """One button does both: raising alone leaves the run paused, resuming alone is refused."""
     turns = ([PLAN, Use("quick", name="a")], "All done.")
-    seen = await watched(bench, stage, *turns, stop=MaxSteps(1))
-    await seen.says("Paused at the step cap (1)")
-    await expect(seen.button("pause")).to_contain_text("Adds 10 steps, then continues")
-    await seen.button("pause").click()
-    await seen.says("Completed")
-    await expect(seen.page.locator("midrun-caps")).to_contain_text("2 / 11")
+    ui = await open_run_page(harness, stage, *turns, stop=MaxSteps(1))
+    await ui.expect_badge("Paused at the step cap (1)")
+    await expect(ui.button("pause")).to_contain_text("Adds 10 steps, then continues")
+    await ui.button("pause").click()
+    await ui.expect_badge("Completed")
+    await expect(ui.page.locator("midrun-caps")).to_contain_text("2 / 11")
 
 
-async def test_a_user_may_not_raise_a_cap_and_is_told(bench: Bench, stage: Stage) -> None:
-    """A button that would be refused is not live, and says why."""
+async def test_a_user_may_not_raise_a_cap_and_is_told(harness: Harness, stage: Stage) -> None:
+    """The button is disabled and names the reason."""
     turns = (Use("quick", name="a"), "All done.")
-    seen = await watched(bench, stage, *turns, who="ann", stop=MaxSteps(1))
-    await seen.says("Paused at the step cap (1)")
-    await expect(seen.button("pause")).to_have_attribute("aria-disabled", "true")
-    await expect(seen.button("pause")).to_contain_text("Only an operator may do this.")
-    await expect(seen.page.get_by_role("button", name="Raise Steps")).to_have_count(0)
+    ui = await open_run_page(harness, stage, *turns, who="ann", stop=MaxSteps(1))
+    await ui.expect_badge("Paused at the step cap (1)")
+    await expect(ui.button("pause")).to_have_attribute("aria-disabled", "true")
+    await expect(ui.button("pause")).to_contain_text("Only an operator may do this.")
+    await expect(ui.page.get_by_role("button", name="Raise Steps")).to_have_count(0)
 
 
-async def test_a_viewer_looks_and_presses_nothing(bench: Bench, stage: Stage) -> None:
-    """All buttons are there, with their reason, and none is live."""
-    seen = await at_tool(bench, stage)
-    page = await bench.page(seen.site, seen.path, who="vera")
+async def test_a_viewer_looks_and_presses_nothing(harness: Harness, stage: Stage) -> None:
+    ui = await open_at_tool(harness, stage)
+    page = await harness.page(ui.site, ui.path, who="vera")
     for name in ("pause", "redirect", "cancel"):
         button = page.locator(f"midrun-controls #{name}")
         await expect(button).to_have_attribute("aria-disabled", "true")
@@ -122,45 +125,51 @@ async def test_a_viewer_looks_and_presses_nothing(bench: Bench, stage: Stage) ->
     await page.locator("midrun-controls #pause").dispatch_event("click")
     await page.keyboard.press("c")
     await expect(page.locator("midrun-controls .badge")).to_contain_text("Running")
-    assert (await seen.run.view()).phase == "running"
+    assert (await ui.run.view()).phase == "running"
 
 
-async def test_a_failed_run_is_tried_again_from_its_step(bench: Bench, stage: Stage) -> None:
+async def test_a_failed_run_is_tried_again_from_its_step(
+    harness: Harness, stage: Stage
+) -> None:
     """Finished work is not repeated."""
-    seen = await watched(bench, stage, [PLAN, Use("quick", name="a")])
-    await seen.says("Failed at step 1 of 3")
-    await expect(seen.page.locator("midrun-steps")).to_contain_text("IndexError")
-    await expect(seen.button("pause")).to_contain_text("Retry step 1 of 3")
-    before = (await seen.run.view()).seq
-    await seen.button("pause").click()
-    await expect(seen.page.locator("midrun-timeline")).to_contain_text(f"#{before + 1}")
-    await seen.says("Failed at step 1 of 3")
+    ui = await open_run_page(harness, stage, [PLAN, Use("quick", name="a")])
+    await ui.expect_badge("Failed at step 1 of 3")
+    await expect(ui.page.locator("midrun-steps")).to_contain_text("IndexError")
+    await expect(ui.button("pause")).to_contain_text("Retry step 1 of 3")
+    before = (await ui.run.view()).seq
+    await ui.button("pause").click()
+    await expect(ui.page.locator("midrun-timeline")).to_contain_text(f"#{before + 1}")
+    await ui.expect_badge("Failed at step 1 of 3")
     assert stage.did == ["a"]
 
 
-async def test_a_halt_says_who_and_why_and_ends_when_lifted(bench: Bench, stage: Stage) -> None:
-    """There is nothing to press but a cancel for later."""
-    seen = await at_tool(bench, stage)
-    scope, olga = f"run:{seen.run.id}", PEOPLE["olga"]
-    await seen.site.mid.halt("The far end is on fire", scope=scope, actor=olga)
-    await seen.says("Halted by you")
-    await expect(seen.page.locator("midrun-controls")).to_contain_text(
+async def test_a_halt_says_who_and_why_and_ends_when_lifted(
+    harness: Harness, stage: Stage
+) -> None:
+    """Only a cancel can be requested meanwhile."""
+    ui = await open_at_tool(harness, stage)
+    scope, olga = f"run:{ui.run.id}", PEOPLE["olga"]
+    await ui.site.mid.halt("The far end is on fire", scope=scope, actor=olga)
+    await ui.expect_badge("Halted by you")
+    await expect(ui.page.locator("midrun-controls")).to_contain_text(
         "Reason: The far end is on fire"
     )
     for name in ("pause", "redirect"):
-        await expect(seen.button(name)).to_have_attribute("aria-disabled", "true")
-    await expect(seen.button("cancel")).to_contain_text("Takes effect when the halt is lifted.")
-    await seen.site.mid.lift(scope=scope, actor=olga)
-    await seen.says("Completed")
+        await expect(ui.button(name)).to_have_attribute("aria-disabled", "true")
+    await expect(ui.button("cancel")).to_contain_text("Takes effect when the halt is lifted.")
+    await ui.site.mid.lift(scope=scope, actor=olga)
+    await ui.expect_badge("Completed")
 
 
-async def test_a_queued_run_says_that_nobody_takes_it(bench: Bench, stage: Stage) -> None:
-    """It can be cancelled before it starts, which needs no worker."""
+async def test_a_queued_run_says_that_no_worker_takes_it(
+    harness: Harness, stage: Stage
+) -> None:
+    """A cancel before the start needs no worker."""
     async with Midrun("memory://", agents=[stage.play("Hello.")], engine=None) as mid:
         made = app(mid, auth=Tokens({token_of("olga"): PEOPLE["olga"]}))
-        async with listening(made) as port:
+        async with serve_app(made) as port:
             run = await mid.start("actor", "Never begun", actor=PEOPLE["olga"])
-            page = await bench.page(Site(mid, made, port), f"/runs/{run.id}")
+            page = await harness.page(Site(mid, made, port), f"/runs/{run.id}")
             bar = page.locator("midrun-controls")
             await expect(bar.locator(".badge")).to_contain_text("Queued")
             await expect(bar.locator(".note")).to_have_text("no worker is available")
@@ -172,41 +181,40 @@ async def test_a_queued_run_says_that_nobody_takes_it(bench: Bench, stage: Stage
 
 
 async def test_a_run_that_is_over_can_be_run_again_and_continued(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """The three buttons give way to what can still be done."""
-    seen = await watched(bench, stage, "The memo is written.", "More of it.")
-    await seen.says("Completed")
-    await expect(seen.button("pause")).to_have_count(0)
-    await expect(seen.page.locator("midrun-steps")).to_contain_text("The memo is written.")
-    await seen.action("Continue from here…").click()
-    await seen.page.get_by_label("What should happen next?").fill("Make it longer")
-    await seen.action("Continue with this").click()
-    await seen.page.wait_for_url(lambda url: not url.endswith(str(seen.run.id)))
-    await expect(seen.page.get_by_role("heading", name="Make it longer")).to_be_visible()
-    await expect(seen.page.locator("midrun-steps")).to_contain_text("Write a memo")
-    await seen.says("Completed")
-    second = seen.page.url
-    await seen.action("Run again").click()
-    await seen.page.wait_for_url(lambda url: url != second)
-    await seen.says("Completed")
+    ui = await open_run_page(harness, stage, "The memo is written.", "More of it.")
+    await ui.expect_badge("Completed")
+    await expect(ui.button("pause")).to_have_count(0)
+    await expect(ui.page.locator("midrun-steps")).to_contain_text("The memo is written.")
+    await ui.button_named("Continue from here…").click()
+    await ui.page.get_by_label("What should happen next?").fill("Make it longer")
+    await ui.button_named("Continue with this").click()
+    await ui.page.wait_for_url(lambda url: not url.endswith(str(ui.run.id)))
+    await expect(ui.page.get_by_role("heading", name="Make it longer")).to_be_visible()
+    await expect(ui.page.locator("midrun-steps")).to_contain_text("Write a memo")
+    await ui.expect_badge("Completed")
+    second = ui.page.url
+    await ui.button_named("Run again").click()
+    await ui.page.wait_for_url(lambda url: url != second)
+    await ui.expect_badge("Completed")
 
 
-async def test_the_clock_ticks_while_somebody_works_and_not_while_paused(
-    bench: Bench, stage: Stage
+async def test_the_clock_ticks_at_work_and_not_while_paused(
+    harness: Harness, stage: Stage
 ) -> None:
-    """It is time at work, not time since the start."""
-    seen = await watched(bench, stage, ["Let me ", Hold("think"), "see."], "So.")
-    clock = seen.page.get_by_role("timer")
+    """It shows the time at work, not the time since the start."""
+    ui = await open_run_page(harness, stage, ["Let me ", Hold("think"), "see."], "So.")
+    clock = ui.page.get_by_role("timer")
     await stage.start("think").wait()
-    await seen.says("Running")
-    await seen.page.route("**/seen", lambda route: route.abort())  # or it would know better
-    await later(seen.page, 3_600_000)
+    await ui.expect_badge("Running")
+    await ui.page.route("**/seen", lambda route: route.abort())  # or it would know better
+    await advance_clock(ui.page, 3_600_000)
     await expect(clock).to_contain_text("01:0")
-    await seen.page.unroute("**/seen")
-    await seen.button("pause").click()
-    await seen.says("Paused by you")
+    await ui.page.unroute("**/seen")
+    await ui.button("pause").click()
+    await ui.expect_badge("Paused by you")
     await expect(clock).to_contain_text("00:0")
     shown = await clock.inner_text()
-    await later(seen.page, 7_200_000)
+    await advance_clock(ui.page, 7_200_000)
     await expect(clock).to_have_text(shown)

@@ -1,4 +1,4 @@
-"""Cancelling from the page: what it would undo is said first, what it did is reported."""
+"""Cancelling from the page: the sheet that lists the effects, and the report."""
 
 from datetime import timedelta
 
@@ -6,15 +6,22 @@ import pytest
 from playwright.async_api import expect
 
 from midrun.ports.environment import Outside
-from tests.browser.bench import Bench, later
+from tests.browser.harness import Harness, advance_clock
+from tests.browser.run_page import (
+    PLAN,
+    PRESS_DELAY_MS,
+    RunPage,
+    match_text,
+    open_at_tool,
+    open_run_page,
+)
 from tests.browser.stage import Stage, Use
-from tests.browser.watching import PLAN, SETTLED_MS, Watched, at_tool, exactly, watched
 
 pytestmark = pytest.mark.once
 
 
-async def with_effects(bench: Bench, stage: Stage) -> Watched:
-    """Open the page of a run that did things, with a draft in flight."""
+async def open_with_effects(harness: Harness, stage: Stage) -> RunPage:
+    """Open the page of a run with effects and a draft in flight."""
     done = [
         PLAN,
         Use("draft", name="memo"),
@@ -22,90 +29,92 @@ async def with_effects(bench: Bench, stage: Stage) -> Watched:
         Use("lock", name="table"),
     ]
     now = [Use("plan", marks={"1": "done", "2": "running"}), Use("slow_draft", name="work")]
-    seen = await watched(bench, stage, done, now, "All done.")
+    ui = await open_run_page(harness, stage, done, now, "All done.")
     await stage.start("work").wait()
-    await expect(seen.button("cancel")).to_contain_text(
+    await expect(ui.button("cancel")).to_contain_text(
         "can undo 2 calls, releases lock, 1 call can't be undone"
     )
-    return seen
+    return ui
 
 
 @pytest.mark.parametrize("how", ["click", "key"])
-async def test_one_tap_or_key_never_cancels(bench: Bench, stage: Stage, how: str) -> None:
-    """A cancel cannot be taken back, also where the run has changed nothing yet."""
-    seen = await at_tool(bench, stage, "read")
-    await (seen.button("cancel").click() if how == "click" else seen.page.keyboard.press("c"))
-    sheet = seen.page.locator("midrun-cancel-sheet")
+async def test_one_tap_or_key_never_cancels(harness: Harness, stage: Stage, how: str) -> None:
+    """A cancel is final, even if the run has changed nothing yet."""
+    ui = await open_at_tool(harness, stage, "read")
+    await (ui.button("cancel").click() if how == "click" else ui.page.keyboard.press("c"))
+    sheet = ui.page.locator("midrun-cancel-sheet")
     await expect(sheet).to_contain_text("It has changed nothing that a cancel could undo.")
-    await seen.says("Pausing by you")
-    await seen.page.keyboard.press("Escape")
-    await seen.says("Running")
-    await seen.button("cancel").click()
-    await seen.says("Pausing by you")
+    await ui.expect_badge("Pausing by you")
+    await ui.page.keyboard.press("Escape")
+    await ui.expect_badge("Running")
+    await ui.button("cancel").click()
+    await ui.expect_badge("Pausing by you")
     await sheet.get_by_role("button", name="Cancel", exact=True).click()
-    await seen.says("Cancelled by you")
+    await ui.expect_badge("Cancelled by you")
 
 
 async def test_a_halted_run_is_cancelled_through_the_sheet_too(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
     """The cancel is carried out when the halt is lifted."""
-    seen = await at_tool(bench, stage, "read")
-    await seen.site.mid.halt("fire drill", actor="operator:olga")
-    await seen.says("Halted")
-    await seen.button("cancel").click()
-    sheet = seen.page.locator("midrun-cancel-sheet")
+    ui = await open_at_tool(harness, stage, "read")
+    await ui.site.mid.halt("fire drill", actor="operator:olga")
+    await ui.expect_badge("Halted")
+    await ui.button("cancel").click()
+    sheet = ui.page.locator("midrun-cancel-sheet")
     await sheet.get_by_role("button", name="Cancel", exact=True).click()
     await expect(sheet).to_have_count(0)
-    await expect(seen.button("cancel")).to_contain_text("Requested")
+    await expect(ui.button("cancel")).to_contain_text("Requested")
 
 
 async def test_the_sheet_holds_the_run_and_names_what_will_happen(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """Nothing new starts while somebody reads; *keep running* lets it go on."""
-    seen = await with_effects(bench, stage)
-    await seen.button("cancel").click()
-    sheet = seen.page.locator("midrun-cancel-sheet")
-    await seen.says("Pausing by you")
+    """Nothing new starts while the sheet is open; *Keep running* ends the hold."""
+    ui = await open_with_effects(harness, stage)
+    await ui.button("cancel").click()
+    sheet = ui.page.locator("midrun-cancel-sheet")
+    await ui.expect_badge("Pausing by you")
     await expect(sheet.get_by_role("heading")).to_be_focused()
     for text in ("It can undo:", 'draft {"name":"memo"}', 'slow_draft {"name":"work"}'):
         await expect(sheet).to_contain_text(text)
     await expect(sheet).to_contain_text("It cannot undo:")
-    await expect(sheet).to_contain_text("It releases, in any case:")
-    await expect(seen.page.locator("midrun-controls")).to_contain_text("Held while you decide")
+    await expect(sheet).to_contain_text("It releases in any case:")
+    await expect(ui.page.locator("midrun-controls")).to_contain_text("Held while you decide")
     stage.gate("work").set()
-    await seen.says("Paused by you")
+    await ui.expect_badge("Paused by you")
     await expect(sheet).to_be_visible()
     await sheet.get_by_role("button", name="Keep running").click()
-    await seen.says("Completed")
+    await ui.expect_badge("Completed")
     assert stage.undone == []
 
 
-async def test_escape_keeps_it_running(bench: Bench, stage: Stage) -> None:
+async def test_escape_keeps_it_running(harness: Harness, stage: Stage) -> None:
     """Esc never stops a run."""
-    seen = await with_effects(bench, stage)
-    await seen.button("cancel").click()
-    await seen.says("Pausing by you")
-    await seen.page.keyboard.press("Escape")
-    await seen.says("Running")
-    await expect(seen.button("cancel")).to_be_focused()
+    ui = await open_with_effects(harness, stage)
+    await ui.button("cancel").click()
+    await ui.expect_badge("Pausing by you")
+    await ui.page.keyboard.press("Escape")
+    await ui.expect_badge("Running")
+    await expect(ui.button("cancel")).to_be_focused()
 
 
-async def test_a_cancel_undoes_and_reports_in_three_columns(bench: Bench, stage: Stage) -> None:
-    """What was undone is not also called done; the columns are there, empty or not."""
-    seen = await with_effects(bench, stage)
-    await seen.button("cancel").click()
-    await seen.says("Pausing by you")
-    await seen.action("Cancel and undo 2").click()
-    await seen.says("Cancelled by you")
-    report = seen.page.locator("midrun-report")
+async def test_a_cancel_undoes_and_reports_in_three_columns(
+    harness: Harness, stage: Stage
+) -> None:
+    """An undone call is not listed as done; empty columns are shown."""
+    ui = await open_with_effects(harness, stage)
+    await ui.button("cancel").click()
+    await ui.expect_badge("Pausing by you")
+    await ui.button_named("Cancel and undo 2").click()
+    await ui.expect_badge("Cancelled by you")
+    report = ui.page.locator("midrun-report")
     columns = report.locator(".columns > div")
     await expect(columns).to_have_text(
         [
-            exactly('Done and kept quick {"name":"post"}'),
-            exactly('Undone slow_draft {"name":"work"} draft {"name":"memo"}'),
-            exactly("Could not be undone Nothing."),
+            match_text('Done and kept quick {"name":"post"}'),
+            match_text('Undone slow_draft {"name":"work"} draft {"name":"memo"}'),
+            match_text("Could not be undone Nothing."),
         ]
     )
     await expect(report).to_contain_text('Released: lock {"name":"table"}')
@@ -113,92 +122,92 @@ async def test_a_cancel_undoes_and_reports_in_three_columns(bench: Bench, stage:
     await expect(last).to_contain_text("except undoing and releasing.")
     assert sorted(stage.undone) == ["memo", "work"]
     assert stage.released == ["table"]
-    states = seen.page.locator("midrun-steps ol > li")
+    states = ui.page.locator("midrun-steps ol > li")
     await expect(states.first).to_contain_text("Undone")
     await expect(states.nth(2)).to_contain_text("Not started")
-    await seen.page.set_viewport_size({"width": 1100, "height": 400})
-    await seen.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    await ui.page.set_viewport_size({"width": 1100, "height": 400})
+    await ui.page.evaluate("scrollTo(0, document.body.scrollHeight)")
     await expect(report.get_by_role("heading").first).not_to_be_in_viewport()
-    await seen.action("Read the report").click()
+    await ui.button_named("Read the report").click()
     await expect(report.get_by_role("heading").first).to_be_in_viewport()
     await expect(report.get_by_role("heading").first).to_be_focused()
 
 
-async def test_a_cancel_may_keep_the_changes(bench: Bench, stage: Stage) -> None:
+async def test_a_cancel_may_keep_the_changes(harness: Harness, stage: Stage) -> None:
     """Only what was in flight is undone."""
-    seen = await with_effects(bench, stage)
-    await seen.button("cancel").click()
-    await seen.says("Pausing by you")
-    await seen.action("Cancel, keep changes").click()
-    await seen.says("Cancelled by you")
+    ui = await open_with_effects(harness, stage)
+    await ui.button("cancel").click()
+    await ui.expect_badge("Pausing by you")
+    await ui.button_named("Cancel, keep changes").click()
+    await ui.expect_badge("Cancelled by you")
     assert stage.undone == ["work"]
-    report = seen.page.locator("midrun-report .columns > div").first
+    report = ui.page.locator("midrun-report .columns > div").first
     await expect(report).to_have_text(
-        exactly('Done and kept Look around draft {"name":"memo"} quick {"name":"post"}')
+        match_text('Done and kept Look around draft {"name":"memo"} quick {"name":"post"}')
     )
 
 
-async def test_a_hold_that_nobody_ends_ends_by_itself(bench: Bench, stage: Stage) -> None:
-    """And the sheet says so: it is no longer true."""
-    seen = await with_effects(bench, stage)
-    await seen.button("cancel").click()
-    await seen.says("Pausing by you")
-    await seen.run.resume(actor="ann")  # what its time being up does, and anybody may do
-    await expect(seen.page.locator("midrun-cancel-sheet")).to_have_count(0)
-    await expect(seen.page.locator("midrun-controls")).to_contain_text(
-        "Nobody decided in time, so the run went on."
+async def test_a_hold_without_a_decision_expires(harness: Harness, stage: Stage) -> None:
+    """The sheet closes with a message."""
+    ui = await open_with_effects(harness, stage)
+    await ui.button("cancel").click()
+    await ui.expect_badge("Pausing by you")
+    await ui.run.resume(actor="ann")  # its timer does the same
+    await expect(ui.page.locator("midrun-cancel-sheet")).to_have_count(0)
+    await expect(ui.page.locator("midrun-controls")).to_contain_text(
+        "No decision came in time, so the run resumed."
     )
-    await seen.says("Running")
+    await ui.expect_badge("Running")
 
 
-async def test_c_twice_cancels(bench: Bench, stage: Stage) -> None:
-    """The second confirms what the sheet says first."""
-    seen = await with_effects(bench, stage)
-    await seen.page.keyboard.press("c")
-    await seen.page.keyboard.press("c")  # too soon: nothing could have been read
-    await seen.says("Pausing by you")
-    await expect(seen.page.locator("midrun-cancel-sheet")).to_be_visible()
-    await later(seen.page, SETTLED_MS)
-    await seen.page.keyboard.press("c")
-    await seen.says("Cancelled by you")
+async def test_c_twice_cancels(harness: Harness, stage: Stage) -> None:
+    """The second press confirms."""
+    ui = await open_with_effects(harness, stage)
+    await ui.page.keyboard.press("c")
+    await ui.page.keyboard.press("c")  # too soon: nothing could have been read
+    await ui.expect_badge("Pausing by you")
+    await expect(ui.page.locator("midrun-cancel-sheet")).to_be_visible()
+    await advance_clock(ui.page, PRESS_DELAY_MS)
+    await ui.page.keyboard.press("c")
+    await ui.expect_badge("Cancelled by you")
     assert sorted(stage.undone) == ["memo", "work"]
 
 
 async def test_what_could_not_be_undone_is_shown_and_tried_again(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """Until an operator leaves it as it is."""
+    """Until an operator accepts it."""
     turns = ([PLAN, Use("stuck_draft", name="work")], "All done.")
     hurried = Outside(lease=timedelta(seconds=30), chance=lambda: -1.0)  # attempts do not wait
-    seen = await watched(bench, stage, *turns, outside=hurried)
+    ui = await open_run_page(harness, stage, *turns, outside=hurried)
     await stage.start("work").wait()
-    await seen.button("cancel").click()
-    await seen.action("Cancel and undo 1").click()
-    await seen.says("Cancelled by you — 1 undo failed")
-    column = seen.page.locator("midrun-report .columns > div").last
+    await ui.button("cancel").click()
+    await ui.button_named("Cancel and undo 1").click()
+    await ui.expect_badge("Cancelled by you — 1 undo failed")
+    column = ui.page.locator("midrun-report .columns > div").last
     await expect(column).to_contain_text("the far end refused to undo")
-    before = (await seen.run.view()).seq
-    await seen.action("Retry undo").click()
-    timeline = seen.page.locator("midrun-timeline")
+    before = (await ui.run.view()).seq
+    await ui.button_named("Retry undo").click()
+    timeline = ui.page.locator("midrun-timeline")
     await expect(timeline).to_contain_text("undo.retried")
-    after = (await seen.run.until("cancelled")).seq  # it failed again
+    after = (await ui.run.until("cancelled")).seq  # it failed again
     await expect(timeline).to_contain_text(f"#{after}")
-    await seen.says("Cancelled by you — 1 undo failed")
+    await ui.expect_badge("Cancelled by you — 1 undo failed")
     assert after > before
-    await seen.action("Leave it as it is").click()
-    await expect(seen.action("Retry undo")).to_have_count(0)
-    await seen.says("Cancelled by you")
+    await ui.button_named("Leave it as it is").click()
+    await expect(ui.button_named("Retry undo")).to_have_count(0)
+    await ui.expect_badge("Cancelled by you")
 
 
-async def test_a_cancel_that_lost_a_race_is_named(bench: Bench, stage: Stage) -> None:
+async def test_a_cancel_that_lost_a_race_is_named(harness: Harness, stage: Stage) -> None:
     """The loser wanted to undo; the winner did not."""
-    seen = await with_effects(bench, stage)
-    await seen.button("cancel").click()
-    await seen.says("Pausing by you")
-    await seen.page.route("**/seen", lambda route: route.abort())  # it has not heard yet
-    await seen.run.cancel(undo="in_flight", actor="ann")
-    await seen.action("Cancel and undo 2").click()
-    await expect(seen.page.locator("midrun-controls")).to_contain_text(
+    ui = await open_with_effects(harness, stage)
+    await ui.button("cancel").click()
+    await ui.expect_badge("Pausing by you")
+    await ui.page.route("**/seen", lambda route: route.abort())  # the page does not know it yet
+    await ui.run.cancel(undo="in_flight", actor="ann")
+    await ui.button_named("Cancel and undo 2").click()
+    await expect(ui.page.locator("midrun-controls")).to_contain_text(
         "Your cancel was not used: ann cancelled first."
     )
     assert stage.undone == ["work"]

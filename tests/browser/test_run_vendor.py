@@ -1,4 +1,4 @@
-"""What others wrote and we ship: its version, its hash, its licence."""
+"""Vendored scripts: version, hash and licence; and rules for our own scripts."""
 
 import json
 import re
@@ -12,8 +12,8 @@ IMPORTED = re.compile(r'^(?:import|export)\s(?:[^;"]*?from )?"\./([^"]+)"', re.M
 PRELOADED = re.compile(r'rel="modulepreload" href="[./]*static/([^"]+)"')
 
 
-def needed(*names: str) -> set[str]:
-    """Return these modules, and all that they are made of."""
+def find_imports(*names: str) -> set[str]:
+    """Return these modules and all that they import."""
     found: set[str] = set()
     left = [*names]
     while left:
@@ -24,7 +24,6 @@ def needed(*names: str) -> set[str]:
 
 
 def test_what_is_vendored_is_what_was_recorded() -> None:
-    """Nobody changes it in passing; how it was made is written beside it."""
     record = json.loads(FOLDER.joinpath("vendor.json").read_text())
     for name, about in record.items():
         body = FOLDER.joinpath(name).read_bytes()
@@ -34,7 +33,6 @@ def test_what_is_vendored_is_what_was_recorded() -> None:
 
 
 def test_our_own_modules_are_small_and_say_what_they_are_for() -> None:
-    """As our Python does."""
     for file in FOLDER.iterdir():
         if not file.name.endswith(".js") or file.name == "lit.js":
             continue
@@ -45,7 +43,7 @@ def test_our_own_modules_are_small_and_say_what_they_are_for() -> None:
 
 
 def test_text_never_becomes_markup() -> None:
-    """Lit's templates are the only markup; no style attribute, which the policy refuses."""
+    """Lit's templates are the only markup; the policy refuses style attributes."""
     for file in FOLDER.iterdir():
         if file.name.endswith(".js") and file.name != "lit.js":
             text = file.read_text()
@@ -57,7 +55,9 @@ def test_text_never_becomes_markup() -> None:
     ("page", "element"), [("run.html", "midrun.js"), ("index.html", "runs-list.js")]
 )
 def test_a_page_asks_for_all_its_modules_at_once(page: str, element: str) -> None:
-    """Else a browser finds them one after the other, and far away that is seconds."""
-    asked = PRELOADED.findall(FOLDER.joinpath(page).read_text())
-    assert set(asked) == needed("page.js", element) - {"page.js"}, "mend the list in the page"
-    assert asked == sorted(asked)
+    """Otherwise a browser finds them one after another, which takes seconds on a slow link."""
+    preloaded = PRELOADED.findall(FOLDER.joinpath(page).read_text())
+    assert set(preloaded) == find_imports("page.js", element) - {"page.js"}, (
+        "fix the page's list"
+    )
+    assert preloaded == sorted(preloaded)

@@ -1,36 +1,43 @@
-"""The runs list in a real browser: what it shows, in which order, and what its buttons do."""
+"""The list of runs in a real browser: content, order and buttons."""
 
 import pytest
 from playwright.async_api import expect
 
 from midrun import Agent
-from tests.browser.bench import Bench, darkened, flaws, freeze, later
-from tests.browser.lists import STATES, badge, populated, row
+from midrun.text.status import UNHEARD
+from tests.browser.harness import (
+    Harness,
+    advance_clock,
+    find_dark_violations,
+    find_violations,
+    freeze_clock,
+)
+from tests.browser.run_list import STATES, badge, row, serve_all_states
+from tests.browser.run_page import PLAN, PRESS_DELAY_MS
 from tests.browser.stage import Hold, Stage, Turn, Use
-from tests.browser.watching import PLAN, SETTLED_MS
 
 DESK = 1100
 
-LOOK_MS = 10_000
+POLL_INTERVAL_MS = 10_000
 """How long the list trusts what it has heard last."""
 
 
-def held(stage: Stage) -> Agent:
+def held_agent(stage: Stage) -> Agent:
     """Return an agent whose runs wait for `stage.gate("held")`."""
     return stage.play(Use("slow", name="held"), "Done.")
 
 
-async def test_those_that_need_a_person_come_first(bench: Bench, stage: Stage) -> None:
-    """And the page says how many, also in its title."""
-    page = await bench.page(await populated(bench, stage))
+async def test_those_that_need_a_person_come_first(harness: Harness, stage: Stage) -> None:
+    """The title of the page shows their number."""
+    page = await harness.page(await serve_all_states(harness, stage))
     await expect(page.locator("tbody tr")).to_have_count(6)
     await expect(page.locator("td .badge")).to_have_text(STATES)
     await expect(page).to_have_title("(2) Runs")
 
 
-async def test_a_chip_counts_and_shows_its_kind(bench: Bench, stage: Stage) -> None:
-    """Counts are of what is there, whatever is shown."""
-    page = await bench.page(await populated(bench, stage))
+async def test_a_chip_counts_and_shows_its_kind(harness: Harness, stage: Stage) -> None:
+    """Counts are independent of the chosen filter."""
+    page = await harness.page(await serve_all_states(harness, stage))
     chips = page.get_by_role("group", name="Which runs to show")
     for label, tasks in {
         "Needs you 2": ["Answer the customer", "Count the invoices"],
@@ -39,33 +46,33 @@ async def test_a_chip_counts_and_shows_its_kind(bench: Bench, stage: Stage) -> N
         "Finished 1": ["Sort the mail"],
     }.items():
         await chips.get_by_role("button", name=label).click()
-        await expect(page.locator("tbody .what a")).to_have_text(tasks)
+        await expect(page.locator("tbody .task a")).to_have_text(tasks)
 
 
-async def test_a_run_that_waits_for_somebody_else_does_not_need_you(
-    bench: Bench, stage: Stage
+async def test_a_run_that_waits_for_another_person_does_not_need_you(
+    harness: Harness, stage: Stage
 ) -> None:
-    """Neither is it counted, nor is there anything to press."""
-    site = await bench.site(
+    """It is not counted, and has no button."""
+    site = await harness.site(
         stage.play(Use("ask", question="Refund order 7?"), "Done.", name="asker")
     )
     await (await site.start("asker", "Answer the customer")).until("waiting")
-    page = await bench.page(site, who="vera")
+    page = await harness.page(site, who="vera")
     await expect(badge(page, "Answer")).to_have_text("Waiting for another person")
     await expect(page.get_by_role("button", name="Needs you 0")).to_be_visible()
     await expect(page).to_have_title("Runs")
     await expect(row(page, "Answer").get_by_role("link")).to_have_count(1)
 
 
-async def test_the_step_is_that_of_a_held_thought_while_something_else_is_answered(
-    bench: Bench, stage: Stage
+async def test_the_step_is_that_of_the_held_topic_during_a_side_question(
+    harness: Harness, stage: Stage
 ) -> None:
-    """As on the page of the run: it is at the question, and at no step of the plan."""
+    """As on the page of the run: it is at no step of the plan."""
     answer: Turn = ["By Ames, ", Hold("aside"), "2019."]
-    site = await bench.site(stage.play([PLAN, Use("slow", name="work")], answer, "Done."))
+    site = await harness.site(stage.play([PLAN, Use("slow", name="work")], answer, "Done."))
     run = await site.start(task="Write a memo")
     await stage.start("work").wait()
-    page = await bench.page(site)
+    page = await harness.page(site)
     step = row(page, "Write a memo").locator("[data-label=Step]")
     await expect(step).to_have_text("1/3")
     await run.say("Which paper?", actor="olga")
@@ -75,13 +82,13 @@ async def test_the_step_is_that_of_a_held_thought_while_something_else_is_answer
 
 
 async def test_a_run_that_ended_unheard_is_not_called_running(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """However old it is: the newest are told of by the feed, the others are asked for."""
-    site = await bench.site(held(stage))
+    """Also an old one, which the feed's snapshot does not include."""
+    site = await harness.site(held_agent(stage))
     run = await site.start(task="Crawl competitor pricing")
     await stage.start("held").wait()
-    page = await bench.page(site, clock=True)
+    page = await harness.page(site, clock=True)
     await expect(badge(page, "Crawl")).to_contain_text("Running")
     await page.route("**/v1/events", lambda route: route.fulfill(body=""))  # it tells nothing
     site.app.close()
@@ -91,23 +98,23 @@ async def test_a_run_that_ended_unheard_is_not_called_running(
     await expect(badge(page, "Crawl")).to_contain_text("Completed")
 
 
-async def test_the_quick_button_is_the_next_thing_to_do(bench: Bench, stage: Stage) -> None:
-    """Pause, keep running, resume: each changes the row when it has happened, not before."""
-    site = await bench.site(held(stage))
+async def test_the_quick_button_is_the_next_thing_to_do(harness: Harness, stage: Stage) -> None:
+    """Pause, keep running, resume: the row changes when it has happened."""
+    site = await harness.site(held_agent(stage))
     run = await site.start(task="Crawl competitor pricing")
     await stage.start("held").wait()
-    page = await bench.page(site, clock=True)
+    page = await harness.page(site, clock=True)
     task = row(page, "Crawl")
     await task.get_by_role("button", name="Pause").click()
     await expect(badge(page, "Crawl")).to_contain_text("Pausing by you")
     await expect(task).to_contain_text("finishing slow")
-    await later(page, SETTLED_MS)
+    await advance_clock(page, PRESS_DELAY_MS)
     await task.get_by_role("button", name="Keep running").click()
     await expect(badge(page, "Crawl")).to_contain_text("Running")
     await run.pause(actor="ann")
     stage.gate("held").set()
     await expect(badge(page, "Crawl")).to_contain_text("Paused by ann")
-    await later(page, SETTLED_MS)
+    await advance_clock(page, PRESS_DELAY_MS)
     await task.get_by_role("button", name="Resume").click()
     await expect(badge(page, "Crawl")).to_contain_text("Completed")
     await expect(task.get_by_role("button")).to_have_count(0)
@@ -115,41 +122,41 @@ async def test_the_quick_button_is_the_next_thing_to_do(bench: Bench, stage: Sta
 
 
 async def test_a_double_click_is_not_a_pause_and_its_withdrawal(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """The second click lands on a button that says something else by then."""
-    site = await bench.site(held(stage))
+    """The second click lands on a button with another meaning."""
+    site = await harness.site(held_agent(stage))
     await site.start(task="Crawl")
     await stage.start("held").wait()
-    page = await bench.page(site, clock=True)
+    page = await harness.page(site, clock=True)
     button = row(page, "Crawl").get_by_role("button")
     await expect(button).to_have_text("Pause")
-    await freeze(page)
+    await freeze_clock(page)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
     await button.click()
     await expect(button).to_have_text("Keep running")
     await button.click()
-    await later(page, SETTLED_MS)
+    await advance_clock(page, PRESS_DELAY_MS)
     await button.click()
     await expect(badge(page, "Crawl")).to_contain_text("Running")
     assert [verb for verb in asked if verb in {"pause", "resume"}] == ["pause", "resume"]
 
 
-async def test_pause_all_says_how_many_before_it_does(bench: Bench, stage: Stage) -> None:
-    """Only those that work; child runs are paused with their parents."""
+async def test_pause_all_says_how_many_before_it_does(harness: Harness, stage: Stage) -> None:
+    """Only runs at work; child runs are paused with their parents."""
     helper = stage.play(Use("slow", name="child"), "Done.", name="helper")
     parent = Agent(
         "parent",
         model=stage.play(Use("helper", task="Help."), "Done.").model,
         tools=[helper.as_tool()],
     )
-    site = await bench.site(held(stage), helper, parent)
+    site = await harness.site(held_agent(stage), helper, parent)
     runs = [await site.start(task=f"Task {n}") for n in range(2)]
     runs.append(await site.start("parent", "Family task"))
     await stage.start("held").wait()
     await stage.start("child").wait()
-    page = await bench.page(site)
+    page = await harness.page(site)
     await expect(page.locator("tbody tr")).to_have_count(4)
     await page.get_by_role("button", name="Pause all").click()
     await expect(page.get_by_role("region", name="Pause all")).to_contain_text("Pause 3 runs?")
@@ -164,11 +171,10 @@ async def test_pause_all_says_how_many_before_it_does(bench: Bench, stage: Stage
 
 
 async def test_runs_of_others_appear_and_change_by_themselves(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """One feed for the whole list; nobody reloads."""
-    site = await bench.site(held(stage))
-    page = await bench.page(site)
+    site = await harness.site(held_agent(stage))
+    page = await harness.page(site)
     await expect(page.get_by_text("No runs yet.")).to_be_visible()
     await expect(page).to_have_title("Runs")
     run = await site.start(task="Started elsewhere", by="ann")
@@ -179,12 +185,12 @@ async def test_runs_of_others_appear_and_change_by_themselves(
     await expect(badge(page, "Started elsewhere")).to_contain_text("Completed")
 
 
-async def test_a_run_that_finished_first_says_so(bench: Bench, stage: Stage) -> None:
-    """The row repaints, and what could not be done is said beside it."""
-    site = await bench.site(held(stage))
+async def test_a_run_that_finished_first_says_so(harness: Harness, stage: Stage) -> None:
+    """The row is updated and shows why the command failed."""
+    site = await harness.site(held_agent(stage))
     await site.start(task="Too fast")
     await stage.start("held").wait()
-    page = await bench.page(site)
+    page = await harness.page(site)
     await expect(row(page, "Too fast").get_by_role("button")).to_be_visible()
     await page.route(
         "**/pause",
@@ -194,31 +200,32 @@ async def test_a_run_that_finished_first_says_so(bench: Bench, stage: Stage) -> 
     await expect(page.get_by_role("alert")).to_have_text("It finished first.")
 
 
-async def test_a_viewer_looks_and_presses_nothing(bench: Bench, stage: Stage) -> None:
-    """What would be refused is not offered."""
-    page = await bench.page(await populated(bench, stage), who="vera")
+async def test_a_viewer_looks_and_presses_nothing(harness: Harness, stage: Stage) -> None:
+    page = await harness.page(await serve_all_states(harness, stage), who="vera")
     await expect(page.locator("tbody tr")).to_have_count(6)
     await expect(page.locator("midrun-runs").get_by_role("button")).to_have_text(
         ["All 6", "Needs you 0", "Running 2", "Paused 2", "Finished 1"]
     )
 
 
-async def test_a_user_sees_their_own_runs_and_raises_no_cap(bench: Bench, stage: Stage) -> None:
-    """Whose runs they are is the server's to say; the page offers what it would grant."""
-    site = await populated(bench, stage)
+async def test_a_user_sees_their_own_runs_and_raises_no_cap(
+    harness: Harness, stage: Stage
+) -> None:
+    """The server filters the runs; the page offers only permitted commands."""
+    site = await serve_all_states(harness, stage)
     await (await site.start("counter", "Ann's invoices", by="ann")).until("paused")
-    page = await bench.page(site, who="ann")
-    await expect(page.locator("tbody .what a")).to_have_text(["Ann's invoices"])
+    page = await harness.page(site, who="ann")
+    await expect(page.locator("tbody .task a")).to_have_text(["Ann's invoices"])
     await expect(row(page, "Ann's").get_by_role("button")).to_have_count(0)
     await expect(page.get_by_role("button", name="Halt…")).to_have_count(0)
     await expect(page.get_by_role("button", name="New run")).to_be_visible()
 
 
-async def test_a_lost_connection_is_said_and_mended(bench: Bench, stage: Stage) -> None:
-    """What is shown meanwhile is marked with when it was true."""
-    site = await bench.site(held(stage))
+async def test_a_lost_connection_is_said_and_mended(harness: Harness, stage: Stage) -> None:
+    """Meanwhile the page shows since when it is out of date."""
+    site = await harness.site(held_agent(stage))
     await site.start(task="Crawl")
-    page = await bench.page(site)
+    page = await harness.page(site)
     await expect(badge(page, "Crawl")).to_contain_text("Running")
     await page.route("**/v1/**", lambda route: route.abort())
     site.app.close()
@@ -234,41 +241,43 @@ async def test_a_lost_connection_is_said_and_mended(bench: Bench, stage: Stage) 
 
 
 async def test_a_run_whose_driver_is_gone_is_not_called_running(
-    bench: Bench, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody tells the list; it looks for itself, and the clock stands still."""
-    site = await bench.site(held(stage))
+    """No event reports that; the list polls, and the clock stands still."""
+    site = await harness.site(held_agent(stage))
     await site.start(task="Crawl")
     await stage.start("held").wait()
-    page = await bench.page(site, clock=True)
+    page = await harness.page(site, clock=True)
     await expect(badge(page, "Crawl")).to_contain_text("Running")
 
-    async def nobody() -> dict[str, float]:
+    async def no_holders() -> dict[str, float]:
         return {}
 
-    monkeypatch.setattr(site.mid.store, "holders", nobody)
-    await later(page, LOOK_MS)
-    await expect(badge(page, "Crawl")).to_contain_text("Worker not responding")
+    monkeypatch.setattr(site.mid.store, "holders", no_holders)
+    await advance_clock(page, POLL_INTERVAL_MS)
+    await expect(badge(page, "Crawl")).to_contain_text(UNHEARD)
     await expect(row(page, "Crawl")).to_contain_text("it was Running")
     monkeypatch.undo()
-    await later(page, LOOK_MS)
+    await advance_clock(page, POLL_INTERVAL_MS)
     await expect(badge(page, "Crawl")).to_contain_text("Running")
 
 
 @pytest.mark.parametrize("width", [DESK, 390], ids=["desk", "phone"])
-async def test_everybody_can_read_the_list(bench: Bench, stage: Stage, width: int) -> None:
-    """No violation that axe knows of, with every sheet open in turn; nothing is cut off."""
-    page = await bench.page(await populated(bench, stage), width=width, bare=True)
+async def test_the_list_is_accessible(harness: Harness, stage: Stage, width: int) -> None:
+    """No violation is found with every sheet open in turn; nothing is cut off."""
+    page = await harness.page(
+        await serve_all_states(harness, stage), width=width, bypass_csp=True
+    )
     await expect(page.locator("tbody tr")).to_have_count(6)
-    assert await flaws(page) == []
+    assert await find_violations(page) == []
     for name in ("Pause all", "Halt…", "New run"):
         await page.get_by_role("button", name=name).click()
         await expect(page.get_by_role("button", name=name)).to_have_attribute(
             "aria-expanded", "true"
         )
-        assert await flaws(page) == []
+        assert await find_violations(page) == []
         if width == DESK:  # its colours are the same on a phone
-            assert await darkened(page) == []
+            assert await find_dark_violations(page) == []
             await page.emulate_media(color_scheme="light")
     wide = await page.evaluate("document.documentElement.scrollWidth")
     assert wide <= width

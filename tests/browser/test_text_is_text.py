@@ -1,15 +1,15 @@
-"""Text is text, never markup: whatever a model, a tool, a document or a person writes.
+"""Text is never markup, whether a model, a tool, a document or a person writes it.
 
-Every place that somebody else can write into is given what would run as a script if it were
-taken for markup. The page must show it as it is written, and nothing of it may come to life:
-no element, no request, no script, and not even a complaint of the policy that would stop it.
+Every place that takes text from outside is given a string that would run as a script if it were
+markup. The page must show it as it was written, and none of it may take effect: no element, no
+request, no script, and no report of the policy that would stop it.
 """
 
 from typing import Final
 
 from playwright.async_api import Page, expect
 
-from tests.browser.bench import Bench
+from tests.browser.harness import Harness
 from tests.browser.stage import Hold, Stage, Use
 
 SPELL: Final = (
@@ -50,93 +50,93 @@ PLANT: Final = """([tag, name, value]) => {
 PLANTED: Final = [["a", "href", "javascript:1"], ["b", "onclick", "1"], ["script", "id", "x"]]
 
 
-async def harmless(page: Page, *, shown: str) -> None:
-    """Check that nothing came to life, and that `shown` can be read as it was written."""
-    seen = await page.evaluate(LOOK)
-    assert seen["alive"] == []
-    assert seen["pwned"] is None
-    flat = " ".join(seen["text"].split())
+async def check_harmless(page: Page, *, shown: str) -> None:
+    """Check that no markup took effect, and that `shown` is readable as written."""
+    ui = await page.evaluate(LOOK)
+    assert ui["alive"] == []
+    assert ui["pwned"] is None
+    flat = " ".join(ui["text"].split())
     assert " ".join(shown.split()) in flat
 
 
-def spelled(place: str) -> str:
-    """Return the spell, marked with where it was written."""
+def attack_text(place: str) -> str:
+    """Return the attack string, marked with the place it is written to."""
     return f"{place} {SPELL}"
 
 
 async def test_what_the_agent_and_its_tools_write_is_shown_as_written(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """Plan, text, arguments, results and questions; on the list and on the run's page."""
-    site = await bench.site(
+    """Plan, text, arguments, results and questions; in the list and on the run's page."""
+    site = await harness.site(
         stage.play(
-            [spelled("said"), Use("plan", items=[spelled("item")])],
-            Use("quick", name=spelled("file name"), why=spelled("why")),
-            Use("ask", question=spelled("question")),
-            [spelled("afterwards"), Hold("end"), "."],
+            [attack_text("said"), Use("plan", items=[attack_text("item")])],
+            Use("quick", name=attack_text("file name"), why=attack_text("why")),
+            Use("ask", question=attack_text("question")),
+            [attack_text("afterwards"), Hold("end"), "."],
         )
     )
-    run = await site.start(task=spelled("task"))
+    run = await site.start(task=attack_text("task"))
     await run.until("waiting")
-    listed = await bench.page(site)
+    listed = await harness.page(site)
     await expect(listed.locator("tbody tr")).to_have_count(1)
-    await harmless(listed, shown='task "><img src=/x onerror="window.pwned=1">')
-    page = await bench.page(site, f"/runs/{run.id}")
+    await check_harmless(listed, shown='task "><img src=/x onerror="window.pwned=1">')
+    page = await harness.page(site, f"/runs/{run.id}")
     await expect(page.get_by_text("task").first).to_be_visible()
     for place in ("task", "item", "question"):
         await expect(page.get_by_text(f'{place} "><img src=/x').first).to_be_visible()
-    await harmless(page, shown="question " + SPELL[:60])
-    await run.answer(spelled("answer"), actor="olga")
+    await check_harmless(page, shown="question " + SPELL[:60])
+    await run.answer(attack_text("answer"), actor="olga")
     await stage.start("end").wait()
     await expect(page.get_by_text('afterwards "><img src=/x').first).to_be_visible()
-    await harmless(page, shown="afterwards " + SPELL[:60])
+    await check_harmless(page, shown="afterwards " + SPELL[:60])
 
 
-async def test_what_people_write_is_shown_as_written(bench: Bench, stage: Stage) -> None:
-    """Instructions, reasons and the names of labels are somebody else's words, too."""
-    site = await bench.site(
+async def test_what_people_write_is_shown_as_written(harness: Harness, stage: Stage) -> None:
+    """Instructions, reasons and labels."""
+    site = await harness.site(
         stage.play(Use("slow", name="held"), "Done."),
-        stage.play(Use("fail", text=spelled("error")), "Done.", name="failing"),
+        stage.play(Use("fail", text=attack_text("error")), "Done.", name="failing"),
     )
     run = await site.mid.start(
-        "actor", "Go.", labels=[spelled("label")[:190]], actor=spelled("actor")[:100]
+        "actor", "Go.", labels=[attack_text("label")[:190]], actor=attack_text("actor")[:100]
     )
     await stage.start("held").wait()
-    page = await bench.page(site, f"/runs/{run.id}")
-    await run.redirect(spelled("redirect"), actor=spelled("redirector")[:100])
+    page = await harness.page(site, f"/runs/{run.id}")
+    await run.redirect(attack_text("redirect"), actor=attack_text("redirector")[:100])
     await expect(page.get_by_text('redirect "><img src=/x').first).to_be_visible()
-    await harmless(page, shown="redirect " + SPELL[:60])
+    await check_harmless(page, shown="redirect " + SPELL[:60])
     failing = await site.start("failing")
     await failing.until("terminal", "failed")
     await page.goto(f"{site.url}/runs/{failing.id}")
     failed = page.locator("midrun-timeline li").filter(has_text="call.failed")
     await expect(failed).to_contain_text('error "><img src=/x')
-    await harmless(page, shown="error " + SPELL[:60])
-    await site.mid.halt(spelled("halt"), actor="olga")
+    await check_harmless(page, shown="error " + SPELL[:60])
+    await site.mid.halt(attack_text("halt"), actor="olga")
     await page.goto(f"{site.url}/")
     await expect(page.get_by_role("region", name="Halted")).to_contain_text("halt")
-    await harmless(page, shown="halt " + SPELL[:60])
+    await check_harmless(page, shown="halt " + SPELL[:60])
 
 
-async def test_a_cancel_report_is_text_too(bench: Bench, stage: Stage) -> None:
+async def test_a_cancel_report_is_text_too(harness: Harness, stage: Stage) -> None:
     """It names calls and their arguments, and is copied as Markdown."""
-    site = await bench.site(
-        stage.play(Use("draft", name=spelled("draft")), Use("slow", name="held"), ".")
+    site = await harness.site(
+        stage.play(Use("draft", name=attack_text("draft")), Use("slow", name="held"), ".")
     )
     run = await site.start()
     await stage.start("held").wait()
-    await run.cancel(undo="all", reason=spelled("reason"), actor="olga")
+    await run.cancel(undo="all", reason=attack_text("reason"), actor="olga")
     await run.until("cancelled")
-    page = await bench.page(site, f"/runs/{run.id}")
+    page = await harness.page(site, f"/runs/{run.id}")
     await expect(page.get_by_text("Undone").first).to_be_visible()
     await expect(page.get_by_text("draft").first).to_be_visible()
-    await harmless(page, shown="draft")
+    await check_harmless(page, shown="draft")
 
 
-async def test_a_path_is_no_script_either(bench: Bench, stage: Stage) -> None:
+async def test_a_path_is_no_script_either(harness: Harness, stage: Stage) -> None:
     """The page takes the run's id from its own address."""
-    site = await bench.site(stage.play("Done."))
-    profile = await bench.profile()
+    site = await harness.site(stage.play("Done."))
+    profile = await harness.profile()
     page = await profile.new_page()
     for path in (
         "/runs/<img src=x onerror=alert(1)>",
@@ -147,9 +147,9 @@ async def test_a_path_is_no_script_either(bench: Bench, stage: Stage) -> None:
         assert (await page.evaluate(LOOK))["alive"] == []
 
 
-async def test_a_planted_spell_is_found(bench: Bench, stage: Stage) -> None:
-    """Where the policy is off, that is: with it, there is no planting."""
-    page = await bench.page(await bench.site(stage.play("Done.")), bare=True)
+async def test_a_planted_attack_is_found(harness: Harness, stage: Stage) -> None:
+    """With the policy off; with it, nothing can be planted."""
+    page = await harness.page(await harness.site(stage.play("Done.")), bypass_csp=True)
     await expect(page.get_by_text("No runs yet.")).to_be_visible()
     for planted in PLANTED:
         await page.evaluate(PLANT, planted)

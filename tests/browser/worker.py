@@ -1,4 +1,4 @@
-"""A worker in a process of its own, for tests that kill it in the middle of something."""
+"""A worker in its own process, for tests that kill it during a call."""
 
 import sys
 from datetime import timedelta
@@ -10,11 +10,11 @@ from midrun.models import ScriptedModel, Use
 from midrun.ports.environment import Outside
 
 LEASE = Outside(lease=timedelta(seconds=30))
-"""Longer than a busy machine ever keeps a worker from its beats."""
+"""Longer than the heartbeat of a worker is ever delayed on a busy machine."""
 
 
-async def _here(what: str) -> None:
-    """Say what is being done, and do it for ever, where this is the main program."""
+async def _block_in_worker(what: str) -> None:
+    """Print `what` and block for ever, in the worker process only."""
     if __name__ == "__main__":
         sys.stdout.write(f"{what}\n")
         sys.stdout.flush()
@@ -23,24 +23,24 @@ async def _here(what: str) -> None:
 
 async def _take_back(call: Call, args: object, result: object) -> None:
     del call, args, result
-    await _here("undoing")
+    await _block_in_worker("undoing")
 
 
 @tool
 async def post(text: str) -> str:
-    """Post something, which takes for ever in a process that will be killed."""
-    await _here(f"posting {text}")
+    """Post a text; never returns in the worker process."""
+    await _block_in_worker(f"posting {text}")
     return "posted"
 
 
 @tool(undo=_take_back)
 async def draft(text: str) -> str:
-    """Write a draft, at once; to take it back takes for ever."""
+    """Write a draft at once; its undo never returns in the worker process."""
     return f"draft of {text}"
 
 
 def poster() -> Agent:
-    """Return the agent that both sides know."""
+    """Return the agent that the worker and the test share."""
     model = ScriptedModel([Use("draft", text="hello"), Use("post", text="hello"), "Done."])
     return Agent("poster", model=model, tools=[draft, post])
 

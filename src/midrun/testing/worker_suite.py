@@ -1,15 +1,15 @@
-"""The contract of an engine, as tests: runs are driven, by one, somewhere, and moved on.
+"""The contract of an engine as tests: each run is driven, by one process, and handed over.
 
     class TestMyEngine(EngineSuite):
         @pytest.fixture
-        async def opened(self) -> AsyncIterator[Opener]:
+        async def opened(self) -> AsyncIterator[OpenMidrun]:
             async with AsyncExitStack() as stack:
                 async def open_one(*agents: Agent) -> Midrun: ...
                 yield open_one
 
-`opened` opens one `Midrun` after the other on one store, each as a process of its own would be;
-without agents it only looks and controls. It gives each back as a context, so that a test can
-leave it.
+Each call of `opened` opens another `Midrun` on the same store, as another process would.
+Without agents it drives nothing, and only reads and controls. It returns a context manager, so
+that a test can close one of them.
 """
 
 from contextlib import AbstractAsyncContextManager
@@ -25,13 +25,13 @@ from midrun.runs.midrun import Midrun
 
 
 class Opener(Protocol):
-    """Opens a `Midrun` on the one store of a test."""
+    """Opens a `Midrun` on the store of one test."""
 
     def __call__(self, *agents: Agent) -> AbstractAsyncContextManager[Midrun]: ...
 
 
 class Gate:
-    """A tool that waits until it is let through, and what came of its calls."""
+    """A tool that waits until the test opens it, and a record of its calls."""
 
     def __init__(self) -> None:
         self.entered: list[str] = []
@@ -57,7 +57,7 @@ class Gate:
 
 
 class EngineSuite:
-    """Everything that is expected of an engine, whoever decides where runs are driven."""
+    """The contract of an engine, wherever it drives its runs."""
 
     async def test_a_run_is_driven_to_its_end(self, opened: Opener) -> None:
         agent = Gate().agent("Done.")
@@ -104,6 +104,7 @@ class EngineSuite:
             runs = [await one.start("waiter", f"Go {n}.") for n in range(8)]
             for run in runs:
                 await run.until("completed")
+        # Each run was started once; which of the two processes took it is left to them.
         assert len([*gates[0].entered, *gates[1].entered]) == len(runs)
 
     async def test_a_process_that_leaves_hands_its_runs_to_another(
@@ -118,6 +119,7 @@ class EngineSuite:
             there = await stays.get(run.id)
             assert (await there.until("completed")).output == "Done."
             kinds = [item.kind async for item in there.feed()]
+        # Leaving a process is not a pause: the run is handed over, and goes on by itself.
         assert "PauseRequested" not in kinds
         assert "StoodDown" in kinds
 

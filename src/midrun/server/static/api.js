@@ -1,95 +1,92 @@
 // @ts-check
-/** The server, as elements call it: JSON in, JSON out, and refusals as `Problem`. */
+/** HTTP requests to the server: JSON in, JSON out. Refusals raise `Problem`. */
 
-/** @typedef {import("./shapes.js").Run} Run */
-/** @typedef {{id: string, receipt: import("./shapes.js").Receipt}} Command */
-/** @typedef {{command: Command, run: Run}} Told */
+/** @typedef {import("./types.js").Run} Run */
 
-/** The server that these scripts came from: the folder above theirs. */
-export const HOME = new URL("..", import.meta.url).href.replace(/\/$/, "");
+/** The URL of the server that these scripts came from: the folder above theirs. */
+export const DEFAULT_BASE = new URL("..", import.meta.url).href.replace(/\/$/, "");
 
-/** The header that carries the proof of a session, beside its cookie. */
+/** The header that carries the proof of a session; the cookie alone is refused. */
 const PROOF_HEADER = "Midrun-Session-Proof";
 
-/** Proofs where storage is switched off: they live as long as the page. @type {Map<string, string>} */
-const unstored = new Map();
+/** Proofs by server, for pages where storage is switched off. @type {Map<string, string>} */
+const proofsInMemory = new Map();
 
-/** Return the name under which the proof of a server is kept. @param {string} base */
-const proofName = (base) => `midrun session ${new URL(base, document.baseURI).href.replace(/\/$/, "")}`;
+/** Return the storage key of a server's proof. @param {string} base */
+const proofKey = (base) => `midrun session ${new URL(base, document.baseURI).href.replace(/\/$/, "")}`;
 
 /**
- * Return the second part of this browser's session, or nothing. Browsers send a cookie to every
- * port of a host, but storage belongs to the origin, port included: no other server has this.
+ * Return the proof of this browser's session, "" if it has none. Browsers send a cookie to every
+ * port of a host, so another server on this machine can see it. Storage belongs to one origin,
+ * port included: only our own pages can read the proof.
  * @param {string} base
  */
-function proofOf(base) {
+function loadProof(base) {
   try {
-    return localStorage.getItem(proofName(base)) ?? unstored.get(base) ?? "";
+    return localStorage.getItem(proofKey(base)) ?? proofsInMemory.get(base) ?? "";
   } catch {
-    return unstored.get(base) ?? "";
+    return proofsInMemory.get(base) ?? "";
   }
 }
 
-/** @param {string} base @param {string} proof an empty one is forgotten */
-function keepProof(base, proof) {
-  unstored.set(base, proof);
+/** Store a proof; an empty one is removed. @param {string} base @param {string} proof */
+function saveProof(base, proof) {
+  proofsInMemory.set(base, proof);
   try {
-    if (proof) localStorage.setItem(proofName(base), proof);
-    else localStorage.removeItem(proofName(base));
+    if (proof) localStorage.setItem(proofKey(base), proof);
+    else localStorage.removeItem(proofKey(base));
   } catch {
-    // it is kept above
+    // storage is switched off; the proof is in memory
   }
 }
 
 /**
  * Exchange a credential for a session of this browser.
- * @param {string} shown `Code …` or `Bearer …`
- * @param {string} [base] where the server is
+ * @param {string} credential `Code …` or `Bearer …`
+ * @param {string} [base] URL of the server
  * @returns {Promise<{name: string, role: string}>}
  */
-export async function signIn(shown, base = HOME) {
-  const headers = { "Content-Type": "application/json", Authorization: shown };
+export async function signIn(credential, base = DEFAULT_BASE) {
+  const headers = { "Content-Type": "application/json", Authorization: credential };
   const reply = await fetch(`${base}/v1/session`, { method: "POST", headers, body: "{}" });
-  const said = await reply.json().catch(() => ({}));
-  if (!reply.ok) throw new Problem({ ...said, status: reply.status });
-  keepProof(base, said.proof);
-  return said;
+  const session = await reply.json().catch(() => ({}));
+  if (!reply.ok) throw new Problem({ ...session, status: reply.status });
+  saveProof(base, session.proof);
+  return session;
 }
 
 /** End the session of this browser. @param {string} [base] */
-export async function signOut(base = HOME) {
+export async function signOut(base = DEFAULT_BASE) {
   await new Api(base).delete("/v1/session").catch(() => undefined);
-  keepProof(base, "");
+  saveProof(base, "");
 }
 
 /**
- * A refusal (RFC 9457). `run` is the run as it is now, where there is one, so that whoever was
- * refused can repaint. `status` is 0 if the server did not answer at all.
+ * A refused request (RFC 9457). `run` is the run as it is now, if the request was about one, so
+ * that the element can be drawn again. `status` is 0 if the server did not answer at all.
  */
 export class Problem extends Error {
   /** @param {{status: number, type?: string, title?: string, detail?: string,
-   *    reason?: string, by?: string, phase?: string, run?: Run, code?: string, args?: any[]}} said */
-  constructor(said) {
-    super(said.detail || said.title || `the server said ${said.status}`);
+   *    reason?: string, by?: string, phase?: string, run?: Run, code?: string, args?: any[]}} details */
+  constructor(details) {
+    super(details.detail || details.title || `The server answered ${details.status}.`);
     this.name = "Problem";
-    this.status = said.status;
-    this.slug = (said.type ?? "").split(":").pop() ?? "";
-    this.reason = said.reason ?? "";
-    /** What exactly a run would not have, without the run and what else may be asked of it. */
-    this.why = said.code === "control_refused" ? String(said.args?.at(-1) ?? "") : "";
-    this.by = said.by ?? "";
-    this.phase = said.phase ?? "";
-    this.run = said.run;
+    this.status = details.status;
+    this.reason = details.reason ?? "";
+    /** The reason of a refused control as text, without the run's name and the allowed controls. */
+    this.refusal = details.code === "control_refused" ? String(details.args?.at(-1) ?? "") : "";
+    this.by = details.by ?? "";
+    this.run = details.run;
   }
 }
 
-/** Calls one server, by cookie where the page is the server's own, or with a token. */
+/** Sends requests to one server, with a token or with the session of this browser. */
 export class Api {
   /**
-   * @param {string} [base] where the server is; a prefix belongs to it
+   * @param {string} [base] URL of the server, with the path it is mounted at
    * @param {string} [token]
    */
-  constructor(base = HOME, token = "") {
+  constructor(base = DEFAULT_BASE, token = "") {
     this.base = base.replace(/\/$/, "");
     this.token = token;
   }
@@ -99,50 +96,50 @@ export class Api {
     return this.#send("GET", path, headers);
   }
 
-  /** @param {string} path @returns {Promise<string>} the run's report, for one */
-  async markdown(path) {
-    const reply = await this.open(path, { Accept: "text/markdown" });
+  /** Get a resource as Markdown, as a run's report. @param {string} path @returns {Promise<string>} */
+  async getMarkdown(path) {
+    const reply = await this.getStream(path, { Accept: "text/markdown" });
     return reply.text();
   }
 
   /**
    * @param {string} path @param {object} [body]
-   * @param {{ifMatch?: string, key?: string}} [how] @returns {Promise<any>}
+   * @param {{ifMatch?: string, key?: string}} [options] @returns {Promise<any>}
    */
-  post(path, body = {}, how = {}) {
-    return this.#change("POST", path, body, how);
+  post(path, body = {}, options = {}) {
+    return this.#sendChange("POST", path, body, options);
   }
 
   /**
    * @param {string} path @param {object} body
-   * @param {{ifMatch?: string, key?: string}} [how] @returns {Promise<any>}
+   * @param {{ifMatch?: string, key?: string}} [options] @returns {Promise<any>}
    */
-  patch(path, body, how = {}) {
-    return this.#change("PATCH", path, body, how);
+  patch(path, body, options = {}) {
+    return this.#sendChange("PATCH", path, body, options);
   }
 
-  /** @param {string} path @param {{key?: string}} [how] @returns {Promise<any>} */
-  delete(path, how = {}) {
-    return this.#change("DELETE", path, {}, how);
+  /** @param {string} path @param {{key?: string}} [options] @returns {Promise<any>} */
+  delete(path, options = {}) {
+    return this.#sendChange("DELETE", path, {}, options);
   }
 
   /**
-   * Return a response that is fine, still unread: a feed, for one.
+   * Return a successful response whose body is not read yet, as a feed needs it.
    * @param {string} path @param {Record<string, string>} [headers] @param {AbortSignal} [signal]
    */
-  async open(path, headers = {}, signal) {
+  async getStream(path, headers = {}, signal) {
     return this.#fetch(path, { method: "GET", headers, signal });
   }
 
   /**
-   * Every change has a key: whoever presses twice, or is cut off and asks again, asks once.
+   * Send a change under an idempotency key: a repetition with the same key changes nothing.
    * @param {string} method @param {string} path @param {object} body
-   * @param {{ifMatch?: string, key?: string}} how
+   * @param {{ifMatch?: string, key?: string}} options
    */
-  #change(method, path, body, how) {
+  #sendChange(method, path, body, options) {
     /** @type {Record<string, string>} */
-    const headers = { "Content-Type": "application/json", "Idempotency-Key": how.key ?? newKey() };
-    if (how.ifMatch) headers["If-Match"] = how.ifMatch;
+    const headers = { "Content-Type": "application/json", "Idempotency-Key": options.key ?? newRequestKey() };
+    if (options.ifMatch) headers["If-Match"] = options.ifMatch;
     return this.#send(method, path, headers, JSON.stringify(body));
   }
 
@@ -157,7 +154,7 @@ export class Api {
 
   /** @param {string} path @param {RequestInit & {headers: Record<string, string>}} request */
   async #fetch(path, request) {
-    const proof = this.token ? "" : proofOf(this.base);
+    const proof = this.token ? "" : loadProof(this.base);
     if (this.token) request.headers["Authorization"] = `Bearer ${this.token}`;
     if (proof) request.headers[PROOF_HEADER] = proof;
     let reply;
@@ -168,20 +165,20 @@ export class Api {
       throw new Problem({ status: 0, title: "The server does not answer." });
     }
     if (!reply.ok) {
-      const said = await reply.json().catch(() => ({}));
-      throw new Problem({ ...said, status: reply.status });
+      const details = await reply.json().catch(() => ({}));
+      throw new Problem({ ...details, status: reply.status });
     }
     return reply;
   }
 }
 
-/** Return a key that nobody has used. `randomUUID` is missing on plain http beyond loopback. */
-export function newKey() {
+/** Return a random key. `crypto.randomUUID` is missing with plain HTTP beyond loopback. */
+export function newRequestKey() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** Return what names this view, for If-Match. @param {Run} run */
-export function etag(run) {
+/** Return the entity tag of a view, for `If-Match`. @param {Run} run */
+export function formatEtag(run) {
   return `"${run.control_rev}.${run.seq}"`;
 }

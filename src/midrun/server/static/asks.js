@@ -1,49 +1,56 @@
 // @ts-check
-/** `<midrun-asks>`: what waits for a person to decide. */
+/**
+ * `<midrun-asks>`: the questions and approvals that wait for a person, as cards.
+ *
+ * Two people may decide the same ask at once; the first decision counts. Text that the viewer has
+ * typed for an ask which another decision closed is not lost: it stays on a card of its own until
+ * the viewer dismisses it. All drafts survive a reload.
+ *
+ * Asks of the kind "unsure" are on the control bar (`control-bar-rows.js`).
+ */
 import { css, live, nothing, repeat } from "./lit.js";
-import { Problem, etag } from "./api.js";
-import { details, drawn, isLost, notUsed, pretty, question, waitsFor } from "./ask-words.js";
-import { keep, kept } from "./drafts.js";
-import { copied } from "./ended.js";
-import { bring } from "./following.js";
-import { StoreElement } from "./store-element.js";
+import { Problem, formatEtag } from "./api.js";
+import { defaultQuestion, formatDecider, formatExact, formatTooLate, formatValue, isTooLate, withoutOptions } from "./ask-text.js";
+import { scrollIntoSight } from "./auto-scroll.js";
+import { loadDraft, saveDraft } from "./drafts.js";
+import { formatAge, youOr } from "./format.js";
+import { StoreElement, copyToClipboard } from "./store-element.js";
 import { theme } from "./theme.js";
-import { span, whom } from "./words.js";
 import { editable, exact, html } from "./template.js";
 
-/** @typedef {import("./shapes.js").Ask} Ask */
-/** @typedef {{id: string, text: string}} Decided */
+/** @typedef {import("./types.js").Ask} Ask */
+/** @typedef {{id: string, text: string}} RecentDecision */
 /**
- * A text that a person wrote for an ask that another decision closed first; `said` names it.
- * @typedef {{question: string, said: string, text: string}} Lost
+ * Text of the viewer for an ask that another decision closed first; `message` names that decision.
+ * @typedef {{question: string, message: string, text: string}} UnsentText
  */
 
-/** Milliseconds for which one reads what was decided; the timeline has it for good. */
-const LINGER = 30_000;
-/** It asks, and does nothing else: its arguments are the question and the buttons. */
-const ASKER = "ask_human";
-/** What is said of a call of which nobody knows; the bar says it of the run's own. */
-const SETTLED = [
+/** How long a decision is shown here; the timeline keeps it. */
+const DECISION_SHOWN_MS = 30_000;
+/** The built-in tool that only asks: its arguments are the question and the buttons. */
+const ASK_HUMAN_TOOL = "ask_human";
+/** The answers to a child run's question whether an unknown call took effect. */
+const UNSURE_ANSWERS = [
   ["yes", "It did"],
   ["no", "It didn’t"],
   ["unknown", "Don’t know"],
 ];
-const CHOICES = /** @type {Record<string, string>} */ ({
+const CHOICE_LABELS = /** @type {Record<string, string>} */ ({
   approve: "Approved",
   decline: "Declined",
   answer: "Answered",
 });
 
 export class Asks extends StoreElement {
-  static quiet = true;
+  static ignoresLive = true;
 
   static properties = {
     ...StoreElement.properties,
-    field: { state: true },
+    openField: { state: true },
     drafts: { state: true },
-    decided: { state: true },
-    lost: { state: true },
-    copied: { state: true },
+    recentDecisions: { state: true },
+    unsentTexts: { state: true },
+    copiedAsk: { state: true },
   };
 
   static styles = [
@@ -66,7 +73,7 @@ export class Asks extends StoreElement {
       .panel {
         border-color: var(--wait);
       }
-      .panel.quiet {
+      .panel.idle {
         border-color: var(--line);
       }
       .error {
@@ -80,126 +87,128 @@ export class Asks extends StoreElement {
 
   constructor() {
     super();
-    /** @type {{ask: string, of: "edit" | "decline"} | null} what is open to be written into */
-    this.field = null;
-    /** @type {Record<string, string>} */
+    /** @type {{ask: string, of: "edit" | "decline"} | null} the one field that is open */
+    this.openField = null;
+    /** @type {Record<string, string>} by ask */
     this.drafts = {};
-    /** @type {Decided[]} */
-    this.decided = [];
-    /** @type {Record<string, Lost>} by ask; kept until the reader dismisses it */
-    this.lost = {};
-    this.copied = ""; // the ask whose lost text was copied last
-    /** @type {Set<string>} asks for which a decision is on its way */
+    /** @type {RecentDecision[]} newest first */
+    this.recentDecisions = [];
+    /** @type {Record<string, UnsentText>} by ask; kept until the viewer dismisses it */
+    this.unsentTexts = {};
+    this.copiedAsk = ""; // the ask whose unsent text was copied last
+    /** @type {Set<string>} asks with a decision of ours whose reply has not come */
     this._sending = new Set();
-    /** @type {Map<string, Ask>} */
-    this._known = new Map();
-    /** @type {Set<string>} those that were brought before the reader's eyes */
-    this._brought = new Set();
-    this._restored = false;
+    /** @type {Map<string, Ask>} all asks seen so far: an event names only the id of a closed one */
+    this._knownAsks = new Map();
+    /** @type {Set<string>} asks that have been scrolled into view once */
+    this._scrolledTo = new Set();
+    this._isRestored = false;
   }
 
-  /** Whether somebody is about to decide something in their own words. */
-  get writing() {
+  /** Whether the viewer is typing a decision. */
+  get isWriting() {
     const asks = this.view?.asks ?? [];
-    return asks.some(({ id }) => this.field?.ask === id || this.drafts[id]?.trim());
+    return asks.some(({ id }) => this.openField?.ask === id || this.drafts[id]?.trim());
   }
 
   /** @param {import("./lit.js").Changed} changed */
   willUpdate(changed) {
     super.willUpdate(changed);
-    if (this.view && !this._restored) this._restore(this.view);
-    const written = ["drafts", "field", "lost"].some((name) => changed.has(name));
-    if (this._restored && written) this._keep();
-    for (const ask of this.view?.asks ?? []) this._known.set(ask.id, ask);
+    if (this.view && !this._isRestored) this._restoreDrafts(this.view);
+    const isEdited = ["drafts", "openField", "unsentTexts"].some((name) => changed.has(name));
+    if (this._isRestored && isEdited) this._saveDrafts();
+    for (const ask of this.view?.asks ?? []) this._knownAsks.set(ask.id, ask);
   }
 
   updated() {
-    this._bring();
+    this._scrollToNewAsks();
   }
 
-  /** Take up what was written before a reload. @param {import("./shapes.js").Run} run */
-  _restore(run) {
-    this._restored = true;
-    const text = kept(`${run.run_id} asks`);
+  /** Load the drafts of this tab from before a reload. @param {import("./types.js").Run} run */
+  _restoreDrafts(run) {
+    this._isRestored = true;
+    const text = loadDraft(`${run.run_id} asks`);
     if (!text) return;
-    ({ drafts: this.drafts, field: this.field, lost: this.lost = {} } = JSON.parse(text));
+    ({ drafts: this.drafts, field: this.openField, lost: this.unsentTexts = {} } = JSON.parse(text));
     const open = new Set(run.asks.map(({ id }) => id));
     for (const [id, draft] of Object.entries(this.drafts)) {
       if (open.has(id)) continue;
-      const said = "Your text was not sent: the question was closed while this page was away.";
-      this._lose(id, { question: "", said, text: draft.trim() });
+      const message = "Your text was not sent: the question was closed while this page was not open.";
+      this._keepUnsent(id, { question: "", message, text: draft.trim() });
     }
   }
 
-  _keep() {
-    const { drafts, field, lost } = this;
-    const written = field || Object.keys(drafts).length || Object.keys(lost).length;
-    keep(`${this.store?.id} asks`, written ? JSON.stringify({ drafts, field, lost }) : "");
+  _saveDrafts() {
+    const { drafts, openField: field, unsentTexts: lost } = this;
+    const isNeeded = field || Object.keys(drafts).length || Object.keys(lost).length;
+    saveDraft(`${this.store?.id} asks`, isNeeded ? JSON.stringify({ drafts, field, lost }) : "");
   }
 
-  /** Keep a text that was not used, and remove the draft of its ask. @param {string} id @param {Lost} lost */
-  _lose(id, lost) {
-    this._drop(id);
-    this.lost = { ...this.lost, [id]: lost };
+  /** Turn the draft of an ask into an unsent text. @param {string} id @param {UnsentText} unsent */
+  _keepUnsent(id, unsent) {
+    this._discardDraft(id);
+    this.unsentTexts = { ...this.unsentTexts, [id]: unsent };
   }
 
   /** @param {string} id */
-  _dismiss(id) {
-    const { [id]: _, ...others } = this.lost;
-    this.lost = others;
+  _dismissUnsent(id) {
+    const { [id]: _, ...others } = this.unsentTexts;
+    this.unsentTexts = others;
   }
 
-  /** Return the text that the person wrote for an ask; "" if the field is unchanged. @param {Ask} ask */
-  _written(ask) {
+  /** Return the viewer's text for an ask; "" if the field still has its first content. @param {Ask} ask */
+  _writtenText(ask) {
     const text = this.drafts[ask.id] ?? "";
     return text === editable(ask.args) ? "" : text.trim();
   }
 
-  /** What is new for the reader to decide may be out of their sight. */
-  _bring() {
+  /** Scroll to us once for each new ask that the viewer may decide. */
+  _scrollToNewAsks() {
     const fresh = (this.view?.asks ?? []).filter(
-      ({ id, kind, may_decide }) => kind !== "unsure" && may_decide && !this._brought.has(id),
+      ({ id, kind, may_decide }) => kind !== "unsure" && may_decide && !this._scrolledTo.has(id),
     );
-    for (const { id } of fresh) this._brought.add(id);
-    if (fresh.length) bring(this);
+    for (const { id } of fresh) this._scrolledTo.add(id);
+    if (fresh.length) scrollIntoSight(this);
   }
 
-  /** @param {string} where */
-  _focus(where) {
-    /** @type {HTMLElement | null} */ (this.renderRoot.querySelector(where))?.focus({ preventScroll: true });
+  /** @param {string} selector */
+  _focus(selector) {
+    const found = /** @type {HTMLElement | null} */ (this.renderRoot.querySelector(selector));
+    found?.focus({ preventScroll: true });
   }
 
-  /** Whoever looks at a card that somebody else decides is told by whom. */
-  happened(/** @type {import("./shapes.js").Happened} */ { type, by, data }) {
-    const ask = this._known.get(data.ask ?? "");
+  /** Show for a while that an ask was decided or closed, with actor and decision. */
+  onFeedEvent(/** @type {import("./types.js").FeedEvent} */ { type, by, data }) {
+    const ask = this._knownAsks.get(data.ask ?? "");
     if (!ask || (type !== "ask.answered" && type !== "ask.closed")) return;
-    const who = whom(by, this.view?.you ?? "");
-    const how = type === "ask.closed" ? `Closed (${data.why})` : CHOICES[data.decision.choice];
+    const actor = youOr(by, this.view?.you ?? "");
+    const verb = type === "ask.closed" ? `Closed (${data.why})` : CHOICE_LABELS[data.decision.choice];
     const { value: given, reason } = data.decision ?? {};
-    const value = drawn(given) || reason;
-    const said = `${how}${who ? ` by ${who}` : ""}${value ? `: “${value}”` : ""}`;
-    this._overtake(ask, said, by === this.view?.you && pretty(given));
-    const decided = { id: ask.id, text: `${ask.question || ask.tool} — ${said}` };
-    this.decided = [decided, ...this.decided].slice(0, 3);
+    const value = formatExact(given) || reason;
+    const message = `${verb}${actor ? ` by ${actor}` : ""}${value ? `: “${value}”` : ""}`;
+    this._rescueDraft(ask, message, by === this.view?.you && formatValue(given));
+    const decision = { id: ask.id, text: `${ask.question || ask.tool} — ${message}` };
+    this.recentDecisions = [decision, ...this.recentDecisions].slice(0, 3);
     setTimeout(() => {
-      this.decided = this.decided.filter((one) => one !== decided);
-    }, LINGER);
+      this.recentDecisions = this.recentDecisions.filter((one) => one !== decision);
+    }, DECISION_SHOWN_MS);
   }
 
   /**
-   * Keep a text that was being written when another decision closed its ask. The end of a
-   * decision of ours that is on its way is told by its reply.
-   * @param {Ask} ask @param {string} said @param {string | false} mine what we answered ourselves
+   * Keep the draft of an ask that was just closed, unless it equals the viewer's own answer.
+   * @param {Ask} ask @param {string} message @param {string | false} answered the viewer's own answer
    */
-  _overtake(ask, said, mine) {
-    const text = this._written(ask);
+  _rescueDraft(ask, message, answered) {
+    const text = this._writtenText(ask);
+    // The feed may overtake the reply to a decision of ours. Only the reply knows whether ours or
+    // another one closed the ask, so leave the draft to `_sendDecision`.
     if (this._sending.has(ask.id)) return;
-    if (!text || text === mine) this._drop(ask.id);
-    else this._lose(ask.id, { question: ask.question, said: `Your text was not sent. ${said}`, text });
+    if (!text || text === answered) this._discardDraft(ask.id);
+    else this._keepUnsent(ask.id, { question: ask.question, message: `Your text was not sent. ${message}`, text });
   }
 
-  /** Bring what waits before the reader's eyes, and under their hands. */
-  reach() {
+  /** Scroll to the first card and focus its first control. */
+  reveal() {
     this.scrollIntoView({ block: "start" });
     const first = this.renderRoot.querySelector(".card button, .card input, .card textarea");
     /** @type {HTMLElement | null} */ (first)?.focus({ preventScroll: true });
@@ -207,120 +216,121 @@ export class Asks extends StoreElement {
 
   render() {
     const asks = (this.view?.asks ?? []).filter((ask) => ask.kind !== "unsure");
-    const lost = Object.entries(this.lost);
-    if (!this.shown(asks.length + lost.length + this.decided.length > 0)) return nothing;
-    return html`<section class=${asks.length ? "panel" : "panel quiet"} aria-labelledby="title">
-      <h2 id="title" tabindex="-1">${title(asks.length, lost.length)}</h2>
-      ${repeat(lost, ([id]) => id, ([id, one]) => this._lostCard(id, one))}
-      ${repeat(asks, (ask) => ask.id, (ask) => this._card(ask))}
+    const unsent = Object.entries(this.unsentTexts);
+    const count = asks.length + unsent.length + this.recentDecisions.length;
+    if (!this.setShown(count > 0)) return nothing;
+    return html`<section class=${asks.length ? "panel" : "panel idle"} aria-labelledby="title">
+      <h2 id="title" tabindex="-1">${formatTitle(asks.length, unsent.length)}</h2>
+      ${repeat(unsent, ([id]) => id, ([id, one]) => this._renderUnsent(id, one))}
+      ${repeat(asks, (ask) => ask.id, (ask) => this._renderCard(ask))}
       ${this.error ? html`<p class="error" role="alert">${this.error}</p>` : nothing}
-      ${this.decided.map((decided) => html`<p class="dim">${decided.text}</p>`)}
+      ${this.recentDecisions.map((decision) => html`<p class="dim">${decision.text}</p>`)}
     </section>`;
   }
 
   /** @param {Ask} ask */
-  _card(ask) {
-    const left = ask.expires_at
+  _renderCard(ask) {
+    const secondsLeft = ask.expires_at
       ? (Date.parse(ask.expires_at) - (this.store?.now ?? 0)) / 1000
       : Infinity;
     const child = ask.kind === "child" ? ask.data : null;
     const tool = child ? child.tool : ask.tool;
     const why = child ? child.why : ask.why;
     return html`<div class="card" data-ask=${ask.id}>
-      <span class="question">${ask.question || question(ask, tool)}</span>
+      <span class="question">${ask.question || defaultQuestion(ask, tool)}</span>
       ${child
         ? html`<span class="dim"
             >A <a href=${`${this.store?.api.base ?? ""}/runs/${child.run}`}>child run</a> asks${
-              tool && tool !== ASKER ? html`, for <code>${tool}</code>` : nothing
+              tool && tool !== ASK_HUMAN_TOOL ? html`, for <code>${tool}</code>` : nothing
             }.</span
           >`
-        : this._about(ask)}
+        : this._renderSubject(ask)}
       ${ask.hidden ? html`<span class="hidden-arguments">${ask.hidden}</span>` : nothing}
       ${why ? html`<span class="dim">Why: ${why}</span>` : nothing}
-      ${left < Infinity
-        ? html`<span class="dim">${left > 0 ? `Expires in ${span(left)}` : "Its time is up"}</span>`
+      ${secondsLeft < Infinity
+        ? html`<span class="dim">${secondsLeft > 0 ? `Expires in ${formatAge(secondsLeft)}` : "Expired"}</span>`
         : nothing}
-      ${ask.may_decide ? this._buttons(ask) : html`<span class="dim">${waitsFor(ask)}</span>`}
+      ${ask.may_decide ? this._renderButtons(ask) : html`<span class="dim">${formatDecider(ask)}</span>`}
     </div>`;
   }
 
-  /** @param {string} id @param {Lost} lost */
-  _lostCard(id, { question, said, text }) {
+  /** @param {string} id @param {UnsentText} unsent */
+  _renderUnsent(id, { question, message, text }) {
     const copy = async () => {
-      this.copied = (await copied(text)) ? id : "";
+      this.copiedAsk = (await copyToClipboard(text)) ? id : "";
     };
-    return html`<div class="card" data-lost=${id}>
+    return html`<div class="card" data-unsent=${id}>
       ${question ? html`<span class="question">${question}</span>` : nothing}
-      <p class="error" role="alert">${said}</p>
+      <p class="error" role="alert">${message}</p>
       ${text
         ? html`<label>Your text <textarea readonly rows="2" .value=${text}></textarea></label>`
         : nothing}
       <div class="row">
         ${text
-          ? html`<button @click=${() => void copy()}>${this.copied === id ? "Copied" : "Copy"}</button>`
+          ? html`<button @click=${() => void copy()}>${this.copiedAsk === id ? "Copied" : "Copy"}</button>`
           : nothing}
-        <button @click=${() => this._dismiss(id)}>Dismiss</button>
+        <button @click=${() => this._dismissUnsent(id)}>Dismiss</button>
       </div>
     </div>`;
   }
 
-  /** What would be called, or who asks, and with what. @param {Ask} ask */
-  _about({ kind, tool, data, args }) {
-    if (tool === ASKER) return nothing;
-    if (kind !== "question") return html`<pre>${exact(tool)} <bdi>${drawn(args)}</bdi></pre>`;
-    const given = drawn(details(data));
-    return html`${given ? html`<pre>${given}</pre>` : nothing}
+  /** Render the call that is to be approved, or the tool that asks and its data. @param {Ask} ask */
+  _renderSubject({ kind, tool, data, args }) {
+    if (tool === ASK_HUMAN_TOOL) return nothing;
+    if (kind !== "question") return html`<pre>${exact(tool)} <bdi>${formatExact(args)}</bdi></pre>`;
+    const details = formatExact(withoutOptions(data));
+    return html`${details ? html`<pre>${details}</pre>` : nothing}
       <span class="dim"><code>${tool}</code> asks.</span>`;
   }
 
   /** @param {Ask} ask */
-  _buttons(ask) {
-    if (this.field?.ask === ask.id) {
-      return this.field.of === "edit" ? this._editor(ask) : this._reason(ask);
+  _renderButtons(ask) {
+    if (this.openField?.ask === ask.id) {
+      return this.openField.of === "edit" ? this._renderEditor(ask) : this._renderDeclineForm(ask);
     }
     switch (ask.of ?? ask.kind) {
       case "approval":
         return html`<div class="row">
-          <button class="main" @click=${() => void this._decide(ask, { decision: "approve" })}>
+          <button class="main" @click=${() => void this._sendDecision(ask, { decision: "approve" })}>
             Approve
           </button>
           ${ask.kind === "approval"
             ? html`<button
                 class="edit"
-                @click=${() => void this._write(ask, "edit", editable(ask.args))}
+                @click=${() => void this._openField(ask, "edit", editable(ask.args))}
               >
                 Edit…
               </button>`
             : nothing}
-          <button class="decline" @click=${() => void this._write(ask, "decline", "")}>
+          <button class="decline" @click=${() => void this._openField(ask, "decline", "")}>
             Decline…
           </button>
         </div>`;
       case "unsure":
         return html`<div class="row">
-          ${SETTLED.map(
+          ${UNSURE_ANSWERS.map(
             ([value, label]) =>
-              html`<button @click=${() => void this._decide(ask, { decision: "answer", value })}>
+              html`<button @click=${() => void this._sendDecision(ask, { decision: "answer", value })}>
                 ${label}
               </button>`,
           )}
         </div>`;
       default:
-        return this._answer(ask);
+        return this._renderAnswerForm(ask);
     }
   }
 
   /** @param {Ask} ask */
-  _answer(ask) {
+  _renderAnswerForm(ask) {
     const data = ask.kind === "child" ? ask.data?.data : ask.data;
     const options = Array.isArray(data?.options) ? data.options : [];
     const send = (/** @type {unknown} */ value) =>
-      void this._decide(ask, { decision: "answer", value });
+      void this._sendDecision(ask, { decision: "answer", value });
     return html`${options.length
         ? html`<div class="row">
             ${options.map(
               (/** @type {unknown} */ option) =>
-                html`<button @click=${() => send(option)}>${drawn(option)}</button>`,
+                html`<button @click=${() => send(option)}>${formatExact(option)}</button>`,
             )}
           </div>`
         : nothing}
@@ -336,11 +346,11 @@ export class Asks extends StoreElement {
           type="text"
           aria-label=${`Answer to: ${ask.question}`}
           .value=${live(this.drafts[ask.id] ?? "")}
-          @input=${(/** @type {InputEvent} */ event) => this._draft(ask, event)}
+          @input=${(/** @type {InputEvent} */ event) => this._updateDraft(ask, event)}
         />
         <button class="main">Answer</button>
         ${ask.declinable
-          ? html`<button type="button" class="decline" @click=${() => void this._write(ask, "decline", "")}>
+          ? html`<button type="button" class="decline" @click=${() => void this._openField(ask, "decline", "")}>
               Decline…
             </button>`
           : nothing}
@@ -348,29 +358,29 @@ export class Asks extends StoreElement {
   }
 
   /** @param {Ask} ask */
-  _editor(ask) {
+  _renderEditor(ask) {
     return html`<textarea
         rows="5"
-        @keydown=${this._escape}
+        @keydown=${this._closeOnEscape}
         aria-label=${`Arguments of ${ask.tool}, as JSON`}
         .value=${live(this.drafts[ask.id] ?? "")}
-        @input=${(/** @type {InputEvent} */ event) => this._draft(ask, event)}
+        @input=${(/** @type {InputEvent} */ event) => this._updateDraft(ask, event)}
       ></textarea>
       <div class="row">
         <button class="main" @click=${() => void this._approveEdited(ask)}>Approve this</button>
-        <button @click=${() => void this._close()}>Discard</button>
+        <button @click=${() => void this._closeField()}>Discard</button>
       </div>`;
   }
 
   /** @param {Ask} ask */
-  _reason(ask) {
+  _renderDeclineForm(ask) {
     return html`<form
       class="row"
-      @keydown=${this._escape}
+      @keydown=${this._closeOnEscape}
       @submit=${(/** @type {Event} */ event) => {
         event.preventDefault();
         const comment = (this.drafts[ask.id] ?? "").trim();
-        void this._decide(ask, { decision: "decline", comment });
+        void this._sendDecision(ask, { decision: "decline", comment });
       }}
     >
       <input
@@ -380,50 +390,50 @@ export class Asks extends StoreElement {
         aria-label="Why not? The agent is told."
         placeholder="Why not? (optional)"
         .value=${live(this.drafts[ask.id] ?? "")}
-        @input=${(/** @type {InputEvent} */ event) => this._draft(ask, event)}
+        @input=${(/** @type {InputEvent} */ event) => this._updateDraft(ask, event)}
       />
       <button class="main">Decline</button>
-      <button type="button" @click=${() => void this._close()}>Back</button>
+      <button type="button" @click=${() => void this._closeField()}>Back</button>
     </form>`;
   }
 
   /** @param {KeyboardEvent} event */
-  _escape(event) {
+  _closeOnEscape(event) {
     if (event.key !== "Escape") return;
     event.stopPropagation();
-    void this._close();
+    void this._closeField();
   }
 
   /** @param {Ask} ask @param {InputEvent} event */
-  _draft(ask, event) {
+  _updateDraft(ask, event) {
     const { value } = /** @type {HTMLInputElement} */ (event.target);
     this.drafts = { ...this.drafts, [ask.id]: value };
   }
 
-  /** Open a field, with what is written first. @param {Ask} ask @param {"edit" | "decline"} of @param {string} text */
-  async _write(ask, of, text) {
-    this._drop();
+  /** Open a field with its first content. @param {Ask} ask @param {"edit" | "decline"} of @param {string} text */
+  async _openField(ask, of, text) {
+    this._discardDraft();
     this.drafts = { ...this.drafts, [ask.id]: text };
-    this.field = { ask: ask.id, of };
+    this.openField = { ask: ask.id, of };
     await this.updateComplete;
     this._focus(of === "edit" ? "textarea" : ".reason");
   }
 
-  /** Close what is open, and go back to what opened it. */
-  async _close() {
-    const { ask, of } = this.field ?? {};
-    this._drop();
+  /** Close the open field; the focus returns to the button that opened it. */
+  async _closeField() {
+    const { ask, of } = this.openField ?? {};
+    this._discardDraft();
     await this.updateComplete;
     this._focus(`[data-ask="${ask}"] .${of}`);
   }
 
-  /** Forget what is written for an ask, that of the open field unless told, and the field. */
-  _drop(id = this.field?.ask) {
+  /** Remove the draft of an ask, by default that of the open field, and close its field. */
+  _discardDraft(id = this.openField?.ask) {
     this.error = "";
     if (!id) return;
     const { [id]: _, ...others } = this.drafts;
     this.drafts = others;
-    if (this.field?.ask === id) this.field = null;
+    if (this.openField?.ask === id) this.openField = null;
   }
 
   /** @param {Ask} ask */
@@ -435,43 +445,44 @@ export class Asks extends StoreElement {
       this.error = `This is not JSON: ${/** @type {Error} */ (error).message}`;
       return;
     }
-    await this._decide(ask, { decision: "edit", args });
+    await this._sendDecision(ask, { decision: "edit", args });
   }
 
   /**
-   * Send a decision. One that comes second is not used: the card says which one was, and keeps
-   * its text.
+   * Send a decision. If another one closed the ask before, ours is not used: a card names the
+   * one that counts, and keeps the viewer's text.
    * @param {Ask} ask @param {{decision: string, value?: unknown, comment?: string, args?: any}} body
    */
-  async _decide(ask, body) {
+  async _sendDecision(ask, body) {
     const { store, view: run } = this;
     if (!store || !run) return;
-    const text = pretty(body.value) || (this.drafts[ask.id] ?? "").trim();
+    const text = formatValue(body.value) || (this.drafts[ask.id] ?? "").trim();
     this._sending.add(ask.id);
-    const done = await this.attempt(async () => {
+    const isDone = await this.attempt(async () => {
       try {
-        await store.api.post(`/v1/asks/${ask.ref}`, body, { ifMatch: etag(run) }).catch((error) => {
+        await store.api.post(`/v1/asks/${ask.ref}`, body, { ifMatch: formatEtag(run) }).catch((error) => {
           if (!(error instanceof Problem && error.status === 412)) throw error;
-          // Something else was asked of the run meanwhile; this ask is still this ask.
+          // 412: another control was sent to the run since our view. That does not change this
+          // ask, so send the decision again without the condition.
           return store.api.post(`/v1/asks/${ask.ref}`, body);
         });
       } catch (error) {
-        if (!(error instanceof Problem && isLost(error))) throw error;
-        const said = notUsed(error, body.decision, run.you);
-        this._lose(ask.id, { question: ask.question, said, text });
+        if (!(error instanceof Problem && isTooLate(error))) throw error;
+        const message = formatTooLate(error, body.decision, run.you);
+        this._keepUnsent(ask.id, { question: ask.question, message, text });
       }
       return true;
     });
     this._sending.delete(ask.id);
     store.refresh();
-    if (done) this._drop(ask.id);
+    if (isDone) this._discardDraft(ask.id);
   }
 }
 
-/** @param {number} asks @param {number} lost */
-function title(asks, lost) {
+/** @param {number} asks @param {number} unsent */
+function formatTitle(asks, unsent) {
   if (asks) return `Needs your answer (${asks})`;
-  return lost ? "Came too late" : "Decided just now";
+  return unsent ? "Came too late" : "Decided just now";
 }
 
 customElements.define("midrun-asks", Asks);

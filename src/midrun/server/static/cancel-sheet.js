@@ -1,38 +1,43 @@
 // @ts-check
-/** `<midrun-cancel-sheet>`: what a cancel would undo, and what it could not, before it is asked. */
+/**
+ * `<midrun-cancel-sheet>`: asks to confirm a cancel; lists the calls it would undo and those it cannot.
+ *
+ * A sheet opens below the buttons of the control bar and takes their place.
+ */
 import { css, nothing } from "./lit.js";
-import { keep, kept } from "./drafts.js";
+import { loadDraft, saveDraft } from "./drafts.js";
+import { formatOvertaken } from "./format.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
-import { overtaken } from "./words.js";
 import { exact, html } from "./template.js";
 
-/** Seconds for which nothing new starts while somebody decides. */
+/** How long the run is paused while the viewer decides; then it resumes by itself. */
 const HOLD_S = 60;
-const GOING = new Set(["queued", "running", "waiting"]);
-const HELD = new Set(["pausing", "paused"]);
+const HOLDABLE_PHASES = new Set(["queued", "running", "waiting"]);
+const PAUSE_PHASES = new Set(["pausing", "paused"]);
 
-/** @typedef {import("./shapes.js").Run} Run */
+/** @typedef {import("./types.js").Run} Run */
 
-/** @param {string} id */
-const mark = (id) => `${id} cancel`;
+/** Return the name under which this tab remembers an open sheet. @param {string} id */
+const draftName = (id) => `${id} cancel`;
 
-/** Tell whether the run is held by a sheet that a reload has closed. @param {Run} run */
-export const wasOpen = (run) => isHeldByYou(run) && Boolean(kept(mark(run.run_id)));
+/** Tell whether a reload has closed the sheet while it holds the run. @param {Run} run */
+export const wasOpenBeforeReload = (run) =>
+  isHeldByViewer(run) && Boolean(loadDraft(draftName(run.run_id)));
 
 /** @param {Run} run */
-const isHeldByYou = (run) => Boolean(run.hold_until) && HELD.has(run.phase) && run.since_by === run.you;
+const isHeldByViewer = (run) => Boolean(run.hold_until) && PAUSE_PHASES.has(run.phase) && run.since_by === run.you;
 
 /**
- * Holds the run while it is open. Emits "closed", whose detail is what to say about it: the
- * hold ends by itself if nobody decides. Opened again after a reload it is `unasked`, and the run
- * is held already.
+ * Pauses the run while it is open, for at most `HOLD_S`. Emits "closed"; the detail is a message
+ * for the viewer, or "". A sheet that was reopened after a reload has `isRestored`, and the run
+ * is still held by the sheet from before.
  */
 export class CancelSheet extends StoreElement {
   static properties = {
     ...StoreElement.properties,
-    unasked: { attribute: false },
-    held: { state: true },
+    isRestored: { attribute: false },
+    hold: { state: true },
   };
 
   static styles = [
@@ -59,82 +64,85 @@ export class CancelSheet extends StoreElement {
 
   constructor() {
     super();
-    this.unasked = false;
-    /** @type {"no" | "asked" | "yes"} whether it is us who hold the run */
-    this.held = "no";
-    this._from = 0; // the entry by which we hold it
+    this.isRestored = false;
+    /** @type {"none" | "requested" | "held"} whether this sheet holds the run */
+    this.hold = "none";
+    this._holdSeq = 0; // seq of the entry by which it does
   }
 
   firstUpdated() {
     this.renderRoot.querySelector("h3")?.focus();
     const run = this.view;
     if (!run) return;
-    keep(mark(run.run_id), "open");
-    if (this.unasked) this.held = "yes";
-    else if (GOING.has(run.phase) || isHeldByYou(run)) void this._hold(); // it may go on by now
+    saveDraft(draftName(run.run_id), "open");
+    if (this.isRestored) this.hold = "held";
+    // A run that is held by us from an earlier sheet is held anew: that hold may end any moment.
+    else if (HOLDABLE_PHASES.has(run.phase) || isHeldByViewer(run)) void this._holdRun();
   }
 
-  async _hold() {
+  async _holdRun() {
     const store = this.store;
-    this.held = "asked";
-    const told = await this.attempt(async () =>
+    this.hold = "requested";
+    const reply = await this.attempt(async () =>
       store?.send("pause", { hold_s: HOLD_S, reason: "while a cancel is decided" }),
     );
-    this._from = told?.command.receipt.seq ?? 0;
-    this.held = told ? "yes" : "no";
+    this._holdSeq = reply?.command.receipt.seq ?? 0;
+    this.hold = reply ? "held" : "none";
   }
 
   updated() {
     const run = this.view;
     if (!run) return;
-    const halted = this.held === "yes" && run.phase === "halted"; // our hold is over
-    if (!run.controls.cancel.enabled || halted) this._close("");
-    else if (this.held === "yes" && !HELD.has(run.phase) && run.seq >= this._from) {
-      this._close("Nobody decided in time, so the run went on.");
+    const isHeld = this.hold === "held";
+    const isHalted = isHeld && run.phase === "halted"; // a halt ends our hold
+    if (!run.controls.cancel.enabled || isHalted) this._close("");
+    // The view may be older than our hold; only a later one can say that it has ended.
+    else if (isHeld && !PAUSE_PHASES.has(run.phase) && run.seq >= this._holdSeq) {
+      this._close("No decision came in time, so the run resumed.");
     }
   }
 
-  /** @param {string} said */
-  _close(said) {
-    keep(mark(this.view?.run_id ?? ""), "");
-    this.dispatchEvent(new CustomEvent("closed", { detail: said }));
+  /** @param {string} message for the viewer */
+  _close(message) {
+    saveDraft(draftName(this.view?.run_id ?? ""), "");
+    this.dispatchEvent(new CustomEvent("closed", { detail: message }));
   }
 
-  /** Cancel, as the first button says. */
+  /** Cancel as the first button does: with undo, if there is something to undo. */
   confirm() {
     return this._cancel(this.view?.controls.cancel.undoes ? "all" : "in_flight");
   }
 
-  /** Let the run go on, if it is us who hold it. */
-  async keep() {
+  /** Resume the run if this sheet holds it, and close. */
+  async keepRunning() {
     const store = this.store;
-    const held = this.held !== "no" && this.view?.hold_until;
-    if (held && !(await this.attempt(async () => store?.send("resume")))) return;
+    const isHeld = this.hold !== "none" && this.view?.hold_until;
+    if (isHeld && !(await this.attempt(async () => store?.send("resume")))) return;
     this._close("");
   }
 
   /** @param {"all" | "in_flight"} undo */
   async _cancel(undo) {
     const store = this.store;
-    const made = await this.attempt(async () => store?.send("cancel", { undo }));
-    if (made) this._close(overtaken(made.command?.receipt, "cancel", this.view?.you ?? ""));
+    const reply = await this.attempt(async () => store?.send("cancel", { undo }));
+    if (reply) this._close(formatOvertaken(reply.command?.receipt, "cancel", this.view?.you ?? ""));
   }
 
   render() {
     const run = this.view;
     if (!run) return nothing;
     const { undo, never, unsure, release, undoes } = run.controls.cancel;
-    return html`<section aria-labelledby="question" @keydown=${this._keyed}>
+    return html`<section aria-labelledby="question" @keydown=${this._closeOnEscape}>
       <div>
         <h3 id="question" tabindex="-1">Cancel this run?</h3>
         ${run.in_flight.length
-          ? "What is in progress is stopped. Nothing new starts while you decide."
+          ? "Calls in progress will be stopped. Nothing new starts while you decide."
           : "Nothing new starts while you decide."}
       </div>
-      ${listed("It can undo:", undo)} ${listed("It cannot undo:", never)}
-      ${listed("It releases, in any case:", release)}
-      ${listed("Nobody knows whether these happened:", unsure)}
-      ${[undo, never, release, unsure].some((deeds) => deeds.length)
+      ${renderCalls("It can undo:", undo)} ${renderCalls("It cannot undo:", never)}
+      ${renderCalls("It releases in any case:", release)}
+      ${renderCalls("Unknown whether these happened:", unsure)}
+      ${[undo, never, release, unsure].some((calls) => calls.length)
         ? nothing
         : html`<div>It has changed nothing that a cancel could undo.</div>`}
       ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
@@ -145,27 +153,27 @@ export class CancelSheet extends StoreElement {
         ${undoes
           ? html`<button @click=${() => this._cancel("in_flight")}>Cancel, keep changes</button>`
           : nothing}
-        <button @click=${() => this.keep()}>
-          ${this.held === "no" ? "Leave it as it is" : "Keep running"}
+        <button @click=${() => this.keepRunning()}>
+          ${this.hold === "none" ? "Leave it as it is" : "Keep running"}
         </button>
       </div>
     </section>`;
   }
 
   /** @param {KeyboardEvent} event */
-  _keyed(event) {
+  _closeOnEscape(event) {
     if (event.key !== "Escape") return;
     event.stopPropagation();
-    void this.keep();
+    void this.keepRunning();
   }
 }
 
-/** @param {string} title @param {string[]} deeds */
-function listed(title, deeds) {
-  if (!deeds.length) return nothing;
+/** @param {string} title @param {string[]} calls */
+function renderCalls(title, calls) {
+  if (!calls.length) return nothing;
   return html`<div>${title}
     <ul>
-      ${deeds.map((deed) => html`<li>${exact(deed)}</li>`)}
+      ${calls.map((call) => html`<li>${exact(call)}</li>`)}
     </ul>
   </div>`;
 }

@@ -1,16 +1,16 @@
 // @ts-check
-/** `<midrun-caps>`: how much of each bound is used, and raising one. */
+/** `<midrun-caps>`: the use of each cap, and a button for operators to raise it. */
 import { css, nothing } from "./lit.js";
-import { etag } from "./api.js";
+import { formatEtag } from "./api.js";
+import { formatCapName, formatCapValue } from "./format.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
-import { capName, capValue } from "./words.js";
 import { html } from "./template.js";
 
-/** @typedef {import("./shapes.js").Cap} Cap */
+/** @typedef {import("./types.js").Cap} Cap */
 
 export class Caps extends StoreElement {
-  static quiet = true;
+  static ignoresLive = true;
 
   static styles = [
     theme,
@@ -21,7 +21,7 @@ export class Caps extends StoreElement {
         align-items: center;
         gap: 0 8px;
       }
-      .plain {
+      .no-button {
         grid-template-columns: 1fr auto;
       }
       meter {
@@ -53,13 +53,13 @@ export class Caps extends StoreElement {
     const { tokens, cost_usd: cost } = run.usage;
     return html`<section class="panel" aria-labelledby="title">
       <h2 id="title">Caps</h2>
-      ${run.caps.map((cap) => this._cap(cap))}
+      ${run.caps.map((cap) => this._renderCap(cap))}
       ${run.caps.some((cap) => cap.name === "tokens") || !tokens
         ? nothing
-        : figure("Tokens", capValue("tokens", tokens))}
+        : renderFigure("Tokens", formatCapValue("tokens", tokens))}
       ${run.caps.some((cap) => cap.name === "cost") || !cost
         ? nothing
-        : figure("Cost", capValue("cost", cost))}
+        : renderFigure("Cost", formatCapValue("cost", cost))}
       <p class="dim">
         ${run.caps.length ? "At a cap the run pauses and asks you." : "No caps are set."}
       </p>
@@ -68,15 +68,15 @@ export class Caps extends StoreElement {
   }
 
   /** @param {Cap} cap */
-  _cap(cap) {
+  _renderCap(cap) {
     const share = cap.cap ? Math.min(cap.used / cap.cap, 1) : 0;
-    const name = capName(cap.name);
-    const operator = this.view?.role === "operator" && this.view.allowed.includes("raise_cap");
-    const raised = capValue(cap.name, cap.raised);
-    return html`<div class=${operator ? "cap" : "cap plain"}>
+    const name = formatCapName(cap.name);
+    const mayRaise = this.view?.role === "operator" && this.view.allowed.includes("raise_cap");
+    const raised = formatCapValue(cap.name, cap.raised);
+    return html`<div class=${mayRaise ? "cap" : "cap no-button"}>
       <span>${name}</span>
-      <span class="figures">${capValue(cap.name, cap.used)} / ${capValue(cap.name, cap.cap)}</span>
-      ${operator
+      <span class="figures">${formatCapValue(cap.name, cap.used)} / ${formatCapValue(cap.name, cap.cap)}</span>
+      ${mayRaise
         ? html`<button
             title=${`Raise to ${raised}`}
             aria-label=${`Raise ${name} to ${raised}`}
@@ -103,14 +103,14 @@ export class Caps extends StoreElement {
     const { store, view: run } = this;
     if (!store || !run) return;
     const body = { caps: { [cap.name]: cap.raised } };
-    await this.attempt(() => store.api.patch(store.path, body, { ifMatch: etag(run) }));
+    await this.attempt(() => store.api.patch(store.path, body, { ifMatch: formatEtag(run) }));
     store.refresh();
   }
 }
 
 /** @param {string} name @param {string} value */
-function figure(name, value) {
-  return html`<div class="cap plain"><span>${name}</span><span class="figures">${value}</span></div>`;
+function renderFigure(name, value) {
+  return html`<div class="cap no-button"><span>${name}</span><span class="figures">${value}</span></div>`;
 }
 
 customElements.define("midrun-caps", Caps);

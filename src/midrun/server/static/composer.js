@@ -1,26 +1,28 @@
 // @ts-check
-/** `<midrun-composer>`: what should happen next, in somebody's own words. */
+/** `<midrun-composer>`: the form for a new instruction, a side question, or a fork. */
 import { css, live, nothing } from "./lit.js";
-import { keep, kept } from "./drafts.js";
+import { loadDraft, saveDraft } from "./drafts.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { html } from "./template.js";
 
-const AT_WORK = new Set(["running", "pausing", "waiting", "queued"]);
+/** Phases in which a redirect or a side question can be sent. */
+const ACTIVE_PHASES = new Set(["running", "pausing", "waiting", "queued"]);
 
 /**
- * Emits "closed" when there is nothing more to write; its detail is what the run says to it at
- * once. `mode` is "redirect", or "fork" to go on
- * from a run that is over. What is written survives a reload; opened again for that alone, it is
- * `unasked`, and leaves the focus where it is.
+ * `mode` is "redirect", or "fork" to continue from a finished run. Emits "closed" when it was sent
+ * or discarded; the detail is the run's immediate acknowledgement, or "".
+ *
+ * The draft survives a reload. A composer that was opened only because there is a draft has
+ * `isRestored`, and does not take the focus.
  */
 export class Composer extends StoreElement {
   static properties = {
     ...StoreElement.properties,
     mode: { type: String },
-    unasked: { attribute: false },
+    isRestored: { attribute: false },
     text: { state: true },
-    aside: { state: true },
+    isSideQuestion: { state: true },
     when: { state: true },
     busy: { state: true },
   };
@@ -55,7 +57,7 @@ export class Composer extends StoreElement {
         color: var(--run);
       }
       @media (pointer: coarse), (max-width: 560px) {
-        .keys {
+        .key-hints {
           display: none;
         }
       }
@@ -75,173 +77,176 @@ export class Composer extends StoreElement {
   constructor() {
     super();
     this.mode = "redirect";
-    this.unasked = false;
+    this.isRestored = false;
     this.text = "";
-    this.aside = false; // a side question: the run answers it, and comes back
+    this.isSideQuestion = false; // the run answers it, then continues with its task
     /** @type {"next_step" | "now"} */
     this.when = "next_step";
     this.busy = false;
   }
 
-  get _key() {
+  get _draftName() {
     return this.store?.id ?? "";
   }
 
   /** @param {import("./lit.js").Changed} changed */
   willUpdate(changed) {
     super.willUpdate(changed);
-    if (!this.hasUpdated && !this.text) this._restore();
+    if (!this.hasUpdated && !this.text) this._restoreDraft();
   }
 
-  /** Take up what was written before a reload, and what it was meant for. */
-  _restore() {
-    this.text = kept(this._key);
-    const how = kept(`${this._key} how`);
-    this.aside = how === "aside";
-    if (how === "now") this.when = "now";
+  /** Load the draft of this tab from before a reload, and its kind. */
+  _restoreDraft() {
+    this.text = loadDraft(this._draftName);
+    const kind = loadDraft(`${this._draftName} how`);
+    this.isSideQuestion = kind === "aside";
+    if (kind === "now") this.when = "now";
   }
 
-  _keep() {
-    const how = this.aside ? "aside" : this.when;
-    keep(this._key, this.text);
-    keep(`${this._key} how`, this.text && how);
+  _saveDraft() {
+    const kind = this.isSideQuestion ? "aside" : this.when;
+    saveDraft(this._draftName, this.text);
+    saveDraft(`${this._draftName} how`, this.text && kind);
   }
 
   firstUpdated() {
-    if (!this.unasked) this.reach();
+    if (!this.isRestored) this.focusText();
   }
 
-  /** Let whoever wants to write go on. */
-  reach() {
+  focusText() {
     this.renderRoot.querySelector("textarea")?.focus();
   }
 
   /** @param {string} text */
-  _write(text) {
+  _setText(text) {
     this.text = text;
     this.error = "";
-    this._keep();
+    this._saveDraft();
   }
 
   /** @param {KeyboardEvent} event */
-  _key_down(event) {
+  _onKeydown(event) {
     if (event.key === "Escape") {
       event.stopPropagation();
       this._discard();
     } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
-      void this._send();
+      void this._submit();
     }
   }
 
   _discard() {
-    this._write("");
+    this._setText("");
     this._close();
   }
 
-  /** @param {string} [said] what the run says to it at once */
-  _close(said = "") {
-    this.dispatchEvent(new CustomEvent("closed", { detail: said }));
+  /** @param {string} [reply] the run's immediate acknowledgement */
+  _close(reply = "") {
+    this.dispatchEvent(new CustomEvent("closed", { detail: reply }));
   }
 
-  async _send() {
+  async _submit() {
     const text = this.text.trim();
     const store = this.store;
     if (!store || this.busy) return;
     if (!text) {
-      this.error = this._asks ? "Say what you want to know." : "Say what should happen next.";
+      this.error = this._asksQuestion ? "Enter your question." : "Enter what should happen next.";
       return;
     }
     this.busy = true;
-    const sent = await this.attempt(() => this._say(store, text));
+    const sent = await this.attempt(() => this._post(store, text));
     this.busy = false;
     if (!sent) return;
-    this._write("");
+    this._setText("");
     this._close(sent.command?.receipt.said);
-    if (sent.run_id && sent.run_id !== store.id) this.open(sent.run_id);
+    if (sent.run_id && sent.run_id !== store.id) this.openRun(sent.run_id); // a fork
   }
 
-  /** @param {import("./run-store.js").RunStore} store @param {string} text */
-  _say(store, text) {
+  /**
+   * Send the text with the control that fits: fork, message, resume or redirect. With `ifSeen` the
+   * server refuses it if another control was sent since the view that is shown.
+   * @param {import("./run-store.js").RunStore} store @param {string} text
+   */
+  _post(store, text) {
     if (this.mode === "fork") return store.send("fork", { instruction: text });
-    if (this._asks) return store.send("messages", { text, urgency: "next" });
-    const offer = this.view?.controls.redirect;
-    if (offer?.command === "resume") {
-      return store.send("resume", { instruction: text, caps: offer.caps }, { seen: true });
+    if (this._asksQuestion) return store.send("messages", { text, urgency: "next" });
+    const button = this.view?.controls.redirect;
+    if (button?.command === "resume") {
+      return store.send("resume", { instruction: text, caps: button.caps }, { ifSeen: true });
     }
-    return store.send("redirect", { instruction: text, when: this.when }, { seen: true });
+    return store.send("redirect", { instruction: text, when: this.when }, { ifSeen: true });
   }
 
-  get _atWork() {
-    return this.mode === "redirect" && AT_WORK.has(this.view?.phase ?? "");
+  get _isActive() {
+    return this.mode === "redirect" && ACTIVE_PHASES.has(this.view?.phase ?? "");
   }
 
-  /** Whether what is written is a side question. */
-  get _asks() {
-    return this.aside && this._atWork;
+  /** Whether the text will be sent as a side question. */
+  get _asksQuestion() {
+    return this.isSideQuestion && this._isActive;
   }
 
-  get _verb() {
+  get _submitLabel() {
     if (this.mode === "fork") return "Continue with this";
-    if (!this._atWork) return "Resume with this";
-    return this._asks ? "Ask" : "Redirect";
+    if (!this._isActive) return "Resume with this";
+    return this._asksQuestion ? "Ask" : "Redirect";
   }
 
   render() {
     return html`<form
       @submit=${(/** @type {Event} */ event) => {
         event.preventDefault();
-        void this._send();
+        void this._submit();
       }}
-      @keydown=${this._key_down}
+      @keydown=${this._onKeydown}
     >
-      ${this._atWork ? this._kinds() : nothing}
-      <label for="text">${this._asks ? "What do you want to know?" : "What should happen next?"}</label>
+      ${this._isActive ? this._renderKinds() : nothing}
+      <label for="text">${this._asksQuestion ? "What do you want to know?" : "What should happen next?"}</label>
       <textarea
         id="text"
         rows="2"
         maxlength="100000"
         .value=${live(this.text)}
         @input=${(/** @type {InputEvent} */ event) =>
-          this._write(/** @type {HTMLTextAreaElement} */ (event.target).value)}
+          this._setText(/** @type {HTMLTextAreaElement} */ (event.target).value)}
       ></textarea>
-      ${this._atWork && !this.aside ? this._times() : nothing}
-      ${this._asks
-        ? html`<div class="dim">Answered at the next step; then the run goes on where it was.</div>`
+      ${this._isActive && !this.isSideQuestion ? this._renderTimes() : nothing}
+      ${this._asksQuestion
+        ? html`<div class="dim">Answered at the next step; then the run continues where it was.</div>`
         : nothing}
       ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
       <div class="row">
-        <button class="main" aria-disabled=${this.busy ? "true" : nothing}>${this._verb}</button>
+        <button class="main" aria-disabled=${this.busy ? "true" : nothing}>${this._submitLabel}</button>
         <button type="button" @click=${this._discard}>Discard</button>
-        <span class="dim keys">Enter sends · Shift+Enter new line · Esc discards</span>
+        <span class="dim key-hints">Enter sends · Shift+Enter new line · Esc discards</span>
       </div>
     </form>`;
   }
 
-  _kinds() {
-    return html`<fieldset class="kinds" aria-label="What kind of words">
-      ${this._choice("kind", "New course", !this.aside, () => (this.aside = false))}
-      ${this._choice("kind", "Side question", this.aside, () => (this.aside = true))}
+  _renderKinds() {
+    return html`<fieldset class="kinds" aria-label="Kind of message">
+      ${this._renderChoice("kind", "New instruction", !this.isSideQuestion, () => (this.isSideQuestion = false))}
+      ${this._renderChoice("kind", "Side question", this.isSideQuestion, () => (this.isSideQuestion = true))}
     </fieldset>`;
   }
 
-  _times() {
+  _renderTimes() {
     const [later, now] = [this.when === "next_step", this.when === "now"];
     return html`<fieldset>
       <legend>When</legend>
-      ${this._choice("when", "After this step finishes", later, () => (this.when = "next_step"))}
-      ${this._choice("when", "Now — stop the current call", now, () => (this.when = "now"))}
+      ${this._renderChoice("when", "After this step finishes", later, () => (this.when = "next_step"))}
+      ${this._renderChoice("when", "Now — stop the current call", now, () => (this.when = "now"))}
     </fieldset>`;
   }
 
-  /** @param {string} name @param {string} label @param {boolean} checked @param {() => void} act */
-  _choice(name, label, checked, act) {
-    const chosen = () => {
-      act();
-      this._keep();
+  /** @param {string} name @param {string} label @param {boolean} checked @param {() => void} choose */
+  _renderChoice(name, label, checked, choose) {
+    const onChange = () => {
+      choose();
+      this._saveDraft();
     };
     return html`<label class="choice">
-      <input type="radio" name=${name} .checked=${live(checked)} @change=${chosen} />${label}
+      <input type="radio" name=${name} .checked=${live(checked)} @change=${onChange} />${label}
     </label>`;
   }
 }

@@ -1,37 +1,38 @@
 // @ts-check
 /**
- * Drafts: what somebody is writing, and has not sent. It survives a reload, and signing in again.
+ * Drafts: text that the viewer has typed and not sent, kept in `sessionStorage`.
  *
- * Storage may be switched off; then a draft lives as long as its element.
+ * A draft survives a reload of its tab and a new sign-in. Where storage is switched off, reading
+ * and writing it throws; then a draft lives only as long as the element that holds it.
  */
 
-const OURS = "midrun draft ";
+const KEY_PREFIX = "midrun draft ";
 
-/** @param {string} name @returns {string} */
-export function kept(name) {
+/** Return the stored draft, "" if there is none. @param {string} name @returns {string} */
+export function loadDraft(name) {
   try {
-    return sessionStorage.getItem(OURS + name) ?? "";
+    return sessionStorage.getItem(KEY_PREFIX + name) ?? "";
   } catch {
-    return "";
+    return ""; // storage is switched off
   }
 }
 
-/** @param {string} name @param {string} text nothing is kept of an empty one */
-export function keep(name, text) {
+/** Store a draft; an empty text removes it. @param {string} name @param {string} text */
+export function saveDraft(name, text) {
   try {
-    if (text) sessionStorage.setItem(OURS + name, text);
-    else sessionStorage.removeItem(OURS + name);
+    if (text) sessionStorage.setItem(KEY_PREFIX + name, text);
+    else sessionStorage.removeItem(KEY_PREFIX + name);
   } catch {
-    // as above
+    // storage is switched off
   }
 }
 
-/** Forget them all: whoever signs in next is somebody else. */
-export function forget() {
+/** Remove all drafts at sign-out: another person may sign in next in this tab. */
+export function clearDrafts() {
   try {
-    const names = Object.keys(sessionStorage).filter((name) => name.startsWith(OURS));
+    const names = Object.keys(sessionStorage).filter((name) => name.startsWith(KEY_PREFIX));
     for (const name of names) sessionStorage.removeItem(name);
   } catch {
-    // as above
+    // storage is switched off
   }
 }

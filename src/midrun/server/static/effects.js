@@ -1,31 +1,32 @@
 // @ts-check
-/** `<midrun-effects>`: what the run changed in the world. */
+/** `<midrun-effects>`: the calls of a run that changed something outside, and their undo. */
 import { css, nothing } from "./lit.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { exact, html } from "./template.js";
 
-/** @typedef {import("./shapes.js").Effect} Effect */
+/** @typedef {import("./types.js").Effect} Effect */
 
-const UNDO = /** @type {Record<string, string>} */ ({
+/** By state of the undo. */
+const UNDO_LABELS = /** @type {Record<string, string>} */ ({
   started: "being undone",
-  failed: "undo failed; it is tried again",
-  unknown: "undo cut short; it is tried again",
+  failed: "undo failed; will be retried",
+  unknown: "undo interrupted; will be retried",
   done: "undone",
   gave_up: "could not be undone",
 });
 
-/** How many are drawn unless somebody wants all: each costs something with every entry. */
-const NEWEST = 30;
+/** The newest effects are shown; the others on request. Each is rendered again with every entry. */
+const SHOWN_COUNT = 30;
 
 export class Effects extends StoreElement {
-  static quiet = true;
+  static ignoresLive = true;
 
-  static properties = { ...StoreElement.properties, whole: { state: true } };
+  static properties = { ...StoreElement.properties, isAllShown: { state: true } };
 
   constructor() {
     super();
-    this.whole = false;
+    this.isAllShown = false;
   }
 
   static styles = [
@@ -45,12 +46,12 @@ export class Effects extends StoreElement {
 
   render() {
     const all = this.view?.effects ?? [];
-    const over = ["completed", "cancelled"].includes(this.view?.phase ?? "");
-    const effects = this.whole ? all : all.slice(-NEWEST);
+    const isFinished = ["completed", "cancelled"].includes(this.view?.phase ?? "");
+    const effects = this.isAllShown ? all : all.slice(-SHOWN_COUNT);
     return html`<section class="panel" aria-labelledby="title">
       <h2 id="title">Side effects</h2>
       ${effects.length < all.length
-        ? html`<button class="link" @click=${() => (this.whole = true)}>Show all ${all.length}</button>`
+        ? html`<button class="link" @click=${() => (this.isAllShown = true)}>Show all ${all.length}</button>`
         : nothing}
       ${effects.length
         ? html`<ul>
@@ -58,7 +59,7 @@ export class Effects extends StoreElement {
               (effect) => html`<li>
                 <b>${exact(effect.tool)}</b>
                 ${effect.args === "{}" ? nothing : html`<span class="args">${exact(effect.args)}</span>`}
-                <span class="dim">${standing(effect, over)}</span>
+                <span class="dim">${formatState(effect, isFinished)}</span>
               </li>`,
             )}
           </ul>`
@@ -67,29 +68,31 @@ export class Effects extends StoreElement {
   }
 }
 
-const RELEASE = /** @type {Record<string, string>} */ ({
+/** By state of the release of a held resource. */
+const RELEASE_LABELS = /** @type {Record<string, string>} */ ({
   started: "being released",
-  failed: "release failed; it is tried again",
-  unknown: "release cut short; it is tried again",
+  failed: "release failed; will be retried",
+  unknown: "release interrupted; will be retried",
   done: "released",
   gave_up: "could not be released",
 });
 
-/** @param {Effect} effect @param {boolean} over whether the run is: then what stays, stays */
-function standing(effect, over) {
-  const become = UNDO[effect.undo] ?? RELEASE[effect.release] ?? (over ? left(effect) : can(effect));
-  return [become, effect.note].filter(Boolean).join(" — ");
+/** Return the state of an effect with its note. @param {Effect} effect @param {boolean} isFinished the run's end */
+function formatState(effect, isFinished) {
+  const cleanup = UNDO_LABELS[effect.undo] ?? RELEASE_LABELS[effect.release];
+  const state = cleanup ?? (isFinished ? formatFinal(effect) : formatOptions(effect));
+  return [state, effect.note].filter(Boolean).join(" — ");
 }
 
-/** What may still become of it. @param {Effect} effect */
-function can({ stage, can_undo, held }) {
+/** Say how an effect of a run that goes on can be reversed. @param {Effect} effect */
+function formatOptions({ stage, can_undo, held }) {
   const end = held ? "released when the run ends" : "cannot be undone";
-  const may = can_undo ? "can be undone" : end;
-  return stage === "started" ? `in progress; ${may}` : may;
+  const option = can_undo ? "can be undone" : end;
+  return stage === "started" ? `in progress; ${option}` : option;
 }
 
-/** What a run that is over has left; of a call that did not end well its note says more. */
-function left(/** @type {Effect} */ { stage, note }) {
+/** Describe an effect that a finished run has left; the note of a failed call says more. */
+function formatFinal(/** @type {Effect} */ { stage, note }) {
   return stage === "done" || !note ? "kept" : "";
 }
 

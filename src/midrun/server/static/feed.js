@@ -1,157 +1,164 @@
 // @ts-check
 /**
- * Feeds: server-sent events over fetch.
+ * Feeds: server-sent events, read with `fetch`.
  *
- * `EventSource` would do that by itself, but it shows no token, does not tell a refusal from a
- * lost connection, and keeps the server's signs of life to itself.
+ * `EventSource` cannot be used: it sends no token, reports a refusal like a lost connection, and
+ * hides the keep-alive comments of the server.
+ *
+ * A feed resumes after the last entry it has received, with `Last-Event-ID`; the journal is the
+ * buffer, so a broken connection loses nothing. Only visible tabs hold a feed open, and only as
+ * many as there are slots (`feed-slots.js`); other tabs poll.
  */
 import { Problem } from "./api.js";
-import { place, rest, whenUnseen } from "./places.js";
+import { acquireSlot, waitUntilVisible, onLongHidden } from "./feed-slots.js";
 
-/** @typedef {{type: string, seq: number, data: any}} Heard `seq` is 0 for what is not stored */
+/** @typedef {{type: string, seq: number, data: any}} StreamEvent `seq` is 0 for a delta, which is not stored */
 
-/** Milliseconds without a sign of life, which comes every 15 s, until a feed counts as lost. */
-const SILENCE = 40_000;
-/** Milliseconds before the next try; the last one stays. */
-const WAITS = [300, 1000, 2000, 5000];
-/** Without a place: how long nothing comes until a look is over, and between two looks. */
-const GLANCE = 250;
-const BETWEEN = 2000;
+/** Without any data for so long, a feed is lost. The server sends a keep-alive every 15 s. */
+const SILENCE_MAX_MS = 40_000;
+/** Delays before the first, second … retry; the last one repeats. */
+const RETRY_DELAYS_MS = [300, 1000, 2000, 5000];
+/** While polling: close a connection after so long without data; start the next one later. */
+const POLL_IDLE_MS = 250;
+const POLL_INTERVAL_MS = 2000;
 
 /**
- * Follow a feed, and come back from the last entry heard when it breaks. Returns when the feed
- * has ended for good, or `signal` says so.
+ * Follow a feed, and resume after the last entry received when it breaks. Returns when the
+ * server has ended the feed, or when `signal` aborts.
  *
  * @param {import("./api.js").Api} api
  * @param {string} path
- * @param {object} how
- * @param {(event: Heard) => void} how.heard
- * @param {(reply: Response) => void} [how.opened]
- * @param {() => void} [how.lost]
- * @param {() => void} [how.alive] any sign of life
- * @param {AbortSignal} how.signal
- * @param {number} [how.last] the entry that was heard last
- * @throws {Problem} the server answers, and will not have us
+ * @param {object} options
+ * @param {(event: StreamEvent) => void} options.onEvent
+ * @param {(reply: Response) => void} [options.onOpen]
+ * @param {() => void} [options.onLost]
+ * @param {() => void} [options.onAlive] called with every event and keep-alive
+ * @param {AbortSignal} options.signal
+ * @param {number} [options.last] seq of the last entry received
+ * @throws {Problem} the server refuses the feed
  */
-export async function follow(api, path, { heard, opened, lost, alive, signal, last = 0 }) {
-  /** @param {Heard} event */
-  const take = (event) => {
+export async function followFeed(api, path, { onEvent, onOpen, onLost, onAlive, signal, last = 0 }) {
+  /** @param {StreamEvent} event */
+  const receive = (event) => {
     tries = 0;
     if (event.seq) last = event.seq;
     else if (event.type === "stream.reset") last = 0;
-    heard(event);
+    onEvent(event);
   };
   let tries = 0;
   while (!signal.aborted) {
-    const give = await place();
-    const line = new Line(signal, !give);
+    const releaseSlot = await acquireSlot();
+    const connection = new Connection(signal, !releaseSlot);
     try {
-      const reply = await line.opened(api, path, last);
+      const reply = await connection.open(api, path, last);
       if (reply.status === 204 || !reply.body) return;
-      opened?.(reply);
-      if (await line.over(reply.body, take, alive)) return;
+      onOpen?.(reply);
+      if (await connection.read(reply.body, receive, onAlive)) return;
     } catch (error) {
       if (signal.aborted) return;
-      const refused = error instanceof Problem && error.status >= 400 && error.status < 500;
-      if (refused && error.status !== 429) throw error;
+      const isRefused = error instanceof Problem && error.status >= 400 && error.status < 500;
+      if (isRefused && error.status !== 429) throw error;
     } finally {
-      line.close();
-      give?.();
+      connection.close();
+      releaseSlot?.();
     }
     if (signal.aborted) return;
-    if (!line.left) lost?.();
-    await rest(line.left ? BETWEEN : WAITS[Math.min(tries++, WAITS.length - 1)], signal);
+    if (!connection.closedByUs) onLost?.();
+    const delay = connection.closedByUs
+      ? POLL_INTERVAL_MS
+      : RETRY_DELAYS_MS[Math.min(tries++, RETRY_DELAYS_MS.length - 1)];
+    await waitUntilVisible(delay, signal);
   }
 }
 
-/** One connection. It is `left` without being lost where the browser has no place for it. */
-class Line {
-  #broken = new AbortController();
-  #timer = setTimeout(() => this.#broken.abort(), SILENCE);
-  #glance;
+/** One connection. Where it is `closedByUs`, it has polled or has given up its slot; else it was lost. */
+class Connection {
+  #abort = new AbortController();
+  #timer = setTimeout(() => this.#abort.abort(), SILENCE_MAX_MS);
+  #isPoll;
   #signal;
-  #seen;
-  left = false;
+  #stopHiddenTimer;
+  closedByUs = false;
 
-  /** @param {AbortSignal} signal @param {boolean} glance look in, and leave */
-  constructor(signal, glance) {
+  /** @param {AbortSignal} signal @param {boolean} isPoll whether to close once no more data comes */
+  constructor(signal, isPoll) {
     this.#signal = signal;
-    this.#glance = glance;
+    this.#isPoll = isPoll;
     this.#signal.addEventListener("abort", this.close);
-    this.#seen = whenUnseen(this.#leave);
+    this.#stopHiddenTimer = onLongHidden(this.#closeByUs);
   }
 
-  #leave = () => {
-    this.left = true;
-    this.#broken.abort();
+  #closeByUs = () => {
+    this.closedByUs = true;
+    this.#abort.abort();
   };
 
   close = () => {
     clearTimeout(this.#timer);
-    this.#seen();
+    this.#stopHiddenTimer();
     this.#signal.removeEventListener("abort", this.close);
-    this.#broken.abort();
+    this.#abort.abort();
   };
 
   /** @param {import("./api.js").Api} api @param {string} path @param {number} last */
-  opened(api, path, last) {
+  open(api, path, last) {
     /** @type {Record<string, string>} */
     const headers = { Accept: "text/event-stream" };
     if (last) headers["Last-Event-ID"] = String(last);
-    return api.open(path, headers, this.#broken.signal);
+    return api.getStream(path, headers, this.#abort.signal);
   }
 
   /**
-   * Hear it out; tell whether there is nothing to come back for.
+   * Read the body to its end; return true if the server has ended the feed for good.
    * @param {ReadableStream<Uint8Array>} body
-   * @param {(event: Heard) => void} take
-   * @param {() => void} [alive]
+   * @param {(event: StreamEvent) => void} receive
+   * @param {() => void} [onAlive]
    */
-  async over(body, take, alive) {
-    this.#wait();
-    for await (const { id, type, data } of messages(body)) {
-      this.#wait();
-      alive?.();
+  async read(body, receive, onAlive) {
+    this.#restartTimer();
+    for await (const { id, type, data } of parseMessages(body)) {
+      this.#restartTimer();
+      onAlive?.();
       if (type === "stream.end") return true;
-      if (type !== "ping") take({ type, seq: Number(id), data: JSON.parse(data) });
+      if (type !== "ping") receive({ type, seq: Number(id), data: JSON.parse(data) });
     }
     return false;
   }
 
-  #wait() {
+  #restartTimer() {
     clearTimeout(this.#timer);
-    this.#timer = this.#glance
-      ? setTimeout(this.#leave, GLANCE)
-      : setTimeout(() => this.#broken.abort(), SILENCE);
+    this.#timer = this.#isPoll
+      ? setTimeout(this.#closeByUs, POLL_IDLE_MS)
+      : setTimeout(() => this.#abort.abort(), SILENCE_MAX_MS);
   }
 }
 
 /**
- * Yield what comes in, for as long as it comes; a mere sign of life is of type "ping".
+ * Yield the events of a stream until it ends. A keep-alive comment has the type "ping".
  * @param {ReadableStream<Uint8Array>} body
  * @returns {AsyncGenerator<{id: string, type: string, data: string}, void>}
  */
-export async function* messages(body) {
+export async function* parseMessages(body) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
-  let rest = "";
+  let incomplete = ""; // the start of an event whose end has not arrived
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    const blocks = (rest + decoder.decode(value, { stream: true })).split("\n\n");
-    rest = blocks.pop() ?? "";
-    yield* blocks.map(parsed);
+    const blocks = (incomplete + decoder.decode(value, { stream: true })).split("\n\n");
+    incomplete = blocks.pop() ?? "";
+    yield* blocks.map(parseBlock);
   }
 }
 
-/** @param {string} block */
-function parsed(block) {
-  const found = { id: "", type: "ping", data: "" };
+/** Parse one event; our server writes each field on one line. @param {string} block */
+function parseBlock(block) {
+  const event = { id: "", type: "ping", data: "" };
   for (const line of block.split("\n")) {
     const [name, value] = [line.slice(0, line.indexOf(": ")), line.slice(line.indexOf(": ") + 2)];
-    if (name === "id") found.id = value;
-    else if (name === "event") found.type = value;
-    else if (name === "data") found.data = value;
+    if (name === "id") event.id = value;
+    else if (name === "event") event.type = value;
+    else if (name === "data") event.data = value;
   }
-  return found;
+  return event;
 }

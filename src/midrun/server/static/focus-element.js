@@ -1,27 +1,32 @@
 // @ts-check
-/** The base of every element of ours: what it draws takes nobody's focus away. */
+/** The base class of all our elements: a re-render does not lose the keyboard focus. */
 import { LitElement } from "./lit.js";
 
 export class FocusElement extends LitElement {
-  /** Draw; the focus that was on something that is gone stays near. @param {import("./lit.js").Changed} changed */
+  /**
+   * Render. A browser moves the focus to the body when its element is removed or disabled; then
+   * it is given to something close, so that the next Tab goes on from there.
+   * @param {import("./lit.js").Changed} changed
+   */
   update(changed) {
-    const had = /** @type {HTMLElement | null} */ (this.shadowRoot?.activeElement);
-    const row = had?.closest("tr");
+    const focused = /** @type {HTMLElement | null} */ (this.shadowRoot?.activeElement);
+    const row = focused?.closest("tr");
     super.update(changed);
-    if (!had || this._hasFocus) return;
-    if (had.isConnected) had.focus({ preventScroll: true }); // it was moved
-    if (!this._hasFocus) this.refocus(row?.isConnected ? row.querySelector("a") : null);
+    if (!focused || this._holdsFocus) return;
+    // An element that was only moved within the tree has lost its focus too.
+    if (focused.isConnected) focused.focus({ preventScroll: true });
+    if (!this._holdsFocus) this.refocus(row?.isConnected ? row.querySelector("a") : null);
   }
 
-  /** Whether the focus is on something of ours that can keep it. */
-  get _hasFocus() {
+  /** Whether the focus is inside this element, on something that can receive keys. */
+  get _holdsFocus() {
     const at = this.shadowRoot?.activeElement;
     return Boolean(at) && !at?.matches(":disabled");
   }
 
   /**
-   * Take the focus where there is no button of ours for it: to what is nearest, else our title,
-   * else the bar of the run, or whoever has us.
+   * Focus the nearest element that is left: `nearest`, else our heading, else the control bar
+   * of the run, else the element that contains us.
    * @param {HTMLElement | null} [nearest]
    */
   refocus(nearest) {

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The operator's latch. `<midrun-halts>` says what is halted, by whom and why, to everybody, and
- * lets operators lift it; `<midrun-halt-sheet>` sets one. Parts of `<midrun-runs>`.
+ * The operators' halts. `<midrun-halts>` lists them with actor and reason, and lets operators lift
+ * them; `<midrun-halt-sheet>` sets one. Both are parts of `<midrun-runs>`.
  */
 import { css, nothing } from "./lit.js";
 import { Problem } from "./api.js";
@@ -13,8 +13,8 @@ import { html } from "./template.js";
 /** @typedef {import("./runs-store.js").RunsStore} RunsStore */
 /** @typedef {import("./runs-store.js").Halt} Halt */
 
-/** Say what a scope covers. @param {string} scope */
-function covered(scope) {
+/** Return the runs that a scope covers, in words. @param {string} scope */
+function formatScope(scope) {
   const [kind, name] = [scope.split(":", 1)[0], scope.slice(scope.indexOf(":") + 1)];
   switch (kind) {
     case "agent":
@@ -36,40 +36,40 @@ export class MidrunHalts extends FocusElement {
     /** @type {RunsStore | null} */
     this.store = null;
     this._problem = "";
-    this._changed = () => this.requestUpdate();
+    this._onChange = () => this.requestUpdate();
   }
 
   connectedCallback() {
     super.connectedCallback();
-    this.store?.addEventListener("change", this._changed);
+    this.store?.addEventListener("change", this._onChange);
   }
 
   disconnectedCallback() {
     super.disconnectedCallback();
-    this.store?.removeEventListener("change", this._changed);
+    this.store?.removeEventListener("change", this._onChange);
   }
 
   render() {
     const { store } = this;
     if (!store?.halts.length) return nothing;
     return html`<section class="panel" aria-label="Halted">
-      ${store.halts.map((halt) => this.#halt(halt))}
+      ${store.halts.map((halt) => this.#renderHalt(halt))}
       ${this._problem ? html`<p class="problem" role="alert">${this._problem}</p>` : nothing}
     </section>`;
   }
 
   /** @param {Halt} halt */
-  #halt(halt) {
+  #renderHalt(halt) {
     const when = new Date(halt.at).toLocaleString();
     return html`<div class="row">
       <span class="badge" data-tone="stop" data-border="filled">${icon("halted")}Halted</span>
-      <span class="why">
-        <strong>${covered(halt.scope)}</strong>: nothing starts until this is lifted.
-        ${halt.reason ? html`Why: ${halt.reason}` : nothing}
+      <span class="explanation">
+        <strong>${formatScope(halt.scope)}</strong>: nothing starts until this is lifted.
+        ${halt.reason ? html`Reason: ${halt.reason}` : nothing}
         <span class="dim">(${halt.by}, ${when})</span>
       </span>
-      ${this.store?.may("operator")
-        ? html`<button aria-label=${`Lift the halt: ${covered(halt.scope)}`} @click=${() => this.#lift(halt)}>
+      ${this.store?.hasRole("operator")
+        ? html`<button aria-label=${`Lift the halt: ${formatScope(halt.scope)}`} @click=${() => this.#lift(halt)}>
             Lift
           </button>`
         : nothing}
@@ -81,7 +81,7 @@ export class MidrunHalts extends FocusElement {
     this._problem = "";
     try {
       await this.store?.api.post("/v1/lift", { scope });
-      this.dispatchEvent(new CustomEvent("midrun-lifted", { detail: covered(scope) }));
+      this.dispatchEvent(new CustomEvent("midrun-lifted", { detail: formatScope(scope) }));
       await this.store?.loadHalts();
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
@@ -95,7 +95,7 @@ export class MidrunHalts extends FocusElement {
       .panel {
         border: 1.5px solid var(--stop);
       }
-      .why {
+      .explanation {
         flex: 1 1 240px;
         min-width: 0;
       }
@@ -127,24 +127,24 @@ export class MidrunHaltSheet extends FocusElement {
   }
 
   render() {
-    const named = { agent: "Which agent", label: "Which label", run: "Which run" }[this._kind];
-    return html`<form class="panel" aria-label="Halt" @submit=${this.#halt} @keydown=${this.#key}>
+    const nameLabel = { agent: "Which agent", label: "Which label", run: "Which run" }[this._kind];
+    return html`<form class="panel" aria-label="Halt" @submit=${this.#submit} @keydown=${this.#onKeydown}>
       <p>
-        <strong>Halt.</strong> What is under way is stopped now, and nothing starts until you lift
-        it. Nothing is lost: each run goes back to where it was.
+        <strong>Halt.</strong> Calls in progress are stopped now, and nothing starts until you lift
+        the halt. No work is lost: each run then continues where it was.
       </p>
       <div class="fields">
         <label>
-          What
-          <select name="kind" @change=${this.#choose}>
+          Which runs
+          <select name="kind" @change=${this.#onKindChange}>
             <option value="all">Every run</option>
             <option value="agent">The runs of one agent</option>
             <option value="label">The runs with one label</option>
             <option value="run">One run</option>
           </select>
         </label>
-        ${named ? html`<label>${named}<input type="text" name="name" required maxlength="200" /></label>` : nothing}
-        <label>Why<input type="text" name="reason" required maxlength="1000" /></label>
+        ${nameLabel ? html`<label>${nameLabel}<input type="text" name="name" required maxlength="200" /></label>` : nothing}
+        <label>Reason<input type="text" name="reason" required maxlength="1000" /></label>
       </div>
       ${this._problem ? html`<p class="problem" role="alert">${this._problem}</p>` : nothing}
       <div class="row">
@@ -155,12 +155,12 @@ export class MidrunHaltSheet extends FocusElement {
   }
 
   /** @param {Event} event */
-  #choose = (event) => {
+  #onKindChange = (event) => {
     this._kind = /** @type {HTMLSelectElement} */ (event.target).value;
   };
 
   /** @param {KeyboardEvent} event */
-  #key = (event) => {
+  #onKeydown = (event) => {
     if (event.key === "Escape") this.#close();
   };
 
@@ -169,13 +169,13 @@ export class MidrunHaltSheet extends FocusElement {
   };
 
   /** @param {SubmitEvent} event */
-  #halt = async (event) => {
+  #submit = async (event) => {
     event.preventDefault();
-    const given = new FormData(/** @type {HTMLFormElement} */ (event.target));
-    const scope = this._kind === "all" ? "all" : `${this._kind}:${given.get("name")}`;
+    const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
+    const scope = this._kind === "all" ? "all" : `${this._kind}:${form.get("name")}`;
     this._problem = "";
     try {
-      await this.store?.api.post("/v1/halt", { scope, reason: given.get("reason") });
+      await this.store?.api.post("/v1/halt", { scope, reason: form.get("reason") });
       await this.store?.loadHalts();
       this.#close();
     } catch (error) {

@@ -1,5 +1,5 @@
 // @ts-check
-/** Icons: one shape for each look of a run and each mark of a step, so that colour is not needed. */
+/** Icons: each status of a run or a step has its own shape, so that no status depends on colour. */
 import { svg, html } from "./lit.js";
 
 /** @type {Record<string, string>} */
@@ -24,7 +24,7 @@ const PATHS = {
   stopped: "M7 7l10 10M17 7 7 17",
 };
 
-/** @param {string} name @param {boolean} [pulse] */
+/** @param {string} name @param {boolean} [pulse] whether it is animated */
 export const icon = (name, pulse = false) =>
   html`<svg class=${pulse ? "icon pulse" : "icon"} viewBox="0 0 24 24" aria-hidden="true">
     ${svg`<path d=${PATHS[name] ?? PATHS.queued}></path>`}

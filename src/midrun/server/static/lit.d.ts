@@ -1,4 +1,4 @@
-// What we use of Lit 3.3, for the type checker. The code is in lit.js.
+// Types of the parts of Lit 3.3 that lit.js exports.
 
 export interface TemplateResult {
   readonly strings: TemplateStringsArray;

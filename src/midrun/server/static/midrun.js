@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * The one script that a page loads: `<midrun-run>`, `<midrun-controls>` and `<midrun-runs>`.
+ * The script that a page loads. It defines `<midrun-run>`, `<midrun-controls>` and `<midrun-runs>`.
  *
  *     <script type="module" src="https://host/static/midrun.js"></script>
  *     <midrun-run run="run_…"></midrun-run>

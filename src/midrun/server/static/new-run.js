@@ -1,13 +1,13 @@
 // @ts-check
 /**
- * `<midrun-new-run>`: choose an agent, say what to do, start. Operators may set caps.
+ * `<midrun-new-run>`: the form that starts a run. Operators may set caps.
  *
- * A part of `<midrun-runs>`, which gives it its store. Events: `midrun-started`, with the id of
- * the run; `midrun-done`, when the sheet may go.
+ * A part of `<midrun-runs>`, which gives it its store. Events: `midrun-started` with the id of
+ * the run; `midrun-done` when the form can be closed.
  */
 import { css, nothing } from "./lit.js";
-import { Problem, newKey } from "./api.js";
-import { keep, kept } from "./drafts.js";
+import { Problem, newRequestKey } from "./api.js";
+import { loadDraft, saveDraft } from "./drafts.js";
 import { FocusElement } from "./focus-element.js";
 import { theme } from "./theme.js";
 import { html } from "./template.js";
@@ -15,9 +15,9 @@ import { html } from "./template.js";
 /** @typedef {import("./runs-store.js").RunsStore} RunsStore */
 /** @typedef {import("./runs-store.js").Agent} Agent */
 
-const DRAFT = "new run";
+const DRAFT_NAME = "new run";
 
-/** Name on the wire, words, and the smallest step. @type {[string, string, string][]} */
+/** Name on the wire, label, and smallest step. @type {[string, string, string][]} */
 const CAPS = [
   ["steps", "Steps", "1"],
   ["cost", "Cost, in dollars", "0.01"],
@@ -44,40 +44,40 @@ export class MidrunNewRun extends FocusElement {
     this._agent = "";
     this._problem = "";
     this._busy = false;
-    this._key = newKey(); // one sheet starts one run, however often it is pressed
+    this._requestKey = newRequestKey(); // one form starts one run, however often Start is pressed
   }
 
   async connectedCallback() {
     super.connectedCallback();
     try {
-      this._agents = (await this.store?.agents()) ?? [];
+      this._agents = (await this.store?.loadAgents()) ?? [];
       this._agent ||= this._agents[0]?.name ?? "";
     } catch (error) {
-      this.#say(error);
+      this.#showProblem(error);
     }
     await this.updateComplete;
     this.renderRoot.querySelector("textarea")?.focus();
   }
 
   render() {
-    if (!this._agents) return html`<p class="dim" role="status">${this._problem || "Looking for agents …"}</p>`;
+    if (!this._agents) return html`<p class="dim" role="status">${this._problem || "Loading agents …"}</p>`;
     if (!this._agents.length) {
       return html`<p class="panel">
-        No agent is known to this server. Start it with an app: <code>midrun serve app.py</code>
+        This server has no agents. Start it with an app: <code>midrun serve app.py</code>
       </p>`;
     }
-    return html`<form class="panel" aria-label="New run" @submit=${this.#start} @keydown=${this.#key}>
+    return html`<form class="panel" aria-label="New run" @submit=${this.#start} @keydown=${this.#onKeydown}>
       <label>
         Agent
-        <select name="agent" @change=${this.#choose}>
+        <select name="agent" @change=${this.#onAgentChange}>
           ${this._agents.map(({ name }) => html`<option .selected=${name === this._agent}>${name}</option>`)}
         </select>
       </label>
       <label>
         What should it do?
-        <textarea name="task" required rows="3" .value=${kept(DRAFT)} @input=${this.#keep}></textarea>
+        <textarea name="task" required rows="3" .value=${loadDraft(DRAFT_NAME)} @input=${this.#onInput}></textarea>
       </label>
-      ${this.store?.may("operator") ? this.#caps() : nothing}
+      ${this.store?.hasRole("operator") ? this.#renderCaps() : nothing}
       ${this._problem ? html`<p class="problem" role="alert">${this._problem}</p>` : nothing}
       <div class="row">
         <button class="main" aria-disabled=${this._busy ? "true" : nothing}>Start</button>
@@ -86,76 +86,76 @@ export class MidrunNewRun extends FocusElement {
     </form>`;
   }
 
-  #caps() {
-    const own = this._agents?.find(({ name }) => name === this._agent)?.stop;
+  #renderCaps() {
+    const agentCaps = this._agents?.find(({ name }) => name === this._agent)?.stop;
     return html`<details>
       <summary>Caps</summary>
       <p class="dim">
-        At a cap the run pauses and asks. What is set here stands in for the agent’s own:
-        ${own || "none"}.
+        At a cap the run pauses and asks. A cap that is set here replaces the agent’s own caps:
+        ${agentCaps || "none"}.
       </p>
       <div class="caps">
         ${CAPS.map(
-          ([name, words, least]) =>
-            html`<label>${words} <input type="number" name=${name} min=${least} step=${least} /></label>`,
+          ([name, label, step]) =>
+            html`<label>${label} <input type="number" name=${name} min=${step} step=${step} /></label>`,
         )}
       </div>
     </details>`;
   }
 
   /** @param {Event} event */
-  #choose = (event) => {
+  #onAgentChange = (event) => {
     this._agent = /** @type {HTMLSelectElement} */ (event.target).value;
   };
 
-  /** What was typed survives a reload. @param {Event} event */
-  #keep = (event) => {
-    keep(DRAFT, /** @type {HTMLTextAreaElement} */ (event.target).value);
+  /** Save the task as a draft. @param {Event} event */
+  #onInput = (event) => {
+    saveDraft(DRAFT_NAME, /** @type {HTMLTextAreaElement} */ (event.target).value);
   };
 
   /** @param {KeyboardEvent} event */
-  #key = (event) => {
+  #onKeydown = (event) => {
     if (event.key === "Escape") this.#close();
   };
 
   #close = () => {
-    keep(DRAFT, "");
-    this.#tell("midrun-done", undefined);
+    saveDraft(DRAFT_NAME, "");
+    this.#emit("midrun-done", undefined);
   };
 
   /** @param {SubmitEvent} event */
   #start = async (event) => {
     event.preventDefault();
     if (this._busy) return;
-    const given = new FormData(/** @type {HTMLFormElement} */ (event.target));
+    const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
     const caps = Object.fromEntries(
-      CAPS.map(([name]) => /** @type {const} */ ([name, Number(given.get(name))])).filter(
+      CAPS.map(([name]) => /** @type {const} */ ([name, Number(form.get(name))])).filter(
         ([, cap]) => cap > 0,
       ),
     );
     this._busy = true;
     this._problem = "";
     try {
-      const body = { agent: given.get("agent"), input: given.get("task"), caps };
-      const run = await this.store?.api.post("/v1/runs", body, { key: this._key });
-      this.#tell("midrun-started", run.run_id);
+      const body = { agent: form.get("agent"), input: form.get("task"), caps };
+      const run = await this.store?.api.post("/v1/runs", body, { key: this._requestKey });
+      this.#emit("midrun-started", run.run_id);
       this.#close();
     } catch (error) {
-      this._key = newKey();
-      this.#say(error);
+      this._requestKey = newRequestKey(); // the next attempt is a new request
+      this.#showProblem(error);
     } finally {
       this._busy = false;
     }
   };
 
   /** @param {unknown} error */
-  #say(error) {
+  #showProblem(error) {
     if (!(error instanceof Problem)) throw error;
     this._problem = error.message;
   }
 
   /** @param {string} name @param {unknown} detail */
-  #tell(name, detail) {
+  #emit(name, detail) {
     this.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true, cancelable: true }));
   }
 

@@ -1,83 +1,83 @@
 // @ts-check
 /**
- * The pages: sign in, then show the list or the run. Everything else is in the elements.
+ * The script of our own pages: sign in, then show `<midrun-runs>` or `<midrun-run>`.
  *
- * A link carries its credential behind the `#`, which no browser sends and no server logs. It
- * is taken out of the address before anything else happens, and exchanged for a session.
+ * A sign-in link carries its credential behind the `#`, which no browser sends and no server logs.
+ * It is removed from the address first of all, and exchanged for a session.
  */
-import { Api, HOME, Problem, signIn, signOut } from "./api.js";
-import { forget } from "./drafts.js";
-import { noticeButton, notify } from "./notices.js";
+import { Api, DEFAULT_BASE, Problem, signIn, signOut } from "./api.js";
+import { clearDrafts } from "./drafts.js";
+import { createNotificationButton, notify } from "./notifications.js";
 import { readable } from "./template.js";
 
-/** @typedef {{name: string, role: string}} Who */
+/** @typedef {{name: string, role: string}} Session */
 
-const SESSION = "/v1/session";
+const SESSION_PATH = "/v1/session";
 const main = /** @type {HTMLElement} */ (document.querySelector("main"));
 
-/** Take the credential out of the address, and out of the history. @returns {string} */
-function credential() {
-  const given = new URLSearchParams(location.hash.slice(1));
-  const [code, token] = [given.get("code"), given.get("token")];
+/** Remove the credential from the address and the history; return it, or "". @returns {string} */
+function takeCredential() {
+  const params = new URLSearchParams(location.hash.slice(1));
+  const [code, token] = [params.get("code"), params.get("token")];
   if (code === null && token === null) return "";
   history.replaceState(null, "", location.pathname + location.search);
   return code === null ? `Bearer ${token}` : `Code ${code}`;
 }
 
-/** @param {keyof HTMLElementTagNameMap} tag @param {object} [given] @param {...(Node|string)} inside */
-function made(tag, given = {}, ...inside) {
-  const element = Object.assign(document.createElement(tag), given);
-  element.append(...inside);
+/** @param {keyof HTMLElementTagNameMap} tag @param {object} [properties] @param {...(Node|string)} children */
+function createElement(tag, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
   return element;
 }
 
-/** Ask for a token. @param {string} [problem] why the last one was not taken */
-function askForToken(problem = "") {
+/** Show the sign-in form. @param {string} [problem] why the last attempt failed */
+function showSignIn(problem = "") {
   document.title = "Sign in – Midrun";
-  const input = made("input", { id: "token", type: "password", autocomplete: "off", required: true });
-  const form = made(
+  const input = createElement("input", { id: "token", type: "password", autocomplete: "off", required: true });
+  const form = createElement(
     "form",
     { className: "sign-in" },
-    made("h1", {}, "Sign in"),
-    made(
+    createElement("h1", {}, "Sign in"),
+    createElement(
       "p",
       {},
-      made("code", {}, "midrun serve"),
-      " prints a link that signs you in, unless it was given a token.",
+      createElement("code", {}, "midrun serve"),
+      " prints a link that signs you in, unless it was started with a token.",
     ),
-    made(
+    createElement(
       "p",
       {},
       "Or paste your token. On your own machine it is a file in ",
-      made("code", {}, "~/.local/state/midrun"),
-      ", unless you chose one. For another server, ask its operator.",
+      createElement("code", {}, "~/.local/state/midrun"),
+      ", unless you chose one yourself. For another server, ask its operator.",
     ),
-    made("label", { htmlFor: "token" }, "Token"),
+    createElement("label", { htmlFor: "token" }, "Token"),
     input,
-    made("button", { className: "main" }, "Sign in"),
+    createElement("button", { className: "main" }, "Sign in"),
   );
-  if (problem) form.append(made("p", { role: "alert" }, problem));
+  if (problem) form.append(createElement("p", { role: "alert" }, problem));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     void start(`Bearer ${/** @type {HTMLInputElement} */ (input).value.trim()}`);
   });
-  document.querySelector("#who")?.replaceChildren();
+  document.querySelector("#session")?.replaceChildren();
   main.replaceChildren(form);
   input.focus();
 }
 
-/** Show what the page is for. @param {Who} who */
-async function show(who) {
-  const leave = made("button", {}, "Sign out");
-  leave.addEventListener("click", async () => {
+/** Show the element of this page. @param {Session} session */
+async function showPage(session) {
+  const signOutButton = createElement("button", {}, "Sign out");
+  signOutButton.addEventListener("click", async () => {
     await signOut();
-    forget();
+    clearDrafts();
     location.reload();
   });
-  document.querySelector("#who")?.replaceChildren(
-    made("span", {}, who.name, made("span", { className: "role" }, ` (${who.role})`)),
-    noticeButton(),
-    leave,
+  document.querySelector("#session")?.replaceChildren(
+    createElement("span", {}, session.name, createElement("span", { className: "role" }, ` (${session.role})`)),
+    createNotificationButton(),
+    signOutButton,
   );
   const isList = document.body.dataset.page === "list";
   await (isList ? import("./runs-list.js") : import("./midrun.js"));
@@ -89,22 +89,23 @@ async function show(who) {
   main.replaceChildren(element);
 }
 
-/** Sign in with what there is: a credential, or the cookie of last time. @param {string} shown */
-async function start(shown) {
+/** Sign in with a credential, or with the session of an earlier visit if it is "". @param {string} credential */
+async function start(credential) {
   try {
-    await show(shown ? await signIn(shown) : await new Api().get(SESSION));
+    await showPage(credential ? await signIn(credential) : await new Api().get(SESSION_PATH));
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
-    if (error.status !== 401) askForToken(error.message);
-    else if (!shown.startsWith("Code")) askForToken(shown && "Nobody has this token.");
+    if (error.status !== 401) showSignIn(error.message);
+    else if (!credential.startsWith("Code")) showSignIn(credential && "This token is not valid.");
+    // A link works once. Where this browser has used it before, its session still counts.
     else if (await hasSession()) await start("");
-    else askForToken("This link was used before, or is too old.");
+    else showSignIn("This link was used before, or has expired.");
   }
 }
 
-/** Tell whether the cookie of last time is good. */
+/** Tell whether the session of an earlier visit is still valid. */
 const hasSession = () =>
-  new Api().get(SESSION).then(
+  new Api().get(SESSION_PATH).then(
     () => true,
     () => false,
   );
@@ -113,16 +114,16 @@ document.addEventListener("midrun-title", (event) => {
   document.title = readable(/** @type {CustomEvent<string>} */ (event).detail);
 });
 document.addEventListener("midrun-news", (event) => {
-  const news = /** @type {CustomEvent<import("./newsworthy.js").News>} */ (event).detail;
-  notify(news, `${HOME}/runs/${news.run}`);
+  const news = /** @type {CustomEvent<import("./notifications.js").News>} */ (event).detail;
+  notify(news, `${DEFAULT_BASE}/runs/${news.run}`);
 });
 document.addEventListener("midrun-started", (event) => {
-  event.preventDefault(); // a run has an address of its own
-  location.href = `${HOME}/runs/${/** @type {CustomEvent<string>} */ (event).detail}`;
+  event.preventDefault(); // each run has a page of its own; go there
+  location.href = `${DEFAULT_BASE}/runs/${/** @type {CustomEvent<string>} */ (event).detail}`;
 });
-document.addEventListener("midrun-signed-out", () => askForToken("You are signed out."));
+document.addEventListener("midrun-signed-out", () => showSignIn("You are signed out."));
 addEventListener("hashchange", () => {
-  const shown = credential(); // the link, pasted where the page is open already
-  if (shown) void start(shown);
+  const credential = takeCredential(); // a sign-in link was pasted into a tab with this page
+  if (credential) void start(credential);
 });
-void start(credential());
+void start(takeCredential());

@@ -1,19 +1,19 @@
 // @ts-check
-/** `<midrun-report>`: what became of the work: kept, undone, and what could not be. */
+/** `<midrun-report>`: the outcome of a finished run's calls: kept, undone, not undone. */
 import { css, nothing } from "./lit.js";
-import { copied } from "./ended.js";
-import { bring } from "./following.js";
+import { scrollIntoSight } from "./auto-scroll.js";
+import { formatTimeOfDay } from "./format.js";
 import { icon } from "./icons.js";
-import { StoreElement } from "./store-element.js";
+import { StoreElement, copyToClipboard } from "./store-element.js";
 import { theme } from "./theme.js";
-import { timeOfDay } from "./words.js";
 import { exact, html } from "./template.js";
 
-/** @typedef {import("./shapes.js").Report} Report */
-/** @typedef {import("./shapes.js").Deed} Deed */
+/** @typedef {import("./types.js").Report} Report */
+/** @typedef {import("./types.js").ReportedCall} ReportedCall */
 
-const OVER = new Set(["cancelled", "completed"]);
-const BELOW = /** @type {[keyof Report, string][]} */ ([
+const FINISHED_PHASES = new Set(["cancelled", "completed"]);
+/** The lists below the columns: field of the report, and title. */
+const OTHER_LISTS = /** @type {[keyof Report, string][]} */ ([
   ["undoing", "Being undone"],
   ["released", "Released"],
   ["stopped", "Stopped midway"],
@@ -24,7 +24,7 @@ const BELOW = /** @type {[keyof Report, string][]} */ ([
 ]);
 
 export class ReportPanel extends StoreElement {
-  static quiet = true;
+  static ignoresLive = true;
 
   static properties = {
     ...StoreElement.properties,
@@ -69,54 +69,54 @@ export class ReportPanel extends StoreElement {
     /** @type {Report | null} */
     this.report = null;
     this.notice = "";
-    this._at = -1; // the entry that the report is as of
-    this._awaited = false; // whoever looks saw the run before it was over
+    this._loadedSeq = -1; // the run's seq when the report was requested
+    this._wasUnfinished = false; // this page has shown the run before it was finished
   }
 
   updated() {
     const { store, view: run } = this;
     if (!store || !run) return;
-    if (!OVER.has(run.phase)) this._awaited = true;
-    else if (this._awaited && !this.hidden) {
-      this._awaited = false;
-      bring(this);
+    if (!FINISHED_PHASES.has(run.phase)) this._wasUnfinished = true;
+    else if (this._wasUnfinished && !this.hidden) {
+      this._wasUnfinished = false;
+      scrollIntoSight(this); // the run has just finished before the viewer's eyes
     }
-    if (!OVER.has(run.phase) || this._at >= run.seq) return;
-    this._at = run.seq;
+    if (!FINISHED_PHASES.has(run.phase) || this._loadedSeq >= run.seq) return;
+    this._loadedSeq = run.seq;
     void this.attempt(async () => (this.report = await store.api.get(`${store.path}/report`)));
   }
 
-  /** Bring it before the reader's eyes, and let those who do not look begin to read it. */
-  reach() {
+  /** Scroll to the report and focus its heading, where screen readers start. */
+  reveal() {
     this.scrollIntoView({ block: "start" });
     /** @type {HTMLElement | null} */ (this.renderRoot.querySelector("h2"))?.focus({ preventScroll: true });
   }
 
   render() {
     const { store, view: run, report } = this;
-    if (!this.shown(Boolean(run && report && isTold(run, report)))) return nothing;
+    if (!this.setShown(Boolean(run && report && hasContent(run, report)))) return nothing;
     if (!store || !run || !report) return nothing;
-    const residue = run.controls.pause.command === "retry_undo";
+    const hasResidue = run.controls.pause.command === "retry_undo";
     return html`<section class="panel" aria-labelledby="title">
       <h2 id="title" tabindex="-1">What happened to the work</h2>
       ${run.phase === "completed"
-        ? line("Done and kept", report.done)
+        ? renderList("Done and kept", report.done)
         : html`<div class="columns">
-            ${column("Done and kept", "completed", "ok", kept(run, report), "Nothing that would need undoing.")}
-            ${column("Undone", "undo", "hold", told(report.undone))}
-            ${column("Could not be undone", "failed", "stop", told(report.not_undone))}
+            ${renderColumn("Done and kept", "completed", "ok", renderKept(run, report), "Nothing that would need undoing.")}
+            ${renderColumn("Undone", "undo", "hold", renderCalls(report.undone))}
+            ${renderColumn("Could not be undone", "failed", "stop", renderCalls(report.not_undone))}
           </div>`}
-      ${BELOW.map(([name, title]) => line(title, /** @type {Deed[]} */ (report[name])))}
+      ${OTHER_LISTS.map(([name, title]) => renderList(title, /** @type {ReportedCall[]} */ (report[name])))}
       ${report.partial
         ? html`<details>
             <summary>Partial work</summary>
             <pre>${report.partial}</pre>
           </details>`
         : nothing}
-      ${this._last()}
+      ${this._renderLastCall()}
       <div class="row">
         <button @click=${() => void this._copy()}>Copy as Markdown</button>
-        ${residue && run.role === "operator"
+        ${hasResidue && run.role === "operator"
           ? html`<button @click=${() => void this.attempt(() => store.send("accept_residue"))}>
               Leave it as it is
             </button>`
@@ -126,47 +126,48 @@ export class ReportPanel extends StoreElement {
     </section>`;
   }
 
-  /** From when on nothing was called any more, but for what takes things back. */
-  _last() {
+  /** State the time after which no call was made except for undo and release. */
+  _renderLastCall() {
     const events = this.store?.events ?? [];
     const at = events.findLastIndex((event) => event.type === "run.cancelling");
     if (at < 0 || this.view?.phase !== "cancelled") return nothing;
-    const begun = events.slice(at).filter((event) => event.type === "undo.started");
-    const kinds = ["undo", "release"].filter((kind) => begun.some(({ data }) => data.action === kind));
-    const but = kinds.map((kind) => (kind === "undo" ? "undoing" : "releasing")).join(" and ");
+    const cleanup = events.slice(at).filter((event) => event.type === "undo.started");
+    const kinds = ["undo", "release"].filter((kind) => cleanup.some(({ data }) => data.action === kind));
+    const exceptions = kinds.map((kind) => (kind === "undo" ? "undoing" : "releasing")).join(" and ");
     return html`<p class="dim">
       No model or tool calls were made after
-      <span class="mono">${timeOfDay(events[at].ts)}</span>${but ? ` except ${but}` : ""}.
+      <span class="mono">${formatTimeOfDay(events[at].ts)}</span>${exceptions ? ` except ${exceptions}` : ""}.
     </p>`;
   }
 
   async _copy() {
     const store = this.store;
-    const text = await this.attempt(async () => store?.api.markdown(`${store.path}/report`));
-    if (text) this.notice = (await copied(text)) ? "Copied." : "The browser does not let us copy.";
+    const text = await this.attempt(async () => store?.api.getMarkdown(`${store.path}/report`));
+    if (text) this.notice = (await copyToClipboard(text)) ? "Copied." : "The browser does not allow copying.";
   }
 }
 
 /**
- * Tell whether there is something to report: of a run that ended by itself, what it gave back.
- * @param {import("./shapes.js").Run} run @param {Report} report
+ * Tell whether the report is shown: always after a cancel; after completion, if the run held
+ * resources.
+ * @param {import("./types.js").Run} run @param {Report} report
  */
-function isTold(run, report) {
+function hasContent(run, report) {
   if (run.phase === "cancelled") return true;
   return run.phase === "completed" && report.released.length + report.still_held.length > 0;
 }
 
-/** The steps of the plan that stay done, and what was done. @param {import("./shapes.js").Run} run @param {Report} report */
-function kept({ rows }, { done }) {
-  const steps = rows.filter(({ look }) => look === "done").map(({ text }) => html`${text}`);
-  return [...steps, ...told(done)];
+/** Render the plan items that are done, then the calls. @param {import("./types.js").Run} run @param {Report} report */
+function renderKept({ rows }, { done }) {
+  const items = rows.filter(({ look }) => look === "done").map(({ text }) => html`${text}`);
+  return [...items, ...renderCalls(done)];
 }
 
 /**
  * @param {string} title @param {string} shape @param {string} tone
  * @param {import("./lit.js").TemplateResult[]} items @param {string} [empty]
  */
-function column(title, shape, tone, items, empty = "Nothing.") {
+function renderColumn(title, shape, tone, items, empty = "Nothing.") {
   return html`<div>
     <h3 data-tone=${tone}>${icon(shape)}${title}</h3>
     ${items.length
@@ -177,17 +178,17 @@ function column(title, shape, tone, items, empty = "Nothing.") {
   </div>`;
 }
 
-/** @param {string} title @param {Deed[]} deeds */
-function line(title, deeds) {
-  if (!deeds.length) return nothing;
+/** @param {string} title @param {ReportedCall[]} calls */
+function renderList(title, calls) {
+  if (!calls.length) return nothing;
   return html`<p>
-    <b>${title}:</b> ${told(deeds).map((deed, at) => html`${at ? "; " : ""}${deed}`)}
+    <b>${title}:</b> ${renderCalls(calls).map((call, at) => html`${at ? "; " : ""}${call}`)}
   </p>`;
 }
 
-/** @param {Deed[]} deeds */
-const told = (deeds) =>
-  deeds.map(
+/** @param {ReportedCall[]} calls */
+const renderCalls = (calls) =>
+  calls.map(
     ({ tool, args, note, why }) => html`<code>${exact(`${tool} ${args}`)}</code>${note
         ? html` <span class="dim">— ${note}</span>`
         : nothing}${why ? html` <span class="dim">(why: ${why})</span>` : nothing}`,

@@ -1,91 +1,94 @@
 // @ts-check
 /**
- * The run store: what is known of one run, for every element of a page that shows it.
+ * The run store: the state of one run, shared by all elements of a page that show it.
  *
- * There is one for each run, with one feed. It asks for the view, then follows the feed from
- * there; whatever happens, it asks for the view again. What a run means is never worked out
- * here: elements show what the server said last, and since when they have not heard from it.
+ * Each run has one store with one feed. The store loads the run's view, then follows the feed from
+ * there. An event is only a reason to load the view again: nothing here computes the meaning of a
+ * run. Elements show the view that the server sent last, and how long ago that was.
+ *
+ * Between two entries the feed brings deltas of a streamed reply. They are collected in `live` and
+ * dropped once the finished reply is among the turns.
  */
-import { Api, HOME, Problem, etag } from "./api.js";
-import { follow } from "./feed.js";
+import { Api, DEFAULT_BASE, Problem, formatEtag } from "./api.js";
+import { followFeed } from "./feed.js";
 import { Turns } from "./turns.js";
 
-/** @typedef {import("./shapes.js").Run} Run */
-/** @typedef {import("./shapes.js").Happened} Happened */
-/** @typedef {import("./shapes.js").Delta} Delta */
-/** @typedef {"connecting" | "live" | "lost" | "over" | "refused"} Link */
+/** @typedef {import("./types.js").Run} Run */
+/** @typedef {import("./types.js").FeedEvent} FeedEvent */
+/** @typedef {import("./types.js").Delta} Delta */
+/** @typedef {"connecting" | "live" | "lost" | "ended" | "refused"} Connection */
 /**
- * What a call has said since it started, at the entry `since` or before; `midway`: not from its
- * beginning.
- * @typedef {{text: string, thinking: string, tool: string, midway: boolean, since: number}} Saying
+ * The part of a reply that a model call has streamed so far. The call started at the entry
+ * `since` or before. `isPartial`: the beginning is missing.
+ * @typedef {{text: string, thinking: string, tool: string, isPartial: boolean, since: number}} LiveReply
  */
 
-/** How many events are kept; earlier ones are asked for when somebody wants them. */
-export const EVENTS = 300;
-/** Milliseconds between two looks at a run that is driven: a lost worker tells nobody. */
-const LOOK = 5_000;
-/** Of how many of these one is for a run that is at rest. */
-const RARELY = 4;
-/** Seconds that a clock may be ahead because the news of a stop was on its way. */
-const AHEAD = 10;
-const DRIVEN = new Set(["queued", "running", "pausing", "cancelling"]);
+/** How many events are loaded at first; earlier ones on request. */
+export const EVENT_PAGE_SIZE = 300;
+/** How often the view of a driven run is loaded without an event: a lost worker appends none. */
+const POLL_INTERVAL_MS = 5_000;
+/** A run at rest is polled at every fourth interval. */
+const IDLE_POLL_DIVISOR = 4;
+/** How far the clock may be ahead: it ran on while the news of a stop was on its way. */
+const CLOCK_AHEAD_MAX_S = 10;
+const DRIVEN_PHASES = new Set(["queued", "running", "pausing", "cancelling"]);
 
 /** @type {Map<string, RunStore>} */
 const stores = new Map();
 
 /**
- * Emits "change" when there is something new to show, "happened" for every event, and "returned"
- * when the server is there again.
+ * Emits "change" when there is something new to show, "event" for every event that is newer than
+ * the first view, and "reconnected" after a lost connection.
  */
 export class RunStore extends EventTarget {
   /**
-   * Return the store of a run; give it back with `release`.
+   * Return the store of a run, shared by all callers. Call `release` when it is not needed.
    * @param {string} base @param {string} id @param {string} [token]
    */
-  static for(base, id, token = "") {
-    const key = `${base || HOME} ${id} ${token}`;
+  static acquire(base, id, token = "") {
+    const key = `${base || DEFAULT_BASE} ${id} ${token}`;
     let store = stores.get(key);
     if (!store) {
-      store = new RunStore(key, new Api(base || HOME, token), id);
+      store = new RunStore(key, new Api(base || DEFAULT_BASE, token), id);
       stores.set(key, store);
-      store.#begin();
+      store.#start();
     }
-    store.#users += 1;
+    store.#userCount += 1;
     return store;
   }
 
   /** @type {Run | null} */
   run = null;
-  /** @type {Happened[]} oldest first */
+  /** @type {FeedEvent[]} oldest first, without gaps */
   events = [];
-  /** @type {Link} */
-  link = "connecting";
+  /** @type {Connection} */
+  connection = "connecting";
   /** @type {Problem | null} why the run cannot be shown */
   problem = null;
-  /** When the server was last heard of, by its own clock. */
+  /** When the server last sent something, by its clock, in milliseconds. */
   heardAt = Date.now();
-  /** @type {Map<string, Saying>} by call: what is being said, between two entries */
+  /** @type {Map<string, LiveReply>} by call: replies that are being streamed */
   live = new Map();
-  /** @type {Map<string, string>} by call: a tool's own line */
+  /** @type {Map<string, string>} by call: the last note of its tool */
   notes = new Map();
-  /** @type {Set<string>} calls that should have stopped by now */
-  silent = new Set();
-  /** @type {Set<string>} calls that are of the model */
-  thoughts = new Set();
-  /** Whether a look at the run is under way: something may be newer than what is known of it. */
-  looking = false;
+  /** @type {Set<string>} calls that were told to stop and have not responded */
+  unresponsiveCalls = new Set();
+  /** @type {Set<string>} calls of the model */
+  modelCalls = new Set();
+  /** Whether the view is being loaded, so that the one we have may be out of date. */
+  isLoading = false;
 
-  #users = 0;
+  #userCount = 0;
   #key;
-  #seenAt = 0;
-  #shown = 0; // what the clock said last
-  #skew = 0;
+  #loadedAt = 0; // when the view was loaded, by our clock
+  #shownElapsed = 0; // seconds that the clock has shown last
+  #skew = 0; // milliseconds that the server's clock is ahead of ours
   #closing = new AbortController();
-  #stale = false;
-  #told = false;
-  #fresh = 0; // the seq from which on events are news
-  /** @type {Set<string>} calls that have ended, and are in the turns once those are read */
-  #ended = new Set();
+  #isStale = false;
+  #isChangePending = false;
+  #firstSeq = 0; // seq of the first view; later events are new to the page
+  /** @type {Set<string>} calls that have ended; their turn may not be loaded yet */
+  #endedCalls = new Set();
 
   /** @param {string} key @param {Api} api @param {string} id */
   constructor(key, api, id) {
@@ -100,36 +103,38 @@ export class RunStore extends EventTarget {
     return `/v1/runs/${encodeURIComponent(this.id)}`;
   }
 
-  /** The server's time now, in milliseconds. */
+  /** The server's current time, in milliseconds. */
   get now() {
     return Date.now() + this.#skew;
   }
 
-  /** Seconds at work; it stands still where nobody knows. */
+  /** Seconds that the run has been at work. It stands still while the connection is lost. */
   get elapsed() {
     const run = this.run;
     if (!run) return 0;
-    const ticking = run.working && this.link === "live";
-    const told = run.elapsed + (ticking ? (Date.now() - this.#seenAt) / 1000 : 0);
-    const ahead = this.#shown - told;
-    if (ahead <= 0 || ahead > AHEAD) this.#shown = told; // else it waits: no clock goes back
-    return this.#shown;
+    const isTicking = run.working && this.connection === "live";
+    const elapsed = run.elapsed + (isTicking ? (Date.now() - this.#loadedAt) / 1000 : 0);
+    // When a run stops, our clock has run on until we hear of it. It must not visibly go back, so
+    // it waits until the true value has caught up. A larger difference is a correction.
+    const ahead = this.#shownElapsed - elapsed;
+    if (ahead <= 0 || ahead > CLOCK_AHEAD_MAX_S) this.#shownElapsed = elapsed;
+    return this.#shownElapsed;
   }
 
   release() {
-    this.#users -= 1;
-    if (this.#users > 0) return;
+    this.#userCount -= 1;
+    if (this.#userCount > 0) return;
     this.#closing.abort();
     stores.delete(this.#key);
   }
 
   /**
-   * Ask something of the run. What it led to comes with the next view.
-   * @param {string} verb @param {object} [body] @param {{seen?: boolean}} [how] `seen`: only if
-   *   nobody has asked anything of the run since the view that is shown
+   * Send a control. Its effect comes with the next view.
+   * @param {string} verb @param {object} [body] @param {{ifSeen?: boolean}} [options] `ifSeen`:
+   *   refuse it if another control was sent since the view that is shown
    */
-  async send(verb, body = {}, { seen = false } = {}) {
-    const ifMatch = seen && this.run ? etag(this.run) : undefined;
+  async send(verb, body = {}, { ifSeen = false } = {}) {
+    const ifMatch = ifSeen && this.run ? formatEtag(this.run) : undefined;
     try {
       return await this.api.post(`${this.path}/${verb}`, body, { ifMatch });
     } finally {
@@ -137,7 +142,7 @@ export class RunStore extends EventTarget {
     }
   }
 
-  /** Take back what waits for its boundary. @param {number} seq */
+  /** Withdraw a redirect or message that has not been applied. @param {number} seq */
   async withdraw(seq) {
     try {
       return await this.api.delete(`${this.path}/commands/cmd_${seq}`);
@@ -146,236 +151,244 @@ export class RunStore extends EventTarget {
     }
   }
 
-  /** Ask for events before those that are known. */
-  async earlier() {
+  /** Load the events before those that are known. */
+  async loadEarlier() {
     const first = this.events[0]?.seq ?? 1;
     const after = Math.max(0, first - 1 - 200);
     const page = await this.api.get(`${this.path}/events?after=${after}&limit=${first - 1 - after}`);
     this.events = [...page.items, ...this.events];
-    this.#change();
+    this.#notifyChange();
   }
 
   // ── the view ────────────────────────────────────────────────────────────────
 
-  /** Look again soon; many reasons to look are one look. */
+  /** Load the view again soon. Requests that come meanwhile are answered by one more load. */
   refresh() {
-    this.#stale = true;
-    if (this.looking || this.#closing.signal.aborted) return;
-    this.looking = true;
+    this.#isStale = true;
+    if (this.isLoading || this.#closing.signal.aborted) return;
+    this.isLoading = true;
     nextFrame(async () => {
       try {
-        while (this.#stale && !this.#closing.signal.aborted) {
-          this.#stale = false;
-          const began = performance.now();
-          await this.#look();
-          await rest(performance.now() - began); // a long run costs the server some thought
+        while (this.#isStale && !this.#closing.signal.aborted) {
+          this.#isStale = false;
+          const startedAt = performance.now();
+          await this.#loadView();
+          // The view of a long run costs the server time; load it at most half of the time.
+          await sleep(performance.now() - startedAt);
         }
       } catch (error) {
         if (!(error instanceof Problem)) throw error;
         if (isRefusal(error)) this.#refuse(error);
       } finally {
-        this.looking = false;
+        this.isLoading = false;
       }
     });
   }
 
-  async #look() {
+  async #loadView() {
     const run = /** @type {Run} */ (await this.api.get(`${this.path}/seen`));
-    const older = this.run && run.seq < this.run.seq;
-    if (!older) {
-      if (this.run && planned(run) !== planned(this.run)) this.turns.forget(); // each is for an item
+    const isOlder = this.run && run.seq < this.run.seq; // replies may overtake each other
+    if (!isOlder) {
+      // Each turn names its plan item, so a changed plan changes old turns as well.
+      if (this.run && planTexts(run) !== planTexts(this.run)) this.turns.invalidate();
       this.run = run;
-      this.#seenAt = Date.now();
-      this.#skew = Date.parse(run.now) - this.#seenAt;
+      this.#loadedAt = Date.now();
+      this.#skew = Date.parse(run.now) - this.#loadedAt;
       this.heardAt = this.now;
-      this.#forgetEnded(run);
+      this.#dropStaleLive(run);
     }
     this.#followAgain();
-    const ended = [...this.#ended];
-    await this.turns.look(run.turns);
+    // A streamed reply stays until its turn is loaded: no text vanishes in between. Calls that end
+    // during the load are not in `ended`; the next load removes them.
+    const ended = [...this.#endedCalls];
+    await this.turns.update(run.turns);
     for (const call of ended) {
-      if (this.#ended.delete(call)) this.live.delete(call); // else it has begun again meanwhile
+      if (this.#endedCalls.delete(call)) this.live.delete(call); // else it was started again
     }
-    this.#change();
+    this.#notifyChange();
   }
 
-  /** Drop what is said by calls of whose end no event will come. @param {Run} run */
-  #forgetEnded(run) {
-    const flying = new Set(run.in_flight.map((call) => call.id));
-    for (const [call, saying] of this.live) {
-      if (saying.since <= run.seq && !flying.has(call) && !this.#ended.has(call)) this.live.delete(call);
+  /** Drop live replies of calls that are not in flight, and whose end no event reports. @param {Run} run */
+  #dropStaleLive(run) {
+    const inFlight = new Set(run.in_flight.map((call) => call.id));
+    for (const [call, reply] of this.live) {
+      if (reply.since <= run.seq && !inFlight.has(call) && !this.#endedCalls.has(call)) this.live.delete(call);
     }
   }
 
   /** @param {Problem} problem */
   #refuse(problem) {
     this.problem = problem;
-    this.link = "refused";
-    this.#change();
+    this.connection = "refused";
+    this.#notifyChange();
   }
 
   // ── the feed ────────────────────────────────────────────────────────────────
 
-  async #begin() {
+  async #start() {
     const signal = this.#closing.signal;
     try {
-      for (let tries = 0; !this.run && !signal.aborted; tries++) await this.#firstLook(tries);
+      for (let tries = 0; !this.run && !signal.aborted; tries++) await this.#loadFirstView(tries);
       if (signal.aborted) return;
-      this.#fresh = this.run?.seq ?? 0;
-      this.#watch();
-      await this.#follow(Math.max(0, this.#fresh - EVENTS));
+      this.#firstSeq = this.run?.seq ?? 0;
+      this.#startPolling();
+      await this.#follow(Math.max(0, this.#firstSeq - EVENT_PAGE_SIZE));
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       this.#refuse(error);
     }
   }
 
-  /** Follow the feed to its end. @param {number} last */
+  /** Follow the feed until the server ends it. @param {number} last seq of the last known entry */
   async #follow(last) {
     const { signal } = this.#closing;
-    await follow(this.api, `${this.path}/events`, {
-      heard: (event) => this.#heard(event),
-      opened: () => this.#live(),
-      lost: () => this.#lose(),
-      alive: () => (this.heardAt = this.now),
+    await followFeed(this.api, `${this.path}/events`, {
+      onEvent: (event) => this.#onStreamEvent(event),
+      onOpen: () => this.#onOpen(),
+      onLost: () => this.#onLost(),
+      onAlive: () => (this.heardAt = this.now),
       signal,
       last,
     });
-    if (!signal.aborted) this.#over();
+    if (!signal.aborted) this.#onFeedEnd();
   }
 
-  /** A run that is over may be cleaned up again: then there is more to hear. */
+  /** Follow the feed again where a finished run has new entries: its undo was retried. */
   #followAgain() {
     const last = this.events.at(-1)?.seq ?? 0;
-    if (this.link !== "over" || !this.run || this.run.seq <= last) return;
-    this.link = "connecting";
+    if (this.connection !== "ended" || !this.run || this.run.seq <= last) return;
+    this.connection = "connecting";
     this.#follow(last).catch((error) => this.#refuse(error));
   }
 
   /** @param {number} tries */
-  async #firstLook(tries) {
+  async #loadFirstView(tries) {
     try {
-      await this.#look();
+      await this.#loadView();
     } catch (error) {
       if (!(error instanceof Problem) || isRefusal(error)) throw error;
-      this.#lose();
-      await rest(Math.min(300 * 2 ** tries, 5000));
+      this.#onLost();
+      await sleep(Math.min(300 * 2 ** tries, 5000));
     }
   }
 
-  /** @param {import("./feed.js").Heard} event */
-  #heard({ type, seq, data }) {
+  /** @param {import("./feed.js").StreamEvent} event */
+  #onStreamEvent({ type, seq, data }) {
     if (type === "stream.reset") this.events = [];
-    else if (seq) this.#happened(data);
-    else if (data) this.#said(type, data);
+    else if (seq) this.#onEntry(data);
+    else if (data) this.#onDelta(type, data);
   }
 
-  #live() {
-    const returned = this.link === "lost";
-    this.link = "live";
+  #onOpen() {
+    const wasLost = this.connection === "lost";
+    this.connection = "live";
     this.problem = null;
-    if (returned) {
-      this.dispatchEvent(new Event("returned"));
+    if (wasLost) {
+      this.dispatchEvent(new Event("reconnected"));
       this.refresh();
     }
-    this.#change();
+    this.#notifyChange();
   }
 
-  #lose() {
-    if (this.link === "over" || this.link === "refused") return;
-    this.link = "lost";
-    this.#change();
+  #onLost() {
+    if (this.connection === "ended" || this.connection === "refused") return;
+    this.connection = "lost";
+    this.#notifyChange();
   }
 
-  #over() {
-    this.link = "over";
+  #onFeedEnd() {
+    this.connection = "ended";
     this.refresh();
   }
 
-  /** @param {Happened} event */
-  #happened(event) {
-    if (event.seq <= (this.events.at(-1)?.seq ?? 0)) return;
+  /** @param {FeedEvent} event */
+  #onEntry(event) {
+    if (event.seq <= (this.events.at(-1)?.seq ?? 0)) return; // a duplicate
     this.events.push(event);
-    if (event.data.call_kind === "model") this.thoughts.add(event.data.call);
-    if (event.seq <= this.#fresh) return this.#change(); // the view knows it
+    if (event.data.call_kind === "model") this.modelCalls.add(event.data.call);
+    if (event.seq <= this.#firstSeq) return this.#notifyChange(); // the first view includes it
     const call = event.data.call ?? "";
     if (event.type === "call.started") {
+      // Another attempt of a call has the same id; nothing of the last one counts any more.
       this.live.delete(call);
-      this.#ended.delete(call);
+      this.#endedCalls.delete(call);
       this.notes.delete(call);
-      this.silent.delete(call);
+      this.unresponsiveCalls.delete(call);
       if (event.data.call_kind === "model") {
-        this.live.set(call, { text: "", thinking: "", tool: "", midway: false, since: event.seq });
+        this.live.set(call, { text: "", thinking: "", tool: "", isPartial: false, since: event.seq });
       }
     } else if (/^call\.(done|failed|aborted|unknown)$/.test(event.type)) {
-      this.#ended.add(call);
+      this.#endedCalls.add(call);
       this.notes.delete(call);
-      this.silent.delete(call);
+      this.unresponsiveCalls.delete(call);
     } else if (/^(undo|call\.settled|call\.late|run\.cancel)/.test(event.type)) {
-      this.turns.forget();
+      this.turns.invalidate(); // these change the look of calls in old turns
     }
-    this.dispatchEvent(new CustomEvent("happened", { detail: event }));
+    this.dispatchEvent(new CustomEvent("event", { detail: event }));
     this.refresh();
-    this.#change();
+    this.#notifyChange();
   }
 
   /** @param {string} type @param {Delta} delta */
-  #said(type, delta) {
+  #onDelta(type, delta) {
     if (type === "call.note") this.notes.set(delta.call, delta.text);
-    else if (type === "call.not_responding") this.silent.add(delta.call);
+    else if (type === "call.not_responding") this.unresponsiveCalls.add(delta.call);
     else if (type === "model.delta") {
-      let saying = this.live.get(delta.call);
-      if (!saying) {
-        saying = { text: "", thinking: "", tool: "", midway: true, since: this.run?.seq ?? 0 };
-        this.live.set(delta.call, saying);
+      let reply = this.live.get(delta.call);
+      if (!reply) {
+        // The page was opened in the middle of this reply.
+        reply = { text: "", thinking: "", tool: "", isPartial: true, since: this.run?.seq ?? 0 };
+        this.live.set(delta.call, reply);
       }
-      if (delta.opening) saying.midway = false; // it is everything so far
-      if (delta.kind === "args") saying.tool = delta.tool;
+      if (delta.opening) reply.isPartial = false; // an opening has the whole text so far
+      if (delta.kind === "args") reply.tool = delta.tool;
       else if (delta.kind === "text" || delta.kind === "thinking") {
-        saying[delta.kind] = (delta.opening ? "" : saying[delta.kind]) + delta.text;
+        reply[delta.kind] = (delta.opening ? "" : reply[delta.kind]) + delta.text;
       }
     }
-    this.#change();
+    this.#notifyChange();
   }
 
-  #watch() {
-    let looks = 0;
+  /** Load the view at intervals, for changes that append no entry: a lost worker, a halt. */
+  #startPolling() {
+    let count = 0;
     const timer = setInterval(() => {
-      const { run, link } = this;
-      const driven = link === "live" && run && DRIVEN.has(run.phase);
-      const resting = link === "live" && ++looks % RARELY === 0; // a halt tells nobody, either
-      const unclean = link === "over" && run?.controls.pause.command === "retry_undo";
-      if ((driven || resting || unclean) && !document.hidden) this.refresh();
-    }, LOOK);
+      const { run, connection } = this;
+      const isDriven = connection === "live" && run && DRIVEN_PHASES.has(run.phase);
+      const isIdleTurn = connection === "live" && ++count % IDLE_POLL_DIVISOR === 0;
+      // The feed of a cancelled run has ended, but its undo may be retried from elsewhere.
+      const hasResidue = connection === "ended" && run?.controls.pause.command === "retry_undo";
+      if ((isDriven || isIdleTurn || hasResidue) && !document.hidden) this.refresh();
+    }, POLL_INTERVAL_MS);
     this.#closing.signal.addEventListener("abort", () => clearInterval(timer));
   }
 
-  /** Tell the elements, once per frame. */
-  #change() {
-    if (this.#told) return;
-    this.#told = true;
+  /** Emit "change", at most once per frame. */
+  #notifyChange() {
+    if (this.#isChangePending) return;
+    this.#isChangePending = true;
     nextFrame(() => {
-      this.#told = false;
+      this.#isChangePending = false;
       this.dispatchEvent(new Event("change"));
     });
   }
 }
 
-/** The items of a plan, however far it is. @param {Run} run */
-const planned = ({ rows }) => JSON.stringify(rows.map(({ text }) => text));
+/** Return the texts of a plan's items in a comparable form, without their progress. @param {Run} run */
+const planTexts = ({ rows }) => JSON.stringify(rows.map(({ text }) => text));
 
-/** Call back before the next paint, or soon where nothing is painted. @param {() => void} back */
-function nextFrame(back) {
-  if (document.hidden) setTimeout(back, 100);
-  else requestAnimationFrame(() => back());
+/** Call back before the next paint; hidden tabs do not paint, so after 100 ms there. @param {() => void} callback */
+function nextFrame(callback) {
+  if (document.hidden) setTimeout(callback, 100);
+  else requestAnimationFrame(() => callback());
 }
 
 /** @param {number} ms */
-function rest(ms) {
+function sleep(ms) {
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
-/** Tell whether the server answers, and will not have us. @param {Problem} problem */
+/** Tell whether the server refuses the request for good; 429 asks to come back later. @param {Problem} problem */
 function isRefusal(problem) {
   return problem.status >= 400 && problem.status < 500 && problem.status !== 429;
 }

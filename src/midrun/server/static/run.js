@@ -1,22 +1,21 @@
 // @ts-check
 /**
- * `<midrun-run>`: a run, whole: its steps, its control bar, what it needs from people, and
- * everything that happened.
+ * `<midrun-run>`: one run with its steps, control bar, asks, caps, effects, timeline and report.
  *
  * Attributes: `run`, `base`, `token`, `global-keys` as for `<midrun-controls>`.
- * Events: `midrun-title` (what a page may call itself), `midrun-signed-out` (the server wants to
- * know who asks), `midrun-news` (it needs a person, has failed or is completed), `midrun-started` (another run was started from here; unless its default is
- * prevented, this element shows that one).
+ * Events: `midrun-title` (a title for the page), `midrun-signed-out` (the server requires a
+ * sign-in), `midrun-news` (the run needs a person, has failed or is completed), `midrun-started`
+ * (another run was started here; unless its default is prevented, this element shows that run).
  */
 import { css, nothing } from "./lit.js";
-import { Newsworthy } from "./newsworthy.js";
+import { NewsDetector } from "./notifications.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import "./asks.js";
 import "./caps.js";
 import "./controls.js";
 import "./effects.js";
-import "./frames.js";
+import "./held-topics.js";
 import "./report.js";
 import "./steps.js";
 import "./takeover.js";
@@ -24,7 +23,8 @@ import "./thread.js";
 import "./timeline.js";
 import { html } from "./template.js";
 
-const GLYPHS = /** @type {Record<string, string>} */ ({
+/** By look: the symbol in the page's title. */
+const TITLE_SYMBOLS = /** @type {Record<string, string>} */ ({
   queued: "○",
   running: "▶",
   pausing: "⏸",
@@ -39,17 +39,17 @@ const GLYPHS = /** @type {Record<string, string>} */ ({
   lost: "⚠",
 });
 
-/** Letters and lines of a task that are shown without being asked for. */
-const LONG = 240;
-const LINES = 4;
+/** A longer task is cut, and shown in full on request. */
+const TASK_MAX_CHARS = 240;
+const TASK_MAX_LINES = 4;
 
 export class MidrunRun extends StoreElement {
-  static quiet = true;
+  static ignoresLive = true;
 
   static properties = {
     ...StoreElement.properties,
     globalKeys: { type: Boolean, attribute: "global-keys" },
-    whole: { state: true },
+    isTaskExpanded: { state: true },
   };
 
   static styles = [
@@ -78,14 +78,14 @@ export class MidrunRun extends StoreElement {
         overflow-wrap: anywhere;
         white-space: pre-line;
       }
-      .cut {
+      .cut-task {
         display: -webkit-box;
         -webkit-box-orient: vertical;
         -webkit-line-clamp: 4;
         overflow: hidden;
       }
       .main,
-      .aside {
+      .sidebar {
         display: grid;
         gap: 14px;
         align-content: start;
@@ -98,10 +98,10 @@ export class MidrunRun extends StoreElement {
         grid-area: 2 / 2;
         align-self: start;
       }
-      .aside {
+      .sidebar {
         grid-area: 3 / 2;
       }
-      midrun-asks[hidden] ~ .aside {
+      midrun-asks[hidden] ~ .sidebar {
         grid-area: 2 / 2 / span 2;
       }
       midrun-controls {
@@ -114,9 +114,9 @@ export class MidrunRun extends StoreElement {
           grid-template: none / minmax(0, 1fr);
         }
         .main,
-        .aside,
+        .sidebar,
         midrun-asks,
-        midrun-asks[hidden] ~ .aside {
+        midrun-asks[hidden] ~ .sidebar {
           grid-area: auto;
         }
       }
@@ -126,15 +126,15 @@ export class MidrunRun extends StoreElement {
   constructor() {
     super();
     this.globalKeys = false;
-    this.whole = false; // whether a long task is shown to its end
+    this.isTaskExpanded = false;
     this._title = "";
-    this._news = new Newsworthy();
+    this._newsDetector = new NewsDetector();
     this.addEventListener("midrun-started", (event) => {
       if (!event.defaultPrevented) this.run = /** @type {CustomEvent<string>} */ (event).detail;
     });
   }
 
-  /** Of another run, which is still to come, there is only a bar. */
+  /** Focus our heading. While a run is loading, the control bar is all there is. */
   refocus() {
     if (this.view) return super.refocus();
     const bar = /** @type {StoreElement | null} */ (this.renderRoot.querySelector("midrun-controls"));
@@ -142,34 +142,35 @@ export class MidrunRun extends StoreElement {
   }
 
   updated() {
-    if (this.store?.problem?.status === 401) this._tell("midrun-signed-out", "");
+    if (this.store?.problem?.status === 401) this._emit("midrun-signed-out", "");
     const run = this.view;
     if (!run) return;
     const { look, word } =
-      this.store?.link === "lost" ? { look: "lost", word: "Connection lost" } : run.sign;
-    const title = `${GLYPHS[look] ?? ""} ${word} — ${run.task.split("\n")[0]}`;
-    if (title !== this._title) this._tell("midrun-title", title);
+      this.store?.connection === "lost" ? { look: "lost", word: "Connection lost" } : run.sign;
+    const title = `${TITLE_SYMBOLS[look] ?? ""} ${word} — ${run.task.split("\n")[0]}`;
+    if (title !== this._title) this._emit("midrun-title", title);
     this._title = title;
-    if (this._news.isNews(run.run_id, run.phase, run.reason === "cap")) {
-      this._tell("midrun-news", { run: run.run_id, word: run.sign.word, task: run.task });
+    if (this._newsDetector.isNews(run.run_id, run.phase, run.reason === "cap")) {
+      this._emit("midrun-news", { run: run.run_id, word: run.sign.word, task: run.task });
     }
   }
 
-  /** @param {string} name @param {string | import("./newsworthy.js").News} detail */
-  _tell(name, detail) {
+  /** @param {string} name @param {string | import("./notifications.js").News} detail */
+  _emit(name, detail) {
     this.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true }));
   }
 
-  /** The task; a long one is cut for the eye, until somebody wants to read it. @param {string} task */
-  _task(task) {
-    if (task.length <= LONG && task.split("\n").length <= LINES) return html`<h1>${task}</h1>`;
-    return html`<h1 class=${this.whole ? "" : "cut"}>${task}</h1>
+  /** Render the task; a long one is cut, with a button that shows all of it. @param {string} task */
+  _renderTask(task) {
+    const isShort = task.length <= TASK_MAX_CHARS && task.split("\n").length <= TASK_MAX_LINES;
+    if (isShort) return html`<h1>${task}</h1>`;
+    return html`<h1 class=${this.isTaskExpanded ? "" : "cut-task"}>${task}</h1>
       <button
         class="link"
-        aria-expanded=${String(this.whole)}
-        @click=${() => (this.whole = !this.whole)}
+        aria-expanded=${String(this.isTaskExpanded)}
+        @click=${() => (this.isTaskExpanded = !this.isTaskExpanded)}
       >
-        ${this.whole ? "Show less" : "Show the whole task"}
+        ${this.isTaskExpanded ? "Show less" : "Show the whole task"}
       </button>`;
   }
 
@@ -179,7 +180,7 @@ export class MidrunRun extends StoreElement {
     if (!run) return html`<midrun-controls .store=${store}></midrun-controls>`;
     return html`<div class="page">
       <div class="title">
-        ${this._task(run.task)}
+        ${this._renderTask(run.task)}
         <code class="dim">${run.run_id}</code>
         <span class="dim">${run.agent}</span>
       </div>
@@ -190,7 +191,7 @@ export class MidrunRun extends StoreElement {
         <midrun-controls .store=${store} ?global-keys=${this.globalKeys}></midrun-controls>
         <midrun-timeline .store=${store}></midrun-timeline>
       </div>
-      <div class="aside">
+      <div class="sidebar">
         <midrun-frames .store=${store}></midrun-frames>
         <midrun-caps .store=${store}></midrun-caps>
         <midrun-effects .store=${store}></midrun-effects>

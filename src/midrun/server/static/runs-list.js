@@ -1,136 +1,149 @@
 // @ts-check
 /**
- * `<midrun-runs>`: the runs of a server, those that need a person first.
+ * `<midrun-runs>`: the list of a server's runs; those that need a person come first.
  *
- * Attributes: `base` (where the server is; this script's own unless given) and `token` (unless the
- * cookie of a session does). Events: `midrun-title`, with what a page may call itself, and
- * `midrun-news`, with a run that needs a person, has failed or is completed.
+ * Attributes: `base` (URL of the server; by default the one that the script came from) and `token`
+ * (by default the browser's session is used). Events: `midrun-title` (a title for the page),
+ * `midrun-news` (a run needs a person, has failed or is completed), `midrun-signed-out`.
  */
 import { nothing, repeat } from "./lit.js";
-import { HOME, Problem } from "./api.js";
+import { DEFAULT_BASE, Problem } from "./api.js";
 import { FocusElement } from "./focus-element.js";
+import { STATUS_STYLES, formatClock, formatCount, formatMoney, formatStatus } from "./format.js";
 import { icon } from "./icons.js";
-import { Newsworthy } from "./newsworthy.js";
-import { CHIPS, attentionFirst, named, step } from "./runs-order.js";
+import { NewsDetector } from "./notifications.js";
 import { RunsStore } from "./runs-store.js";
 import { style } from "./runs-style.js";
 import { theme } from "./theme.js";
-import { LOOKS, clock, money, signed } from "./words.js";
 import "./halt.js";
 import "./new-run.js";
 import { html } from "./template.js";
 
-/** @typedef {import("./runs-store.js").Line} Line */
-/** @typedef {import("./runs-order.js").Chip} Chip */
+/** @typedef {import("./runs-store.js").RunRow} RunRow */
+/** @typedef {"all" | "attention" | "running" | "paused" | "finished"} FilterName */
 
-const SETTLE_MS = 400; // a button that has just changed its meaning was not meant
+/** A button that has just changed its meaning ignores presses for so long: they meant the old one. */
+const PRESS_DELAY_MS = 400;
+
+/** The order of the list: rows by `attention`, then by phase, then the rest by start time. */
+const ATTENTION_ORDER = ["ask", "cap", "residue"];
+const PHASE_ORDER = ["paused", "halted", "pausing", "cancelling", "running", "queued", "failed"];
+
+/** @type {Record<FilterName, {label: string, fits: (row: RunRow) => boolean}>} */
+const FILTERS = {
+  all: { label: "All", fits: () => true },
+  attention: { label: "Needs you", fits: ({ work }) => work.yours },
+  running: { label: "Running", fits: hasPhase("queued", "running", "pausing", "cancelling") },
+  paused: { label: "Paused", fits: hasPhase("paused", "halted") },
+  finished: { label: "Finished", fits: hasPhase("completed", "cancelled", "failed") },
+};
 
 export class MidrunRuns extends FocusElement {
   static properties = {
     base: {},
     token: {},
-    _chip: { state: true },
+    _filter: { state: true },
     _sheet: { state: true },
-    _said: { state: true },
+    _announcement: { state: true },
   };
 
   constructor() {
     super();
-    this.base = HOME;
+    this.base = DEFAULT_BASE;
     this.token = "";
-    /** @type {Chip} */
-    this._chip = "all";
+    /** @type {FilterName} */
+    this._filter = "all";
     /** @type {"" | "pause" | "new" | "halt"} */
     this._sheet = "";
-    this._said = "";
-    /** By run: what went wrong with what was pressed last. @type {Map<string, Problem>} */
+    this._announcement = "";
+    /** By run: why its last command failed. @type {Map<string, Problem>} */
     this._problems = new Map();
-    /** @type {Map<string, {label: string, at: number}>} */
-    this._flips = new Map();
+    /** By run: the label of its button, and since when. @type {Map<string, {label: string, at: number}>} */
+    this._labels = new Map();
     /** @type {RunsStore | null} */
     this._store = null;
     this._title = "";
-    this._news = new Newsworthy();
-    this._changed = () => this.requestUpdate();
-    this._returned = () => this.#forgive();
+    this._newsDetector = new NewsDetector();
+    this._onChange = () => this.requestUpdate();
+    this._onReconnect = () => this.#dropUnanswered();
     /** @type {ReturnType<typeof setInterval> | undefined} */
     this._tick = undefined;
   }
 
   connectedCallback() {
     super.connectedCallback();
-    this._store = RunsStore.joined(this.base, this.token);
-    this._store.addEventListener("change", this._changed);
-    this._store.addEventListener("returned", this._returned);
-    this._tick = setInterval(this._changed, 1000);
+    this._store = RunsStore.acquire(this.base, this.token);
+    this._store.addEventListener("change", this._onChange);
+    this._store.addEventListener("reconnected", this._onReconnect);
+    this._tick = setInterval(this._onChange, 1000);
   }
 
   disconnectedCallback() {
     super.disconnectedCallback();
     clearInterval(this._tick);
-    this._store?.removeEventListener("change", this._changed);
-    this._store?.removeEventListener("returned", this._returned);
-    this._store?.left();
+    this._store?.removeEventListener("change", this._onChange);
+    this._store?.removeEventListener("reconnected", this._onReconnect);
+    this._store?.release();
     this._store = null;
   }
 
   updated() {
     const store = this._store;
     if (!store) return;
-    if (store.signedOut) this.#tell("midrun-signed-out", undefined);
-    const count = store.lines.filter(CHIPS.attention.fits).length;
+    if (store.isSignedOut) this.#emit("midrun-signed-out", undefined);
+    const count = store.rows.filter(FILTERS.attention.fits).length;
     const title = count ? `(${count}) Runs` : "Runs";
-    if (title !== this._title) this.#tell("midrun-title", (this._title = title));
-    for (const { run_id, phase, attention, parent, task, work } of store.lines) {
-      if (!parent && this._news.isNews(run_id, phase, attention === "cap")) {
-        this.#tell("midrun-news", { run: run_id, word: work.sign.word, task });
+    if (title !== this._title) this.#emit("midrun-title", (this._title = title));
+    for (const { run_id, phase, attention, parent, task, work } of store.rows) {
+      if (!parent && this._newsDetector.isNews(run_id, phase, attention === "cap")) {
+        this.#emit("midrun-news", { run: run_id, word: work.sign.word, task });
       }
     }
   }
 
   /** @param {string} name @param {unknown} detail */
-  #tell(name, detail) {
+  #emit(name, detail) {
     this.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true }));
   }
 
   render() {
     const store = this._store;
     if (!store) return nothing;
-    const chip = this._chip;
-    const shown = store.lines.filter(CHIPS[chip].fits).sort(attentionFirst);
+    const filter = this._filter;
+    const shown = store.rows.filter(FILTERS[filter].fits).sort(compareRows);
     return html`
       <div class="head row">
         <h1 tabindex="-1">Runs</h1>
-        ${this.#connection()}
-        <span class="push row">${this.#actions()}</span>
+        ${this.#renderConnection()}
+        <span class="actions row">${this.#renderActions()}</span>
       </div>
       <midrun-halts
         .store=${store}
         @midrun-lifted=${(/** @type {CustomEvent<string>} */ { detail }) =>
-          (this._said = `Lifted the halt: ${detail}.`)}
+          (this._announcement = `Lifted the halt: ${detail}.`)}
       ></midrun-halts>
-      ${this.#sheet()}
-      <p class="said" role="status">${this._said}</p>
-      ${store.lines.length ? this.#chips() : nothing}
-      ${store.lines.length ? this.#table(shown) : this.#empty()}
-      ${store.older && ["all", "finished"].includes(chip)
+      ${this.#renderSheet()}
+      <p class="announcement" role="status">${this._announcement}</p>
+      ${store.rows.length ? this.#renderFilters() : nothing}
+      ${store.rows.length ? this.#renderTable(shown) : this.#renderEmpty()}
+      ${store.olderCursor && ["all", "finished"].includes(filter)
         ? html`<button class="older" @click=${() => store.loadOlder()}>Show older runs</button>`
         : nothing}
     `;
   }
 
-  #connection() {
+  #renderConnection() {
     const store = this._store;
-    if (!store?.lost) return nothing;
-    const since = store.lost.toLocaleTimeString();
+    if (!store?.lostAt) return nothing;
+    const since = store.lostAt.toLocaleTimeString();
     return html`<span class="badge lost" data-tone="dim" data-border="dashed">Connection lost</span>
       <span class="dim">as of ${since}; runs may still be working. Reconnecting.</span>`;
   }
 
-  #actions() {
+  #renderActions() {
     const store = this._store;
-    if (!store?.may("user")) return nothing;
-    const pausable = store.pausable();
+    if (!store?.hasRole("user")) return nothing;
+    const pausable = store.pausableRows();
     return html`
       <button
         id="pause"
@@ -140,7 +153,7 @@ export class MidrunRuns extends FocusElement {
       >
         Pause all
       </button>
-      ${store.may("operator")
+      ${store.hasRole("operator")
         ? html`<button id="halt" aria-expanded=${this._sheet === "halt"} @click=${() => this.#toggle("halt")}>
             Halt…
           </button>`
@@ -154,10 +167,10 @@ export class MidrunRuns extends FocusElement {
   /** @param {"pause" | "new" | "halt"} name */
   #toggle(name) {
     this._sheet = this._sheet === name ? "" : name;
-    this._said = "";
+    this._announcement = "";
   }
 
-  /** Close what is open; the focus goes back to what opened it. */
+  /** Close the open sheet; the focus returns to the button that opened it. */
   async #close() {
     const opener = this._sheet;
     if (!opener) return;
@@ -166,16 +179,16 @@ export class MidrunRuns extends FocusElement {
     /** @type {HTMLElement | null} */ (this.renderRoot.querySelector(`#${opener}`))?.focus();
   }
 
-  #sheet() {
+  #renderSheet() {
     const close = () => this.#close();
     switch (this._sheet) {
       case "pause":
-        return this.#pauseSheet();
+        return this.#renderPauseSheet();
       case "new":
         return html`<midrun-new-run
           .store=${this._store}
           @midrun-done=${close}
-          @midrun-started=${() => (this._said = "Started.")}
+          @midrun-started=${() => (this._announcement = "Started.")}
         ></midrun-new-run>`;
       case "halt":
         return html`<midrun-halt-sheet .store=${this._store} @midrun-done=${close}></midrun-halt-sheet>`;
@@ -184,15 +197,15 @@ export class MidrunRuns extends FocusElement {
     }
   }
 
-  #pauseSheet() {
-    const many = named(this._store?.pausable().length ?? 0);
+  #renderPauseSheet() {
+    const runs = formatCount(this._store?.pausableRows().length ?? 0, "run");
     return html`<section class="panel sheet" aria-label="Pause all">
       <p>
-        <strong>Pause ${many}?</strong> Each stops at its next boundary. Everything is kept, nothing
-        is spent while paused, and each can be resumed.
+        <strong>Pause ${runs}?</strong> Each stops at its next step boundary and keeps all its work.
+        A paused run spends nothing and can be resumed.
       </p>
       <div class="row">
-        <button class="main" @click=${this.#pauseAll}>Pause ${many}</button>
+        <button class="main" @click=${this.#pauseAll}>Pause ${runs}</button>
         <button @click=${() => this.#close()}>Back</button>
       </div>
     </section>`;
@@ -202,34 +215,34 @@ export class MidrunRuns extends FocusElement {
     const store = this._store;
     this._sheet = "";
     if (!store) return;
-    const lines = store.pausable();
-    this._said = `Asking ${named(lines.length)} to pause …`;
-    const refused = await store.pauseAll(lines);
-    this._said =
-      `Asked ${named(lines.length - refused)} to pause.` +
-      (refused ? ` ${named(refused)} could not be paused any more.` : "");
+    const rows = store.pausableRows();
+    this._announcement = `Pausing ${formatCount(rows.length, "run")} …`;
+    const refused = await store.pauseAll(rows);
+    this._announcement =
+      `Asked ${formatCount(rows.length - refused, "run")} to pause.` +
+      (refused ? ` ${formatCount(refused, "run")} could not be paused any more.` : "");
   };
 
-  #chips() {
-    const lines = this._store?.lines ?? [];
-    const names = /** @type {Chip[]} */ (Object.keys(CHIPS));
+  #renderFilters() {
+    const rows = this._store?.rows ?? [];
+    const names = /** @type {FilterName[]} */ (Object.keys(FILTERS));
     return html`<div class="row chips" role="group" aria-label="Which runs to show">
       ${names.map(
         (name) =>
           html`<button
             class="chip"
-            aria-pressed=${this._chip === name}
-            @click=${() => (this._chip = name)}
+            aria-pressed=${this._filter === name}
+            @click=${() => (this._filter = name)}
           >
-            ${CHIPS[name].label} <span class="mono">${lines.filter(CHIPS[name].fits).length}</span>
+            ${FILTERS[name].label} <span class="mono">${rows.filter(FILTERS[name].fits).length}</span>
           </button>`,
       )}
     </div>`;
   }
 
-  /** @param {Line[]} shown */
-  #table(shown) {
-    if (!shown.length) return html`<p class="dim none">No such runs now.</p>`;
+  /** @param {RunRow[]} shown */
+  #renderTable(shown) {
+    if (!shown.length) return html`<p class="dim no-runs">No such runs now.</p>`;
     return html`<div class="scroll">
       <table>
         <thead>
@@ -239,87 +252,87 @@ export class MidrunRuns extends FocusElement {
             <th scope="col">Elapsed</th>
             <th scope="col">Step</th>
             <th scope="col">Cost</th>
-            <th scope="col"><span class="unseen">Quick action</span></th>
+            <th scope="col"><span class="visually-hidden">Quick action</span></th>
           </tr>
         </thead>
         <tbody>
-          ${repeat(shown, (line) => line.run_id, (line) => this.#row(line))}
+          ${repeat(shown, (row) => row.run_id, (row) => this.#renderRow(row))}
         </tbody>
       </table>
     </div>`;
   }
 
-  /** @param {Line} line */
-  #row(line) {
+  /** @param {RunRow} row */
+  #renderRow(row) {
     const store = /** @type {RunsStore} */ (this._store);
-    const { look, word, note, by: who } = line.work.sign;
-    const [tone, border] = LOOKS[look] ?? ["dim", "solid"];
-    const problem = this._problems.get(line.run_id);
-    return html`<tr data-run=${line.run_id}>
+    const { look, word, note, by } = row.work.sign;
+    const [tone, border] = STATUS_STYLES[look] ?? ["dim", "solid"];
+    const problem = this._problems.get(row.run_id);
+    return html`<tr data-run=${row.run_id}>
       <td class="state">
         <span class="badge" data-tone=${tone} data-border=${border}>
-          ${icon(look, look === "running")}${signed(word, who, store.who.name)}
+          ${icon(look, look === "running")}${formatStatus(word, by, store.session.name)}
         </span>
         <div class="note dim">${note}</div>
       </td>
-      <td class="what">
-        <a href=${`${this.base}/runs/${line.run_id}`}>${line.task || "(no task)"}</a>
-        <div class="mono dim">${line.run_id} · ${line.agent}${line.parent ? ` · part of ${line.parent}` : ""}</div>
+      <td class="task">
+        <a href=${`${this.base}/runs/${row.run_id}`}>${row.task || "(no task)"}</a>
+        <div class="mono dim">${row.run_id} · ${row.agent}${row.parent ? ` · part of ${row.parent}` : ""}</div>
         ${problem ? html`<div class="problem" role="alert">${problem.message}</div>` : nothing}
       </td>
-      <td class="mono" data-label="Elapsed">${clock(store.elapsed(line))}</td>
-      <td class="mono" data-label="Step">${step(line)}</td>
-      <td class="mono" data-label="Cost">${money(line.work.cost_usd)}</td>
-      <td class="act">${this.#quick(line)}</td>
+      <td class="mono" data-label="Elapsed">${formatClock(store.elapsed(row))}</td>
+      <td class="mono" data-label="Step">${formatStep(row)}</td>
+      <td class="mono" data-label="Cost">${formatMoney(row.work.cost_usd)}</td>
+      <td class="action">${this.#renderQuickAction(row)}</td>
     </tr>`;
   }
 
-  /** @param {Line} line */
-  #quick(line) {
-    const { quick } = line.work;
-    const asks = line.phase === "waiting" && line.attention === "ask";
-    if (asks && line.work.yours) {
-      const name = `Answer: ${line.task}`;
-      return html`<a class="button" aria-label=${name} href=${`${this.base}/runs/${line.run_id}`}>Answer…</a>`;
+  /** Render the one button of a row: answer, pause or resume. @param {RunRow} row */
+  #renderQuickAction(row) {
+    const { quick } = row.work;
+    const isAsking = row.phase === "waiting" && row.attention === "ask";
+    if (isAsking && row.work.yours) {
+      const name = `Answer: ${row.task}`;
+      return html`<a class="button" aria-label=${name} href=${`${this.base}/runs/${row.run_id}`}>Answer…</a>`;
     }
-    const role = Object.keys(quick.caps).length ? "operator" : "user"; // raising one is theirs
-    const fits = quick.command === "pause" || quick.command === "resume";
-    if (!quick.enabled || !fits || !this._store?.may(role)) return nothing;
-    const flip = this._flips.get(line.run_id);
-    if (flip?.label !== quick.label) {
-      const at = flip ? performance.now() : -SETTLE_MS;
-      this._flips.set(line.run_id, { label: quick.label, at });
+    const role = Object.keys(quick.caps).length ? "operator" : "user"; // only operators raise caps
+    const isOffered = quick.command === "pause" || quick.command === "resume";
+    if (!quick.enabled || !isOffered || !this._store?.hasRole(role)) return nothing;
+    const shown = this._labels.get(row.run_id);
+    if (shown?.label !== quick.label) {
+      const at = shown ? performance.now() : -PRESS_DELAY_MS; // the first label counts at once
+      this._labels.set(row.run_id, { label: quick.label, at });
     }
     return html`<button
       title=${quick.consequence}
-      aria-label=${`${quick.label}: ${line.task}`}
-      @click=${() => this.#press(line)}
+      aria-label=${`${quick.label}: ${row.task}`}
+      @click=${() => this.#pressQuickAction(row)}
     >
       ${quick.label}
     </button>`;
   }
 
-  /** @param {Line} line */
-  async #press(line) {
-    const flip = this._flips.get(line.run_id);
-    if (flip && performance.now() - flip.at < SETTLE_MS) return;
-    this._problems.delete(line.run_id);
+  /** @param {RunRow} row */
+  async #pressQuickAction(row) {
+    const shown = this._labels.get(row.run_id);
+    if (shown && performance.now() - shown.at < PRESS_DELAY_MS) return;
+    this._problems.delete(row.run_id);
     try {
-      await this._store?.ask(line, line.work.quick);
+      await this._store?.sendCommand(row, row.work.quick);
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
-      this._problems.set(line.run_id, error);
+      this._problems.set(row.run_id, error);
     }
     this.requestUpdate();
   }
 
-  /** Say no longer that the server does not answer: it does. */
-  #forgive() {
+  /** Remove the messages that the server did not answer, now that it does. */
+  #dropUnanswered() {
     for (const [run, { status }] of this._problems) if (!status) this._problems.delete(run);
   }
 
-  #empty() {
-    if (!this._store?.loaded) return html`<p class="dim none">Looking for runs …</p>`;
+  #renderEmpty() {
+    if (!this._store?.isLoaded) return html`<p class="dim no-runs">Loading runs …</p>`;
     return html`<section class="panel empty">
       <p><strong>No runs yet.</strong></p>
       <p class="dim">Start one here with <em>New run</em>, or from a shell:</p>
@@ -328,6 +341,29 @@ export class MidrunRuns extends FocusElement {
   }
 
   static styles = [theme, style];
+}
+
+/** @param {...string} phases @returns {(row: RunRow) => boolean} */
+function hasPhase(...phases) {
+  return (row) => phases.includes(row.phase);
+}
+
+/** Return a row's place in the order of the list; smaller comes first. @param {RunRow} row */
+function rankOf(row) {
+  const attention = ATTENTION_ORDER.indexOf(row.attention);
+  if (attention >= 0) return attention;
+  const phase = PHASE_ORDER.indexOf(row.phase);
+  return ATTENTION_ORDER.length + (phase >= 0 ? phase : PHASE_ORDER.length);
+}
+
+/** Compare rows by rank, then by start time, newest first. @param {RunRow} a @param {RunRow} b */
+const compareRows = (a, b) => rankOf(a) - rankOf(b) || b.started_at.localeCompare(a.started_at);
+
+/** Shorten "step 4 of 7" to "4/7"; during a side question the plan is held there. @param {RunRow} row */
+function formatStep({ step, work }) {
+  const [, at, total] = /^step (\d+) of (\d+)$/.exec(work.place) ?? [];
+  if (!at) return String(step);
+  return work.plan_held ? `held at ${at}/${total}` : `${at}/${total}`;
 }
 
 customElements.define("midrun-runs", MidrunRuns);

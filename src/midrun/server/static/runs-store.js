@@ -1,36 +1,42 @@
 // @ts-check
-/** The runs of one server as a list knows them: one feed for all elements of a page that show it. */
+/**
+ * The runs store: the list of one server's runs, shared by all elements of a page that show it.
+ *
+ * It has one feed, which sends a row whenever it changes. Runs that are not finished are also
+ * loaded at intervals, because a lost worker changes the status of its runs without an entry.
+ */
 import { Api, Problem } from "./api.js";
-import { follow } from "./feed.js";
+import { followFeed } from "./feed.js";
 
-/** @typedef {import("./shapes.js").Offer} Offer */
-/** @typedef {import("./shapes.js").Sign} Sign */
+/** @typedef {import("./types.js").Button} Button */
+/** @typedef {import("./types.js").StatusLine} StatusLine */
 /** @typedef {{elapsed: number, working: boolean, cost_usd: number, place: string,
- *   plan_held: boolean, yours: boolean, sign: Sign, quick: Offer}} Work */
+ *   plan_held: boolean, yours: boolean, sign: StatusLine, quick: Button}} Work */
 /** @typedef {{run_id: string, phase: string, agent: string, task: string, parent: string, labels: string[],
  *   attention: string, asks: number, step: number, driven: boolean, seq: number,
- *   started_at: string, changed_at: string, work: Work}} Line */
+ *   started_at: string, changed_at: string, work: Work}} RunRow */
 /** @typedef {{scope: string, by: string, reason: string, at: string}} Halt */
 /** @typedef {{name: string, tools: string[], stop: string}} Agent */
-/** @typedef {{name: string, role: string}} Who */
+/** @typedef {{name: string, role: string}} Session */
 
-const RANKS = ["viewer", "user", "operator"];
-const ALIVE = "queued,running,pausing,paused,waiting,cancelling,failed,halted";
-const LIVING = new Set(ALIVE.split(","));
-const AT_ONCE = 8; // controls under way when many runs are asked the same
-const LOOK_MS = 10_000; // between two looks at what is not over: a lost worker tells nobody
+/** In order of their rights. */
+const ROLES = ["viewer", "user", "operator"];
+const UNFINISHED = "queued,running,pausing,paused,waiting,cancelling,failed,halted";
+const UNFINISHED_PHASES = new Set(UNFINISHED.split(","));
+const PAUSES_AT_ONCE = 8; // requests in flight while all runs are paused
+const POLL_INTERVAL_MS = 10_000;
 
 /** @type {Map<string, RunsStore>} */
 const stores = new Map();
 
-/** Emits "change" when there is something new to show, and "returned" when the server is there again. */
+/** Emits "change" when there is something new to show, and "reconnected" after a lost connection. */
 export class RunsStore extends EventTarget {
-  /** Return the store of a server, shared by all who show it. @param {string} server @param {string} token */
-  static joined(server, token) {
+  /** Return the store of a server; call `release` when it is not needed. @param {string} server @param {string} token */
+  static acquire(server, token) {
     const key = `${server} ${token}`;
     let store = stores.get(key);
     if (!store) stores.set(key, (store = new RunsStore(key, new Api(server, token))));
-    if (!store._members++) void store.#run();
+    if (!store._userCount++) void store.#follow();
     return store;
   }
 
@@ -38,192 +44,198 @@ export class RunsStore extends EventTarget {
   constructor(key, api) {
     super();
     this.api = api;
-    this.loaded = false;
-    this.signedOut = false;
-    /** Since when nothing was heard; null while the feed is open. @type {Date | null} */
-    this.lost = null;
+    this.isLoaded = false;
+    this.isSignedOut = false;
+    /** When the connection was lost; null while the feed is open. @type {Date | null} */
+    this.lostAt = null;
     /** @type {Halt[]} */
     this.halts = [];
-    /** @type {Who} */
-    this.who = { name: "", role: "" };
-    /** Where the list goes on, if it does. */
-    this.older = "";
+    /** @type {Session} */
+    this.session = { name: "", role: "" };
+    /** The cursor of the next page of older runs; "" if there is none. */
+    this.olderCursor = "";
     this._key = key;
-    this._members = 0;
-    this._ending = new AbortController();
-    /** With when each was heard. @type {Map<string, {line: Line, at: number}>} */
-    this._lines = new Map();
+    this._userCount = 0;
+    this._closing = new AbortController();
+    /** With the time of receipt, in `performance.now()` terms. @type {Map<string, {row: RunRow, at: number}>} */
+    this._rows = new Map();
   }
 
-  /** Leave: with the last one the feed ends. */
-  left() {
-    if (--this._members) return;
-    this._ending.abort();
+  /** Give the store back; the last user ends the feed. */
+  release() {
+    if (--this._userCount) return;
+    this._closing.abort();
     stores.delete(this._key);
   }
 
-  get lines() {
-    return [...this._lines.values()].map(({ line }) => line);
+  get rows() {
+    return [...this._rows.values()].map(({ row }) => row);
   }
 
-  /** Tell whether the reader may do what is for this role. @param {string} role */
-  may(role) {
-    return RANKS.indexOf(this.who.role) >= RANKS.indexOf(role);
+  /** Tell whether the viewer has this role or a higher one. @param {string} role */
+  hasRole(role) {
+    return ROLES.indexOf(this.session.role) >= ROLES.indexOf(role);
   }
 
-  /** Return the seconds that a run has worked; where nobody knows, they stand still. @param {Line} line */
+  /** Return the seconds that a run has been at work; they stand still while the connection is lost. @param {RunRow} row */
   elapsed({ run_id, work }) {
-    const heard = this._lines.get(run_id)?.at ?? 0;
-    return work.elapsed + (work.working && !this.lost ? (performance.now() - heard) / 1000 : 0);
+    const receivedAt = this._rows.get(run_id)?.at ?? 0;
+    const isTicking = work.working && !this.lostAt;
+    return work.elapsed + (isTicking ? (performance.now() - receivedAt) / 1000 : 0);
   }
 
-  /** Return the runs that a pause of all would reach; child runs are paused with their parents. */
-  pausable() {
-    return this.lines.filter(
+  /** Return the runs that can be paused now; child runs are paused with their parents. */
+  pausableRows() {
+    return this.rows.filter(
       ({ parent, work: { quick } }) => !parent && quick.enabled && quick.command === "pause",
     );
   }
 
-  /** Ask one run what its quick button offers. @param {Line} line @param {Offer} offer */
-  async ask(line, offer) {
-    const caps = Object.keys(offer.caps).length ? { caps: offer.caps } : {};
-    await this.api.post(`/v1/runs/${line.run_id}/${offer.command}`, caps);
+  /** Send the command of a row's button. @param {RunRow} row @param {Button} button */
+  async sendCommand(row, button) {
+    const caps = Object.keys(button.caps).length ? { caps: button.caps } : {};
+    await this.api.post(`/v1/runs/${row.run_id}/${button.command}`, caps);
   }
 
-  /** Ask many runs to pause; return how many would not. @param {Line[]} lines */
-  async pauseAll(lines) {
-    const left = [...lines];
-    let refused = 0;
-    const work = async () => {
-      for (let line = left.pop(); line; line = left.pop()) {
+  /** Pause many runs; return how many refused. @param {RunRow[]} rows */
+  async pauseAll(rows) {
+    const queue = [...rows];
+    let refusedCount = 0;
+    const drainQueue = async () => {
+      for (let row = queue.pop(); row; row = queue.pop()) {
         try {
-          await this.api.post(`/v1/runs/${line.run_id}/pause`, { reason: "pause all" });
+          await this.api.post(`/v1/runs/${row.run_id}/pause`, { reason: "pause all" });
         } catch (error) {
           if (!(error instanceof Problem)) throw error;
-          refused++;
+          refusedCount++;
         }
       }
     };
-    await Promise.all(Array.from({ length: AT_ONCE }, work));
-    return refused;
+    await Promise.all(Array.from({ length: PAUSES_AT_ONCE }, drainQueue));
+    return refusedCount;
   }
 
   /** Return the agents whose runs can be started. @returns {Promise<Agent[]>} */
-  async agents() {
+  async loadAgents() {
     return (await this.api.get("/v1/agents")).items;
   }
 
-  async #loadWho() {
-    this.who = await this.api.get("/v1/session");
-    this.#changed();
+  async #loadSession() {
+    this.session = await this.api.get("/v1/session");
+    this.#notifyChange();
   }
 
   async loadHalts() {
     this.halts = (await this.api.get("/v1/halts")).items;
-    this.#changed();
+    this.#notifyChange();
   }
 
-  /** Add what comes before the oldest that is shown. */
+  /** Load the next page of older runs. */
   async loadOlder() {
-    const page = await this.api.get(`/v1/runs?cursor=${encodeURIComponent(this.older)}`);
-    this.older = page.next_cursor;
-    this.#take(page.items);
+    const page = await this.api.get(`/v1/runs?cursor=${encodeURIComponent(this.olderCursor)}`);
+    this.olderCursor = page.next_cursor;
+    this.#store(page.items);
   }
 
-  async #run() {
-    const { signal } = this._ending;
-    const looking = setInterval(() => this.#look(), LOOK_MS);
+  async #follow() {
+    const { signal } = this._closing;
+    const polling = setInterval(() => this.#poll(), POLL_INTERVAL_MS);
     try {
-      await follow(this.api, "/v1/events", {
-        heard: (event) => this.#heard(event),
-        opened: () => this.#opened(),
-        lost: () => this.#lose(),
+      await followFeed(this.api, "/v1/events", {
+        onEvent: (event) => this.#onStreamEvent(event),
+        onOpen: () => this.#onOpen(),
+        onLost: () => this.#onLost(),
         signal,
       });
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
-      this.signedOut = error.status === 401;
-      this.#lose();
+      this.isSignedOut = error.status === 401;
+      this.#onLost();
     } finally {
-      clearInterval(looking);
+      clearInterval(polling);
     }
   }
 
-  #opened() {
-    const again = this.loaded && !this.lost;
-    if (this.lost) this.dispatchEvent(new Event("returned"));
-    this.lost = null;
+  #onOpen() {
+    const isPoll = this.isLoaded && !this.lostAt; // reopened without having been lost
+    if (this.lostAt) this.dispatchEvent(new Event("reconnected"));
+    this.lostAt = null;
     this.loadHalts().catch(ignore);
-    if (again) return; // the snapshot says the rest
-    this.#loadWho().catch(ignore);
-    this.#loadAlive().catch(ignore);
+    if (isPoll) return; // the feed's snapshot has the changed rows
+    this.#loadSession().catch(ignore);
+    this.#loadUnfinished().catch(ignore);
   }
 
-  #lose() {
-    this.lost ??= new Date();
-    this.#changed();
+  #onLost() {
+    this.lostAt ??= new Date();
+    this.#notifyChange();
   }
 
-  #look() {
-    if (!this.lost && !document.hidden) this.#loadAlive().catch(ignore);
+  #poll() {
+    if (!this.lostAt && !document.hidden) this.#loadUnfinished().catch(ignore);
   }
 
-  /** Runs that are not over come first, however long ago they started. */
-  async #loadAlive() {
+  /** Load all runs that are not finished, however long ago they started. */
+  async #loadUnfinished() {
     let cursor = "";
-    const alive = new Set();
+    const unfinished = new Set();
     do {
-      const page = await this.api.get(`/v1/runs?phase=${ALIVE}&limit=200&cursor=${encodeURIComponent(cursor)}`);
-      this.#take(page.items);
-      for (const line of page.items) alive.add(line.run_id);
+      const page = await this.api.get(`/v1/runs?phase=${UNFINISHED}&limit=200&cursor=${encodeURIComponent(cursor)}`);
+      this.#store(page.items);
+      for (const row of page.items) unfinished.add(row.run_id);
       cursor = page.next_cursor;
     } while (cursor);
-    if (!this.older) this.older = (await this.api.get("/v1/runs?limit=50")).next_cursor;
-    const ended = this.lines.filter(({ run_id, phase }) => LIVING.has(phase) && !alive.has(run_id));
-    for (const line of ended) this.#take([await this.#seen(line)]);
-    this.#changed();
+    if (!this.olderCursor) this.olderCursor = (await this.api.get("/v1/runs?limit=50")).next_cursor;
+    // A row that we show as unfinished and the server does not list has finished meanwhile.
+    const finished = this.rows.filter(
+      ({ run_id, phase }) => UNFINISHED_PHASES.has(phase) && !unfinished.has(run_id),
+    );
+    for (const row of finished) this.#store([await this.#loadRow(row)]);
+    this.#notifyChange();
   }
 
-  /** Return a line as it is by now: it may have ended while nobody told us. @param {Line} line @returns {Promise<Line>} */
-  async #seen(line) {
-    /** @type {import("./shapes.js").Run} */
-    const run = await this.api.get(`/v1/runs/${line.run_id}/seen`);
+  /** Return a row with the current view of its run. @param {RunRow} row @returns {Promise<RunRow>} */
+  async #loadRow(row) {
+    /** @type {import("./types.js").Run} */
+    const run = await this.api.get(`/v1/runs/${row.run_id}/seen`);
     const { phase, seq, changed_at, elapsed, working, place, plan_held, sign, asks } = run;
     const residue = run.controls.pause.command === "retry_undo" ? "residue" : "";
-    const attention = LIVING.has(phase) ? line.attention : residue;
-    const yours = LIVING.has(phase) ? line.work.yours : residue !== "" && run.role !== "viewer";
-    const told = { elapsed, working, cost_usd: run.usage.cost_usd, place, plan_held, yours, sign };
-    const work = { ...told, quick: run.controls.pause };
-    return { ...line, phase, seq, changed_at, attention, asks: asks.length, work };
+    const isUnfinished = UNFINISHED_PHASES.has(phase);
+    const attention = isUnfinished ? row.attention : residue;
+    const yours = isUnfinished ? row.work.yours : residue !== "" && run.role !== "viewer";
+    const quick = run.controls.pause;
+    const cost_usd = run.usage.cost_usd;
+    const work = { elapsed, working, cost_usd, place, plan_held, yours, sign, quick };
+    return { ...row, phase, seq, changed_at, attention, asks: asks.length, work };
   }
 
-  /** @param {import("./feed.js").Heard} event */
-  #heard({ type, data }) {
+  /** @param {import("./feed.js").StreamEvent} event */
+  #onStreamEvent({ type, data }) {
     if (type === "stream.snapshot") {
-      this.loaded = true;
-      this.#take(data);
+      this.isLoaded = true;
+      this.#store(data);
     } else if (type === "run.changed") {
-      this.#take([data]);
+      this.#store([data]);
     } else if (type === "halts.changed") {
       this.loadHalts().catch(ignore);
-      this.#look(); // a run that nobody drives cannot tell that it is under one
+      this.#poll(); // the status of runs without a worker changes without an entry
     }
   }
 
-  /** Take what is newer than what we have. @param {Line[]} lines */
-  #take(lines) {
+  /** Store rows, except those that are older than ours: replies may overtake the feed. @param {RunRow[]} rows */
+  #store(rows) {
     const at = performance.now();
-    for (const line of lines) {
-      const known = this._lines.get(line.run_id)?.line.seq ?? 0;
-      if (known <= line.seq) this._lines.set(line.run_id, { line, at });
+    for (const row of rows) {
+      const known = this._rows.get(row.run_id)?.row.seq ?? 0;
+      if (known <= row.seq) this._rows.set(row.run_id, { row, at });
     }
-    this.#changed();
+    this.#notifyChange();
   }
 
-  #changed() {
+  #notifyChange() {
     this.dispatchEvent(new Event("change"));
   }
 }
 
-/** What could not be loaded now comes with the next connection. */
+/** A failed load is not shown: it is repeated with the next poll or connection. */
 const ignore = () => undefined;

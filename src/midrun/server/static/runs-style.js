@@ -1,5 +1,5 @@
 // @ts-check
-/** The look of `<midrun-runs>`: a table, or, where it is narrow, one block for each run. */
+/** Styles of `<midrun-runs>`: a table; in a narrow box, one block for each run. */
 import { css } from "./lit.js";
 
 export const style = css`
@@ -13,7 +13,7 @@ export const style = css`
     gap: 12px;
     margin-bottom: 12px;
   }
-  .push {
+  .actions {
     margin-left: auto;
   }
   .sheet,
@@ -22,10 +22,10 @@ export const style = css`
   midrun-halt-sheet {
     margin-bottom: 12px;
   }
-  .said:empty {
+  .announcement:empty {
     display: none;
   }
-  .said {
+  .announcement {
     margin-bottom: 12px;
     font-weight: 600;
   }
@@ -60,11 +60,11 @@ export const style = css`
     border-bottom: 1px solid var(--line);
     vertical-align: top;
   }
-  td.act {
+  td.action {
     padding-block: 6px;
   }
   td.mono,
-  td.act,
+  td.action,
   .state .badge {
     white-space: nowrap;
   }
@@ -72,14 +72,14 @@ export const style = css`
     max-width: 260px;
     overflow-wrap: anywhere;
   }
-  .what {
+  .task {
     width: 45%;
     overflow-wrap: anywhere;
   }
-  .what a {
+  .task a {
     display: -webkit-box;
     -webkit-box-orient: vertical;
-    -webkit-line-clamp: 3; /* the run's own page has it all */
+    -webkit-line-clamp: 3; /* the run's own page shows all of it */
     overflow: hidden;
     font-weight: 600;
     color: var(--fg);
@@ -108,7 +108,7 @@ export const style = css`
     color: var(--stop);
     font-weight: 600;
   }
-  .none,
+  .no-runs,
   .empty {
     margin-top: 8px;
   }
@@ -140,7 +140,7 @@ export const style = css`
       padding: 0;
       border: 0;
     }
-    .what {
+    .task {
       order: -1;
       width: 100%;
     }
@@ -151,12 +151,12 @@ export const style = css`
       white-space: normal;
       border-radius: 14px;
     }
-    td.act {
+    td.action {
       order: 1;
       padding: 0;
     }
     tr::after {
-      content: ""; /* the figures have a line of their own */
+      content: ""; /* starts a new line for the figures */
       order: 2;
       flex-basis: 100%;
     }
@@ -168,7 +168,7 @@ export const style = css`
       font-family: var(--sans);
       color: var(--dim);
     }
-    .head .push {
+    .head .actions {
       margin-left: 0;
     }
   }

@@ -1,5 +1,5 @@
 // @ts-check
-/** The look of the task list. */
+/** Styles of the steps. */
 import { css } from "./lit.js";
 
 export const style = css`
@@ -53,18 +53,18 @@ export const style = css`
     overflow-wrap: anywhere;
     unicode-bidi: plaintext;
   }
-  details[open] > .head .echo > span {
-    display: none; /* its text stands below */
+  details[open] > .head .first-line > span {
+    display: none; /* the turn below has the same text */
   }
-  .was {
+  .previous {
     display: block;
     font-size: 12.5px;
   }
-  .never {
+  .not-done {
     color: var(--dim);
     text-decoration: line-through;
   }
-  .standing {
+  .look {
     display: inline-flex;
     align-items: center;
     gap: 6px;
@@ -82,7 +82,7 @@ export const style = css`
     gap: 6px;
     min-width: 0;
   }
-  li.said {
+  li.message {
     padding: 9px 12px 9px 130px;
   }
   .turn[data-role="user"],
@@ -90,7 +90,7 @@ export const style = css`
     padding-left: 10px;
     border-left: 3px solid var(--line);
   }
-  .who {
+  .author {
     font-size: 12.5px;
     font-weight: 600;
     color: var(--dim);
@@ -114,11 +114,11 @@ export const style = css`
     background: currentColor;
     opacity: 0.6;
   }
-  .mark {
+  .break {
     font-size: 12.5px;
     font-weight: 600;
   }
-  .mark::before {
+  .break::before {
     content: "— ";
   }
   .call {
@@ -134,7 +134,7 @@ export const style = css`
     padding: 4px 8px;
     min-width: 0;
   }
-  .brief {
+  .short-args {
     flex: 1;
     min-width: 0;
     overflow: hidden;
@@ -179,7 +179,7 @@ export const style = css`
     .head {
       grid-template-columns: minmax(0, 1fr) auto;
     }
-    .head .standing {
+    .head .look {
       grid-column: 1;
     }
     .head .title {
@@ -187,7 +187,7 @@ export const style = css`
       grid-row: 2;
     }
     .body,
-    li.said {
+    li.message {
       padding-left: 12px;
     }
   }

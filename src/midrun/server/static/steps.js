@@ -1,113 +1,126 @@
 // @ts-check
-/** `<midrun-steps>`: the task list, with what was said and done for each item. */
+/**
+ * `<midrun-steps>`: the plan's items with their turns; without a plan, the turns.
+ *
+ * A turn is a message, a reply of the agent, or a line of Midrun itself. The reply that is being
+ * streamed is rendered at the end of the current item.
+ */
 import { nothing, repeat } from "./lit.js";
-import { Following } from "./following.js";
-import { formerly } from "./formerly.js";
+import { AutoScroll } from "./auto-scroll.js";
 import { style } from "./steps-style.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
-import { drawn, hasContent, madeCalls, spoken, standing } from "./turn-parts.js";
+import { hasContent, renderLiveReply, renderLook, renderTurn, visibleCalls } from "./turn-parts.js";
 import { html } from "./template.js";
 
-/** @typedef {import("./shapes.js").Turn} Turn */
-/** @typedef {import("./shapes.js").Run} Run */
-/** @typedef {{key: string, title: string, look: string, tool: string, turns: Turn[],
- *   number: string, was: string, now: boolean}} Line one without a look is what others said */
+/** @typedef {import("./types.js").Turn} Turn */
+/** @typedef {import("./types.js").Run} Run */
+/** @typedef {import("./types.js").FeedEvent} FeedEvent */
+/** @typedef {import("./types.js").PlanItem} PlanItem */
+/** @typedef {import("./run-store.js").LiveReply} LiveReply */
+/**
+ * One row of the list: a plan item, a step without a plan, or a message, which has no look.
+ * `was` is the item's text before a redirect replaced it.
+ * @typedef {{key: string, title: string, look: string, tool: string, turns: Turn[],
+ *   number: string, was: string, isCurrent: boolean}} StepRow
+ */
 
-/** What the runtime says and then puts before the agent's next reply. */
-const SAID_AGAIN = new Set(["back", "dropped"]);
-const NEVER = new Set(["not_started", "dropped"]);
-const AT_WORK = new Set(["running", "needs_you", "held", "stopped", "failed"]);
+/** Kinds of runtime turns whose text Midrun also puts before the agent's next reply. */
+const REPEATED_KINDS = new Set(["back", "dropped"]);
+const NOT_DONE_LOOKS = new Set(["not_started", "dropped"]);
+const CURRENT_LOOKS = new Set(["running", "needs_you", "held", "stopped", "failed"]);
+const TITLE_MAX_CHARS = 100;
 
 export class Steps extends StoreElement {
   static styles = [theme, style];
 
   constructor() {
     super();
-    this._following = new Following(this);
+    this._autoScroll = new AutoScroll(this);
   }
 
   connectedCallback() {
     super.connectedCallback();
-    this._following.start();
+    this._autoScroll.start();
   }
 
   disconnectedCallback() {
     super.disconnectedCallback();
-    this._following.stop();
+    this._autoScroll.stop();
   }
 
   updated() {
     const total = this.store?.turns.total ?? 0;
-    const whole = total > 0 && total >= (this.view?.turns ?? 0);
-    this._following.drew(whole, this.view?.phase === "running");
+    const isComplete = total > 0 && total >= (this.view?.turns ?? 0);
+    this._autoScroll.onRendered(isComplete, this.view?.phase === "running");
   }
 
   render() {
     const { store, view: run } = this;
     if (!store || !run) return nothing;
-    const speaking = saying(store, run);
-    const turns = store.turns.items.filter(hasContent).filter(unsaid(store, speaking));
-    const lines = run.rows.length
-      ? planned(run, turns, store.events)
-      : unplanned(run, turns);
-    const here = lines.findLast((line) => line.now);
+    const reply = currentReply(store, run);
+    const turns = store.turns.items
+      .filter(hasContent)
+      .filter((turn) => !isRepeated(turn, store.turns.items, reply));
+    const rows = run.rows.length ? planRows(run, turns, store.events) : turnRows(run, turns);
+    const current = rows.findLast((row) => row.isCurrent);
     return html`<h2 id="title">Steps</h2>
-      ${store.turns.before && !run.rows.length
-        ? html`<button class="link" @click=${() => void this._earlier()}>
-            Load earlier (${store.turns.before})
+      ${store.turns.earlierCount && !run.rows.length
+        ? html`<button class="link" @click=${() => void this._loadEarlier()}>
+            Load earlier (${store.turns.earlierCount})
           </button>`
         : nothing}
       <ol aria-labelledby="title">
-        ${repeat(lines, (line) => line.key, (line) => this._line(run, line, line === here ? speaking : undefined))}
-        ${speaking && !here ? this._line(run, fresh(lines.length + 1), speaking) : nothing}
+        ${repeat(rows, (row) => row.key, (row) => this._renderRow(run, row, row === current ? reply : undefined))}
+        ${reply && !current ? this._renderRow(run, newRow(rows.length + 1), reply) : nothing}
       </ol>
-      ${lines.length || speaking
+      ${rows.length || reply
         ? nothing
         : html`<p class="dim empty">Nothing has been done so far.</p>`}
-      ${this._answer(run)}`;
+      ${this._renderResult(run)}`;
   }
 
-  /** @param {Run} run @param {Line} line @param {import("./run-store.js").Saying} [speaking] */
-  _line(run, line, speaking) {
+  /** @param {Run} run @param {StepRow} row @param {LiveReply} [reply] */
+  _renderRow(run, row, reply) {
     const { store } = this;
-    const lost = run.lost || store?.link === "lost"; // nobody knows whether it still runs
-    const about = {
+    const isLost = run.lost || store?.connection === "lost"; // "running" may be out of date
+    const context = {
       you: run.you,
       notes: store?.notes ?? new Map(),
       base: store?.api.base ?? "",
-      lost,
+      isLost,
     };
-    if (!line.look) {
-      const said = line.turns.map((turn) => drawn(turn, { ...about, goesOn: false }));
-      return html`<li class="said">${said}</li>`;
+    if (!row.look) {
+      const messages = row.turns.map((turn) => renderTurn(turn, { ...context, isContinuation: false }));
+      return html`<li class="message">${messages}</li>`;
     }
-    const look = speaking && line.look !== "held" ? "running" : line.look;
-    const kind = NEVER.has(look) ? "title never" : line.number ? "title" : "title echo";
-    const head = html`${standing(look, lost)}
+    const look = reply && row.look !== "held" ? "running" : row.look;
+    // Without a number the title is the first line of the turn below.
+    const kind = NOT_DONE_LOOKS.has(look) ? "title not-done" : row.number ? "title" : "title first-line";
+    const head = html`${renderLook(look, isLost)}
       <span class=${kind}
-        ><span>${line.number}${line.title}</span>${line.was
-          ? html`<code class="was dim">was: ${line.was}</code>`
+        ><span>${row.number}${row.title}</span>${row.was
+          ? html`<code class="previous dim">was: ${row.was}</code>`
           : nothing}</span
       >
-      <code class="tool dim">${line.tool}</code>`;
-    if (!line.turns.length && !speaking) {
-      return html`<li data-look=${line.look}><div class="head">${head}</div></li>`;
+      <code class="tool dim">${row.tool}</code>`;
+    if (!row.turns.length && !reply) {
+      return html`<li data-look=${row.look}><div class="head">${head}</div></li>`;
     }
     return html`<li data-look=${look}>
-      <details ?open=${line.now || Boolean(speaking)}>
+      <details ?open=${row.isCurrent || Boolean(reply)}>
         <summary class="head">${head}</summary>
         <div class="body">
-          ${repeat(line.turns, (turn) => turn.number, (turn, at) =>
-            drawn(turn, { ...about, goesOn: wentOn(line.turns, at) }))}
-          ${speaking ? spoken(speaking, wentOn(line.turns, line.turns.length)) : nothing}
+          ${repeat(row.turns, (turn) => turn.number, (turn, at) =>
+            renderTurn(turn, { ...context, isContinuation: isContinuation(row.turns, at) }))}
+          ${reply ? renderLiveReply(reply, isContinuation(row.turns, row.turns.length)) : nothing}
         </div>
       </details>
     </li>`;
   }
 
-  /** @param {Run} run */
-  _answer(run) {
+  /** Render the error of a failed run, or the output of a completed one. @param {Run} run */
+  _renderResult(run) {
     if (run.phase === "failed") {
       return html`<section class="result" data-tone="stop" aria-label="Error">
         <p>${run.error}</p>
@@ -120,117 +133,141 @@ export class Steps extends StoreElement {
     </section>`;
   }
 
-  async _earlier() {
+  async _loadEarlier() {
     const store = this.store;
-    await this.attempt(async () => store?.turns.earlier());
+    await this.attempt(async () => store?.turns.loadEarlier());
     this.requestUpdate();
   }
 }
 
 /**
- * What the agent is saying now; empty where it speaks and nothing was heard of it so far.
- * @param {import("./run-store.js").RunStore} store @param {Run} run
+ * Return the reply that is being streamed. It is empty while a model call is in flight of which
+ * no delta has arrived; undefined if there is no such call.
+ * @param {import("./run-store.js").RunStore} store @param {Run} run @returns {LiveReply | undefined}
  */
-function saying(store, run) {
-  const heard = [...store.live.values()].at(-1);
-  if (heard) return heard;
-  const speaks = run.in_flight.some((call) => !call.tool && call.form === "call");
-  return speaks ? { text: "", thinking: "", tool: "", midway: true, since: 0 } : undefined;
+function currentReply(store, run) {
+  const newest = [...store.live.values()].at(-1);
+  if (newest) return newest;
+  const isModelCalled = run.in_flight.some((call) => !call.tool && call.form === "call");
+  return isModelCalled ? { text: "", thinking: "", tool: "", isPartial: true, since: 0 } : undefined;
 }
 
 /**
- * Return what drops the runtime's own "Back to …" where the agent's reply begins with it.
- * @param {import("./run-store.js").RunStore} store @param {import("./run-store.js").Saying} [speaking]
+ * Tell whether a line of the runtime, as "Back to …", is repeated by a later reply of the agent.
+ * @param {Turn} turn @param {Turn[]} turns @param {LiveReply} [reply]
  */
-function unsaid(store, speaking) {
-  return (/** @type {Turn} */ turn) => {
-    if (turn.role !== "runtime" || !SAID_AGAIN.has(turn.kind)) return true;
-    if (speaking?.text.includes(turn.text)) return false;
-    const later = store.turns.items.filter(({ number }) => number > turn.number);
-    return !later.some(({ role, text }) => role === "assistant" && text.includes(turn.text));
-  };
+function isRepeated(turn, turns, reply) {
+  if (turn.role !== "runtime" || !REPEATED_KINDS.has(turn.kind)) return false;
+  if (reply?.text.includes(turn.text)) return true;
+  const later = turns.filter(({ number }) => number > turn.number);
+  return later.some(({ role, text }) => role === "assistant" && text.includes(turn.text));
 }
 
 /**
- * Tell whether what follows goes on from a text that was cut off.
+ * Tell whether the turn at `at`, or the live reply after the last one, continues a reply that was
+ * interrupted. A reply after a message of a person answers that message instead.
  * @param {Turn[]} turns @param {number} at
  */
-function wentOn(turns, at) {
+function isContinuation(turns, at) {
   const next = turns[at];
   if (next && (next.role !== "assistant" || !next.text)) return false;
   const before = turns.slice(0, at).findLast((turn) => turn.role !== "runtime");
-  return before?.role === "assistant" && before.interrupted; // not an answer to somebody
+  return before?.role === "assistant" && before.interrupted;
 }
 
 /**
- * The plan's items, each with its turns; what was for none stands before or after.
- * @param {Run} run @param {Turn[]} turns @param {import("./shapes.js").Happened[]} events
- * @returns {Line[]}
+ * Return one row for each plan item with its turns. Turns that belong to no item come in a row
+ * before the first item, or in one after the last.
+ * @param {Run} run @param {Turn[]} turns @param {FeedEvent[]} events @returns {StepRow[]}
  */
-function planned(run, turns, events) {
-  const were = formerly(events, run.rows);
+function planRows(run, turns, events) {
+  const previous = replacedTexts(events, run.rows);
   const first = turns.findIndex((turn) => turn.item > 0);
   const before = turns.slice(0, Math.max(first, 0)).filter((turn) => !turn.item);
   const after = (first < 0 ? turns : turns.slice(first)).filter(
     (turn) => !turn.item && !isResult(run, turn),
   );
-  const now = run.rows.findLastIndex((row) => AT_WORK.has(row.look));
-  let number = 0; // as "step 4 of 7" counts: what was dropped is no step
-  const items = run.rows.map((row, at) => ({
+  const current = run.rows.findLastIndex((item) => CURRENT_LOOKS.has(item.look));
+  let number = 0; // dropped items have none, so that "step 4 of 7" is item 4
+  const items = run.rows.map((item, at) => ({
     key: `item ${at}`,
-    title: row.text,
-    number: row.look === "dropped" ? "" : `${++number}. `,
-    look: run.plan_held && row.look === "running" ? "held" : row.look,
-    tool: row.tool,
+    title: item.text,
+    number: item.look === "dropped" ? "" : `${++number}. `,
+    look: run.plan_held && item.look === "running" ? "held" : item.look,
+    tool: item.tool,
     turns: turns.filter((turn) => turn.item === at + 1),
-    was: were.get(at) ?? "",
-    now: at === now,
+    was: previous.get(at) ?? "",
+    isCurrent: at === current,
   }));
-  return [...other("before", "Before the plan", before), ...items, ...other("after", "After that", after)];
-}
-
-/** Tell whether a turn is what stands below as the result. @param {Run} run @param {Turn} turn */
-const isResult = (run, turn) =>
-  run.phase === "completed" && turn.text === run.output && !turn.thinking && !madeCalls(turn).length;
-
-/** @param {string} key @param {string} title @param {Turn[]} turns @returns {Line[]} */
-function other(key, title, turns) {
-  if (!turns.length) return [];
-  const look = turns.at(-1)?.look ?? "done";
-  return [{ key, title, number: "", look, tool: tools(turns), turns, was: "", now: look === "running" }];
+  return [
+    ...unassignedRow("before", "Before the plan", before),
+    ...items,
+    ...unassignedRow("after", "After that", after),
+  ];
 }
 
 /**
- * Without a plan each reply of the agent is a step; what others said stands between them.
- * @param {Run} run @param {Turn[]} turns @returns {Line[]}
+ * Return the previous texts of the plan items that the last redirect has replaced: the current
+ * plan against the last one before that redirect. An item that only moved has not changed.
+ * @param {FeedEvent[]} events @param {PlanItem[]} items @returns {Map<number, string>} by index
  */
-function unplanned(run, turns) {
-  const lines = turns.map((turn) => {
-    const title = turn.text.split("\n")[0] || tools([turn]);
+function replacedTexts(events, items) {
+  const replaced = new Map();
+  const redirect = events.findLast(({ type }) => type === "redirect.applied");
+  const before =
+    redirect && events.findLast(({ type, seq }) => type === "plan.made" && seq < redirect.seq);
+  if (!before) return replaced;
+  const old = /** @type {string[]} */ (before.data.items.map((/** @type {PlanItem} */ item) => item.text));
+  const current = new Set(items.map((item) => item.text));
+  items.forEach(({ text }, at) => {
+    if (at < old.length && !old.includes(text) && !current.has(old[at])) replaced.set(at, old[at]);
+  });
+  return replaced;
+}
+
+/** Tell whether a turn is only the output, which is shown as the result below. @param {Run} run @param {Turn} turn */
+const isResult = (run, turn) =>
+  run.phase === "completed" && turn.text === run.output && !turn.thinking && !visibleCalls(turn).length;
+
+/** Return a row for turns that belong to no plan item, or none. @param {string} key @param {string} title @param {Turn[]} turns @returns {StepRow[]} */
+function unassignedRow(key, title, turns) {
+  if (!turns.length) return [];
+  const look = turns.at(-1)?.look ?? "done";
+  return [{ key, title, number: "", look, tool: toolNames(turns), turns, was: "", isCurrent: look === "running" }];
+}
+
+/**
+ * Return one row for each turn of a run without a plan. Replies of the agent are steps.
+ * @param {Run} run @param {Turn[]} turns @returns {StepRow[]}
+ */
+function turnRows(run, turns) {
+  const rows = turns.map((turn) => {
+    const title = turn.text.split("\n")[0] || toolNames([turn]);
     return {
       key: `turn ${turn.number}`,
-      title: title.length > 100 ? `${title.slice(0, 99)}…` : title,
+      title: title.length > TITLE_MAX_CHARS ? `${title.slice(0, TITLE_MAX_CHARS - 1)}…` : title,
       number: "",
       look: turn.role === "assistant" ? turn.look : "",
-      tool: tools([turn]),
+      tool: toolNames([turn]),
       turns: [turn],
       was: "",
-      now: false,
+      isCurrent: false,
     };
   });
-  const last = lines.at(-1);
-  if (last?.look && run.phase !== "completed") last.now = last.look !== "done";
-  return lines;
+  const last = rows.at(-1);
+  if (last?.look && run.phase !== "completed") last.isCurrent = last.look !== "done";
+  return rows;
 }
 
 /** @param {Turn[]} turns */
-function tools(turns) {
-  return [...new Set(turns.flatMap(madeCalls).map((call) => call.tool))].join(", ");
+function toolNames(turns) {
+  return [...new Set(turns.flatMap(visibleCalls).map((call) => call.tool))].join(", ");
 }
 
-/** A step that has only begun. @param {number} number @returns {Line} */
-function fresh(number) {
-  return { key: `fresh ${number}`, title: "", number: "", look: "running", tool: "", turns: [], was: "", now: true };
+/** Return the row of a step of which only the live reply is known. @param {number} number @returns {StepRow} */
+function newRow(number) {
+  const texts = { title: "", number: "", tool: "", was: "" };
+  return { key: `new ${number}`, look: "running", turns: [], isCurrent: true, ...texts };
 }
 
 customElements.define("midrun-steps", Steps);

@@ -1,18 +1,19 @@
 // @ts-check
-/** The base of every element that shows a run: it draws again when the run's store has news. */
-import { HOME, Problem } from "./api.js";
-import { isLost, notUsed } from "./ask-words.js";
+/** The base class of elements that show a run: they render again when the run's store changes. */
+import { DEFAULT_BASE, Problem } from "./api.js";
+import { formatTooLate, isTooLate } from "./ask-text.js";
 import { FocusElement } from "./focus-element.js";
+import { formatStatus } from "./format.js";
 import { RunStore } from "./run-store.js";
-import { signed } from "./words.js";
 
 /**
- * Attributes: `run` (its id), `base` (the server; where the script came from unless given) and
- * `token` (unless a cookie does). An element inside another is given its `store` instead.
+ * Attributes: `run` (its id), `base` (URL of the server; by default the one that the script came
+ * from) and `token` (by default the browser's session is used). A part of `<midrun-run>` gets the
+ * `store` of its parent instead.
  */
 export class StoreElement extends FocusElement {
-  /** Whether it shows nothing of what is said between two entries. */
-  static quiet = false;
+  /** Whether it shows nothing that is live, so that deltas need no render. */
+  static ignoresLive = false;
 
   static properties = {
     run: { type: String },
@@ -25,29 +26,29 @@ export class StoreElement extends FocusElement {
   constructor() {
     super();
     this.run = "";
-    this.base = HOME;
+    this.base = DEFAULT_BASE;
     this.token = "";
-    /** What went wrong with what was pressed last. */
+    /** Why the last action failed; "" if it did not. */
     this.error = "";
-    this._unanswered = false; // what went wrong is that the server was away
+    this._isUnanswered = false; // the last action failed because the server did not answer
     /** @type {RunStore | null} */
     this.store = null;
     /** @type {RunStore | null} */
-    this._joined = null; // the store that is ours to give back
+    this._ownStore = null; // the store that we opened, and must release
     /** @type {RunStore | null} */
-    this._heard = null; // the store that we listen to
-    this._seen = "";
-    this._changed = () => {
-      if (this._isNew()) this.requestUpdate();
+    this._listenedStore = null; // the store that we listen to
+    this._renderedVersion = "";
+    this._onChange = () => {
+      if (this._needsRender()) this.requestUpdate();
     };
-    this._returned = () => {
-      if (this._unanswered) this.error = "";
+    this._onReconnect = () => {
+      if (this._isUnanswered) this.error = "";
     };
     /** @param {Event} event */
-    this._happened = (event) => this.happened(/** @type {CustomEvent} */ (event).detail);
+    this._onEvent = (event) => this.onFeedEvent(/** @type {CustomEvent} */ (event).detail);
   }
 
-  /** What is known of the run. */
+  /** The run as the server described it last; null before the first answer. */
   get view() {
     return this.store?.run ?? null;
   }
@@ -59,101 +60,122 @@ export class StoreElement extends FocusElement {
 
   disconnectedCallback() {
     super.disconnectedCallback();
-    this._leave();
+    this._releaseStore();
   }
 
   /** @param {import("./lit.js").Changed} changed */
   willUpdate(changed) {
-    const moved = changed.has("run") || changed.has("base") || changed.has("token");
-    if (moved && this._joined) this._leave();
+    const isOtherRun = changed.has("run") || changed.has("base") || changed.has("token");
+    if (isOtherRun && this._ownStore) this._releaseStore();
     if (this.run && !this.store && this.isConnected) {
-      this.store = this._joined = RunStore.for(this.base, this.run, this.token);
+      this.store = this._ownStore = RunStore.acquire(this.base, this.run, this.token);
     }
     this._listen(this.store);
   }
 
-  /** Take no room where there is nothing to show. @param {boolean} shown */
-  shown(shown) {
-    this.toggleAttribute("hidden", !shown);
-    return shown;
+  /** Show or hide this element; return `isShown`. @param {boolean} isShown */
+  setShown(isShown) {
+    this.toggleAttribute("hidden", !isShown);
+    return isShown;
   }
 
-  /** Something happened to the run. @param {import("./shapes.js").Happened} _event */
-  happened(_event) {}
+  /** Called with every new event of the run; for subclasses. @param {import("./types.js").FeedEvent} _event */
+  onFeedEvent(_event) {}
 
   /**
-   * Do something that the server may refuse, and say so if it does.
-   * @template T @param {() => Promise<T>} act @param {string} [what] what it is called where it
-   *   is pressed @returns {Promise<T | null>}
+   * Send a request; if it fails, put the reason into `error` and return null.
+   * @template T @param {() => Promise<T>} act @param {string} [label] of the button that was
+   *   pressed, for the message @returns {Promise<T | null>}
    */
-  async attempt(act, what = "This") {
-    const away = this.store?.link === "lost";
+  async attempt(act, label = "This") {
+    const wasLost = this.store?.connection === "lost";
     this.error = "";
     try {
       return await act();
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
-      this._unanswered = error.status === 0;
-      this.error = this._unanswered ? unanswered(what, away) : told(error, this.view?.you ?? "");
+      this._isUnanswered = error.status === 0;
+      this.error = this._isUnanswered
+        ? formatUnanswered(label, wasLost)
+        : formatProblem(error, this.view?.you ?? "");
       return null;
     }
   }
 
-  _isNew() {
+  /**
+   * Tell whether a change of the store is visible here. While a model streams, the store changes
+   * with every delta; elements that ignore those compare everything else that they can show.
+   */
+  _needsRender() {
     const { store } = this;
-    if (!store || !(/** @type {typeof StoreElement} */ (this.constructor).quiet)) return true;
+    if (!store || !(/** @type {typeof StoreElement} */ (this.constructor).ignoresLive)) return true;
     const first = store.events[0]?.seq;
-    const { run, link, turns, events } = store;
-    const seen = `${run?.now} ${link} ${first} ${events.length} ${turns.version}`;
-    const isNew = seen !== this._seen;
-    this._seen = seen;
+    const { run, connection, turns, events } = store;
+    const version = `${run?.now} ${connection} ${first} ${events.length} ${turns.version}`;
+    const isNew = version !== this._renderedVersion;
+    this._renderedVersion = version;
     return isNew;
   }
 
-  /** Show another run in this one's place, unless the page does. @param {string} id */
-  open(id) {
+  /** Announce a run that was started here; `<midrun-run>` then shows it, unless the page does. @param {string} id */
+  openRun(id) {
     const options = { detail: id, bubbles: true, composed: true, cancelable: true };
     this.dispatchEvent(new CustomEvent("midrun-started", options));
   }
 
-  _leave() {
+  _releaseStore() {
     this._listen(null);
-    if (!this._joined) return;
-    this._joined.release();
-    this._joined = null;
+    if (!this._ownStore) return;
+    this._ownStore.release();
+    this._ownStore = null;
     this.store = null;
   }
 
   /** @param {RunStore | null} store */
   _listen(store) {
-    if (store === this._heard) return;
-    this._heard?.removeEventListener("change", this._changed);
-    this._heard?.removeEventListener("happened", this._happened);
-    this._heard?.removeEventListener("returned", this._returned);
-    store?.addEventListener("change", this._changed);
-    store?.addEventListener("happened", this._happened);
-    store?.addEventListener("returned", this._returned);
-    this._heard = store;
+    const before = this._listenedStore;
+    if (store === before) return;
+    before?.removeEventListener("change", this._onChange);
+    before?.removeEventListener("event", this._onEvent);
+    before?.removeEventListener("reconnected", this._onReconnect);
+    store?.addEventListener("change", this._onChange);
+    store?.addEventListener("event", this._onEvent);
+    store?.addEventListener("reconnected", this._onReconnect);
+    this._listenedStore = store;
   }
 }
 
-/** Return a refusal in words. @param {Problem} problem @param {string} you */
-function told(problem, you) {
+/** Return the message of a refused request. @param {Problem} problem @param {string} you */
+function formatProblem(problem, you) {
   if (problem.status === 412) {
     const { sign } = problem.run ?? {};
-    const now = sign ? ` It is now: ${signed(sign.word, sign.by, you)}.` : "";
-    return `This was not used: the run changed meanwhile.${now} Check it, then press the button again.`;
+    const now = sign ? ` It is now: ${formatStatus(sign.word, sign.by, you)}.` : "";
+    return `This was not applied: the run changed meanwhile.${now} Check it, then press the button again.`;
   }
-  if (isLost(problem)) return notUsed(problem, "answer", you);
-  if (problem.reason === "bad_arguments" && problem.why) return sentence(problem.why);
+  if (isTooLate(problem)) return formatTooLate(problem, "answer", you);
+  if (problem.reason === "bad_arguments" && problem.refusal) return capitalize(problem.refusal);
   return problem.message;
 }
 
-/** @param {string} what @param {boolean} away whether the server was, before it was pressed */
-function unanswered(what, away) {
-  if (away) return `${what} was not sent; press it again.`;
-  return `The server did not answer: ${what} may not have arrived. Look, then press it again.`;
+/**
+ * Say that the server did not answer. If the connection was lost before, the request was not
+ * sent; otherwise it may have arrived and only the reply is missing.
+ * @param {string} label @param {boolean} wasLost
+ */
+function formatUnanswered(label, wasLost) {
+  if (wasLost) return `${label} was not sent; press it again.`;
+  return `The server did not answer: ${label} may not have arrived. Check the run, then press it again.`;
+}
+
+/** Put text on the clipboard; return false if the browser does not allow it. @param {string} text */
+export async function copyToClipboard(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /** @param {string} text */
-const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+const capitalize = (text) => text.charAt(0).toUpperCase() + text.slice(1);

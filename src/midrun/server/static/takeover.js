@@ -1,16 +1,16 @@
 // @ts-check
-/** `<midrun-takeover>`: a person writes in the agent's place, and hands back. */
+/** `<midrun-takeover>`: take over the agent's part of a run, write and use tools, hand back. */
 import { css, live, nothing } from "./lit.js";
-import { keep, kept } from "./drafts.js";
+import { loadDraft, saveDraft } from "./drafts.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { html } from "./template.js";
 
-/** What is long enough to be worth keeping. */
-const DRAFTS = ["text", "instruction"];
+/** The fields whose text survives a reload. */
+const DRAFT_FIELDS = ["text", "instruction"];
 
 export class TakeOver extends StoreElement {
-  static quiet = true;
+  static ignoresLive = true;
 
   static properties = {
     ...StoreElement.properties,
@@ -24,7 +24,7 @@ export class TakeOver extends StoreElement {
   static styles = [
     theme,
     css`
-      .part {
+      .group {
         display: grid;
         gap: 6px;
       }
@@ -47,29 +47,30 @@ export class TakeOver extends StoreElement {
   /** @param {import("./lit.js").Changed} changed */
   willUpdate(changed) {
     super.willUpdate(changed);
-    if (!this.hasUpdated) [this.text, this.instruction] = DRAFTS.map((name) => kept(this._key(name)));
+    if (!this.hasUpdated) [this.text, this.instruction] = DRAFT_FIELDS.map((name) => loadDraft(this._draftName(name)));
   }
 
   updated() {
-    if (this._drives && this.tools === null) void this._learn();
+    if (this._hasTakenOver && this.tools === null) void this._loadTools();
   }
 
-  /** Under which name a draft is kept. @param {string} name */
-  _key(name) {
+  /** Return the name of a field's draft. @param {string} name */
+  _draftName(name) {
     return `${this.store?.id} ${name}`;
   }
 
-  get _drives() {
+  /** Whether the viewer has taken over and nothing is in flight any more. */
+  get _hasTakenOver() {
     const run = this.view;
     return run?.wheel === run?.you && run?.phase === "paused";
   }
 
-  /** Find out which tools the agent has. */
-  async _learn() {
-    this.tools = [];
+  /** Load the names of the agent's tools. */
+  async _loadTools() {
+    this.tools = []; // so that this runs once
     const { store, view: run } = this;
-    const known = await this.attempt(async () => store?.api.get("/v1/agents"));
-    const agent = known?.items.find((/** @type {any} */ item) => item.name === run?.agent);
+    const agents = await this.attempt(async () => store?.api.get("/v1/agents"));
+    const agent = agents?.items.find((/** @type {any} */ item) => item.name === run?.agent);
     this.tools = agent?.tools.filter((/** @type {string} */ name) => name !== "plan") ?? [];
     this.tool = this.tools?.[0] ?? "";
   }
@@ -82,43 +83,44 @@ export class TakeOver extends StoreElement {
 
   render() {
     const run = this.view;
-    const may = run && (run.wheel || run.allowed.includes("take_over"));
-    if (!this.shown(Boolean(may) && run?.role !== "viewer")) return nothing;
+    const isOffered = run && (run.wheel || run.allowed.includes("take_over"));
+    if (!this.setShown(Boolean(isOffered) && run?.role !== "viewer")) return nothing;
     return html`<section class="panel" aria-labelledby="title">
       <h2 id="title">Take over</h2>
-      ${this._drives ? this._wheel() : this._offer()}
+      ${this._hasTakenOver ? this._renderForms() : this._renderOffer()}
       ${this.error ? html`<p class="error" role="alert">${this.error}</p>` : nothing}
     </section>`;
   }
 
-  _offer() {
-    const { wheel = "", you = "" } = this.view ?? {};
-    if (wheel) {
-      const who = wheel === you ? "You take" : `${wheel} has taken`;
-      return html`<p class="dim">${who} over${wheel === you ? " once nothing is in flight" : ""}.</p>`;
+  _renderOffer() {
+    const { wheel: person = "", you = "" } = this.view ?? {};
+    if (person) {
+      const text =
+        person === you ? "You take over once nothing is in flight." : `${person} has taken over.`;
+      return html`<p class="dim">${text}</p>`;
     }
-    return html`<p class="dim">Pauses the run, and you write in the agent’s place.</p>
+    return html`<p class="dim">Pauses the run; then you write in the agent’s place.</p>
       <div class="row">
         <button @click=${() => void this._send("take_over")}>Take over</button>
       </div>`;
   }
 
-  _wheel() {
-    return html`<div class="part">
+  _renderForms() {
+    return html`<div class="group">
         <label for="text">Write as the assistant</label>
-        <textarea id="text" rows="2" .value=${live(this.text)} @input=${this._set("text")}></textarea>
+        <textarea id="text" rows="2" .value=${live(this.text)} @input=${this._setter("text")}></textarea>
         <div class="row">
           <button ?disabled=${!this.text.trim()} @click=${() => void this._write()}>Write</button>
         </div>
       </div>
-      ${this.tools?.length ? this._toolBox() : nothing}
-      <div class="part">
+      ${this.tools?.length ? this._renderToolForm() : nothing}
+      <div class="group">
         <label for="instruction">Hand back, with an instruction if you like</label>
         <textarea
           id="instruction"
           rows="2"
           .value=${live(this.instruction)}
-          @input=${this._set("instruction")}
+          @input=${this._setter("instruction")}
         ></textarea>
         <div class="row">
           <button class="main" @click=${() => void this._handBack()}>Hand back</button>
@@ -126,10 +128,10 @@ export class TakeOver extends StoreElement {
       </div>`;
   }
 
-  _toolBox() {
-    return html`<div class="part">
+  _renderToolForm() {
+    return html`<div class="group">
       <label for="tool">Use a tool</label>
-      <select id="tool" .value=${live(this.tool)} @change=${this._set("tool")}>
+      <select id="tool" .value=${live(this.tool)} @change=${this._setter("tool")}>
         ${this.tools?.map((name) => html`<option value=${name}>${name}</option>`)}
       </select>
       <textarea
@@ -137,27 +139,27 @@ export class TakeOver extends StoreElement {
         class="mono"
         aria-label="Arguments, as JSON"
         .value=${live(this.args)}
-        @input=${this._set("args")}
+        @input=${this._setter("args")}
       ></textarea>
-      <div class="row"><button @click=${() => void this._use()}>Use it</button></div>
+      <div class="row"><button @click=${() => void this._useTool()}>Use it</button></div>
     </div>`;
   }
 
   /** @param {"text" | "instruction" | "tool" | "args"} name */
-  _set(name) {
+  _setter(name) {
     return (/** @type {Event} */ event) => {
       this[name] = /** @type {HTMLInputElement} */ (event.target).value;
-      if (DRAFTS.includes(name)) keep(this._key(name), this[name]);
+      if (DRAFT_FIELDS.includes(name)) saveDraft(this._draftName(name), this[name]);
     };
   }
 
   async _write() {
     if (!(await this._send("write", { text: this.text.trim() }))) return;
-    this._forget("text");
-    this.renderRoot.querySelector("textarea")?.focus(); // there is nothing to press any more
+    this._clearDraft("text");
+    this.renderRoot.querySelector("textarea")?.focus(); // the button is disabled now, and loses it
   }
 
-  async _use() {
+  async _useTool() {
     let args;
     try {
       args = JSON.parse(this.args);
@@ -170,13 +172,13 @@ export class TakeOver extends StoreElement {
 
   async _handBack() {
     const body = { instruction: this.instruction.trim() };
-    if (await this._send("hand_back", body)) this._forget("instruction");
+    if (await this._send("hand_back", body)) this._clearDraft("instruction");
   }
 
-  /** What was sent is a draft no longer. @param {"text" | "instruction"} name */
-  _forget(name) {
+  /** @param {"text" | "instruction"} name */
+  _clearDraft(name) {
     this[name] = "";
-    keep(this._key(name), "");
+    saveDraft(this._draftName(name), "");
   }
 }
 

@@ -1,15 +1,15 @@
 // @ts-check
 /**
- * Templates whose texts cannot hide anything: `html` shows every string that it draws with
- * characters visible that a reader would not see, or that turn the reading direction.
+ * Templates that make hidden characters visible: `html` replaces, in every string that it renders,
+ * characters that have no glyph or that turn the reading direction by a symbol.
  *
- * In prose some of them belong to the text, as a joiner in an emoji. `exact` is for arguments,
- * paths, commands and results, where every one is shown. `codec/hidden_characters.py` says the
- * same for the terminal; a test compares the two.
+ * In prose some of them belong to the text, as the joiner in an emoji; they stay. `exact` is for
+ * arguments, paths, commands and results, where every one is replaced. The terminal uses
+ * `codec/hidden_characters.py`, which does the same; a test compares the two.
  */
-import { html as draw } from "./lit.js";
+import { html as litHtml } from "./lit.js";
 
-/** First and last of each range, as `RANGES` of `codec/hidden_characters.py`. */
+/** First and last character of each range, as `RANGES` of `codec/hidden_characters.py`. */
 export const RANGES = [
   [0x00, 0x08],
   [0x0b, 0x1f],
@@ -37,7 +37,8 @@ export const RANGES = [
 
 const CLASS = RANGES.map((range) => range.map((code) => `\\u{${code.toString(16)}}`).join("-")).join("");
 const HIDDEN = new RegExp(`[${CLASS}]`, "gu");
-// What is matched before the group is kept as it is, with the character that it belongs to.
+// The alternatives before the group match hidden characters that belong to the text, each with the
+// character that it belongs to; they are kept.
 const IN_PROSE = new RegExp(
   [
     `[^\\x00-\\x7f${CLASS}](?:\\ufe0e|\\ufe0f\\u200d?|\\u200c|\\u200d)`,
@@ -49,8 +50,8 @@ const IN_PROSE = new RegExp(
   "gu",
 );
 
-/** @param {string} char */
-function symbol(char) {
+/** Return a visible symbol for a hidden character. @param {string} char */
+function symbolFor(char) {
   const code = char.codePointAt(0) ?? 0;
   if (code < 0x20) return String.fromCodePoint(0x2400 + code);
   return code === 0x7f ? "␡" : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
@@ -58,14 +59,14 @@ function symbol(char) {
 
 /** Return arguments, a path or a result with every hidden character shown. @param {string} text */
 export function exact(text) {
-  return text.replaceAll("\r\n", "\n").replace(HIDDEN, symbol);
+  return text.replaceAll("\r\n", "\n").replace(HIDDEN, symbolFor);
 }
 
-/** Return prose without characters that mislead its reader. @param {string} text */
+/** Return prose with misleading characters shown, and those that belong to it kept. @param {string} text */
 export function readable(text) {
   return text
     .replaceAll("\r\n", "\n")
-    .replace(IN_PROSE, (whole, hidden) => (hidden === undefined ? whole : symbol(hidden)));
+    .replace(IN_PROSE, (whole, hidden) => (hidden === undefined ? whole : symbolFor(hidden)));
 }
 
 /** Return a value as JSON that can be edited, every hidden character as an escape. @param {unknown} value */
@@ -78,16 +79,16 @@ export function editable(value) {
 }
 
 /** @param {unknown} value @returns {unknown} */
-function shown(value) {
+function showHidden(value) {
   if (typeof value === "string") return readable(value);
-  return Array.isArray(value) ? value.map(shown) : value;
+  return Array.isArray(value) ? value.map(showHidden) : value;
 }
 
 /**
- * Draw a template. A value that is not a string, as `live` gives a field, stays as it is: a
- * reader may edit it.
+ * Render a template. Values that are not strings stay as they are, so a field whose text is given
+ * with `live` can be edited without change.
  * @param {TemplateStringsArray} strings @param {unknown[]} values
  */
 export function html(strings, ...values) {
-  return draw(strings, ...values.map(shown));
+  return litHtml(strings, ...values.map(showHidden));
 }

@@ -1,9 +1,9 @@
 // @ts-check
 /**
- * The shared look. Every colour, font and radius is a `--midrun-*` property that a host page
- * may set; nothing else of the host page's style comes in.
+ * Styles that all elements share. Every colour, font and radius is a `--midrun-*` property that a
+ * host page may set; nothing else of the host page's styles reaches the inside.
  *
- * `--midrun-scheme: dark` (or `light`) pins the scheme; without it the reader's own counts.
+ * `--midrun-scheme: dark` (or `light`) sets the colour scheme; the default is the viewer's own.
  */
 import { css } from "./lit.js";
 
@@ -35,7 +35,7 @@ export const theme = css`
       Consolas,
       monospace
     );
-    /* What a host page says of every element counts before :host, and would be inherited. */
+    /* A host page's rules for every element have precedence over :host; their values would be inherited. */
     font: 14px/1.45 var(--sans) !important;
     color: var(--fg) !important;
     cursor: auto !important;
@@ -100,7 +100,7 @@ export const theme = css`
     overflow-wrap: anywhere;
   }
   code {
-    unicode-bidi: isolate; /* letters that run to the left move nothing outside of it */
+    unicode-bidi: isolate; /* right-to-left text inside reorders nothing outside */
   }
   a,
   b,
@@ -110,7 +110,7 @@ export const theme = css`
   h1,
   textarea,
   input[type="text"] {
-    unicode-bidi: plaintext; /* isolated too; it runs as its first letter does */
+    unicode-bidi: plaintext; /* isolated as well; its first letter sets the direction */
   }
   .dim {
     color: var(--dim);
@@ -131,7 +131,7 @@ export const theme = css`
     min-width: 0;
     overflow-wrap: anywhere;
   }
-  .unseen {
+  .visually-hidden {
     position: absolute;
     width: 1px;
     height: 1px;
@@ -227,7 +227,7 @@ export const theme = css`
     textarea,
     input,
     select {
-      font-size: 16px; /* below that some phones zoom in, and stay there */
+      font-size: 16px; /* some phones zoom into a field with a smaller font, and stay there */
     }
   }
   fieldset {

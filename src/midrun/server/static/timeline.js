@@ -1,14 +1,14 @@
 // @ts-check
-/** `<midrun-timeline>`: everything that happened to a run, the newest first. */
+/** `<midrun-timeline>`: the events of a run, newest first. */
 import { css, nothing, repeat } from "./lit.js";
-import { group, words } from "./happenings.js";
-import { EVENTS } from "./run-store.js";
+import { describeEvent, groupOf } from "./entry-text.js";
+import { formatTimeOfDay, youOr } from "./format.js";
+import { EVENT_PAGE_SIZE } from "./run-store.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
-import { timeOfDay, whom } from "./words.js";
 import { html } from "./template.js";
 
-/** @typedef {import("./shapes.js").Happened} Happened */
+/** @typedef {import("./types.js").FeedEvent} FeedEvent */
 
 const FILTERS = /** @type {[string, string][]} */ ([
   ["all", "All"],
@@ -17,15 +17,15 @@ const FILTERS = /** @type {[string, string][]} */ ([
   ["tools", "Tools"],
   ["effects", "Effects"],
 ]);
-const LONG = 160;
+const TEXT_MAX_CHARS = 160;
 
 export class Timeline extends StoreElement {
-  static quiet = true;
+  static ignoresLive = true;
 
   static properties = {
     ...StoreElement.properties,
     filter: { state: true },
-    rows: { state: true },
+    rowCount: { state: true },
   };
 
   static styles = [
@@ -65,8 +65,8 @@ export class Timeline extends StoreElement {
         grid-template-columns: auto auto minmax(0, 1fr);
         gap: 0 10px;
       }
-      .what span {
-        margin-right: 3px; /* and the space that parts them */
+      .event span {
+        margin-right: 3px; /* in addition to the space between them */
       }
       .you {
         font-weight: 700;
@@ -78,13 +78,13 @@ export class Timeline extends StoreElement {
   constructor() {
     super();
     this.filter = "all";
-    this.rows = EVENTS;
+    this.rowCount = EVENT_PAGE_SIZE;
   }
 
   render() {
     const events = this.store?.events ?? [];
-    const fits = events.filter((event) => this.filter === "all" || group(event) === this.filter);
-    const drawn = fits.slice(-this.rows).reverse();
+    const matches = events.filter((event) => this.filter === "all" || groupOf(event) === this.filter);
+    const shown = matches.slice(-this.rowCount).reverse();
     return html`<div class="row head">
         <h2 id="title">Timeline</h2>
         <div class="row" role="group" aria-label="Show">
@@ -100,54 +100,54 @@ export class Timeline extends StoreElement {
         </div>
       </div>
       <ol class="list" tabindex="0" aria-labelledby="title">
-        ${repeat(drawn, (event) => event.seq, (event) => this._row(event))}
-        ${this._more(events, fits.length)}
+        ${repeat(shown, (event) => event.seq, (event) => this._renderRow(event))}
+        ${this._renderMore(events, matches.length)}
       </ol>`;
   }
 
-  /** @param {Happened} event */
-  _row(event) {
-    const call = event.data.call ? this.store?.turns.call(event.data.call) : null;
-    const who = event.by && whom(event.by, this.view?.you ?? "");
-    const model = this.store?.thoughts.has(event.data.call);
-    const flying = this.view?.in_flight.find((one) => one.id === event.data.call)?.tool;
-    const text = call?.tool === "plan" ? "" : words(event, this.store?.events ?? []).trim();
+  /** @param {FeedEvent} event */
+  _renderRow(event) {
+    const call = event.data.call ? this.store?.turns.findCall(event.data.call) : null;
+    const actor = event.by && youOr(event.by, this.view?.you ?? "");
+    const isModel = this.store?.modelCalls.has(event.data.call);
+    const toolInFlight = this.view?.in_flight.find((one) => one.id === event.data.call)?.tool;
+    const text = call?.tool === "plan" ? "" : describeEvent(event, this.store?.events ?? []).trim();
     return html`<li>
-      <span class="dim">${timeOfDay(event.ts)}</span><span>#${event.seq}</span>
-      <span class="what">
-        <span>${shownType(event)}</span>
-        ${who ? html`<span class=${who === "you" ? "you" : ""}>${who}</span>` : nothing}
+      <span class="dim">${formatTimeOfDay(event.ts)}</span><span>#${event.seq}</span>
+      <span class="event">
+        <span>${formatType(event)}</span>
+        ${actor ? html`<span class=${actor === "you" ? "you" : ""}>${actor}</span>` : nothing}
         ${event.data.call
-          ? html`<span>${call?.tool ?? (model ? "model" : flying || event.data.call)}</span>`
+          ? html`<span>${call?.tool ?? (isModel ? "model" : toolInFlight || event.data.call)}</span>`
           : nothing}
         ${text
-          ? html`<span class="dim">${text.length > LONG ? `${text.slice(0, LONG)}…` : text}</span>`
+          ? html`<span class="dim">${text.length > TEXT_MAX_CHARS ? `${text.slice(0, TEXT_MAX_CHARS)}…` : text}</span>`
           : nothing}
         ${call?.why ? html`<span class="dim">why: ${call.why}</span>` : nothing}
       </span>
     </li>`;
   }
 
-  /** @param {Happened[]} events @param {number} fitting */
-  _more(events, fitting) {
-    const hidden = fitting > this.rows;
-    if (!hidden && (events[0]?.seq ?? 1) <= 1) return nothing;
+  /** @param {FeedEvent[]} events @param {number} matchCount */
+  _renderMore(events, matchCount) {
+    const hasHidden = matchCount > this.rowCount;
+    if (!hasHidden && (events[0]?.seq ?? 1) <= 1) return nothing;
     return html`<li>
-      <button class="link" @click=${() => void this._earlier(hidden)}>Load earlier</button>
+      <button class="link" @click=${() => void this._loadEarlier(hasHidden)}>Load earlier</button>
     </li>`;
   }
 
-  /** @param {boolean} hidden whether they are known and only not drawn */
-  async _earlier(hidden) {
+  /** @param {boolean} hasHidden whether the store has earlier events that are not shown yet */
+  async _loadEarlier(hasHidden) {
     const store = this.store;
-    this.rows += EVENTS;
-    if (!hidden && store) await this.attempt(() => store.earlier());
+    this.rowCount += EVENT_PAGE_SIZE;
+    if (!hasHidden && store) await this.attempt(() => store.loadEarlier());
   }
 }
 
 customElements.define("midrun-timeline", Timeline);
 
-/** What is held is released, not undone; the events of both have one name. @param {Happened} event */
-function shownType({ type, data }) {
+/** Return the type; the release of a held resource has events of undo, and is shown by its own name. @param {FeedEvent} event */
+function formatType({ type, data }) {
   return data.action === "release" ? type.replace("undo.", "release.") : type;
 }

@@ -1,50 +1,53 @@
 // @ts-check
-/** Turns as they are drawn: what was said, where it was cut off, and the calls, folded. */
+/** Templates of turns: their text, the place where it was interrupted, and their folded calls. */
 import { nothing } from "./lit.js";
-import { emphatic, led } from "./emphasis.js";
+import { renderEmphasis, renderReply } from "./emphasis.js";
+import { STEP_STYLES, formatBy, formatTimeOfDay } from "./format.js";
 import { icon } from "./icons.js";
-import { STEP_LOOKS, by, timeOfDay } from "./words.js";
 import { exact, html } from "./template.js";
 
-/** @typedef {import("./shapes.js").Turn} Turn */
-/** @typedef {import("./shapes.js").CallLine} CallLine */
-/** @typedef {import("./run-store.js").Saying} Saying */
+/** @typedef {import("./types.js").Turn} Turn */
+/** @typedef {import("./types.js").CallSummary} CallSummary */
+/** @typedef {import("./run-store.js").LiveReply} LiveReply */
+/**
+ * `notes` are by call; `isLost`: the worker or the server is silent, so "running" is in doubt.
+ * @typedef {{you: string, notes: Map<string, string>, base: string, isLost: boolean}} TurnContext
+ */
 
-/** The agent's own list is drawn as the list, not as a call. */
-const PLAN = "plan";
+/** The tool that changes the plan; the plan itself is shown instead of its calls. */
+const PLAN_TOOL = "plan";
 
-/** Return the calls that are worth showing. @param {Turn} turn */
-export const madeCalls = (turn) => turn.calls.filter((call) => call.tool !== PLAN);
+/** Return the calls of a turn that are shown. @param {Turn} turn */
+export const visibleCalls = (turn) => turn.calls.filter((call) => call.tool !== PLAN_TOOL);
 
-/** Tell whether there is anything to draw; the task is the page's heading. @param {Turn} turn */
+/** Tell whether a turn is shown; the task is not, it is the page's heading. @param {Turn} turn */
 export const hasContent = (turn) =>
-  (turn.kind !== "task" || turn.earlier) && Boolean(turn.text || turn.thinking || madeCalls(turn).length);
+  (turn.kind !== "task" || turn.earlier) && Boolean(turn.text || turn.thinking || visibleCalls(turn).length);
 
 /**
- * Where something stands: icon and word.
- * @param {string} look @param {boolean} lost whether nothing is heard of the worker, or the server
+ * Render the icon and the label of a look.
+ * @param {string} look @param {boolean} isLost whether the worker or the server is silent
  */
-export function standing(look, lost) {
-  const shown = lost && look === "running" ? "unheard" : look;
-  const [word, tone, shape] = STEP_LOOKS[shown] ?? STEP_LOOKS.queued;
-  return html`<span class="standing" data-tone=${tone}
+export function renderLook(look, isLost) {
+  const shown = isLost && look === "running" ? "unheard" : look;
+  const [word, tone, shape] = STEP_STYLES[shown] ?? STEP_STYLES.queued;
+  return html`<span class="look" data-tone=${tone}
     >${icon(shape, shown === "running")}<span>${word}</span></span
   >`;
 }
 
 /**
  * @param {Turn} turn
- * @param {{you: string, goesOn: boolean, notes: Map<string, string>, base: string,
- *   lost: boolean}} about
- *   `goesOn`: the text goes on from one that was cut off
+ * @param {TurnContext & {isContinuation: boolean}} context `isContinuation`: the text continues
+ *   one that was interrupted
  */
-export function drawn(turn, about) {
-  const person = turn.role === "user" || turn.kind === "person";
-  const name = turn.role === "runtime" ? "Midrun" : person ? turn.by || "Somebody" : "Agent";
+export function renderTurn(turn, context) {
+  const isPerson = turn.role === "user" || turn.kind === "person";
+  const name = turn.role === "runtime" ? "Midrun" : isPerson ? turn.by || "Unnamed user" : "Agent";
   return html`<div class="turn" data-role=${turn.role} data-turn=${turn.number}>
-    ${turn.role === "assistant" && !person
+    ${turn.role === "assistant" && !isPerson
       ? nothing
-      : html`<span class="who">${name === about.you ? "You" : name}${
+      : html`<span class="author">${name === context.you ? "You" : name}${
           turn.kind === "person" ? ", as the assistant" : ""
         }</span>`}
     ${turn.thinking
@@ -53,64 +56,61 @@ export function drawn(turn, about) {
           <pre>${turn.thinking}</pre>
         </details>`
       : nothing}
-    ${about.goesOn ? html`<span class="mark" data-tone="ok">went on here</span>` : nothing}
+    ${context.isContinuation ? html`<span class="break" data-tone="ok">continued here</span>` : nothing}
     ${turn.text
-      ? html`<p class="text">${turn.role === "runtime" ? emphatic(turn.text) : led(turn.text)}</p>`
+      ? html`<p class="text">${turn.role === "runtime" ? renderEmphasis(turn.text) : renderReply(turn.text)}</p>`
       : nothing}
     ${turn.interrupted
-      ? html`<span class="mark" data-tone="hold">interrupted here; the text above is kept</span>`
+      ? html`<span class="break" data-tone="hold">interrupted here; the text above is kept</span>`
       : nothing}
-    ${madeCalls(turn).map((call) => called(call, about))}
+    ${visibleCalls(turn).map((call) => renderCall(call, context))}
   </div>`;
 }
 
-/**
- * @param {CallLine} call
- * @param {{you: string, notes: Map<string, string>, base: string, lost: boolean}} about
- */
-function called(call, about) {
-  const note = about.notes.get(call.id);
+/** @param {CallSummary} call @param {TurnContext} context */
+function renderCall(call, context) {
+  const note = context.notes.get(call.id);
   return html`<details class="call" data-call=${call.id}>
     <summary>
-      ${standing(call.look, about.lost)}<code>${exact(call.tool)}</code><code class="dim brief">${call.args === "{}" ? "" : exact(call.args)}</code>
+      ${renderLook(call.look, context.isLost)}<code>${exact(call.tool)}</code><code class="dim short-args">${call.args === "{}" ? "" : exact(call.args)}</code>
       ${note ? html`<span class="dim">${note}</span>` : nothing}
     </summary>
     <dl>
-      ${entry("Why", call.why)} ${coded("Arguments", call.args)} ${coded("Result", call.result)}
-      ${entry("Error", exact(call.error))} ${entry("Made", times(call, about.you))}
+      ${renderDetail("Why", call.why)} ${renderJson("Arguments", call.args)} ${renderJson("Result", call.result)}
+      ${renderDetail("Error", exact(call.error))} ${renderDetail("Made", formatAttempt(call, context.you))}
       ${call.child
         ? html`<dt>Child run</dt>
-            <dd><a href=${`${about.base}/runs/${call.child}`}>${call.child}</a></dd>`
+            <dd><a href=${`${context.base}/runs/${call.child}`}>${call.child}</a></dd>`
         : nothing}
     </dl>
   </details>`;
 }
 
-/** @param {CallLine} call @param {string} you */
-function times(call, you) {
+/** Return the start of a call's last attempt. @param {CallSummary} call @param {string} you */
+function formatAttempt(call, you) {
   if (!call.started_at) return "not yet";
   const attempts = call.attempts > 1 ? `, attempt ${call.attempts}` : "";
-  return `at ${timeOfDay(call.started_at)}${attempts}${call.by_hand ? by(you, "") : ""}`;
+  return `at ${formatTimeOfDay(call.started_at)}${attempts}${call.by_hand ? formatBy(you, "") : ""}`;
 }
 
 /** @param {string} name @param {string} text */
-function entry(name, text) {
+function renderDetail(name, text) {
   return text
     ? html`<dt>${name}</dt>
         <dd>${text}</dd>`
     : nothing;
 }
 
-/** @param {string} name @param {string} text JSON, as far as it goes */
-function coded(name, text) {
+/** @param {string} name @param {string} text JSON; a long one is cut */
+function renderJson(name, text) {
   return text
     ? html`<dt>${name}</dt>
-        <dd><pre>${exact(indented(text))}</pre></dd>`
+        <dd><pre>${exact(indent(text))}</pre></dd>`
     : nothing;
 }
 
-/** @param {string} text */
-function indented(text) {
+/** Indent an object or array; return other text, and JSON that was cut, as it is. @param {string} text */
+function indent(text) {
   try {
     const value = JSON.parse(text);
     return typeof value === "object" ? JSON.stringify(value, null, 2) : text;
@@ -119,25 +119,25 @@ function indented(text) {
   }
 }
 
-/** What the agent is saying now. @param {Saying} saying @param {boolean} goesOn */
-export function spoken(saying, goesOn) {
+/** Render the reply that is being streamed. @param {LiveReply} reply @param {boolean} isContinuation */
+export function renderLiveReply(reply, isContinuation) {
   return html`<div class="turn" data-turn="Infinity">
-    ${saying.thinking && !saying.text
-      ? html`<p class="text dim">${saying.midway ? "… " : ""}${saying.thinking}</p>`
+    ${reply.thinking && !reply.text
+      ? html`<p class="text dim">${reply.isPartial ? "… " : ""}${reply.thinking}</p>`
       : nothing}
-    ${goesOn && saying.text
-      ? html`<span class="mark" data-tone="ok">went on here</span>`
+    ${isContinuation && reply.text
+      ? html`<span class="break" data-tone="ok">continued here</span>`
       : nothing}
-    ${saying.text
-      ? html`<p class="text">${saying.midway ? "… " : ""}${led(saying.text)}<span class="caret" aria-hidden="true"></span></p>`
+    ${reply.text
+      ? html`<p class="text">${reply.isPartial ? "… " : ""}${renderReply(reply.text)}<span class="caret" aria-hidden="true"></span></p>`
       : nothing}
-    ${saying.midway && saying.text
-      ? html`<p class="dim">What came before is shown when it is finished.</p>`
+    ${reply.isPartial && reply.text
+      ? html`<p class="dim">The beginning is shown when the reply is finished.</p>`
       : nothing}
-    ${saying.tool
-      ? html`<p class="dim">writes a call of <code>${saying.tool}</code> …</p>`
-      : saying.text || saying.thinking
+    ${reply.tool
+      ? html`<p class="dim">writing a call of <code>${reply.tool}</code> …</p>`
+      : reply.text || reply.thinking
         ? nothing
-        : html`<p class="dim">${saying.midway ? "writing …" : "thinking …"}</p>`}
+        : html`<p class="dim">${reply.isPartial ? "writing …" : "thinking …"}</p>`}
   </div>`;
 }

@@ -1,19 +1,21 @@
 // @ts-check
-/** The turns of a run: what was said and done, read a page at a time and kept up to date. */
+/** The turns of a run (messages, replies and their calls), loaded in pages and kept up to date. */
 
-/** @typedef {import("./shapes.js").Turn} Turn */
-/** @typedef {import("./shapes.js").CallLine} CallLine */
+/** @typedef {import("./types.js").Turn} Turn */
+/** @typedef {import("./types.js").CallSummary} CallSummary */
 
-const PAGE = 200;
-const UNSETTLED = new Set(["running", "queued", "held", "needs_you"]);
+const PAGE_SIZE = 200;
+const EARLIER_PAGE_SIZE = 40;
+/** Looks of calls that can still change. */
+const OPEN_LOOKS = new Set(["running", "queued", "held", "needs_you"]);
 
 export class Turns {
-  /** @type {Turn[]} oldest first, without gaps up to the newest */
+  /** @type {Turn[]} oldest first, without gaps up to the newest one */
   items = [];
   total = 0;
-  /** Grows with everything that is read. */
+  /** Grows with every load. */
   version = 0;
-  #all = false;
+  #isInvalid = false; // old turns may have changed
 
   /** @param {import("./api.js").Api} api @param {string} id */
   constructor(api, id) {
@@ -21,42 +23,46 @@ export class Turns {
     this.path = `/v1/runs/${encodeURIComponent(id)}/turns`;
   }
 
-  /** How many there are before those that are known. */
-  get before() {
+  /** The number of turns before the known ones. */
+  get earlierCount() {
     return this.items.length ? this.items[0].number - 1 : 0;
   }
 
-  /** Read everything again at the next look: something old has changed. */
-  forget() {
-    this.#all = true;
+  /** Load all known turns again with the next update. */
+  invalidate() {
+    this.#isInvalid = true;
   }
 
-  /** Read what is new, and what was not settled. @param {number} total */
-  async look(total) {
+  /**
+   * Load the turns from the first one that can have changed: after `invalidate` the first known
+   * one, else the first with an open call, else the first new one.
+   * @param {number} total of the run now
+   */
+  async update(total) {
     const first = this.items[0]?.number;
     if (first === undefined) {
-      if (total) this.#take(await this.api.get(this.path));
+      if (total) this.#replaceFrom(await this.api.get(this.path));
       return;
     }
-    const open = this.items.find((turn) => turn.calls.some((call) => UNSETTLED.has(call.look)));
-    const from = this.#all ? first : (open?.number ?? this.total + 1);
+    const open = this.items.find((turn) => turn.calls.some((call) => OPEN_LOOKS.has(call.look)));
+    const from = this.#isInvalid ? first : (open?.number ?? this.total + 1);
     if (from > total && total <= this.total) return;
-    this.#all = false;
-    for (let after = from - 1; after < total; after += PAGE) {
-      this.#take(await this.api.get(`${this.path}?after=${after}&limit=${PAGE}`));
+    this.#isInvalid = false;
+    for (let after = from - 1; after < total; after += PAGE_SIZE) {
+      this.#replaceFrom(await this.api.get(`${this.path}?after=${after}&limit=${PAGE_SIZE}`));
     }
   }
 
-  /** Read some that come before. */
-  async earlier() {
-    const after = Math.max(0, this.before - 40);
-    const page = await this.api.get(`${this.path}?after=${after}&limit=${this.before - after}`);
+  /** Load the page of turns before the known ones. */
+  async loadEarlier() {
+    const after = Math.max(0, this.earlierCount - EARLIER_PAGE_SIZE);
+    const page = await this.api.get(`${this.path}?after=${after}&limit=${this.earlierCount - after}`);
     this.items = [...page.items, ...this.items];
     this.version += 1;
   }
 
-  /** Return a call of the turns that are known. @param {string} id @returns {CallLine | null} */
-  call(id) {
+  /** Return a call of the known turns. @param {string} id @returns {CallSummary | null} */
+  findCall(id) {
     for (let at = this.items.length - 1; at >= 0; at--) {
       const found = this.items[at].calls.find((call) => call.id === id);
       if (found) return found;
@@ -64,10 +70,10 @@ export class Turns {
     return null;
   }
 
-  /** @param {{items: Turn[], total: number}} page */
-  #take(page) {
-    const fresh = page.items[0]?.number ?? Infinity;
-    this.items = [...this.items.filter((turn) => turn.number < fresh), ...page.items];
+  /** Replace all known turns from the first one of `page` on. @param {{items: Turn[], total: number}} page */
+  #replaceFrom(page) {
+    const first = page.items[0]?.number ?? Infinity;
+    this.items = [...this.items.filter((turn) => turn.number < first), ...page.items];
     this.total = page.total;
     this.version += 1;
   }

@@ -1,8 +1,8 @@
-"""The contract of `Midrun` and `Run`, as tests, for whatever has their interface.
+"""The contract of `Midrun` and `Run` as tests, for every implementation of their protocols.
 
     class TestMine(RunSuite):
         @pytest.fixture
-        async def opened(self, tmp_path: Path) -> AsyncIterator[Opened]:
+        async def opened(self, tmp_path: Path) -> AsyncIterator[OpenHandle]:
             async with AsyncExitStack() as stack:
 
                 async def open_one(*agents: Agent) -> AnyMidrun:
@@ -10,7 +10,8 @@
 
                 yield open_one
 
-Every control, every refusal, receipts, waiting, the feed, asks, forks, threads, take-over.
+It covers every control and refusal, receipts, waiting, the feed, asks, forks, threads and
+taking over. Each module holds the tests of one topic; `suite.RunSuite` inherits them all.
 """
 
 from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting

@@ -1,4 +1,4 @@
-"""Asking: refusals, request ids, and what was seen."""
+"""Refusals, request ids, outdated revisions, and concurrent controls."""
 
 import anyio
 import pytest
@@ -12,7 +12,7 @@ from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting, kinds
 
 
 class Asking(Setting):
-    """What is promised to everybody who asks."""
+    """Refusals and races of controls."""
 
     @pytest.mark.parametrize(
         ("control", "args"),
@@ -36,7 +36,7 @@ class Asking(Setting):
     async def test_a_run_that_is_over_refuses_by_name(
         self, opened: Opened, stage: Stage, control: str, args: tuple[object, ...]
     ) -> None:
-        """Which run, which control, why, and what could be asked instead."""
+        """The error names the run, the control, the reason, and the allowed controls."""
         mid = await opened(stage.agent("Done."))
         run = await mid.start("actor", "go")
         await run.until("completed")
@@ -51,7 +51,7 @@ class Asking(Setting):
     async def test_words_that_say_nothing_are_refused(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """By the run, which knows that they are empty; by the handle, if they are no words."""
+        """The run refuses an empty text; the handle refuses a value that is no text."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
         run = await mid.start("actor", "go")
         await stage.start("a").wait()
@@ -60,14 +60,14 @@ class Asking(Setting):
                 await control("  ", actor=OLGA)
             assert refused.value.reason == "empty_text"
             with pytest.raises(Misconfigured):
-                await control(7, actor=OLGA)  # type: ignore[arg-type]  # that is the slip
+                await control(7, actor=OLGA)  # type: ignore[arg-type]  # deliberately wrong
         with pytest.raises(Misconfigured):
-            await run.cancel(undo="some", actor=OLGA)  # type: ignore[arg-type]  # as above
+            await run.cancel(undo="some", actor=OLGA)  # type: ignore[arg-type]  # deliberately wrong
         with pytest.raises(TypeError):
-            await run.pause(why="lunch")  # type: ignore[call-arg]  # as above
+            await run.pause(why="lunch")  # type: ignore[call-arg]  # deliberately wrong
 
     async def test_a_request_is_applied_once(self, opened: Opened, stage: Stage) -> None:
-        """A repeat hears that it was; other words under the same id are refused."""
+        """A repeat is a no-op; another text under the same request id is refused."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
         run = await mid.start("actor", "go", request_id="s1")
         assert (await mid.start("actor", "go", request_id="s1")).id == run.id
@@ -87,7 +87,7 @@ class Asking(Setting):
     async def test_what_was_decided_on_old_news_is_refused_unless_it_stops_the_run(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """Whoever looks again may ask again; steps of the run do not count."""
+        """With the current revision it is accepted; steps of the run do not change it."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
         run = await mid.start("actor", "go")
         await stage.start("a").wait()
@@ -98,6 +98,7 @@ class Asking(Setting):
         assert refused.value.reason == "stale_revision"
         new = (await run.view()).control_rev
         await run.redirect("Left.", actor=OLGA, seen=new, request_id="r1")
+        # Pause and cancel are accepted on any revision: a stop is never refused as outdated.
         await run.pause(actor=OLGA, seen=old)
         await run.cancel(actor=OLGA, seen=old)
         await run.until("cancelled")
@@ -105,7 +106,7 @@ class Asking(Setting):
     async def test_a_crowd_that_cancels_has_one_winner(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """Everybody learns of the same cancel, or that the run was done first."""
+        """All callers learn of the same cancel, or that the run completed first."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
         run = await mid.start("actor", "go")
         await stage.start("a").wait()
@@ -121,10 +122,11 @@ class Asking(Setting):
         async with anyio.create_task_group() as tasks:
             for _ in range(10):
                 tasks.start_soon(cancel)
-            stage.gate("a").set()
+            stage.gate("a").set()  # so that the run may also complete before any cancel
         view = await run.until("terminal")
         assert view.phase in TERMINAL
         winners = [receipt for receipt in receipts if receipt.already is None]
         assert len(winners) == (view.phase == "cancelled")
+        # The others are told "already cancelled", or are refused because the run was completed.
         assert len(receipts) + len(refusals) == 10
         assert (await kinds(run)).count("CancelRequested") == len(winners)

@@ -1,4 +1,4 @@
-"""Steering: pause, resume, redirect, cancel, caps, and taking things back."""
+"""Controls: pause, resume, redirect, cancel, caps, withdraw, halt."""
 
 from datetime import timedelta
 
@@ -16,12 +16,12 @@ from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting, kinds
 
 
 class Steering(Setting):
-    """What every person does to a run."""
+    """The controls of a person over a run."""
 
     async def test_a_pause_waits_for_its_boundary_and_a_resume_repeats_nothing(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """Asked for is not happened: the receipt says which."""
+        """The receipt tells a requested pause from one that has happened."""
         mid = await opened(stage.agent(Use("slow", name="a"), Use("quick", name="b"), "Done."))
         run = await mid.start("actor", "go")
         await stage.start("a").wait()
@@ -38,7 +38,7 @@ class Steering(Setting):
         assert stage.did == ["a", "b"]
 
     async def test_pause_now_stops_the_call(self, opened: Opened, stage: Stage) -> None:
-        """The outcome has all that it takes to go on."""
+        """The outcome has a checkpoint to continue from."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Told so."))
         run = await mid.start("actor", "go")
         await stage.start("a").wait()
@@ -52,7 +52,6 @@ class Steering(Setting):
     async def test_a_pause_with_a_hold_lets_go_by_itself(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """Nobody has to be there to take it back."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
         run = await mid.start("actor", "go")
         await stage.start("a").wait()
@@ -64,7 +63,7 @@ class Steering(Setting):
     async def test_a_pause_that_pends_is_withdrawn_by_a_resume(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """Keep running: the call in flight never noticed."""
+        """The call in flight is not disturbed."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
         run = await mid.start("actor", "go")
         await stage.start("a").wait()
@@ -77,7 +76,7 @@ class Steering(Setting):
     async def test_a_second_resume_is_a_no_op_unless_it_says_something(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """Words are never lost in a no-op."""
+        """A resume with an instruction is refused: a no-op would lose the instruction."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
         run = await mid.start("actor", "go")
         await stage.start("a").wait()
@@ -90,7 +89,7 @@ class Steering(Setting):
     async def test_a_redirect_waits_for_its_step_and_can_be_withdrawn(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """Until it is applied it is only words."""
+        """It is pending until it is applied."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
         run = await mid.start("actor", "go")
         await stage.start("a").wait()
@@ -107,7 +106,7 @@ class Steering(Setting):
     async def test_a_redirect_now_stops_the_call_and_reaches_the_model(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """The next thing that the model reads is the instruction."""
+        """The model's next message is the instruction."""
         heard: list[str] = []
 
         def turn(messages: object) -> object:
@@ -127,7 +126,7 @@ class Steering(Setting):
     async def test_a_paused_run_goes_on_with_an_instruction(
         self, opened: Opened, stage: Stage, control: str
     ) -> None:
-        """By a resume that says something, or by a redirect: it is the same."""
+        """A resume with an instruction and a redirect do the same."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
         run = await mid.start("actor", control)
         await stage.start("a").wait()
@@ -140,7 +139,7 @@ class Steering(Setting):
     async def test_a_cancel_undoes_what_it_should_and_says_so(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """The outcome has the report, and it is the report."""
+        """The outcome has the same report as `run.report()`."""
         turns = [Use("draft", name="one"), Use("lock", name="l"), Use("slow_draft", name="two")]
         mid = await opened(stage.agent(*turns, "never"))
         run = await mid.start("actor", "go")
@@ -160,7 +159,6 @@ class Steering(Setting):
     async def test_a_cancel_of_everything_undoes_in_reverse_order(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """What came last goes first."""
         turns = [Use("draft", name="1"), Use("draft", name="2"), Use("slow", name="x")]
         mid = await opened(stage.agent(*turns, "never"))
         run = await mid.start("actor", "go")
@@ -175,7 +173,7 @@ class Steering(Setting):
     async def test_an_undo_that_failed_is_tried_again_or_taken_as_it_is(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """What is left behind is on record until somebody says that it is all right."""
+        """The residue is recorded until an operator accepts it."""
         broken = True
 
         async def mend(_: Call, __: object, ___: object) -> None:
@@ -200,7 +198,7 @@ class Steering(Setting):
     async def test_a_cap_pauses_and_has_to_be_raised(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """A bare resume is refused by name; a bound that is not there, or not higher, too."""
+        """A resume without caps is refused; so is a cap that is unknown or not higher."""
         mid = await opened(stage.agent(Use("quick", name="a"), Use("quick", name="b"), "Done."))
         run = await mid.start("actor", "go", stop=MaxSteps(1))
         view = await run.until("paused")
@@ -225,7 +223,7 @@ class Steering(Setting):
     async def test_a_call_that_does_not_respond_is_not_waited_for_for_ever(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """Its outcome becomes unknown, and that is what the run waits for then."""
+        """Its outcome becomes unknown, and the run waits for a person to settle it."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
         run = await mid.start("actor", "go")
         await stage.start("a").wait()
@@ -243,7 +241,7 @@ class Steering(Setting):
         await run.until("completed")
 
     async def test_an_operator_halts_and_lifts(self, opened: Opened, stage: Stage) -> None:
-        """Nothing starts while the latch holds; lifted, the run goes on where it was."""
+        """Nothing starts under a halt; then the run continues where it was."""
         mid = await opened(stage.agent(Use("quick", name="a"), "Done."))
         await mid.halt("fire", scope="label:kitchen", actor=OLGA)
         run = await mid.start("actor", "go", labels=["kitchen"])

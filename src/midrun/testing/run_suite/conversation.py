@@ -1,4 +1,4 @@
-"""Thinking: side questions and held thoughts, threads, forks, and a person at the wheel."""
+"""Side questions and held topics, threads, forks, and taking over."""
 
 from datetime import timedelta
 
@@ -11,12 +11,12 @@ from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting, kinds
 
 
 class Thinking(Setting):
-    """What is said to a run, and what becomes of its thoughts."""
+    """Messages to a run, and the topics that they interrupt."""
 
     async def test_a_side_question_is_acknowledged_answered_and_left_behind(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """The thought that it interrupts is held meanwhile, and taken up again."""
+        """The interrupted topic is held meanwhile, and then resumed."""
         turns = [Use("slow", name="a"), Use("slow", name="q"), "An answer.", "Done."]
         mid = await opened(stage.agent(*turns))
         run = await mid.start("actor", "go")
@@ -42,7 +42,7 @@ class Thinking(Setting):
     async def test_what_can_wait_waits_until_the_end(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """Later pushes nothing away; a note for another day does not keep a run."""
+        """`later` interrupts nothing; a message for a later time does not keep the run open."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done.", "And that."))
         run = await mid.start("actor", "go")
         await stage.start("a").wait()
@@ -58,7 +58,6 @@ class Thinking(Setting):
     async def test_a_thread_remembers_what_was_said_in_it(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """A conversation of several runs."""
         heard: list[str] = []
 
         def turn(messages: object) -> str:
@@ -77,7 +76,7 @@ class Thinking(Setting):
     async def test_a_fork_continues_from_a_boundary_as_a_run_of_its_own(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """The old one stays what it was; under one request id there is one fork."""
+        """The original does not change; one request id makes one fork."""
         mid = await opened(stage.agent(Use("quick", name="a"), "Done.", "Again."))
         run = await mid.start("actor", "go")
         await run.until("completed")
@@ -98,7 +97,7 @@ class Thinking(Setting):
     async def test_a_person_takes_over_and_hands_back(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """What they write is said by the assistant, what they use goes by the same door."""
+        """Their text is the assistant's; their tool calls are dispatched like any call."""
         mid = await opened(stage.agent(Use("slow", name="x"), "Done."))
         run = await mid.start("actor", "go")
         await stage.start("x").wait()

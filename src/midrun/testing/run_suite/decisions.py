@@ -1,4 +1,4 @@
-"""Deciding: questions, approvals, and who comes too late."""
+"""Questions, approvals, late decisions, and checkpoints that are resumed."""
 
 import pytest
 
@@ -17,10 +17,10 @@ def _clerk(*tools: Tool, turns: object) -> Agent:
 
 
 class Deciding(Setting):
-    """What a run waits for a person to say."""
+    """Asks, and the people who settle them."""
 
     async def test_an_answer_is_the_result_of_the_tool_that_asked(self, opened: Opened) -> None:
-        """The only open ask is meant, unless one is named."""
+        """Without an ask id the only open ask is meant."""
         turns = [Use("ask_human", question="Which one?"), "Done."]
         mid = await opened(_clerk(ask_human, turns=turns))
         run = await mid.start("clerk", "go")
@@ -45,7 +45,7 @@ class Deciding(Setting):
     async def test_what_json_cannot_say_is_refused_before_it_is_sent(
         self, opened: Opened
     ) -> None:
-        """With the path to where it is."""
+        """The error has the path of the value."""
         mid = await opened(_clerk(ask_human, turns=[Use("ask_human", question="?"), "Done."]))
         run = await mid.start("clerk", "go")
         await run.until("waiting")
@@ -54,7 +54,7 @@ class Deciding(Setting):
         assert refused.value.path == "$.when"
 
     async def test_whoever_comes_second_is_told_who_was_first(self, opened: Opened) -> None:
-        """And what the run is at now."""
+        """The error also has the phase of the run."""
         turns = [[Use("ask_human", question="A?"), Use("ask_human", question="B?")], "Done."]
         mid = await opened(_clerk(ask_human, turns=turns))
         run = await mid.start("clerk", "go")
@@ -79,7 +79,7 @@ class Deciding(Setting):
     async def test_an_approval_is_for_these_arguments_and_no_others(
         self, opened: Opened
     ) -> None:
-        """Edited ones must fit, and are what is made."""
+        """Edited arguments are validated, and the call is made with them."""
         made: list[str] = []
 
         @tool(approve=True)
@@ -102,7 +102,6 @@ class Deciding(Setting):
     async def test_what_was_declined_is_not_made_and_the_agent_is_told_why(
         self, opened: Opened
     ) -> None:
-        """A no with a reason is something that an agent can work with."""
         told: list[str] = []
 
         @tool(approve=True)
@@ -122,7 +121,7 @@ class Deciding(Setting):
         assert "not on a Sunday" in told[-1]
 
     async def test_a_checkpoint_goes_on_once(self, opened: Opened) -> None:
-        """The store that has the run refuses the second."""
+        """The store that has the run refuses a second resume."""
         mid = await opened(_clerk(ask_human, turns=[Use("ask_human", question="?"), "Done."]))
         run = await mid.start("clerk", "go")
         await run.until("waiting")
@@ -140,7 +139,7 @@ class Deciding(Setting):
     async def test_a_repeated_resume_of_a_checkpoint_finds_the_run(
         self, opened: Opened
     ) -> None:
-        """Under one request id it is one request."""
+        """One request id is one request."""
         mid = await opened(_clerk(ask_human, turns=[Use("ask_human", question="?"), "Done."]))
         run = await mid.start("clerk", "go")
         await run.until("waiting")

@@ -1,4 +1,4 @@
-"""What the tests of a handle start from: a way to open one, a stage, and somebody who asks."""
+"""Fixtures of the run suite: an opener of handles, controllable tools, an actor."""
 
 from collections.abc import AsyncIterator
 from typing import ClassVar, Protocol
@@ -12,34 +12,34 @@ from midrun.runs.values import Happened
 from midrun.testing.controllable_tools import Stage
 
 OLGA = Actor(name="olga", role="operator")
-"""Who asks. Over HTTP this must be whom the token belongs to."""
+"""The actor of all controls. Over HTTP it must be the owner of the token."""
 
 
 class Opened(Protocol):
-    """Opens a handle of runs of these agents, on a store of the test's own."""
+    """Opens a handle for runs of these agents, on the store of one test."""
 
     async def __call__(self, *agents: Agent) -> AnyMidrun: ...
 
 
 class Setting:
-    """The fixtures that every part of the suite is given."""
+    """Fixtures of all tests of the run suite."""
 
-    checkpoint_key: ClassVar[bytes | None] = None  # of what `opened` opens
+    checkpoint_key: ClassVar[bytes | None] = None  # of the handles that `opened` opens
 
     @pytest.fixture
     def opened(self) -> Opened:
-        """Give what opens the handle under test."""
+        """Return the opener of the handle under test; override it."""
         raise NotImplementedError
 
     @pytest.fixture
     async def stage(self, opened: Opened) -> AsyncIterator[Stage]:
-        """Give a stage; at the end nobody is left waiting on it."""
-        del opened  # only to be over before it
+        """Yield controllable tools; open all their gates at the end."""
+        del opened  # so that this fixture ends first
         made = Stage()
         yield made
         made.release_all()
 
 
 async def kinds(run: AnyRun) -> list[str]:
-    """Return the kinds of the entries that a run which has ended consists of."""
+    """Return the kinds of all entries of a finished run."""
     return [item.kind async for item in run.feed() if isinstance(item, Happened)]

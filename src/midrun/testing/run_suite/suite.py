@@ -1,4 +1,4 @@
-"""The whole suite, in one class to inherit from."""
+"""The whole run suite as one class."""
 
 from midrun.testing.run_suite.asks import Asking
 from midrun.testing.run_suite.controls import Steering
@@ -8,4 +8,4 @@ from midrun.testing.run_suite.views import Looking
 
 
 class RunSuite(Steering, Deciding, Thinking, Looking, Asking):
-    """Everything that `Midrun` and `Run` promise. Give an `opened` fixture."""
+    """The contract of `Midrun` and `Run`. Override the `opened` fixture."""

@@ -1,4 +1,4 @@
-"""Looking: views, waiting, the feed, lists, checkpoints, journals."""
+"""Views, waiting, the feed, lists, checkpoints, journals."""
 
 import anyio
 import pytest
@@ -15,10 +15,10 @@ from midrun.testing.run_suite.fixtures import OLGA, Opened, Setting
 
 
 class Looking(Setting):
-    """What can be known of a run without touching it."""
+    """Everything that can be read about a run."""
 
     async def test_a_view_says_where_the_run_stands(self, opened: Opened, stage: Stage) -> None:
-        """In one piece, with the words of its buttons."""
+        """Including the labels of its buttons."""
         mid = await opened(stage.agent(Use("draft", name="a"), Use("slow", name="b"), "Done."))
         run = await mid.start("actor", "go", labels=["x", "y"], thread="t")
         await stage.start("b").wait()
@@ -43,7 +43,7 @@ class Looking(Setting):
     async def test_waiting_ends_when_it_is_so_and_when_it_never_will_be(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """Whoever waits for a pause is not kept for a run that has ended."""
+        """A waiter for a pause is released when the run has ended."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
         run = await mid.start("actor", "go")
         await stage.start("a").wait()
@@ -57,6 +57,7 @@ class Looking(Setting):
             await run.pause(now=True, actor=OLGA)
         assert found[0].phase == "paused"
         await run.resume(actor=OLGA)
+        # Completed is the end: a waiter for another phase must not wait for ever.
         with pytest.raises(RunOver) as over:
             await run.until("waiting", "failed")
         assert (over.value.phase, over.value.wanted) == ("completed", ("failed", "waiting"))
@@ -66,7 +67,7 @@ class Looking(Setting):
             await run.until("stopped")
 
     async def test_a_failure_is_an_outcome_that_can_go_on(self, opened: Opened) -> None:
-        """With what went wrong, and from where to go on."""
+        """With the error, and a checkpoint to continue from."""
         broken = True
 
         def turn(_: object) -> str:
@@ -87,7 +88,7 @@ class Looking(Setting):
     async def test_the_feed_has_every_entry_once_and_words_as_they_come(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """From any seq on, and the entries themselves are the journal's."""
+        """From any seq on; the entries are those of the journal."""
         turns = [Use("slow", name="a"), ["Let me see now.", Use("quick", name="b")], "Done."]
         mid = await opened(stage.agent(*turns))
         run = await mid.start("actor", "go", actor=OLGA)
@@ -104,6 +105,7 @@ class Looking(Setting):
         assert items[0].kind == "RunStarted"
         assert getattr(items[0].entry, "by", "") == "olga"
         assert all(delta.run == run.id and delta.seq is None for delta in deltas)
+        # Deltas are live only: a feed of the past has entries alone.
         rest = [item async for item in run.feed(4) if isinstance(item, Happened)]
         assert rest == items[4:]
         assert [item async for item in run.feed(len(items))] == []
@@ -135,7 +137,7 @@ class Looking(Setting):
         assert (view.seq, view.task, view.phase) == (len(lines), "task 3", "completed")
 
     async def test_what_is_not_there_is_not_found(self, opened: Opened, stage: Stage) -> None:
-        """By the name it was asked for; it is a LookupError, too."""
+        """The error names the id, and is a LookupError."""
         mid = await opened(stage.agent("Done."))
         with pytest.raises(RunNotFound) as refused:
             await mid.get("run_none")
@@ -150,7 +152,7 @@ class Looking(Setting):
     async def test_a_journal_is_verified_exported_and_checkpointed(
         self, opened: Opened, stage: Stage
     ) -> None:
-        """A checkpoint that was taken away is what its text says."""
+        """A checkpoint equals the one read back from its JSON."""
         mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
         run = await mid.start("actor", "go")
         await stage.start("a").wait()

@@ -1,14 +1,15 @@
-"""The contract of a store, as tests.
+"""The contract of a store as tests.
 
     class TestMyStore(StoreSuite):
         @pytest.fixture
-        async def store(self, clock: HandClock) -> AsyncIterator[Store]:
+        async def store(self, clock: ManualClock) -> AsyncIterator[Store]:
             store = MyStore(clock=clock)
             yield store
             await store.close()
 
-A store that outlives its process also gives `reopen`; one that keeps the marks of followers
-inherits `MarksSuite`, too.
+A store that outlives its process also overrides the `reopen` fixture. A store that keeps the
+cursors of followers also inherits `CursorSuite`. Each module holds the tests of one topic;
+`suite.StoreSuite` inherits them all.
 """
 
 from midrun.testing.store_suite.cursors import MarksSuite

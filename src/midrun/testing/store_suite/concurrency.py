@@ -1,4 +1,4 @@
-"""Crowds: many tasks at once, watchers, and callers that go away while they wait."""
+"""Concurrent writers, watchers, and callers that are cancelled while they wait."""
 
 from collections.abc import AsyncIterator
 
@@ -15,7 +15,7 @@ from midrun.testing.store_suite.fixtures import OTHER, RUN, Setting, create, hea
 
 
 async def newest(watch: AsyncIterator[Change], wanted: dict[RunId, int]) -> None:
-    """Wait until the watch has told of all that is wanted; it may tell more."""
+    """Wait until the watch has reported all wanted seqs; it may report more."""
     left = dict(wanted)
     while left:
         change = await anext(watch)
@@ -24,7 +24,7 @@ async def newest(watch: AsyncIterator[Change], wanted: dict[RunId, int]) -> None
 
 
 class Crowds(Setting):
-    """Races have one winner, and everybody learns about it."""
+    """Races have one winner, and all callers learn the result."""
 
     async def test_of_two_hundred_writers_at_once_exactly_one_gets_each_seq(
         self, store: Store
@@ -38,7 +38,7 @@ class Crowds(Setting):
                 try:
                     appended = await say(store, RUN, after, name)
                 except SeqConflict:
-                    continue
+                    continue  # another writer was first; read the new seq and try again
                 won.append((appended.seq, name))
                 return
 
@@ -95,13 +95,14 @@ class Crowds(Setting):
     async def test_an_append_whose_caller_left_happened_wholly_or_not_at_all(
         self, store: Store
     ) -> None:
-        """A lost reply: the caller is cancelled at every point of its wait."""
+        """The caller is cancelled at every point of its wait, as with a lost reply."""
         await create(store)
         three = [said("a"), said("b"), said("c")]
 
         async def append(after: Seq) -> None:
             await store.append(RUN, three, after=after, lease=None, head=head())
 
+        # Cancel after 0, 1, 2 … turns of the event loop: before, during and after the write.
         for turns in range(8):
             before = (await store.row(RUN)).seq
             async with anyio.create_task_group() as group:
@@ -109,7 +110,8 @@ class Crowds(Setting):
                 for _ in range(turns):
                     await checkpoint()
                 group.cancel_scope.cancel()
-            # Whatever was handed over is done by the time that a later append is.
+            # Writes are applied in order: once a later one is done, the cancelled one has been
+            # applied or never will be.
             probe = await store.create(RunId(f"probe{turns}"), [_start()], head=head())
             assert probe.seq == 1
             assert (await store.row(RUN)).seq - before in {0, 3}
@@ -152,6 +154,7 @@ class Crowds(Setting):
             for seq in range(1, 30):
                 await say(store, RUN, seq)
             await say(store, OTHER, 1)
+            # A watcher that does not keep up gets one change per run, not one per append.
             first, second = await anext(slow), await anext(slow)
             assert {first.run: first.seq, second.run: second.seq} == {RUN: 30, OTHER: 2}
             await newest(quick, {RUN: 30, OTHER: 2})

@@ -1,4 +1,4 @@
-"""Marks: what followers rely on, for every store that keeps them."""
+"""The contract of follower cursors, for every store that keeps them."""
 
 from datetime import timedelta
 
@@ -26,19 +26,19 @@ DONE = Head(phase=Phase.COMPLETED)
 
 
 def marks_of(store: Store) -> Marks:
-    """Return what keeps the marks of a store."""
+    """Return the cursors of a store."""
     assert isinstance(store, Marking)
     return store.marks()
 
 
 async def grow(store: Store, run: RunId, after: int, phase: Phase = Phase.COMPLETED) -> None:
-    """Append something that leaves the run in `phase`."""
+    """Append an entry that leaves the run in `phase`."""
     head = Head(phase=phase)
     await store.append(run, [said()], after=Seq(after), lease=None, head=head)
 
 
 class MarksSuite(Setting):
-    """A follower finds what it has not told, once, in order, and after a restart."""
+    """A follower finds every new entry once, in order, also after a restart."""
 
     async def test_a_follower_begins_with_what_happens_from_then_on(self, store: Store) -> None:
         marks = marks_of(store)
@@ -54,14 +54,14 @@ class MarksSuite(Setting):
         }
 
     async def test_what_was_there_is_told_of_from_where_it_stood(self, store: Store) -> None:
-        """However often it has grown by the time that somebody looks."""
+        """Also if the run has grown several times before the follower reads it."""
         marks = marks_of(store)
         await create(store, RUN, head=DONE)
         await grow(store, RUN, 1)
         await marks.attend("f", holder="p", ttl=TTL)
         await grow(store, RUN, 2)
         await grow(store, RUN, 3, Phase.RUNNING)
-        await marks.attend("f", holder="p", ttl=TTL)
+        await marks.attend("f", holder="p", ttl=TTL)  # a renewal does not move its start
         await marks.attend("g", holder="p", ttl=TTL)
         await grow(store, RUN, 4)
         assert await marks.behind("f", limit=9) == [Mark(run=RUN, seq=Seq(2))]
@@ -76,6 +76,7 @@ class MarksSuite(Setting):
         await create(store, RUN, head=DONE)
         await grow(store, RUN, 1)
         await marks.attend("f", holder="p", ttl=TTL)
+        # The follower started after entry 2: a cursor before that is ignored.
         await marks.mark("f", Mark(run=RUN, seq=Seq(1), note="one"))
         assert await marks.marked("f", RUN) == Mark(run=RUN, seq=Seq(2))
         noted = Mark(run=RUN, seq=Seq(2), note="two")
@@ -96,7 +97,7 @@ class MarksSuite(Setting):
         assert await marks.behind("f", limit=9) == [told]
 
     async def test_runs_that_are_at_work_are_not_behind(self, store: Store) -> None:
-        """They are looked at when they rest: a follower must cost a busy run nothing."""
+        """They are delivered when they rest, so that a follower costs a busy run nothing."""
         marks = marks_of(store)
         await marks.attend("f", holder="p", ttl=TTL)
         await create(store, RUN)
@@ -143,10 +144,10 @@ class MarksSuite(Setting):
         assert await marks.attend("f", holder="p", ttl=TTL)
         assert not await marks.attend("f", holder="q", ttl=TTL)
         assert await marks.attend("g", holder="q", ttl=TTL)
-        clock.move(11)
+        clock.move(11)  # the term of p has expired
         assert await marks.attend("f", holder="q", ttl=TTL)
         assert not await marks.attend("f", holder="p", ttl=TTL)
-        await marks.leave("f", holder="p")
+        await marks.leave("f", holder="p")  # p does not hold it any more: no effect
         assert not await marks.attend("f", holder="p", ttl=TTL)
         await marks.leave("f", holder="q")
         assert await marks.attend("f", holder="p", ttl=TTL)

@@ -1,4 +1,4 @@
-"""What the tests of a store start from: a clock that stands still, runs, heads, examples."""
+"""Fixtures of the store suite: a manual clock, and helpers that make entries and heads."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Literal, NewType, get_args, get_origin, get_type_hints
@@ -32,7 +32,7 @@ Reopen = Callable[[Store], Awaitable[Store]]
 
 
 class HandClock:
-    """A clock that is moved by hand."""
+    """A clock that tests move."""
 
     def __init__(self) -> None:
         self.now = Micros(1_800_000_000 * SECOND)
@@ -41,26 +41,26 @@ class HandClock:
         return self.now
 
     def move(self, seconds: float) -> None:
-        """Move it, also backwards."""
+        """Move the time, backwards too."""
         self.now = Micros(self.now + round(seconds * SECOND))
 
 
 class Setting:
-    """The fixtures that every part of the suite is given."""
+    """Fixtures of all tests of the store suite."""
 
     @pytest.fixture
     def clock(self) -> HandClock:
-        """Give the clock that the store must judge everything by."""
+        """Return the clock that the store must use for all times."""
         return HandClock()
 
     @pytest.fixture
     def store(self, clock: HandClock) -> Store:
-        """Give an empty store."""
+        """Return an empty store; override it."""
         raise NotImplementedError
 
     @pytest.fixture
     def reopen(self) -> Reopen | None:
-        """Give what closes a store and opens it again, if it outlives its process."""
+        """Return a function that closes a store and opens it again; None if it is volatile."""
         return None
 
 
@@ -72,17 +72,17 @@ def started(agent: str = "researcher", task: str = "compare") -> RunStarted:
 def head(
     phase: Phase = Phase.QUEUED, *, leased: bool = False, agent: str = "researcher"
 ) -> Head:
-    """Return a head."""
+    """Return a head with these fields."""
     return Head(phase=phase, leased=leased, agent=agent)
 
 
 def said(text: str = "hello") -> MessageReceived:
-    """Return something that anybody may append at any time."""
+    """Return an entry that every writer may append at any time."""
     return MessageReceived(text=text)
 
 
 def done(call: str = "c1", result: object = None) -> CallDone:
-    """Return evidence that only a driver has."""
+    """Return an entry that only a driver may append."""
     return CallDone(call=CallId(call), result=result)
 
 
@@ -92,12 +92,12 @@ def starts(call: str = "c1") -> CallStarted:
 
 
 def imported(run: RunId, lines: Iterable[bytes]) -> RunImported:
-    """Return the entry that says who brought `lines` in as the journal of `run`."""
+    """Return the entry that records the import of `lines` as the journal of `run`."""
     return RunImported(checkpoint=run, head=PLAIN.head(run, lines).hex(), by="ann")
 
 
 async def pause(store: Store, run: RunId, after: int) -> Appended:
-    """Put a run to rest, as it must be to leave with a checkpoint."""
+    """Bring a run to rest; only then can it leave with a checkpoint."""
     entries = (PauseRequested(), RunPaused())
     return await store.append(
         run, entries, after=Seq(after), lease=None, head=head(Phase.PAUSED)
@@ -105,7 +105,7 @@ async def pause(store: Store, run: RunId, after: int) -> Appended:
 
 
 async def create(store: Store, run: RunId = RUN, *, head: Head | None = None) -> Appended:
-    """Begin a run."""
+    """Create a run."""
     return await store.create(run, [started()], head=head or Head(phase=Phase.QUEUED))
 
 
@@ -117,7 +117,7 @@ async def say(store: Store, run: RunId, after: int, text: str = "hello") -> Appe
 
 
 async def take(store: Store, run: RunId, after: int, holder: str, epoch: int = 1) -> Lease:
-    """Take the lease of a run that is at `after`."""
+    """Take the lease of a run whose last seq is `after`."""
     taken = LeaseTaken(epoch=Epoch(epoch), holder=holder)
     running = head(Phase.RUNNING, leased=True)
     lease, _ = await store.take(run, [taken], after=Seq(after), holder=holder, head=running)
@@ -125,7 +125,7 @@ async def take(store: Store, run: RunId, after: int, holder: str, epoch: int = 1
 
 
 def example(kind: type[Entry]) -> Entry:
-    """Return an entry of `kind` with something in every field that it must have."""
+    """Return an entry of `kind` with a value in every required field."""
     hints = get_type_hints(kind)
     needed = {
         field.name: _something(hints[field.name]) for field in fields(kind) if field.required

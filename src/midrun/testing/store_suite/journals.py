@@ -1,4 +1,4 @@
-"""Journals: what is appended, what is refused, and what is read back."""
+"""Journals: appended, refused and read back."""
 
 import pytest
 
@@ -41,7 +41,7 @@ from midrun.testing.store_suite.fixtures import (
 
 
 class Journals(Setting):
-    """A journal only grows, by all of an append or none of it."""
+    """A journal only grows, by a whole append or not at all."""
 
     async def test_a_new_run_has_one_entry_stamped_by_the_stores_clock(
         self, store: Store, clock: HandClock
@@ -160,6 +160,7 @@ class Journals(Setting):
     async def test_what_is_read_back_is_what_was_checked(self, store: Store) -> None:
         await create(store)
         lease = await take(store, RUN, 1, "a")
+        # Values that JSON encoders are known to change.
         odd = {"f": [-0.0, 1.0, 1, 1e22, 5e-324], "t": ("é\u2028\0", "😀"), "n": 2**53 - 1}
         entry = done(result=odd)
         await store.append(RUN, [entry], after=None, lease=lease, head=None)
@@ -178,14 +179,14 @@ class Journals(Setting):
         assert row.head == paused
         assert (row.seq, row.hash, row.changed_at) == (2, appended.hash, clock.now)
         assert row.started_at == born.at
-        await store.append(RUN, [said()], after=Seq(2), lease=None, head=None)
+        await store.append(RUN, [said()], after=Seq(2), lease=None, head=None)  # keeps the head
         assert (await store.row(RUN)).head == paused
 
     @pytest.mark.parametrize("kind", [*KINDS])
     async def test_each_writer_may_append_only_its_own_kinds(
         self, store: Store, kind: type[Entry]
     ) -> None:
-        """A tool gone wrong must not speak for a person, nor a control for a driver."""
+        """A driver cannot write a person's entry, nor a control a driver's."""
         await create(store)
         entry, seq = example(kind), Seq(1)
         if kind in UNLEASED:
@@ -218,16 +219,18 @@ class Journals(Setting):
         await say(store, RUN, 2)
         await pause(store, RUN, 3)
         lines = [data for data, _ in await store.lines(RUN)]
-        clock.move(-999)
+        clock.move(-999)  # the clock of the new store is behind the journal
         with pytest.raises(RunExists):
             await store.adopt(RUN, lines, imported(RUN, lines), head=head())
         brought = imported(OTHER, lines)
         adopted = await store.adopt(OTHER, lines, brought, head=head(Phase.PAUSED))
         pairs = await store.lines(OTHER)
         assert [data for data, _ in pairs[:-1]] == lines
-        assert (await store.read(OTHER))[-1].entry == brought  # in the same write
+        assert (await store.read(OTHER))[-1].entry == brought  # appended in the same write
         chain = chain_of(store)
-        assert pairs[0][1] == chain.next(chain.first(OTHER), lines[0])  # a chain of its own
+        assert pairs[0][1] == chain.next(
+            chain.first(OTHER), lines[0]
+        )  # the chain is bound to the run's id
         row = await store.row(OTHER)
         assert (row.seq, row.epoch, row.holder, row.hash) == (6, 1, "", adopted.hash)
         again = await take(store, OTHER, 6, "b", epoch=2)
@@ -258,7 +261,7 @@ class Journals(Setting):
             await store.adopt(RunId("a/b"), [first], imported(OTHER, [first]), head=head())
 
     async def test_an_import_names_the_lines_that_it_is_about(self, store: Store) -> None:
-        """Where the run came from, its head can be compared with the one that is named."""
+        """Its head can be compared with the one in the store of origin."""
         await create(store)
         await pause(store, RUN, 1)
         lines = [data for data, _ in await store.lines(RUN)]
@@ -274,7 +277,7 @@ class Journals(Setting):
         old = Snapshot(seq=born.seq, hash=born.hash, body=b"old")
         new = Snapshot(seq=second.seq, hash=second.hash, body=bytes(range(256)))
         await store.save_snapshot(RUN, new)
-        await store.save_snapshot(RUN, old)
+        await store.save_snapshot(RUN, old)  # an older one does not replace it
         assert await store.load_snapshot(RUN) == new
         await store.drop_snapshots(RUN)
         assert await store.load_snapshot(RUN) is None

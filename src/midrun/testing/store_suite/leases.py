@@ -1,4 +1,4 @@
-"""Leases and halts: who may append what, and when nobody may start anything."""
+"""Leases and halts: which writer may append, and when nothing may start."""
 
 from datetime import timedelta
 
@@ -30,10 +30,12 @@ RUNNING = head(Phase.RUNNING, leased=True)
 
 
 class Leases(Setting):
-    """One holder at a time; the epoch decides, and clocks only decide when to look."""
+    """One holder at a time. The epoch decides; clocks only tell when to check."""
 
     async def test_taking_a_free_lease_is_an_entry_of_its_epoch(self, store: Store) -> None:
         await create(store)
+        # A new holder settles the calls of the last one in the same append, so that no reader
+        # sees the lease without them.
         orphan = CallUnknown(call=CallId("c1"))
         taken = LeaseTaken(epoch=Epoch(1), holder="a")
         lease, appended = await store.take(
@@ -53,7 +55,7 @@ class Leases(Setting):
         await create(store)
         await store.beat("a", ttl=TTL)
         await take(store, RUN, 1, "a")
-        clock.move(9)
+        clock.move(9)  # one second before the end of the TTL
         with pytest.raises(LeaseHeld) as refused:
             await take(store, RUN, 2, "b", epoch=2)
         assert refused.value.holder == "a"
@@ -71,7 +73,8 @@ class Leases(Setting):
         old = await take(store, RUN, 1, "a")
         clock.move(10.1)
         new = await take(store, RUN, 2, "b", epoch=2)
-        await store.beat("a", ttl=TTL)  # it was only slow, and wakes up
+        await store.beat("a", ttl=TTL)  # it was only slow, and beats again
+        # With the right seq, without a seq, and with a stale one: the epoch is checked first.
         for after, its_head in ((Seq(3), RUNNING), (None, None), (Seq(2), RUNNING)):
             with pytest.raises(StaleEpoch) as refused:
                 await store.append(RUN, [done()], after=after, lease=old, head=its_head)
@@ -98,6 +101,7 @@ class Leases(Setting):
         with pytest.raises(StaleEpoch) as refused:
             await store.append(RUN, [done()], after=None, lease=lease, head=None)
         assert "given back" in str(refused.value)
+        # The epoch grows with the next holder, although the lease was free.
         await store.beat("b", ttl=TTL)
         assert (await take(store, RUN, 3, "b", epoch=2)).epoch == 2
 
@@ -117,6 +121,8 @@ class Leases(Setting):
         lease = await take(store, RUN, 1, "a")
         pausing = head(Phase.PAUSING, leased=True)
         await store.append(RUN, [said()], after=Seq(2), lease=None, head=pausing)
+        # The end of a call is true whatever was appended meanwhile, so it names no seq. It has
+        # no head, which would be computed from an older state.
         appended = await store.append(RUN, [done()], after=None, lease=lease, head=None)
         assert appended.seq == 4
         assert (await store.row(RUN)).head == pausing
@@ -136,7 +142,7 @@ class Leases(Setting):
         assert (await store.row(RUN)).seq == 2
 
     async def test_a_fenced_writer_learns_that_before_anything_else(self, store: Store) -> None:
-        """A conflict says *try again*; the holder of an old epoch must not."""
+        """A conflict means *try again*, which the holder of an old epoch must not do."""
         await create(store)
         old = await take(store, RUN, 1, "a")
         await take(store, RUN, 2, "b", epoch=2)
@@ -152,7 +158,7 @@ class Leases(Setting):
             await take(store, RUN, 1, "a")
         with pytest.raises(ValueError, match="epoch must be 1"):
             await take(store, RUN, 2, "a", epoch=2)
-        for entries in ([], [said()], [LeaseTaken(epoch=Epoch(1), holder="somebody else")]):
+        for entries in ([], [said()], [LeaseTaken(epoch=Epoch(1), holder="other")]):
             with pytest.raises(ValueError, match="LeaseTaken"):
                 await store.take(RUN, entries, after=Seq(2), holder="a", head=RUNNING)
         with pytest.raises(KindRefused):
@@ -195,11 +201,12 @@ class Leases(Setting):
     async def test_a_clock_set_back_does_not_keep_the_dead_alive(
         self, store: Store, clock: HandClock
     ) -> None:
-        """Its lease would live on for as long as the clock was set back."""
+        """Otherwise its lease would last as long as the clock was set back."""
         await create(store)
         await store.beat("a", ttl=TTL)
         await take(store, RUN, 1, "a")
         clock.move(-3600)
+        # The last beat is in the future now, by more than a TTL: the holder counts as gone.
         assert await store.holders() == {}
         assert await store.drivable(limit=1) == [RUN]
         assert (await take(store, RUN, 2, "b", epoch=2)).epoch == 2
@@ -216,17 +223,17 @@ class Leases(Setting):
     async def test_a_clock_set_back_a_little_costs_nobody_a_lease(
         self, store: Store, clock: HandClock
     ) -> None:
-        """Clocks are corrected all the time; a holder that goes on beating is alive."""
+        """Clocks are corrected all the time; a holder that keeps beating is alive."""
         await create(store)
         await store.beat("a", ttl=TTL)
         await take(store, RUN, 1, "a")
-        for step in (-0.001, -3.0, -6.0):
+        for step in (-0.001, -3.0, -6.0):  # less than a TTL in all
             clock.move(step)
             with pytest.raises(LeaseHeld):
                 await take(store, RUN, 2, "b", epoch=2)
             assert await store.holders() == {"a": 0.0}
         clock.move(-3600)
-        await store.beat("a", ttl=TTL)  # it was as good as gone for less than a beat
+        await store.beat("a", ttl=TTL)  # the next beat makes it alive again
         with pytest.raises(LeaseHeld):
             await take(store, RUN, 2, "b", epoch=2)
         clock.move(10)
@@ -236,7 +243,7 @@ class Leases(Setting):
         self, store: Store
     ) -> None:
         await create(store)
-        for holder in ("", "\ud800"):
+        for holder in ("", "\ud800"):  # a lone surrogate has no UTF-8 form
             for attempt in (
                 store.beat(holder, ttl=TTL),
                 store.rest(holder),
@@ -252,7 +259,7 @@ class Leases(Setting):
 
 
 class Halts(Setting):
-    """Nothing starts while a latch holds."""
+    """Nothing starts under a halt."""
 
     @pytest.mark.parametrize(
         ("scope", "holds"),
@@ -286,6 +293,7 @@ class Halts(Setting):
             "ops",
             "fire",
         )
+        # Calls in flight may still end under a halt.
         await store.append(RUN, [done()], after=None, lease=lease, head=None)
         assert await store.lift(scope)
         await store.append(RUN, [starts()], after=Seq(4), lease=lease, head=ours, starts=True)
@@ -294,7 +302,7 @@ class Halts(Setting):
     async def test_a_latch_holds_for_whoever_forgets_to_say_that_something_starts(
         self, store: Store, entry: Entry
     ) -> None:
-        """Whether something starts is in the entries, for every store to see."""
+        """The store sees from the entries themselves that a call starts."""
         await create(store)
         lease = await take(store, RUN, 1, "a")
         await store.halt(Halt(scope="all", by="ops"))
@@ -333,6 +341,7 @@ class Halts(Setting):
         await create(store)
         lease = await take(store, RUN, 1, "a")
         await store.halt(Halt(scope="all", by="ops"))
+        # A driver that has not seen the newest entries must read them before it obeys the halt.
         with pytest.raises(SeqConflict):
             await store.append(
                 RUN, [starts()], after=Seq(1), lease=lease, head=RUNNING, starts=True
@@ -342,6 +351,7 @@ class Halts(Setting):
         self, store: Store, clock: HandClock
     ) -> None:
         first = clock.now
+        # The store sets `at` by its own clock.
         await store.halt(Halt(scope="all", by="ann", reason="smoke", at=Micros(7)))
         clock.move(5)
         await store.halt(Halt(scope="all", by="bob"))
@@ -363,7 +373,7 @@ class Halts(Setting):
         assert not await store.halts()
 
     async def test_a_run_can_be_begun_and_taken_while_a_latch_holds(self, store: Store) -> None:
-        """The start of calls is latched; a driver must be able to record the halt."""
+        """Only the start of calls is stopped; a driver must be able to record the halt."""
         await store.halt(Halt(scope="all", by="ops"))
         await store.create(RUN, [started()], head=head())
         await take(store, RUN, 1, "a")

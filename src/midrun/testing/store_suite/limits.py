@@ -1,4 +1,4 @@
-"""Limits: however many take leases at once, no more are held than there may be."""
+"""Limits: concurrent takers never hold more leases than allowed."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -35,7 +35,7 @@ async def _take(
     holder: str = "a",
     starting: bool = False,
 ) -> Lease:
-    """Take a run where it stands."""
+    """Take the lease of a run at its current seq."""
     row = await store.row(RunId(name))
     taken = LeaseTaken(epoch=Epoch(row.epoch + 1), holder=holder)
     entries: list[Entry] = [taken, starts()] if starting else [taken]
@@ -47,7 +47,7 @@ async def _take(
 
 
 class Limits(Setting):
-    """What is counted are leases, in the transaction that takes one more."""
+    """Leases are counted in the transaction that takes one more."""
 
     async def test_a_lease_beyond_the_limit_is_refused_and_nothing_is_changed(
         self, store: Store
@@ -70,10 +70,12 @@ class Limits(Setting):
         await _made(store, "r2", "other", "gpu")
         await _made(store, "r3", "other", "agent:clerk", "all")
         await _take(store, "r1", {"all": 1})
+        # r2 shares only the label gpu with r1, so only that limit applies to it.
         with pytest.raises(NoRoom, match="label:gpu"):
             await _take(store, "r2", {"agent:clerk": 1, "label:gpu": 1, "label:night": 1})
         with pytest.raises(NoRoom, match="all"):
             await _take(store, "r3", {"all": 1})
+        # Labels that look like scopes are only labels.
         await _take(store, "r3", {"agent:clerk": 1, "label:gpu": 1, "agent:other": 1})
 
     async def test_a_lease_that_is_given_back_makes_room(self, store: Store) -> None:
@@ -99,11 +101,12 @@ class Limits(Setting):
             await _take(store, "r3", ONE, holder="b")
 
     async def test_what_is_the_holders_own_has_its_place(self, store: Store) -> None:
-        """Else processes that were cut off together would wait for each other for ever."""
+        """Otherwise processes that were cut off together would wait for each other for ever."""
         await store.beat("a", ttl=TTL)
         for name in ("r1", "r2"):
             await _made(store, name)
             await _take(store, name, {})
+        # Both are held without a limit; retaking one of its own does not count as one more.
         await _take(store, "r1", ONE)
         with pytest.raises(LeaseHeld):
             await _take(store, "r2", ONE, holder="b")
@@ -111,7 +114,7 @@ class Limits(Setting):
     async def test_a_holder_that_comes_back_goes_beyond_the_limit_with_its_own(
         self, store: Store, clock: HandClock
     ) -> None:
-        """For as long as both are at work: what one has begun cannot be taken from it."""
+        """While both work: a run that a holder has begun cannot be taken from it."""
         await store.beat("a", ttl=TTL)
         for name in ("r1", "r2", "r3"):
             await _made(store, name)
@@ -119,13 +122,14 @@ class Limits(Setting):
         clock.move(10.1)
         await store.beat("b", ttl=TTL)
         await _take(store, "r2", ONE, holder="b")
+        # Holder a is alive again while b has used its place: two leases under a limit of one.
         await store.beat("a", ttl=TTL)
         await _take(store, "r1", ONE)
         with pytest.raises(NoRoom):
             await _take(store, "r3", ONE)
 
     async def test_a_latch_is_met_before_a_limit(self, store: Store) -> None:
-        """What is halted is said to be halted, not to wait."""
+        """A halted run is reported as halted, not as waiting."""
         await store.beat("a", ttl=TTL)
         for name in ("r1", "r2"):
             await _made(store, name)
@@ -159,5 +163,6 @@ class Limits(Setting):
         async with anyio.create_task_group() as tasks:
             for n in range(24):
                 tasks.start_soon(one, f"r{n}", holders[n % 3])
+        # All runs have the label, so its limit is reached exactly; the agent's may not be.
         assert len(taken) == 5
         assert sum(int(name[1:]) % 2 for name in taken) <= 3

@@ -1,4 +1,4 @@
-"""Lists: which runs there are, which need a driver, which are due."""
+"""Lists: all runs, runs that need a worker, runs that are due."""
 
 from datetime import timedelta
 
@@ -16,14 +16,14 @@ TTL = timedelta(seconds=10)
 
 
 async def begin(store: Store, name: str, head: Head) -> RunId:
-    """Begin a run with this head."""
+    """Create a run with this head."""
     run = RunId(name)
     await store.create(run, [started()], head=head)
     return run
 
 
 async def move(store: Store, run: RunId, after: int, head: Head) -> None:
-    """Move the head of a run."""
+    """Append an entry that changes the head of a run."""
     await store.append(run, [said()], after=Seq(after), lease=None, head=head)
 
 
@@ -40,7 +40,7 @@ async def listed(store: Store, query: Query) -> list[str]:
 
 
 class Lists(Setting):
-    """Lists are filtered by what heads say and paged without gaps."""
+    """Lists are filtered by heads, and paged without gaps."""
 
     async def test_runs_are_listed_newest_first_with_their_heads(self, store: Store) -> None:
         assert (await store.runs(Query())).items == ()
@@ -118,7 +118,7 @@ class Lists(Setting):
             seen += [row.run for row in page.items]
             cursor = page.cursor
             await begin(store, f"new{turn}", queued)
-            for n in (turn, 19 - turn):  # what has been seen and what has not
+            for n in (turn, 19 - turn):  # one on an earlier page, one on a later page
                 head = (await store.row(RunId(f"r{n}"))).seq
                 await move(store, RunId(f"r{n}"), head, queued)
         assert seen == [f"r{n}" for n in reversed(range(20))]
@@ -158,7 +158,7 @@ class Lists(Setting):
             await store.runs(Query(cursor=cursor))
 
     async def test_a_list_is_asked_for_some_of_its_runs(self, store: Store) -> None:
-        """How many is a number that no store may stumble over."""
+        """Every limit is accepted, however large."""
         for n in range(3):
             await begin(store, f"r{n}", Head(phase=Phase.QUEUED, wake_at=Micros(1)))
         for limit in (0, -1, -(2**63)):

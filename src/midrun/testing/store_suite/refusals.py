@@ -1,4 +1,4 @@
-"""Refusals: what no store could keep is named before anything has changed."""
+"""Refusals: invalid input is rejected before anything has changed."""
 
 from contextlib import suppress
 
@@ -30,13 +30,13 @@ from midrun.testing.store_suite.fixtures import (
 
 
 class Refusals(Setting):
-    """A method that raised has changed nothing, whatever it was handed."""
+    """A method that raised has changed nothing."""
 
     @pytest.mark.parametrize("kind", [*KINDS])
     async def test_only_the_end_of_something_may_be_appended_whatever_came_between(
         self, store: Store, kind: type[Entry]
     ) -> None:
-        """A start, an ask or a pause was decided on something; it must say on what."""
+        """A start, an ask or a pause was decided at a seq, and must name it."""
         await create(store)
         lease = await take(store, RUN, 1, "a")
         blind = store.append(RUN, [done(), example(kind)], after=None, lease=lease, head=None)
@@ -66,7 +66,7 @@ class Refusals(Setting):
     async def test_a_head_that_cannot_be_stored_is_named_and_nothing_has_changed(
         self, store: Store, field: str, value: object
     ) -> None:
-        """The entries beside it are sound; they must not be left behind without it."""
+        """The valid entries of the same append must not be stored without it."""
         bad = replace(head(), **{field: value})
         with pytest.raises(NotJson) as refused:
             await store.create(RUN, [started()], head=bad)
@@ -90,7 +90,7 @@ class Refusals(Setting):
     async def test_a_name_of_a_new_run_that_is_too_long_for_an_index_is_named(
         self, store: Store, field: str
     ) -> None:
-        """Also for a store that could take it: a run must be able to move to any other."""
+        """Also in a store that could keep it: every run can move to every other store."""
 
         def named(size: int) -> Head:
             name = "ä" * size
@@ -164,7 +164,7 @@ class Refusals(Setting):
     async def test_a_line_that_no_store_would_have_written_is_not_adopted(
         self, store: Store, old: bytes, new: bytes
     ) -> None:
-        """It may come from anywhere; whoever made it chose the bytes."""
+        """The bytes of a checkpoint may come from anywhere."""
         await create(store)
         await say(store, RUN, 1)
         await pause(store, RUN, 2)

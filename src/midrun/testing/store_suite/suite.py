@@ -1,4 +1,4 @@
-"""The whole suite, in one class to inherit from."""
+"""The whole store suite as one class."""
 
 from midrun.testing.store_suite.concurrency import Crowds
 from midrun.testing.store_suite.journals import Journals
@@ -10,4 +10,4 @@ from midrun.testing.store_suite.threads import Threads
 
 
 class StoreSuite(Journals, Refusals, Leases, Limits, Halts, Lists, Threads, Crowds):
-    """Everything a store promises. Give a `store` fixture that uses the `clock` fixture."""
+    """The contract of a store. Override the `store` fixture; it must use `clock`."""

@@ -1,4 +1,4 @@
-"""Threads: their runs, and the history that these begin with."""
+"""Threads: their runs, and the history that a run starts with."""
 
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ OURS = Head(phase=Phase.QUEUED, thread="ours")
 
 
 def conversation(runs: int) -> tuple[Message, ...]:
-    """Return the history of a thread that has had so many runs."""
+    """Return the history of a thread with this many runs."""
     return tuple(
         Message(role=role, text=f'{role} {number}: [{{"a": ' + "words, " * 200)
         for number in range(runs)
@@ -30,7 +30,7 @@ def conversation(runs: int) -> tuple[Message, ...]:
 
 
 class Threads(Setting):
-    """Runs of a thread have its name in common, and each its owner."""
+    """Runs of a thread share its name; each has its owner."""
 
     async def test_a_thread_is_listed_for_all_and_for_one_owner(self, store: Store) -> None:
         for run, owner in ((RUN, "ann"), (OTHER, "bob")):
@@ -45,7 +45,7 @@ class Threads(Setting):
     async def test_a_long_history_comes_back_as_it_was_written(
         self, store: Store, reopen: Reopen | None
     ) -> None:
-        """However a store keeps it, the line is what was hashed and the entry what was said."""
+        """However a store keeps it, line and entry are the ones that were hashed."""
         wholes: dict[RunId, list[bytes]] = {}
         for number in range(1, 12):
             run, history = RunId(f"r{number}"), conversation(number)

@@ -1,4 +1,4 @@
-"""What tests of the run page say over and over."""
+"""Helpers for tests of the run page."""
 
 import re
 from difflib import unified_diff
@@ -8,28 +8,28 @@ from playwright.async_api import Locator, Page, expect
 
 from midrun.ports.environment import Outside
 from midrun.runs.run import Run
-from tests.browser.bench import Bench, Site, comes_true, later
+from tests.browser.harness import Harness, Site, advance_clock, wait_until
 from tests.browser.stage import Stage, Turn, Use
 
 PLAN: Final = Use(
     "plan", items=["Look around", "Write the memo", "Send it"], marks={"1": "running"}
 )
 IS_UP_TO_DATE: Final = """seq => {
-  const {run, events, looking} = document.querySelector("midrun-run")?.store ?? {};
-  return run?.seq === seq && events.at(-1)?.seq === seq && !looking;
+  const {run, events, isLoading} = document.querySelector("midrun-run")?.store ?? {};
+  return run?.seq === seq && events.at(-1)?.seq === seq && !isLoading;
 }"""
-PASSING: Final = re.compile(
+CHANGING_TEXT: Final = re.compile(
     r"( ·)? ?(for )?(at least )?\b\d+ (s|min)\b( ·)?|\b\d+ seconds?\b|\d\d:\d\d:\d\d"
 )
-"""What is another at the next look: clocks, ages (at first there is none), what is left."""
+"""Texts that change with time: clocks, ages (none in the first second), countdowns."""
 
-GAPS: Final = re.compile(r"(?<=\S) {2,}")
+SPACES: Final = re.compile(r"(?<=\S) {2,}")
 
-SETTLED_MS: Final = 500
-"""A button that has just changed its meaning takes no click for a little less than this."""
+PRESS_DELAY_MS: Final = 500
+"""A button that has just changed its meaning ignores clicks for a little less than this."""
 
 
-class Watched:
+class RunPage:
     """A run and a page that shows it."""
 
     def __init__(self, site: Site, run: Run, page: Page) -> None:
@@ -39,127 +39,132 @@ class Watched:
 
     @property
     def path(self) -> str:
-        """Where its page is."""
+        """The path of the page."""
         return f"/runs/{self.run.id}"
 
     @property
     def badge(self) -> Locator:
-        """Where the run stands."""
+        """The badge of the control bar."""
         return self.page.locator("midrun-controls .badge")
 
     def button(self, name: Literal["pause", "redirect", "cancel"]) -> Locator:
-        """Return one of the three buttons, whatever it is called now."""
+        """Return one of the three buttons, whatever its label is."""
         return self.page.locator(f"midrun-controls #{name}")
 
-    def action(self, name: str) -> Locator:
-        """Return a button by what it says."""
+    def button_named(self, name: str) -> Locator:
+        """Return a button by its label."""
         return self.page.get_by_role("button", name=name, exact=True)
 
     async def press(self, name: Literal["pause", "redirect", "cancel"]) -> None:
-        """Press one of the three buttons, not right after it has changed its meaning."""
-        await later(self.page, SETTLED_MS)
+        """Press one of the three buttons once it accepts clicks."""
+        await advance_clock(self.page, PRESS_DELAY_MS)
         await self.button(name).click()
 
-    async def says(self, word: str) -> None:
-        """Wait until the badge says `word`."""
+    async def expect_badge(self, word: str) -> None:
+        """Wait until the badge contains `word`."""
         await expect(self.badge).to_contain_text(word)
 
-    async def writes(self, text: str) -> None:
-        """Open the composer, and write into it."""
+    async def type_instruction(self, text: str) -> None:
+        """Open the composer and type `text`."""
         await self.button("redirect").click()
         await self.page.get_by_label("What should happen next?").fill(text)
 
 
-async def watched(
-    bench: Bench,
+async def open_run_page(
+    harness: Harness,
     stage: Stage,
     *turns: Turn,
     who: str = "olga",
     task: str = "Write a memo",
-    bare: bool = False,
+    bypass_csp: bool = False,
     dark: bool = False,
     outside: Outside | None = None,
     **options: object,
-) -> Watched:
+) -> RunPage:
     """Start a run that plays `turns`, and open its page."""
     agent = stage.play(*turns, **options)  # type: ignore[arg-type]  # the agent checks them
-    site = await bench.site(agent, outside=outside)
+    site = await harness.site(agent, outside=outside)
     run = await site.start("actor", task, by=who)
-    page = await bench.page(site, f"/runs/{run.id}", who=who, clock=True, bare=bare, dark=dark)
+    page = await harness.page(
+        site, f"/runs/{run.id}", who=who, clock=True, bypass_csp=bypass_csp, dark=dark
+    )
     await expect(page.locator("midrun-controls .badge")).to_be_visible()
-    return Watched(site, run, page)
+    return RunPage(site, run, page)
 
 
-async def at_tool(bench: Bench, stage: Stage, name: str = "slow", **options: object) -> Watched:
+async def open_at_tool(
+    harness: Harness, stage: Stage, name: str = "slow", **options: object
+) -> RunPage:
     """Open the page of a run whose tool is held at the gate "work"."""
-    seen = await watched(bench, stage, [PLAN, Use(name, name="work")], "All done.", **options)  # type: ignore[arg-type]  # as `watched` takes them
+    turn: Turn = [PLAN, Use(name, name="work")]
+    ui = await open_run_page(harness, stage, turn, "All done.", **options)  # type: ignore[arg-type]  # checked there
     await stage.start("work").wait()
-    await seen.says("Running")
-    return seen
+    await ui.expect_badge("Running")
+    return ui
 
 
-async def drawn(page: Page) -> str:
-    """Return all that is drawn of the run, as those read it who do not see it."""
+async def read_text(page: Page) -> str:
+    """Return the accessibility tree of the run as text, without times."""
     text = await page.locator("midrun-run").aria_snapshot()
-    lines = GAPS.sub(" ", PASSING.sub(" ", text)).splitlines()
+    lines = SPACES.sub(" ", CHANGING_TEXT.sub(" ", text)).splitlines()
     return "\n".join(line for line in lines if line.strip() not in {"", "- text:"})
 
 
-async def survives_a_reload(page: Page, run: Run) -> None:
-    """See that the page shows the same of the run as soon as it has come again.
+async def check_reload(page: Page, run: Run) -> None:
+    """Check that the page shows the same after a reload.
 
     Raises:
-        AssertionError: it shows something else; its text says what.
+        AssertionError: it shows something else; the message is a diff.
     """
-    before = await _all_drawn(page, run)
+    before = await _read_settled(page, run)
     await page.reload()
-    await _is_drawn_again(page, before)
+    await _expect_text(page, before)
 
 
-async def survives_a_lost_connection(page: Page, run: Run, site: Site) -> None:
-    """See that the page shows the same of the run once the server is there again.
+async def check_reconnect(page: Page, run: Run, site: Site) -> None:
+    """Check that the page shows the same after a lost connection.
 
-    A run that is over has told all: there is no connection to lose.
+    The feed of a finished run has ended, so there is no connection to lose.
 
     Raises:
-        AssertionError: as `survives_a_reload`.
+        AssertionError: as `check_reload`.
     """
     if (await run.view()).phase in {"completed", "cancelled"}:
         return
-    before = await _all_drawn(page, run)
+    before = await _read_settled(page, run)
     await page.route("**/v1/**", lambda route: route.abort())
     site.app.close()
     await expect(page.locator("midrun-controls .badge")).to_contain_text("Connection lost")
     site.reopen()
     await page.unroute("**/v1/**")
-    await _is_drawn_again(page, before)
+    await _expect_text(page, before)
 
 
-async def _all_drawn(page: Page, run: Run) -> str:
-    """Return what is drawn when the page knows all that there is to know."""
+async def _read_settled(page: Page, run: Run) -> str:
+    """Wait until the page is up to date and stops changing; return its text."""
     seq = (await run.view()).seq
     await page.wait_for_function(IS_UP_TO_DATE, arg=seq)
     before = ""
-    while before != (before := await drawn(page)):
+    while before != (before := await read_text(page)):
         await page.evaluate("new Promise((done) => requestAnimationFrame(done))")
     return before
 
 
-async def _is_drawn_again(page: Page, before: str) -> None:
+async def _expect_text(page: Page, before: str) -> None:
     after = ""
 
     async def is_the_same() -> bool:
         nonlocal after
-        after = await drawn(page)
+        after = await read_text(page)
         return after == before
 
     try:
-        await comes_true(is_the_same)
+        await wait_until(is_the_same)
     except TimeoutError:
         differs = unified_diff(before.splitlines(), after.splitlines(), lineterm="")
         raise AssertionError("\n".join(differs)) from None
 
 
-def exactly(text: str) -> re.Pattern[str]:
-    """Return what matches this text and no other, however it is spaced."""
+def match_text(text: str) -> re.Pattern[str]:
+    """Return a pattern that matches exactly this text, with any spacing."""
     return re.compile(r"\s*" + r"\s*".join(map(re.escape, text.split())) + r"\s*")

@@ -1,4 +1,4 @@
-"""Truth: everything that a bar has said, held against the journal that it was said of."""
+"""Record everything that the control bar shows, and compare it with the journal."""
 
 from typing import Final
 
@@ -11,33 +11,33 @@ from midrun.ports.store import Store
 from midrun.text.buttons import offers
 from midrun.text.status import UNHEARD, sign
 
-_LISTEN: Final = """() => {
+_RECORD: Final = """() => {
   const bar = document.querySelector("midrun-run").shadowRoot.querySelector("midrun-controls");
   const said = (globalThis.said = []);
-  const listen = () => {
+  const record_bar = () => {
     const [root, run] = [bar.shadowRoot, bar.store.run];
     const texts = (where) =>
       [...root.querySelectorAll(where)].map((one) => one.textContent.trim());
     const now = {
       badge: texts(".badge")[0],
-      buttons: texts("button.big b > span"),
+      buttons: texts("button.control b > span"),
       seq: run.seq,
       lost: run.lost,
     };
-    if (bar.store.link === "lost") return; // it says that it knows nothing
+    if (bar.store.connection === "lost") return; // then it shows the lost connection only
     if (JSON.stringify(now) !== JSON.stringify(said.at(-1))) said.push(now);
   };
   const every = {subtree: true, childList: true, characterData: true, attributes: true};
-  new MutationObserver(listen).observe(bar.shadowRoot, every);
-  listen();
+  new MutationObserver(record_bar).observe(bar.shadowRoot, every);
+  record_bar();
 }"""
 
 _YOURS: Final = {"Waiting for a person": "Waiting for you"}
-"""What the same phase is called to the one who may decide."""
+"""By status of the journal: the status shown to a viewer who may decide."""
 
 
-class Said(msgspec.Struct, frozen=True):
-    """What stood on the bar at one moment, drawn from the view of entry `seq`."""
+class BarText(msgspec.Struct, frozen=True):
+    """The texts of the bar at one moment, rendered from the view at entry `seq`."""
 
     badge: str
     buttons: list[str]
@@ -45,18 +45,18 @@ class Said(msgspec.Struct, frozen=True):
     lost: bool
 
 
-async def listen(page: Page) -> None:
-    """Note from now on whatever the bar of the page says, however briefly."""
-    await page.evaluate(_LISTEN)
+async def record_bar(page: Page) -> None:
+    """Record every text of the page's bar from now on, however briefly it is shown."""
+    await page.evaluate(_RECORD)
 
 
-async def check(page: Page, store: Store, run: RunId, you: str = "olga") -> list[str]:
-    """See that each word was so by the journal; return the badges, in their order.
+async def check_recorded(page: Page, store: Store, run: RunId, you: str = "olga") -> list[str]:
+    """Check that each recorded text was true by the journal; return the badges in order.
 
     Raises:
-        AssertionError: something else stood on the bar than the journal has up to that entry.
+        AssertionError: the bar showed a text that does not follow from the journal so far.
     """
-    said = msgspec.convert(await page.evaluate("said"), list[Said])
+    said = msgspec.convert(await page.evaluate("said"), list[BarText])
     records = await store.read(run)
     for one in said:
         state = fold(run, records[: one.seq])
@@ -70,5 +70,5 @@ async def check(page: Page, store: Store, run: RunId, you: str = "olga") -> list
             what, *more = word.split(" — ")
             assert one.badge == " — ".join([what + by, *more]), one
         labels = [offer.label for offer in offers(state).values()]
-        assert one.buttons in ([], labels), one  # none: it is over
+        assert one.buttons in ([], labels), one  # none: the run is finished
     return [one.badge for one in said]

@@ -5,7 +5,7 @@ from typing import Final
 from playwright.async_api import Locator, Page
 
 from midrun.stops import MaxSteps
-from tests.browser.bench import Bench, Site
+from tests.browser.harness import Harness, Site
 from tests.browser.stage import Hold, Stage, Use
 
 STATES: Final = [
@@ -18,10 +18,10 @@ STATES: Final = [
 ]
 
 
-async def populated(bench: Bench, stage: Stage) -> Site:
-    """Serve one run in each of the states that a list tells apart."""
+async def serve_all_states(harness: Harness, stage: Stage) -> Site:
+    """Serve one run in each state that the list distinguishes."""
     twice = (Use("quick", name="x"), Use("quick", name="y"))
-    site = await bench.site(
+    site = await harness.site(
         stage.play(Use("slow", name="held"), "Done.", name="crawler"),
         stage.play(Use("slow", name="drafting"), "Done.", name="clerk"),
         stage.play(Use("ask", question="Refund order 7?"), "Done.", name="asker"),

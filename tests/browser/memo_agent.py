@@ -1,6 +1,6 @@
-"""An agent that writes a memo: what the pictures show, and what every state is drawn with.
+"""An agent that writes a memo, for the screenshots.
 
-Six steps, each held at a gate of its own name until somebody lets it go on.
+Six steps; each waits at a gate with its own name until the test opens it.
 """
 
 from typing import Final
@@ -21,28 +21,28 @@ PLAN: Final = [
 ]
 
 
-def memo(stage: Stage, *, name: str = "analyst", steps: int = 40) -> Agent:
-    """Return the agent. It spends money, keeps a plan, and can take some things back."""
+def memo_agent(stage: Stage, *, name: str = "analyst", steps: int = 40) -> Agent:
+    """Return the agent. It spends money, has a plan, and can undo some of its calls."""
 
     async def crm_list(call: Call, segment: str) -> str:
         """List the customers of a segment."""
         await call.note("page 3 of 8")
-        await stage.held("crm_list")
+        await stage.wait_at_gate("crm_list")
         return f"412 customers in {segment}"
 
     async def sql_query(query: str) -> str:
         """Ask the warehouse."""
-        await stage.held("sql_query")
+        await stage.wait_at_gate("sql_query")
         return f"412 rows for {query}"
 
     async def docs_create(title: str) -> str:
         """Create a document."""
-        await stage.held("docs_create")
+        await stage.wait_at_gate("docs_create")
         return f"doc_81: {title}"
 
     async def slack_post(channel: str, text: str) -> str:
         """Post a message."""
-        await stage.held("slack_post")
+        await stage.wait_at_gate("slack_post")
         return f"posted to {channel}: {text}"
 
     async def lock_table(table: str) -> str:
@@ -51,7 +51,7 @@ def memo(stage: Stage, *, name: str = "analyst", steps: int = 40) -> Agent:
 
     async def take_back(_call: Call, _args: object, _result: object) -> None:
         """Undo."""
-        await stage.held("undo")
+        await stage.wait_at_gate("undo")
 
     return Agent(
         name,

@@ -1,4 +1,4 @@
-"""A clock that a test has in its hand."""
+"""A server clock that a test can advance or stop."""
 
 from datetime import timedelta
 
@@ -7,20 +7,20 @@ from midrun.ports.environment import wall
 
 
 class Clock:
-    """The clock of a server: right, until somebody puts it forward, or stops it there."""
+    """The real time, until a test advances or stops it."""
 
     def __init__(self) -> None:
         self._ahead = 0
         self._stopped: Micros | None = None
 
     def __call__(self) -> Micros:
-        """Return what time it is."""
+        """Return the time."""
         return Micros(wall() + self._ahead) if self._stopped is None else self._stopped
 
-    def put_forward(self, by: timedelta) -> None:
-        """Let it be later by so much, at once."""
+    def advance(self, by: timedelta) -> None:
+        """Move the time forward."""
         self._ahead += by // timedelta(microseconds=1)
 
     def stop(self) -> None:
-        """Let it be this moment for good."""
+        """Stop the time at this moment."""
         self._stopped = self()

@@ -1,24 +1,31 @@
 // @ts-check
 /**
- * What the server shows, as types. `GET /v1/openapi.json` says the same for machines.
- * Times are RFC 3339.
+ * The types of the server's JSON. `GET /v1/openapi.json` describes the same for machines.
+ * Times are RFC 3339, durations are in seconds. Field names are those on the wire:
+ *
+ * - `look` selects an icon and a colour, `tone` is that colour (see `format.js`);
+ * - a button is `enabled` or not, and `consequence` says the effect of a press. In the button of
+ *   a cancel, `undo`, `never`, `unsure` and `release` list calls; `undoes` is the number to undo;
+ * - a status line has a `word`, the actor it is `by`, a `note`, and `said`: text for screen readers;
+ * - a plan's items are `rows`, a held topic is one of `frames`, and `wheel` names the person who
+ *   has taken over.
  *
  * @typedef {{enabled: boolean, command: string, label: string, consequence: string,
  *   undo: string[], never: string[], unsure: string[], release: string[],
- *   undoes: number, caps: Record<string, number>}} Offer
- * @typedef {{look: string, word: string, by: string, note: string, said: string}} Sign
+ *   undoes: number, caps: Record<string, number>}} Button
+ * @typedef {{look: string, word: string, by: string, note: string, said: string}} StatusLine
  * @typedef {{name: string, used: number, cap: number, raised: number}} Cap
- * @typedef {{id: string, goal: string, place: string, held_at: string, expires_at: string}} Frame
+ * @typedef {{id: string, goal: string, place: string, held_at: string, expires_at: string}} HeldTopic
  * @typedef {{id: string, ref: string, kind: string, of: string | null, question: string, data: any, call: string,
  *   tool: string, args: any, why: string, hidden: string, audience: string, expires_at: string | null,
  *   declinable: boolean, may_decide: boolean}} Ask
  * @typedef {{id: string, tool: string, since: string, attempt: number, form: string, why: string,
- *   unstoppable: boolean, not_responding: boolean}} Flight
+ *   unstoppable: boolean, not_responding: boolean}} InFlightCall
  * @typedef {{id: string, tool: string, args: string, stage: string, can_undo: boolean, held: boolean, release: string,
  *   undo: string, note: string, why: string}} Effect
  * @typedef {{seq: number, kind: string, text: string, by: string, when: string,
- *   urgency: string}} Pending
- * @typedef {{text: string, look: string, tool: string}} Row
+ *   urgency: string}} PendingText
+ * @typedef {{text: string, look: string, tool: string}} PlanItem
  *
  * @typedef {object} Run
  * @property {string} run_id
@@ -27,7 +34,7 @@
  * @property {string} agent
  * @property {string} task
  * @property {string} phase
- * @property {Sign} sign
+ * @property {StatusLine} sign
  * @property {string} since_by
  * @property {string} since_at
  * @property {string} since_reason
@@ -36,8 +43,8 @@
  * @property {boolean} hold_now
  * @property {number} step
  * @property {string} place
- * @property {boolean} plan_held the plan is a held thought's, and the run is at no step of it
- * @property {Row[]} rows
+ * @property {boolean} plan_held the plan belongs to a held topic; the run is at none of its steps
+ * @property {PlanItem[]} rows
  * @property {number} turns
  * @property {string} goal
  * @property {string} wheel
@@ -47,13 +54,13 @@
  * @property {{tokens: number, cost_usd: number, reserved_tokens: number,
  *   reserved_usd: number}} usage
  * @property {Cap[]} caps
- * @property {Frame[]} frames
+ * @property {HeldTopic[]} frames
  * @property {number} frames_max
  * @property {Ask[]} asks
- * @property {Pending[]} pending
- * @property {Flight[]} in_flight
+ * @property {PendingText[]} pending
+ * @property {InFlightCall[]} in_flight
  * @property {Effect[]} effects
- * @property {{pause: Offer, redirect: Offer, cancel: Offer}} controls
+ * @property {{pause: Button, redirect: Button, cancel: Button}} controls
  * @property {string[]} allowed
  * @property {string} output
  * @property {string} error
@@ -64,29 +71,29 @@
  * @property {string} now
  * @property {boolean} working
  * @property {boolean} lost
- * @property {string} silent_since when the worker that is not heard of was heard of last
- * @property {{by: string, reason: string, scope: string} | null} halt the latch that it is under
+ * @property {string} silent_since the last sign of life of a worker that is `lost`
+ * @property {{by: string, reason: string, scope: string} | null} halt that the run is under
  * @property {number} workers
  *
  * @typedef {{id: string, kind: string, tool: string, args: string, why: string, look: string,
  *   result: string, error: string, attempts: number, started_at: string | null,
- *   by_hand: boolean, child: string}} CallLine
+ *   by_hand: boolean, child: string}} CallSummary
  * @typedef {{number: number, role: string, kind: string, by: string, text: string,
  *   thinking: string, interrupted: boolean, earlier: boolean, item: number, look: string,
- *   calls: CallLine[]}} Turn
+ *   calls: CallSummary[]}} Turn
  *
  * @typedef {{seq: number, type: string, ts: string, run_id: string, by: string,
- *   data: any}} Happened one event of the feed
+ *   data: any}} FeedEvent one entry of the journal, as the feed sends it
  * @typedef {{call: string, kind: string, text: string, tool: string, opening: boolean}} Delta
- *   `opening`: it is everything so far
+ *   a part of a reply that is being streamed; `opening`: its whole text so far
  *
- * @typedef {{call: string, tool: string, args: string, note: string, why: string}} Deed
- * @typedef {{phase: string, task: string, done: Deed[], undoing: Deed[], undone: Deed[],
- *   not_undone: Deed[], released: Deed[], stopped: Deed[], unsure: Deed[], failed: Deed[],
- *   never_started: Deed[], still_held: Deed[], partial: string}} Report
+ * @typedef {{call: string, tool: string, args: string, note: string, why: string}} ReportedCall
+ * @typedef {{phase: string, task: string, done: ReportedCall[], undoing: ReportedCall[], undone: ReportedCall[],
+ *   not_undone: ReportedCall[], released: ReportedCall[], stopped: ReportedCall[], unsure: ReportedCall[], failed: ReportedCall[],
+ *   never_started: ReportedCall[], still_held: ReportedCall[], partial: string}} Report
  *
  * @typedef {{seq: number, phase: string, applied: boolean, already: string, by: string,
- *   words?: string}} Receipt
+ *   said: string}} Receipt
  */
 
 export {};

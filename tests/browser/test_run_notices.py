@@ -1,14 +1,14 @@
-"""What else the run page says, and to whom: plans that changed, halts, children, notices."""
+"""More texts of the run page: changed plan items, halts, children, notifications."""
 
 from playwright.async_api import Page, expect
 
 from midrun import Agent
-from tests.browser.bench import Bench, later, spend
+from tests.browser.harness import Harness, advance_clock, discard_profile
+from tests.browser.run_page import PLAN, match_text, open_at_tool, open_run_page
 from tests.browser.stage import Hold, Stage, Use
-from tests.browser.watching import PLAN, at_tool, exactly, watched
 from tests.unit.server.conftest import PEOPLE
 
-LOOK_MS = 5_000
+POLL_INTERVAL_MS = 5_000
 
 _NOTICES = """() => {
   globalThis.notices = [];
@@ -28,47 +28,49 @@ _NOTICES = """() => {
 
 
 async def hide(page: Page) -> None:
-    """Have somebody look elsewhere; the feed goes on for a while."""
+    """Take the focus from the page; its feed stays open."""
     await page.evaluate("document.hasFocus = () => false")
 
 
 async def test_a_row_that_a_redirect_has_changed_says_what_it_was(
-    bench: Bench, stage: Stage
+    harness: Harness, stage: Stage
 ) -> None:
-    """One looks at the list and sees what became of it; what only moved has not changed."""
+    """An item that only moved has not changed."""
     replan = Use("plan", items=["Look around", "Summarise it", "Send it"])
     turns = ([PLAN, Use("slow", name="work")], [replan, Use("slow", name="again")], "Done.")
-    seen = await watched(bench, stage, *turns)
+    ui = await open_run_page(harness, stage, *turns)
     await stage.start("work").wait()
-    await seen.writes("Summarise what you have")
-    await seen.page.keyboard.press("Enter")
-    await expect(seen.action("Withdraw")).to_be_visible()
+    await ui.type_instruction("Summarise what you have")
+    await ui.page.keyboard.press("Enter")
+    await expect(ui.button_named("Withdraw")).to_be_visible()
     stage.gate("work").set()
     await stage.start("again").wait()
-    was = seen.page.locator("midrun-steps .was")
+    was = ui.page.locator("midrun-steps .previous")
     await expect(was).to_have_text("was: Write the memo")
-    await expect(seen.page.locator("midrun-steps ol > li").nth(1)).to_have_text(
-        exactly("Queued 2. Summarise it was: Write the memo")
+    await expect(ui.page.locator("midrun-steps ol > li").nth(1)).to_have_text(
+        match_text("Queued 2. Summarise it was: Write the memo")
     )
 
 
-async def test_a_paused_run_says_that_a_halt_holds_it(bench: Bench, stage: Stage) -> None:
-    """Resuming would start nothing, and the page says so before anybody presses."""
-    seen = await watched(bench, stage, ["I ", Hold("mid"), "think."], "So.")
+async def test_a_paused_run_says_that_a_halt_holds_it(harness: Harness, stage: Stage) -> None:
+    """A resume would start nothing; the page says so before the press."""
+    ui = await open_run_page(harness, stage, ["I ", Hold("mid"), "think."], "So.")
     await stage.start("mid").wait()
-    await seen.button("pause").click()
-    await seen.says("Paused by you")
-    await seen.site.mid.halt("The far end is on fire", actor=PEOPLE["olga"])
+    await ui.button("pause").click()
+    await ui.expect_badge("Paused by you")
+    await ui.site.mid.halt("The far end is on fire", actor=PEOPLE["olga"])
     for _ in range(4):
-        await later(seen.page, LOOK_MS)
-    bar = seen.page.locator("midrun-controls")
-    await expect(bar).to_contain_text("A halt by you holds: nothing of it starts.")
+        await advance_clock(ui.page, POLL_INTERVAL_MS)
+    bar = ui.page.locator("midrun-controls")
+    await expect(bar).to_contain_text("Under a halt by you: it cannot start anything.")
     await expect(bar).to_contain_text("Reason: The far end is on fire")
     await expect(bar.get_by_role("link", name="Lift it on the list")).to_be_visible()
 
 
-async def test_what_a_child_asks_has_the_buttons_that_apply(bench: Bench, stage: Stage) -> None:
-    """An approval is approved or declined, a question is answered: never both."""
+async def test_what_a_child_asks_has_the_buttons_that_apply(
+    harness: Harness, stage: Stage
+) -> None:
+    """An approval is approved or declined, a question is answered."""
     asking = stage.play(
         Use("mail", name="bo"), Use("ask", question="Which?"), "Done.", name="kid"
     )
@@ -77,9 +79,9 @@ async def test_what_a_child_asks_has_the_buttons_that_apply(bench: Bench, stage:
         model=stage.play(Use("kid", task="Help."), "Done.").model,
         tools=[asking.as_tool()],
     )
-    site = await bench.site(asking, parent)
+    site = await harness.site(asking, parent)
     run = await site.start("parent", "Family task")
-    page = await bench.page(site, f"/runs/{run.id}")
+    page = await harness.page(site, f"/runs/{run.id}")
     card = page.locator("midrun-asks .card")
     await expect(card).to_contain_text("mail")
     await expect(card.get_by_role("button")).to_have_text(["Approve", "Decline…"])
@@ -92,13 +94,15 @@ async def test_what_a_child_asks_has_the_buttons_that_apply(bench: Bench, stage:
     await expect(page.locator("midrun-controls .badge")).to_contain_text("Completed")
 
 
-async def test_notices_come_only_when_they_were_asked_for(bench: Bench, stage: Stage) -> None:
-    """Nobody is asked for a permission before they press; then what needs them is told once."""
+async def test_notifications_come_only_after_they_were_switched_on(
+    harness: Harness, stage: Stage
+) -> None:
+    """The permission is requested only after a press; then each change notifies once."""
     agent = stage.play(Use("slow", name="work"), Use("ask", question="Which?"), "Done.")
-    site = await bench.site(agent)
+    site = await harness.site(agent)
     run = await site.start(task="Write a memo")
     await stage.start("work").wait()
-    profile = await bench.profile()
+    profile = await harness.profile()
     await profile.add_init_script(f"({_NOTICES})()")
     page = await profile.new_page()
     await page.goto(site.link(f"/runs/{run.id}"))
@@ -106,7 +110,7 @@ async def test_notices_come_only_when_they_were_asked_for(bench: Bench, stage: S
     await expect(badge).to_contain_text("Running")
     assert await page.evaluate("Notification.asked") == 0
     await page.get_by_role("button", name="Notify me").click()
-    await expect(page.get_by_role("button", name="Notices on")).to_be_visible()
+    await expect(page.get_by_role("button", name="Notifications on")).to_be_visible()
     await hide(page)
     stage.gate("work").set()
     await expect(badge).to_contain_text("Waiting for you")
@@ -120,14 +124,14 @@ async def test_notices_come_only_when_they_were_asked_for(bench: Bench, stage: S
     ]
 
 
-async def test_whoever_looks_needs_no_notice(bench: Bench, stage: Stage) -> None:
-    """Nor does anybody who has switched them off again."""
-    seen = await at_tool(bench, stage)
-    spend(seen.page)
-    await seen.page.evaluate(f"({_NOTICES})()")
-    await seen.page.evaluate(
+async def test_a_focused_page_needs_no_notification(harness: Harness, stage: Stage) -> None:
+    """Nor after notifications were switched off again."""
+    ui = await open_at_tool(harness, stage)
+    discard_profile(ui.page)
+    await ui.page.evaluate(f"({_NOTICES})()")
+    await ui.page.evaluate(
         """async () => {
-          const {notify} = await import("/static/notices.js");
+          const {notify} = await import("/static/notifications.js");
           const news = {run: "run_1", word: "Completed", task: "Write a memo"};
           Notification.permission = "granted";
           localStorage.setItem("midrun notices", "on");
@@ -139,4 +143,4 @@ async def test_whoever_looks_needs_no_notice(bench: Bench, stage: Stage) -> None
           notify(news, location.href);
         }"""
     )
-    assert await seen.page.evaluate("notices") == ["Completed — Write a memo"]
+    assert await ui.page.evaluate("notices") == ["Completed — Write a memo"]

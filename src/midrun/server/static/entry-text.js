@@ -1,51 +1,51 @@
 // @ts-check
-/** Events of the feed in words, for the timeline. */
+/** Short descriptions of the feed's events, for the timeline. */
 
-/** @typedef {import("./shapes.js").Happened} Happened */
-import { MARKED } from "./emphasis.js";
+/** @typedef {import("./types.js").FeedEvent} FeedEvent */
+import { EMPHASIS } from "./emphasis.js";
 import { exact } from "./template.js";
 
 /** @typedef {"control" | "steps" | "tools" | "effects"} Group */
 
-const GROUPS = /** @type {[RegExp, Group][]} */ ([
+const GROUP_PATTERNS = /** @type {[RegExp, Group][]} */ ([
   [/^(undo|residue)\./, "effects"],
   [/^call\./, "tools"],
   [/^(plan|frame|answer|history|worker|stop|cap\.reached)/, "steps"],
   [/./, "control"],
 ]);
 
-/** Return which filter shows an event. @param {Happened} event @returns {Group} */
-export function group(event) {
-  return GROUPS.find(([pattern]) => pattern.test(event.type))?.[1] ?? "control";
+/** Return the timeline filter that an event belongs to. @param {FeedEvent} event @returns {Group} */
+export function groupOf(event) {
+  return GROUP_PATTERNS.find(([pattern]) => pattern.test(event.type))?.[1] ?? "control";
 }
 
 /**
- * Tell whether words waited for the run when it was resumed: then it does not go on as before.
- * @param {Happened[]} events @param {Happened} resumed
+ * Tell whether a resumed run got a new instruction, with the resume or by a pending redirect.
+ * @param {FeedEvent[]} events @param {FeedEvent} resumed
  */
-export function hasNewCourse(events, resumed) {
+export function hasNewInstruction(events, resumed) {
   if (resumed.data.instruction) return true;
   const last = events.findLast(({ seq, type }) => seq < resumed.seq && type.startsWith("redirect."));
   return last?.type === "redirect.requested";
 }
 
 /**
- * Return an event's own words, where it has some.
- * @param {Happened} event @param {Happened[]} events all that are known @returns {string}
+ * Return the description of an event, "" where its type says it all.
+ * @param {FeedEvent} event @param {FeedEvent[]} events all known ones @returns {string}
  */
-export function words(event, events) {
+export function describeEvent(event, events) {
   const { type, data } = event;
   switch (type) {
     case "run.resumed":
       if (data.instruction || data.reason) return data.instruction || data.reason;
-      return hasNewCourse(events, event) ? "with new words" : "no changes";
+      return hasNewInstruction(events, event) ? "with a new instruction" : "no changes";
     default:
-      return own(event);
+      return describeAlone(event);
   }
 }
 
-/** What is said of an event whatever came before it. @param {Happened} event @returns {string} */
-function own({ type, data }) {
+/** Describe an event that needs no look at the events before it. @param {FeedEvent} event @returns {string} */
+function describeAlone({ type, data }) {
   switch (type) {
     case "run.created":
       return data.task;
@@ -65,7 +65,7 @@ function own({ type, data }) {
     case "message.closed":
       return `${data.why}: ${data.text}`;
     case "run.cancelling":
-      return data.undo === "all" ? "and undo what can be undone" : data.reason;
+      return data.undo === "all" ? "and undo everything undoable" : data.reason;
     case "run.completed":
       return data.output;
     case "run.failed":
@@ -82,11 +82,11 @@ function own({ type, data }) {
     case "call.started":
       return data.attempt > 1 ? `attempt ${data.attempt}` : "";
     case "call.done":
-      return data.reply?.text || shown(data.result);
+      return data.reply?.text || formatValue(data.result);
     case "call.aborted":
       return data.text ? `stopped after “${data.text.trim()}”` : "stopped midway";
     case "call.unknown":
-      return "nobody knows whether it happened";
+      return "unknown whether it happened";
     case "call.sealed":
       return data.why;
     case "call.settled":
@@ -94,7 +94,7 @@ function own({ type, data }) {
     case "ask.opened":
       return data.question;
     case "ask.answered":
-      return [data.decision.choice, shown(data.decision.value) || data.decision.reason]
+      return [data.decision.choice, formatValue(data.decision.value) || data.decision.reason]
         .filter(Boolean)
         .join(": ");
     case "ask.closed":
@@ -104,9 +104,9 @@ function own({ type, data }) {
     case "frame.resumed":
     case "frame.reconstructed":
     case "frame.abandoned":
-      return unmarked(data.words);
+      return withoutEmphasis(data.words);
     case "plan.made":
-      return planned(data.items);
+      return formatPlanProgress(data.items);
     case "worker.took":
       return data.holder;
     case "wheel.used_tool":
@@ -116,17 +116,17 @@ function own({ type, data }) {
   }
 }
 
-/** How far a plan is; what was dropped is not counted. @param {{mark: string}[]} items */
-function planned(items) {
+/** Return how many items of a plan are done; dropped items do not count. @param {{mark: string}[]} items */
+function formatPlanProgress(items) {
   const done = items.filter(({ mark }) => mark === "done").length;
   return `${done} of ${items.filter(({ mark }) => mark !== "dropped").length} done`;
 }
 
-/** The runtime's own words, without their emphasis. @param {string} text */
-const unmarked = (text) => text.replace(MARKED, "$1");
+/** Return text of the runtime without its emphasis. @param {string} text */
+const withoutEmphasis = (text) => text.replace(EMPHASIS, "$1");
 
-/** @param {unknown} value */
-function shown(value) {
+/** Return a value on one line, hidden characters shown. @param {unknown} value */
+function formatValue(value) {
   if (value === null || value === undefined) return "";
   return exact(typeof value === "string" ? value : JSON.stringify(value));
 }

@@ -1,5 +1,5 @@
 // @ts-check
-/** The look of the control bar. */
+/** Styles of the control bar. */
 import { css } from "./lit.js";
 
 export const style = css`
@@ -16,7 +16,7 @@ export const style = css`
     background: var(--bg);
     box-shadow: 0 -2px 18px rgb(0 0 0 / 0.08);
   }
-  .top {
+  .status {
     display: flex;
     flex-wrap: wrap;
     align-items: center;
@@ -26,17 +26,17 @@ export const style = css`
     font: 700 15px var(--mono);
     font-variant-numeric: tabular-nums;
   }
-  .clock.still {
+  .clock.stopped {
     color: var(--dim);
   }
-  .at {
+  .activity {
     flex: 1 1 160px;
     display: flex;
     align-items: baseline;
     gap: 10px;
     min-width: 0;
   }
-  .at .link {
+  .activity .link {
     flex: none;
   }
   .note {
@@ -47,10 +47,10 @@ export const style = css`
     white-space: nowrap;
   }
   .note:empty,
-  .at:not(:has(.link, .note:not(:empty))) {
+  .activity:not(:has(.link, .note:not(:empty))) {
     display: none;
   }
-  .used {
+  .usage {
     margin-left: auto;
     font: 12px var(--mono);
     color: var(--dim);
@@ -74,7 +74,7 @@ export const style = css`
   .diff span::before {
     display: inline-block;
     width: 1.6em;
-    content: attr(data-sign);
+    content: attr(data-symbol);
   }
   .buttons {
     display: grid;
@@ -88,7 +88,7 @@ export const style = css`
     padding-top: 8px;
     border-top: 1px solid var(--line);
   }
-  .big {
+  .control {
     display: grid;
     gap: 1px;
     align-content: start;
@@ -97,22 +97,22 @@ export const style = css`
     border-radius: 10px;
     text-align: left;
   }
-  .big b {
+  .control b {
     display: flex;
     align-items: center;
     gap: 7px;
     font-size: 15px;
     font-weight: 600;
   }
-  .big small {
+  .control small {
     font-size: 12.5px;
     line-height: 1.35;
     color: var(--dim);
   }
-  .big[aria-disabled="true"] {
+  .control[aria-disabled="true"] {
     background: transparent;
   }
-  .big[aria-disabled="true"] b {
+  .control[aria-disabled="true"] b {
     font-weight: 500;
     color: var(--dim);
   }
@@ -143,7 +143,7 @@ export const style = css`
       gap: 6px;
       padding: 8px;
     }
-    .top {
+    .status {
       gap: 3px 10px;
       font-size: 13px;
     }
@@ -153,11 +153,11 @@ export const style = css`
     .clock {
       font-size: 14px;
     }
-    .at {
+    .activity {
       flex-basis: 40%;
       order: 1;
     }
-    .used {
+    .usage {
       order: 2;
       font-size: 11.5px;
     }
@@ -168,7 +168,7 @@ export const style = css`
       white-space: normal;
     }
     .note:has(~ .link) {
-      -webkit-line-clamp: 1; /* what it points to says the rest */
+      -webkit-line-clamp: 1; /* the panel that the link leads to says the rest */
     }
     .row button {
       padding-inline: 9px;
@@ -179,23 +179,23 @@ export const style = css`
     .buttons {
       gap: 6px;
     }
-    .big {
+    .control {
       min-height: 48px;
       padding: 5px 6px;
     }
-    .big b {
+    .control b {
       gap: 5px;
       font-size: 14px;
     }
-    .big small {
+    .control small {
       font-size: 12px;
       line-height: 1.2;
     }
-    .buttons[inert] .big {
+    .buttons[inert] .control {
       min-height: 0;
     }
     .buttons[inert] small {
-      display: none; /* the sheet below says it */
+      display: none; /* the sheet below the buttons says it */
     }
   }
   @container (max-width: 420px) {
@@ -203,9 +203,9 @@ export const style = css`
       grid-template-columns: 10fr 11fr 10fr;
     }
     .buttons:has(#pause[data-long]) {
-      grid-template-columns: 13fr 10fr 9fr; /* in which "Keep running" is one line */
+      grid-template-columns: 13fr 10fr 9fr; /* so that "Keep running" fits on one line */
     }
-    .big b {
+    .control b {
       gap: 4px;
       font-size: 13px;
     }
@@ -214,7 +214,7 @@ export const style = css`
     .buttons:has(#pause[data-long]) {
       grid-template-columns: 11fr 8fr 8fr;
     }
-    .big .icon {
+    .control .icon {
       display: none;
     }
   }
@@ -223,7 +223,7 @@ export const style = css`
     .buttons:has(#pause[data-long]) {
       grid-template-columns: 1fr;
     }
-    .big {
+    .control {
       grid-template-columns: 112px minmax(0, 1fr);
       align-items: center;
       gap: 8px;

@@ -1,4 +1,4 @@
-"""A page of somebody else, on another port and under other names of the same machine."""
+"""The page of an attacker, on another port and under other names of the same machine."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,14 +14,14 @@ from starlette.routing import Route
 
 from midrun.runs.run import Run
 from midrun.server.serve import bound
-from tests.browser.bench import Bench, Site
+from tests.browser.harness import Harness, Site
 
 HOSTS: Final = {
-    "same site": "127.0.0.1",  # a port is no border for cookies: this one brings ours
+    "same site": "127.0.0.1",  # cookies ignore ports: the browser sends it ours
     "cross site": "attacker.example",
 }
 
-TRIED: Final = """async ({url, run}) => {
+ATTEMPTS: Final = """async ({url, run}) => {
   const json = {method: "POST", credentials: "include", body: "{}",
     headers: {"Content-Type": "application/json"}};
   const plain = {method: "POST", credentials: "include", mode: "no-cors", body: "{}"};
@@ -62,7 +62,7 @@ TRIED: Final = """async ({url, run}) => {
   };
 }"""
 
-REBOUND: Final = """({run, token}) => {
+REBOUND_REQUESTS: Final = """({run, token}) => {
   const json = "application/json";
   const headers = {"Content-Type": json, Authorization: `Bearer ${token}`};
   const asked = [
@@ -73,14 +73,14 @@ REBOUND: Final = """({run, token}) => {
   return Promise.all(asked.map(async (reply) => (await reply).status));
 }"""
 
-FRAME: Final = """url => new Promise((done) => {
+OPEN_FRAME: Final = """url => new Promise((done) => {
   const frame = document.createElement("iframe");
   frame.onload = done;
   frame.src = url;
   document.body.append(frame);
 })"""
 
-FORM: Final = """({url, type, fields}) => {
+SUBMIT_FORM: Final = """({url, type, fields}) => {
   const form = document.createElement("form");
   Object.assign(form, {method: "post", action: url, enctype: type});
   for (const [name, value] of Object.entries(fields)) {
@@ -94,8 +94,8 @@ FORM: Final = """({url, type, fields}) => {
 
 
 @asynccontextmanager
-async def lair(cookies: list[str] | None = None) -> AsyncIterator[int]:
-    """Serve the page of an attacker; give its port. `cookies` gets those that it is sent."""
+async def serve_attacker(cookies: list[str] | None = None) -> AsyncIterator[int]:
+    """Serve the attacker's page; yield its port. Received cookies are added to `cookies`."""
 
     async def blank(request: Request) -> HTMLResponse:
         if cookies is not None:
@@ -113,9 +113,9 @@ async def lair(cookies: list[str] | None = None) -> AsyncIterator[int]:
                 server.should_exit = True
 
 
-async def lured(bench: Bench, site: Site, port: int, host: str) -> Page:
-    """Return a page of the attacker in the browser of somebody who is signed in."""
-    profile = await bench.profile(heard=False)
+async def open_attacker_page(harness: Harness, site: Site, port: int, host: str) -> Page:
+    """Open the attacker's page in a browser that is signed in to `site`."""
+    profile = await harness.profile(collect_errors=False)
     own = await profile.new_page()
     await own.goto(site.link())
     await own.get_by_text("olga (operator)").wait_for()
@@ -124,15 +124,15 @@ async def lured(bench: Bench, site: Site, port: int, host: str) -> Page:
     return page
 
 
-class Untouched:
-    """What must be as it was: the journal of a run, the list of runs, the latches."""
+class ServerCounts:
+    """The numbers of entries, runs and halts: an attack must not change them."""
 
     def __init__(self, site: Site, run: Run) -> None:
         self._site = site
         self._run = run
 
-    async def seen(self) -> tuple[int, int, int]:
-        """Return how much there is of each."""
+    async def read(self) -> tuple[int, int, int]:
+        """Return the three numbers."""
         store = self._site.mid.store
         counts = await store.counts()
         row = await store.row(self._run.id)

@@ -1,0 +1,124 @@
+// @ts-check
+/**
+ * Auto-scroll: while the reader is at the end of the steps, new content keeps the end in sight.
+ *
+ * The control bar covers the bottom of the window, so the end counts as hidden behind it too.
+ * The page does not scroll while the reader has scrolled away, types, or has selected text.
+ *
+ * New content changes the height of the steps. A `ResizeObserver` reports that after the layout
+ * and before the paint, so a scroll from there is not visible as a jump. Content that the reader
+ * unfolds changes the height as well, but no render precedes it.
+ */
+
+/** The distance between the end and the control bar. */
+const GAP_PX = 14;
+const INPUT_TAGS = new Set(["INPUT", "TEXTAREA", "SELECT"]);
+
+export class AutoScroll {
+  #steps;
+  /** @type {boolean | null} null until all known content has been rendered once */
+  #atEnd = null;
+  #hasNewContent = false;
+  #resizeObserver = new ResizeObserver(() => this.#onResize());
+  #updateAtEnd = () => {
+    if (this.#atEnd !== null) this.#atEnd = this.#hiddenPixels() <= GAP_PX;
+  };
+  /** A click may unfold a call, which moves the end; look again where it is. */
+  #onClick = () => requestAnimationFrame(this.#updateAtEnd);
+
+  /** @param {import("./lit.js").LitElement} steps the element whose end stays in sight */
+  constructor(steps) {
+    this.#steps = steps;
+  }
+
+  start() {
+    document.addEventListener("scroll", this.#updateAtEnd, { capture: true, passive: true });
+    this.#steps.addEventListener("click", this.#onClick);
+    this.#resizeObserver.observe(this.#steps);
+    if (this.#bar) this.#resizeObserver.observe(this.#bar);
+  }
+
+  stop() {
+    document.removeEventListener("scroll", this.#updateAtEnd, { capture: true });
+    this.#steps.removeEventListener("click", this.#onClick);
+    this.#resizeObserver.disconnect();
+    this.#atEnd = null;
+  }
+
+  /**
+   * Record that the steps were rendered.
+   * @param {boolean} isComplete whether all turns are loaded
+   * @param {boolean} isRunning whether the run is at work; then a page that was just opened, and
+   *   has not been scrolled, follows from the start
+   */
+  onRendered(isComplete, isRunning) {
+    this.#hasNewContent = true;
+    if (this.#atEnd === null && isComplete) {
+      const follows = isRunning && findScroller(this.#steps).scrollTop === 0;
+      this.#atEnd = follows || this.#hiddenPixels() <= GAP_PX;
+    }
+    if (this.#bar) this.#resizeObserver.observe(this.#bar); // it may have been added since `start`
+  }
+
+  #onResize() {
+    if (!this.#atEnd || !this.#hasNewContent || isReaderBusy()) return;
+    this.#hasNewContent = false;
+    const hidden = this.#hiddenPixels();
+    if (hidden > 0) findScroller(this.#steps).scrollBy({ top: hidden, behavior: "instant" });
+  }
+
+  /** Return how many pixels of the end, gap included, are behind the bar or below the window. */
+  #hiddenPixels() {
+    const end = this.#end;
+    if (!end) return 0;
+    const { top, bottom } = end.getBoundingClientRect();
+    const foot = this.#bar?.getBoundingClientRect().top ?? window.innerHeight;
+    const covered = bottom + GAP_PX - foot;
+    return end.matches(".result") ? Math.min(covered, top - GAP_PX) : covered; // keep its top in sight
+  }
+
+  /** The newest turn, or the result; if it is folded, the plan item that contains it. */
+  get #end() {
+    const root = this.#steps.renderRoot;
+    const candidates = [...root.querySelectorAll("[data-turn], .result")];
+    const position = (/** @type {Element} */ one) =>
+      one.matches(".result") ? Infinity : Number(one.getAttribute("data-turn"));
+    const last = candidates.reduce((a, b) => (position(b) >= position(a) ? b : a), candidates[0]);
+    return last && (last.getClientRects().length ? last : last.closest("li"));
+  }
+
+  get #bar() {
+    const root = /** @type {Document | ShadowRoot} */ (this.#steps.getRootNode());
+    return root.querySelector("midrun-controls");
+  }
+}
+
+/**
+ * Scroll an element into view unless the reader types or has selected text.
+ * @param {Element} element
+ */
+export function scrollIntoSight(element) {
+  if (isReaderBusy()) return;
+  const reduceMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  element.scrollIntoView({ block: "nearest", behavior: reduceMotion ? "instant" : "smooth" });
+}
+
+/** Tell whether the reader types, or has selected text. */
+function isReaderBusy() {
+  let at = document.activeElement;
+  while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;
+  const isTyping = at instanceof HTMLElement && (INPUT_TAGS.has(at.tagName) || at.isContentEditable);
+  return isTyping || document.getSelection()?.type === "Range";
+}
+
+/** Return the ancestor that scrolls the element, across shadow roots. @param {Element} element @returns {Element} */
+function findScroller(element) {
+  /** @type {Node | null} */
+  let at = element;
+  while (at) {
+    at = at instanceof ShadowRoot ? at.host : at.parentNode;
+    if (!(at instanceof HTMLElement) || at.scrollHeight <= at.clientHeight) continue;
+    if (at !== document.body && /auto|scroll/.test(getComputedStyle(at).overflowY)) return at;
+  }
+  return document.scrollingElement ?? document.documentElement;
+}

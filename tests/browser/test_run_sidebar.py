@@ -1,0 +1,123 @@
+"""The sidebar of the run page: caps, effects, takeover, thread; and the timeline."""
+
+import pytest
+from playwright.async_api import expect
+
+from midrun.stops import MaxCost, MaxSteps
+from tests.browser.harness import Harness
+from tests.browser.run_page import PLAN, open_at_tool, open_run_page
+from tests.browser.stage import Hold, Stage, Use
+from tests.unit.server.conftest import PEOPLE
+
+pytestmark = pytest.mark.once
+
+
+async def test_an_operator_raises_a_cap_in_place(harness: Harness, stage: Stage) -> None:
+    """Before it is reached; the meter shows the use."""
+    ui = await open_at_tool(harness, stage, stop=MaxSteps(1) | MaxCost(2.0))
+    caps = ui.page.locator("midrun-caps")
+    await expect(caps).to_contain_text("1 / 1")
+    await expect(caps).to_contain_text("100 % used")
+    await expect(caps.get_by_role("meter")).to_have_count(2)
+    await ui.page.get_by_role("button", name="Raise Steps to 11").click()
+    await expect(caps).to_contain_text("1 / 11")
+    await expect(caps).not_to_contain_text("% used")
+
+
+async def test_effects_are_listed(harness: Harness, stage: Stage) -> None:
+    """With the possible undo; read-only calls are not listed."""
+    acts = [
+        PLAN,
+        Use("draft", name="memo"),
+        Use("quick", name="post"),
+        Use("lock", name="table"),
+    ]
+    ui = await open_run_page(harness, stage, acts, Use("slow", name="work"), "Done.")
+    await stage.start("work").wait()
+    effects = ui.page.locator("midrun-effects li")
+    await expect(effects).to_have_count(4)
+    await expect(effects.nth(0)).to_contain_text("can be undone")
+    await expect(effects.nth(1)).to_contain_text("cannot be undone")
+    await expect(effects.nth(2)).to_contain_text("released when the run ends")
+    await expect(effects.nth(3)).to_contain_text("in progress")
+
+
+async def test_a_run_that_is_over_says_what_it_kept_and_gave_back(
+    harness: Harness, stage: Stage
+) -> None:
+    """Nothing can be undone or released any more."""
+    acts = [Use("draft", name="memo"), Use("lock", name="table")]
+    ui = await open_run_page(harness, stage, acts, "Done.")
+    await ui.expect_badge("Completed")
+    effects = ui.page.locator("midrun-effects li")
+    await expect(effects.nth(0)).to_contain_text("kept")
+    await expect(effects.nth(1)).to_contain_text("released")
+    await expect(effects.nth(1)).not_to_contain_text("when the run ends")
+    report = ui.page.locator("midrun-report")
+    await expect(report).to_contain_text('Released: lock {"name":"table"}')
+    await expect(report).not_to_contain_text("No model or tool calls")
+
+
+async def test_the_timeline_names_tools_as_soon_as_they_start(
+    harness: Harness, stage: Stage
+) -> None:
+    """By tool, not by call id."""
+    ui = await open_run_page(harness, stage, [Hold("mid"), Use("slow", name="work")], "Done.")
+    await stage.start("mid").wait()
+    rows = ui.page.locator("midrun-timeline li:has(span)").filter(has_text="call.started")
+    await expect(rows).to_have_count(1)
+    stage.gate("mid").set()
+    await expect(rows).to_have_count(2)
+    await expect(rows.first).to_contain_text("slow")
+
+
+async def test_the_timeline_is_filtered(harness: Harness, stage: Stage) -> None:
+    """Newest first, with the actor of each control."""
+    ui = await open_at_tool(harness, stage)
+    await ui.button("pause").click()
+    rows = ui.page.locator("midrun-timeline li:has(span)")
+    await expect(rows.first).to_contain_text("run.pausing")
+    await expect(rows.first).to_contain_text("you")
+    await ui.page.locator("midrun-timeline").get_by_role("button", name="Control").click()
+    await expect(rows).to_have_count(2)
+    await ui.page.locator("midrun-timeline").get_by_role("button", name="Effects").click()
+    await expect(rows).to_have_count(0)
+
+
+async def test_a_person_writes_in_the_agents_place_and_hands_back(
+    harness: Harness, stage: Stage
+) -> None:
+    """Under their own name; a tool that they use is dispatched like any call."""
+    ui = await open_at_tool(harness, stage)
+    await ui.button_named("Take over").click()
+    await ui.expect_badge("Taking over by you")
+    stage.gate("work").set()
+    await ui.expect_badge("Taken over by you")
+    await ui.page.get_by_label("Write as the assistant").fill("I looked it up: 42.")
+    await ui.button_named("Write").click()
+    steps = ui.page.locator("midrun-steps")
+    await expect(steps).to_contain_text("You, as the assistant")
+    await expect(steps).to_contain_text("I looked it up: 42.")
+    await ui.page.get_by_label("Use a tool").select_option("quick")
+    await ui.page.get_by_label("Arguments, as JSON").fill('{"name": "by hand"}')
+    await ui.button_named("Use it").click()
+    await stage.start("by hand").wait()
+    await ui.expect_badge("Taken over by you")
+    await ui.page.get_by_label("Hand back, with an instruction").fill("Go on from there")
+    await ui.page.locator("midrun-takeover").get_by_role("button", name="Hand back").click()
+    await ui.expect_badge("Completed")
+    assert stage.did == ["work", "by hand"]
+
+
+async def test_the_other_runs_of_a_conversation_are_linked(
+    harness: Harness, stage: Stage
+) -> None:
+    site = await harness.site(stage.play("Once.", "Twice."))
+    olga = PEOPLE["olga"]
+    first = await site.mid.start("actor", "The first question", thread="t1", actor=olga)
+    await first.until("completed")
+    second = await site.mid.start("actor", "The second question", thread="t1", actor=olga)
+    page = await harness.page(site, f"/runs/{second.id}")
+    await page.get_by_role("link", name="The first question").click()
+    await page.wait_for_url(f"**/runs/{first.id}")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("The first question")
