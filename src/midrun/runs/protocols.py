@@ -1,7 +1,8 @@
-"""The interface of the two handles, for code that does not mind where the runs are.
+"""The interface that local and remote handles share.
 
-`Midrun` and `Run` are these, and so is what `midrun.connect` gives. What each method promises
-is said once, on those two.
+`Midrun` and `Run` implement it with a store, `RemoteMidrun` and `RemoteRun` (from
+`midrun.connect`) over HTTP. Write code that works with both against `AnyMidrun` and `AnyRun`.
+The methods are documented on `Midrun` and `Run`.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -24,7 +25,7 @@ from midrun.text.report import Report
 
 
 class AnyRun(Protocol):
-    """One run, wherever it is."""
+    """The handle of one run: a `Run` or a `RemoteRun`."""
 
     @property
     def id(self) -> RunId: ...
@@ -106,7 +107,7 @@ class AnyRun(Protocol):
 
 
 class AnyMidrun(Protocol):
-    """The runs of one store, here or behind a server. An async context manager."""
+    """The runs of one store, opened here or by a server. An async context manager."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(

@@ -328,7 +328,7 @@ async def test_what_goes_wrong_while_opening_comes_as_it_is() -> None:
     for _ in range(2):
         with pytest.raises(Misconfigured, match="nosuch"):
             await midrun.__aenter__()
-    with pytest.raises(Misconfigured, match="open it first"):
+    with pytest.raises(Misconfigured, match="it is not open"):
         await midrun.runs()
 
 
