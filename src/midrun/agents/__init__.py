@@ -9,6 +9,6 @@ and computes the traits (effect, undo, approval) that are journaled with the cal
 Inside a tool, `Call` (`tool_context.py`) gives the idempotency key and saves progress;
 `pause_here` and `ask_human` (`human.py`) ask a person. Blocking tools run in other processes,
 with the environment that `tool_environment.py` allows. `outcome.py` has the results of a run,
-`checkpoint.py` the portable form of a parked run. Nothing here does I/O or drives a run; only
-`Agent.run` imports `midrun.runs`, when it is called. Start reading at `Agent`, then `tool`.
+`checkpoint.py` the portable form of a parked run. Nothing here drives a run; only `Agent.run`
+imports `midrun.runs`, when it is called. Start reading at `Agent`, then `tool`.
 """

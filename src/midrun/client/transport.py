@@ -77,7 +77,7 @@ NO_TLS: Final = SSLContext(PROTOCOL_TLS_CLIENT)
 certificate authorities of the system, which takes noticeable time."""
 
 _KEY: Final = r"[!#-~]{1,200}"
-"""Request ids that a header can hold unchanged: printable ASCII, no space, no quotation mark."""
+"""Request ids that a header can hold unchanged: printable ASCII without space and quotes."""
 
 _AWAY: Final = frozenset({502, 503, 504})
 _SLOW_DOWN: Final = "too_many_requests"

@@ -213,7 +213,7 @@ def test_a_timeout_for_what_blocks_a_thread_is_refused() -> None:
     def block() -> None:
         """Block."""
 
-    with pytest.raises(Misconfigured, match="no timeout can stop"):
+    with pytest.raises(Misconfigured, match="Cannot enforce the timeout"):
         Agent("actor", model=ScriptedModel(["x"]), tools=[block])
 
 

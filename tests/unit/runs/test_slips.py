@@ -120,7 +120,8 @@ async def test_a_fork_of_what_is_not_there_says_so(seq: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slip", "says"), [("{}", r"pass Checkpoint.from_json\(text\)"), (7, "must be a Checkpoint, got int")]
+    ("slip", "says"),
+    [("{}", r"pass Checkpoint.from_json\(text\)"), (7, "must be a Checkpoint, got int")],
 )
 async def test_a_checkpoint_that_is_still_text_is_named(slip: object, says: str) -> None:
     """It was stored as text, and is given as it came back."""
