@@ -56,33 +56,33 @@ class RemoteRun:
         *,
         now: bool = False,
         hold: timedelta | None = None,
-        **asking: Unpack[Asking],
+        **options: Unpack[Asking],
     ) -> Receipt:
         """Pause the run at the next step boundary, or at once with `now`."""
         body: dict[str, object] = {"mode": "now" if now else "boundary"}
         if hold is not None:
             body["hold_s"] = validation.span("hold", hold) / SECOND
-        return await self._ask("pause", body, asking)
+        return await self._ask("pause", body, options)
 
     async def resume(
         self,
         instruction: str | None = None,
         *,
         caps: dict[str, float] | None = None,
-        **asking: Unpack[Asking],
+        **options: Unpack[Asking],
     ) -> Receipt:
         """Continue a paused or failed run, with an instruction for the agent if given."""
         instruction = validation.text("instruction", instruction or "")
         raised = await self._caps("resume", caps or {})
-        return await self._ask("resume", {"instruction": instruction, "caps": raised}, asking)
+        return await self._ask("resume", {"instruction": instruction, "caps": raised}, options)
 
     async def redirect(
-        self, text: str, *, when: When = "next_step", **asking: Unpack[Asking]
+        self, text: str, *, when: When = "next_step", **options: Unpack[Asking]
     ) -> Receipt:
         """Give the agent a new instruction; keep the work that is finished."""
         one_of("when", when, get_args(When))
         body = {"instruction": validation.text("redirect", text), "when": when}
-        return await self._ask("redirect", body, asking)
+        return await self._ask("redirect", body, options)
 
     async def say(
         self,
@@ -90,30 +90,30 @@ class RemoteRun:
         *,
         urgency: Urgency = "next",
         at: Moment | None = None,
-        **asking: Unpack[Asking],
+        **options: Unpack[Asking],
     ) -> Receipt:
         """Send a message to the run; the agent answers it and returns to its task."""
         one_of("urgency", urgency, get_args(Urgency))
         body = {"text": validation.text("say", text), "urgency": urgency}
         if at is not None:
             body["at"] = validation.said(validation.moment("at", at, self._link.now()))
-        return await self._ask("messages", body, asking)
+        return await self._ask("messages", body, options)
 
     async def answer(
-        self, value: Json, *, ask: str | None = None, **asking: Unpack[Asking]
+        self, value: Json, *, ask: str | None = None, **options: Unpack[Asking]
     ) -> Receipt:
         """Answer a question of the run; `value` becomes the result of the call that asked."""
         body = {"decision": "answer", "value": checked(value)}
-        return await self._decide("answer", ask, body, asking)
+        return await self._decide("answer", ask, body, options)
 
     async def approve(
-        self, *, ask: str | None = None, args: Json = None, **asking: Unpack[Asking]
+        self, *, ask: str | None = None, args: Json = None, **options: Unpack[Asking]
     ) -> Receipt:
         """Approve a proposed call: it is made once, with exactly the arguments shown."""
         body: dict[str, object] = {"decision": "approve"}
         if args is not None:
             body = {"decision": "edit", "args": checked(args)}
-        return await self._decide("approve", ask, body, asking)
+        return await self._decide("approve", ask, body, options)
 
     async def decline(
         self,
@@ -125,13 +125,15 @@ class RemoteRun:
         seen: int | None = None,
     ) -> Receipt:
         """Decline a proposed call; the agent reads `reason` in place of a result."""
-        asking = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
-        return await self._decide("decline", ask, {"decision": "decline"}, asking)
+        options = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
+        return await self._decide("decline", ask, {"decision": "decline"}, options)
 
-    async def cancel(self, *, undo: UndoSet = "in_flight", **asking: Unpack[Asking]) -> Receipt:
+    async def cancel(
+        self, *, undo: UndoSet = "in_flight", **options: Unpack[Asking]
+    ) -> Receipt:
         """Cancel the run: abort its calls, undo effects, release resources."""
         one_of("undo", undo, get_args(UndoSet))
-        return await self._ask("cancel", {"undo": undo}, asking)
+        return await self._ask("cancel", {"undo": undo}, options)
 
     async def raise_cap(
         self,
@@ -143,52 +145,52 @@ class RemoteRun:
         **caps: float,
     ) -> Receipt:
         """Raise caps by name: steps, tokens, cost (dollars), time (seconds), tool_calls."""
-        asking = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
+        options = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
         body = {"caps": await self._caps("raise_cap", caps)}
-        return await self._ask("", body, asking, method="PATCH")
+        return await self._ask("", body, options, method="PATCH")
 
-    async def withdraw(self, seq: int, **asking: Unpack[Asking]) -> Receipt:
+    async def withdraw(self, seq: int, **options: Unpack[Asking]) -> Receipt:
         """Withdraw the pause, redirect or message at `seq`, if it is not applied yet."""
-        return await self._ask(f"commands/cmd_{seq}", None, asking, method="DELETE")
+        return await self._ask(f"commands/cmd_{seq}", None, options, method="DELETE")
 
-    async def force_pause(self, **asking: Unpack[Asking]) -> Receipt:
+    async def force_pause(self, **options: Unpack[Asking]) -> Receipt:
         """Finish a pause without the calls that do not respond."""
-        return await self._ask("force_pause", {}, asking)
+        return await self._ask("force_pause", {}, options)
 
-    async def retry_undo(self, **asking: Unpack[Asking]) -> Receipt:
+    async def retry_undo(self, **options: Unpack[Asking]) -> Receipt:
         """Run the undo hooks again for effects that could not be undone."""
-        return await self._ask("retry_undo", {}, asking)
+        return await self._ask("retry_undo", {}, options)
 
-    async def accept_residue(self, **asking: Unpack[Asking]) -> Receipt:
+    async def accept_residue(self, **options: Unpack[Asking]) -> Receipt:
         """Accept the effects that could not be undone; they stay in the report."""
-        return await self._ask("accept_residue", {}, asking)
+        return await self._ask("accept_residue", {}, options)
 
-    async def resume_frame(self, frame: str, **asking: Unpack[Asking]) -> Receipt:
+    async def resume_frame(self, frame: str, **options: Unpack[Asking]) -> Receipt:
         """Return to the topic that was suspended last."""
-        return await self._ask(f"frames/{frame}/resume", {}, asking)
+        return await self._ask(f"frames/{frame}/resume", {}, options)
 
-    async def drop_frame(self, frame: str, **asking: Unpack[Asking]) -> Receipt:
+    async def drop_frame(self, frame: str, **options: Unpack[Asking]) -> Receipt:
         """Drop the topic that was suspended last; the agent does not return to it."""
-        return await self._ask(f"frames/{frame}", None, asking, method="DELETE")
+        return await self._ask(f"frames/{frame}", None, options, method="DELETE")
 
-    async def take_over(self, **asking: Unpack[Asking]) -> Receipt:
+    async def take_over(self, **options: Unpack[Asking]) -> Receipt:
         """Take the agent's place as soon as no call is in flight."""
-        return await self._ask("take_over", {}, asking)
+        return await self._ask("take_over", {}, options)
 
-    async def write(self, text: str, **asking: Unpack[Asking]) -> Receipt:
+    async def write(self, text: str, **options: Unpack[Asking]) -> Receipt:
         """Write a message as the assistant; allowed after `take_over`."""
-        return await self._ask("write", {"text": validation.text("write", text)}, asking)
+        return await self._ask("write", {"text": validation.text("write", text)}, options)
 
-    async def use_tool(self, tool: str, args: Json, **asking: Unpack[Asking]) -> Receipt:
+    async def use_tool(self, tool: str, args: Json, **options: Unpack[Asking]) -> Receipt:
         """Call one of the agent's tools; allowed after `take_over`."""
-        return await self._ask("use_tool", {"tool": tool, "args": checked(args)}, asking)
+        return await self._ask("use_tool", {"tool": tool, "args": checked(args)}, options)
 
     async def hand_back(
-        self, instruction: str | None = None, **asking: Unpack[Asking]
+        self, instruction: str | None = None, **options: Unpack[Asking]
     ) -> Receipt:
         """Return the run to its agent after `take_over`, with an instruction if given."""
         instruction = validation.text("instruction", instruction or "")
-        return await self._ask("hand_back", {"instruction": instruction}, asking)
+        return await self._ask("hand_back", {"instruction": instruction}, options)
 
     async def fork(
         self,
@@ -293,47 +295,47 @@ class RemoteRun:
         self,
         name: str,
         body: Mapping[str, object] | None,
-        asking: Asking,
+        options: Asking,
         *,
         method: str = "POST",
     ) -> Receipt:
         """Send a control; a body of None sends the reason in the query, as DELETE has none."""
-        reason = self._reason(asking)
+        reason = self._reason(options)
         return await self._sent(
             method,
             f"{self._path}/{name}".rstrip("/"),
             None if body is None else {**body, "reason": reason},
-            asking,
+            options,
             params={"reason": reason} if body is None else None,
         )
 
     async def _decide(
-        self, control: str, ask: str | None, body: Mapping[str, object], asking: Asking
+        self, control: str, ask: str | None, body: Mapping[str, object], options: Asking
     ) -> Receipt:
         path = f"/v1/asks/{self.id}-{await self._which(ask, control)}"
-        decision = {**body, "comment": self._reason(asking)}
-        return await self._sent("POST", path, decision, asking)
+        decision = {**body, "comment": self._reason(options)}
+        return await self._sent("POST", path, decision, options)
 
-    def _reason(self, asking: Asking) -> str:
+    def _reason(self, options: Asking) -> str:
         """Check the shared keyword arguments of a control, and return its reason."""
-        if unknown := asking.keys() - Asking.__annotations__.keys():
+        if unknown := options.keys() - Asking.__annotations__.keys():
             raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
-        self._link.check_actor(asking.get("actor"))
-        return validation.text("reason", asking.get("reason") or "")
+        self._link.check_actor(options.get("actor"))
+        return validation.text("reason", options.get("reason") or "")
 
     async def _sent(
         self,
         method: str,
         path: str,
         body: Mapping[str, object] | None,
-        asking: Asking,
+        options: Asking,
         params: Mapping[str, str] | None = None,
     ) -> Receipt:
         """Send a control, and return its receipt."""
-        seen = asking.get("seen")
+        seen = options.get("seen")
         # The server requires If-Match for PATCH; "*" matches every revision.
         if_match = f'"{seen}"' if seen is not None else "*" if method == "PATCH" else ""
-        request_id = asking.get("request_id")
+        request_id = options.get("request_id")
         reply = await self._link.change(
             method, path, body, request_id=request_id, seen=if_match, params=params
         )

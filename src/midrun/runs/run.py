@@ -36,21 +36,21 @@ class Wish(TypedDict):
     seen: Seq | None
 
 
-def wish(asking: Asking) -> Wish:
+def wish(options: Asking) -> Wish:
     """Convert the keyword arguments that all control methods share to fields of a control.
 
     Raises:
         Misconfigured: One of them has the wrong type.
         TypeError: There is an unknown keyword argument.
     """
-    # At run time `**asking` takes any keyword; `Unpack` is a rule for type checkers only.
-    if unknown := asking.keys() - Asking.__annotations__.keys():
+    # At run time `**options` takes any keyword; `Unpack` is a rule for type checkers only.
+    if unknown := options.keys() - Asking.__annotations__.keys():
         raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
     return Wish(
-        by=actor_of(asking.get("actor")),
-        reason=validation.text("reason", asking.get("reason") or ""),
-        request=validation.text("request_id", asking.get("request_id") or ""),
-        seen=None if (seen := asking.get("seen")) is None else Seq(seen),
+        by=actor_of(options.get("actor")),
+        reason=validation.text("reason", options.get("reason") or ""),
+        request=validation.text("request_id", options.get("request_id") or ""),
+        seen=None if (seen := options.get("seen")) is None else Seq(seen),
     )
 
 
@@ -100,7 +100,7 @@ class Run:
         *,
         now: bool = False,
         hold: timedelta | None = None,
-        **asking: Unpack[Asking],
+        **options: Unpack[Asking],
     ) -> Receipt:
         """Pause the run at the next step boundary, or at once with `now`.
 
@@ -116,14 +116,14 @@ class Run:
         until = None
         if hold is not None:
             until = later(self._desk.now(), validation.span("hold", hold))
-        return await self._ask(c.Pause(now=now, until=until, **wish(asking)))
+        return await self._ask(c.Pause(now=now, until=until, **wish(options)))
 
     async def resume(
         self,
         instruction: str | None = None,
         *,
         caps: dict[str, float] | None = None,
-        **asking: Unpack[Asking],
+        **options: Unpack[Asking],
     ) -> Receipt:
         """Continue a paused or failed run, with an instruction for the agent if given.
 
@@ -138,11 +138,11 @@ class Run:
         """
         instruction = validation.text("instruction", instruction or "")
         return await self._ask(
-            c.Resume(instruction=instruction, caps=counted(caps or {}), **wish(asking))
+            c.Resume(instruction=instruction, caps=counted(caps or {}), **wish(options))
         )
 
     async def redirect(
-        self, text: str, *, when: When = "next_step", **asking: Unpack[Asking]
+        self, text: str, *, when: When = "next_step", **options: Unpack[Asking]
     ) -> Receipt:
         """Give the agent a new instruction; keep the work that is finished.
 
@@ -156,7 +156,7 @@ class Run:
         """
         one_of("when", when, get_args(When))
         text = validation.text("redirect", text)
-        return await self._ask(c.Redirect(text=text, when=when, **wish(asking)))
+        return await self._ask(c.Redirect(text=text, when=when, **wish(options)))
 
     async def say(
         self,
@@ -164,7 +164,7 @@ class Run:
         *,
         urgency: Urgency = "next",
         at: Moment | None = None,
-        **asking: Unpack[Asking],
+        **options: Unpack[Asking],
     ) -> Receipt:
         """Send a message to the run; the agent answers it and returns to its task.
 
@@ -180,10 +180,10 @@ class Run:
         one_of("urgency", urgency, get_args(Urgency))
         due = None if at is None else validation.moment("at", at, self._desk.now())
         text = validation.text("say", text)
-        return await self._ask(c.Say(text=text, urgency=urgency, due=due, **wish(asking)))
+        return await self._ask(c.Say(text=text, urgency=urgency, due=due, **wish(options)))
 
     async def answer(
-        self, value: Json, *, ask: str | None = None, **asking: Unpack[Asking]
+        self, value: Json, *, ask: str | None = None, **options: Unpack[Asking]
     ) -> Receipt:
         """Answer a question of the run; `value` becomes the result of the call that asked.
 
@@ -193,11 +193,11 @@ class Run:
             value: JSON data. For an unsure call: "yes" (it happened), "no" or "unknown".
             ask: The id of the ask. May be left out if exactly one ask is open.
         """
-        which = await self._which(ask, "answer", asking.get("request_id"))
-        return await self._ask(c.Answer(ask=which, value=checked(value), **wish(asking)))
+        which = await self._which(ask, "answer", options.get("request_id"))
+        return await self._ask(c.Answer(ask=which, value=checked(value), **wish(options)))
 
     async def approve(
-        self, *, ask: str | None = None, args: Json = None, **asking: Unpack[Asking]
+        self, *, ask: str | None = None, args: Json = None, **options: Unpack[Asking]
     ) -> Receipt:
         """Approve a proposed call: it is made once, with exactly the arguments shown.
 
@@ -207,8 +207,8 @@ class Run:
             ask: The id of the ask. May be left out if exactly one ask is open.
             args: Arguments that replace those the agent proposed.
         """
-        which = await self._which(ask, "approve", asking.get("request_id"))
-        return await self._ask(c.Approve(ask=which, args=checked(args), **wish(asking)))
+        which = await self._which(ask, "approve", options.get("request_id"))
+        return await self._ask(c.Approve(ask=which, args=checked(args), **wish(options)))
 
     async def decline(
         self,
@@ -224,10 +224,12 @@ class Run:
         `ask` may be left out if exactly one ask is open.
         """
         which = await self._which(ask, "decline", request_id)
-        asking = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
-        return await self._ask(c.Decline(ask=which, **wish(asking)))
+        options = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
+        return await self._ask(c.Decline(ask=which, **wish(options)))
 
-    async def cancel(self, *, undo: UndoSet = "in_flight", **asking: Unpack[Asking]) -> Receipt:
+    async def cancel(
+        self, *, undo: UndoSet = "in_flight", **options: Unpack[Asking]
+    ) -> Receipt:
         """Cancel the run: abort its calls, undo effects, release resources.
 
         When this returns, no new call of the run can start in any process. Calls in flight are
@@ -240,7 +242,7 @@ class Run:
                 call that has an undo hook.
         """
         one_of("undo", undo, get_args(UndoSet))
-        return await self._ask(c.Cancel(undo=undo, **wish(asking)))
+        return await self._ask(c.Cancel(undo=undo, **wish(options)))
 
     async def raise_cap(
         self,
@@ -257,55 +259,55 @@ class Run:
 
             await run.raise_cap(cost=5.0, actor="ada")
         """
-        asking = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
-        return await self._ask(c.RaiseCap(caps=counted(caps), **wish(asking)))
+        options = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
+        return await self._ask(c.RaiseCap(caps=counted(caps), **wish(options)))
 
-    async def withdraw(self, seq: int, **asking: Unpack[Asking]) -> Receipt:
+    async def withdraw(self, seq: int, **options: Unpack[Asking]) -> Receipt:
         """Withdraw the pause, redirect or message at `seq`, if it is not applied yet.
 
         `seq` is the one of its receipt.
         """
-        return await self._ask(c.Withdraw(seq=Seq(seq), **wish(asking)))
+        return await self._ask(c.Withdraw(seq=Seq(seq), **wish(options)))
 
-    async def force_pause(self, **asking: Unpack[Asking]) -> Receipt:
+    async def force_pause(self, **options: Unpack[Asking]) -> Receipt:
         """Finish a pause without the calls that do not respond.
 
         The outcome of these calls becomes unknown. Allowed while the run is *pausing*.
         """
-        return await self._ask(c.ForcePause(**wish(asking)))
+        return await self._ask(c.ForcePause(**wish(options)))
 
-    async def retry_undo(self, **asking: Unpack[Asking]) -> Receipt:
+    async def retry_undo(self, **options: Unpack[Asking]) -> Receipt:
         """Run the undo hooks again for effects that could not be undone."""
-        return await self._ask(c.RetryUndo(**wish(asking)))
+        return await self._ask(c.RetryUndo(**wish(options)))
 
-    async def accept_residue(self, **asking: Unpack[Asking]) -> Receipt:
+    async def accept_residue(self, **options: Unpack[Asking]) -> Receipt:
         """Accept the effects that could not be undone; they stay in the report."""
-        return await self._ask(c.AcceptResidue(**wish(asking)))
+        return await self._ask(c.AcceptResidue(**wish(options)))
 
-    async def resume_frame(self, frame: str, **asking: Unpack[Asking]) -> Receipt:
+    async def resume_frame(self, frame: str, **options: Unpack[Asking]) -> Receipt:
         """Return to the topic that was suspended last.
 
         A frame holds a topic that the agent left in order to answer a message. `frame` is its
         id in `view.frames`; only the newest frame can be resumed or dropped.
         """
-        return await self._ask(c.ResumeFrame(frame=FrameId(frame), **wish(asking)))
+        return await self._ask(c.ResumeFrame(frame=FrameId(frame), **wish(options)))
 
-    async def drop_frame(self, frame: str, **asking: Unpack[Asking]) -> Receipt:
+    async def drop_frame(self, frame: str, **options: Unpack[Asking]) -> Receipt:
         """Drop the topic that was suspended last; the agent does not return to it."""
-        return await self._ask(c.DropFrame(frame=FrameId(frame), **wish(asking)))
+        return await self._ask(c.DropFrame(frame=FrameId(frame), **wish(options)))
 
-    async def take_over(self, **asking: Unpack[Asking]) -> Receipt:
+    async def take_over(self, **options: Unpack[Asking]) -> Receipt:
         """Take the agent's place as soon as no call is in flight.
 
         Then `write` and `use_tool` act as the assistant, until `hand_back`.
         """
-        return await self._ask(c.TakeOver(**wish(asking)))
+        return await self._ask(c.TakeOver(**wish(options)))
 
-    async def write(self, text: str, **asking: Unpack[Asking]) -> Receipt:
+    async def write(self, text: str, **options: Unpack[Asking]) -> Receipt:
         """Write a message as the assistant; allowed after `take_over`."""
-        return await self._ask(c.Write(text=validation.text("write", text), **wish(asking)))
+        return await self._ask(c.Write(text=validation.text("write", text), **wish(options)))
 
-    async def use_tool(self, tool: str, args: Json, **asking: Unpack[Asking]) -> Receipt:
+    async def use_tool(self, tool: str, args: Json, **options: Unpack[Asking]) -> Receipt:
         """Call one of the agent's tools; allowed after `take_over`.
 
         The call is journaled, approved and undone like one of the agent.
@@ -315,14 +317,14 @@ class Run:
                 schema. `unknown_agent`: this process does not have the agent of the run.
         """
         use = self._desk.offered(await self._state(), Use(tool=tool, args=checked(args)))
-        return await self._ask(c.UseTool(use=use, **wish(asking)))
+        return await self._ask(c.UseTool(use=use, **wish(options)))
 
     async def hand_back(
-        self, instruction: str | None = None, **asking: Unpack[Asking]
+        self, instruction: str | None = None, **options: Unpack[Asking]
     ) -> Receipt:
         """Return the run to its agent after `take_over`, with an instruction if given."""
         instruction = validation.text("instruction", instruction or "")
-        return await self._ask(c.HandBack(instruction=instruction, **wish(asking)))
+        return await self._ask(c.HandBack(instruction=instruction, **wish(options)))
 
     async def fork(
         self,

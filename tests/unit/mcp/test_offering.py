@@ -152,7 +152,7 @@ async def test_without_the_extra_one_is_told_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As for a provider of models."""
-    for module in ("mcp_connection", "mcp_offer", "mcp_result"):
+    for module in ("connection", "elicitation", "results", "tools"):
         monkeypatch.delitem(sys.modules, f"midrun.mcp.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(Misconfigured, match=r"Install midrun\[mcp\]"):
