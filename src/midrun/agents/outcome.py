@@ -71,7 +71,7 @@ class Completed(Value, kw_only=True):
 
 
 class Paused(Value, kw_only=True):
-    """The run is parked: a person paused it, a cap was reached, or it waits for a person.
+    """The run is parked: it was paused, reached a cap, or waits for a person.
 
     Continue it with `Agent.resume` or `Midrun.resume`, from `checkpoint`.
 

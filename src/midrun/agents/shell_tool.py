@@ -21,11 +21,12 @@ def shell(
     approve: Approve = False,
     env: EnvironmentOption = None,
 ) -> Tool:
-    """Return a tool that runs a command line with `sh`, in the working folder of the worker.
+    """Return a tool that runs a command line with `sh`.
 
-    It is a blocking tool, so it runs in its own process group. When the call is aborted or has
-    ended, all processes of the group are killed, background processes included. The command has
-    the rights of the worker's user, but not its environment.
+    The command runs in the working folder of the worker, with the rights of the worker's user,
+    but not with its environment. It is a blocking tool, so it has its own process group. When
+    the call is aborted or has ended, all processes of the group are killed, background
+    processes included.
 
     Args:
         name: The name of the tool.

@@ -1,9 +1,9 @@
 """`tool` and `Tool`: functions that an agent may call, with their declared properties.
 
-A declaration is checked when it is made, at import: `_contradiction` finds options that exclude
-each other, `_misfit` finds values of the wrong kind. The declared properties become the
-`Traits` that are journaled with every call. From then on the journal decides how the call may
-be retried, approved and undone, not the current declaration.
+A declaration is checked when it is made, at import: `_find_contradiction` finds options that
+exclude each other, `_find_misfit` finds values of the wrong kind. The declared properties
+become the `Traits` that are journaled with every call. From then on the journal decides how the
+call may be retried, approved and undone, not the current declaration.
 """
 
 import re

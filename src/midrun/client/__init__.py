@@ -21,7 +21,7 @@ PATIENCE_S: Final = 30.0
 
 
 def connect(url: str, *, token: str | None = None, patience: float = PATIENCE_S) -> AnyMidrun:
-    """Return a handle of the runs of the server at `url`, with the methods of `Midrun`.
+    """Return a handle of a server's runs, with the methods of `Midrun`.
 
         async with connect("http://127.0.0.1:8000", token=token) as midrun:
             run = await midrun.get("run_3f2a")

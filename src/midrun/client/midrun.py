@@ -138,10 +138,13 @@ class RemoteMidrun:
             "thread": thread or "",
         }
         page = await self._rows(params, limit, cursor or "")
+        # The list has rows only; the view of each run is a request of its own.
         views = [await RemoteRun(row.run, self._link).view() for row in page.items]
         return Page(items=tuple(views), cursor=page.cursor)
 
     async def _rows(self, params: dict[str, str], limit: int, cursor: str) -> Page[RunRow]:
+        # The server limits a page. Ask for more pages until `limit` is reached, but never for
+        # more runs than are left, so that the cursor stands right behind the last one.
         rows: tuple[RunRow, ...] = ()
         while True:
             params |= {"limit": str(min(limit - len(rows), PAGE_MAX)), "cursor": cursor}
@@ -152,7 +155,10 @@ class RemoteMidrun:
                 return Page(items=rows, cursor=cursor)
 
     async def named(self, beginning: str) -> tuple[RunId, ...]:
-        """Return the ids with this prefix among the newest 500 runs; `run_` may be left out."""
+        """Return the ids that start with `beginning`, with or without `run_`.
+
+        Only the newest 500 runs are searched.
+        """
         begins = (beginning, f"run_{beginning}")
         rows = (await self._rows({}, LISTED, "")).items
         return tuple(row.run for row in rows if row.run.startswith(begins))
@@ -179,7 +185,9 @@ class RemoteMidrun:
         actor: Who = None,
         request_id: str | None = None,
     ) -> RemoteRun:
-        """Continue a run from a checkpoint; import the run if the server does not have it.
+        """Continue a run from a checkpoint.
+
+        A run that the server does not have is imported.
 
         Raises:
             CheckpointRefused: The run has advanced, or it expired, or the agent differs.
@@ -188,6 +196,7 @@ class RemoteMidrun:
         self._link.check_actor(actor)
         validation.counted(caps or {})  # checked here, sent in dollars and seconds
         body = {
+            # As encoded by the checkpoint itself: the signature is over these very values.
             "checkpoint": msgspec.Raw(validation.checkpoint(checkpoint).to_json().encode()),
             "answer": checked(answer),
             "instruction": validation.text("instruction", instruction or ""),

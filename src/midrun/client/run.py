@@ -238,6 +238,7 @@ class RemoteRun:
                 return view
             if view.phase in TERMINAL:
                 raise RunOver(self.id, view.phase, tuple(sorted(wanted)))
+            # The poll ended without result. Normally it took its whole time; see the constant.
             if anyio.current_time() - asked_at < WAIT_S / 2:
                 await anyio.sleep(EARLY_S)
 
@@ -275,12 +276,13 @@ class RemoteRun:
                 max(1, round(validation.span("expires", expires) / SECOND))
             )
         reply = await self._link.get(f"{self._path}/checkpoint", params=params)
+        # Not `from_json`, which would refuse a signed checkpoint without the key.
         return msgspec.json.decode(reply.body, type=Checkpoint)
 
     async def export(self) -> tuple[bytes, ...]:
         """Return the journal as stored: one line of JSON per entry, byte for byte."""
         reply = await self._link.get(f"{self._path}/export")
-        return tuple(reply.body.split(b"\n")[:-1])
+        return tuple(reply.body.split(b"\n")[:-1])  # every line ends with a newline
 
     def feed(self, after: int = 0) -> AsyncGenerator[FeedItem, None]:
         """Follow the run: yield its entries after seq `after`, and live deltas in between.
@@ -299,7 +301,8 @@ class RemoteRun:
         *,
         method: str = "POST",
     ) -> Receipt:
-        """Send a control; a body of None sends the reason in the query, as DELETE has none."""
+        """Send a control and return its receipt."""
+        # A DELETE request has no body (None); the reason then goes into the query.
         reason = self._reason(options)
         return await self._sent(
             method,

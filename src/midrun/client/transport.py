@@ -119,7 +119,7 @@ class Away:
     async def waited(self, asked: float = 0.0) -> bool:
         """Sleep before the next attempt; return False at once if patience has run out.
 
-        `asked` is the delay in seconds that the server asked for (`Retry-After`).
+        `retry_after` is the delay in seconds that the server asked for.
         """
         # The first failure after `reset` sets the deadline; later ones keep it.
         self._until = min(self._until, anyio.current_time() + self._patience)
@@ -188,7 +188,7 @@ class Link:
         return self._open
 
     def check_actor(self, who: Who) -> None:
-        """Check that `who` is the owner of the token, or None.
+        """Check that `actor` is the owner of the token, or None.
 
         Raises:
             Misconfigured: It is another actor.
@@ -205,13 +205,13 @@ class Link:
     async def get(
         self, path: str, *, params: Mapping[str, str] | None = None, wait: int = 0
     ) -> Reply:
-        """Send a GET request; with `wait`, the server may answer up to that many seconds later.
+        """Send a GET request; the server may hold its answer for `wait_s` seconds.
 
         Raises:
             ServerUnreachable: The server did not answer in time.
             MidrunError: The error that the server responded with.
         """
-        headers = {"Prefer": f"wait={wait}"} if wait else {}
+        headers = {"Prefer": f"wait={wait}"} if wait else {}  # a long poll, RFC 7240
         return await self._asked("GET", path, params=params, headers=headers, wait=wait)
 
     async def change(
@@ -226,13 +226,12 @@ class Link:
     ) -> Reply:
         """Send a request that changes something; the server applies it at most once.
 
-        `seen` is the value of `If-Match`.
-
         Raises:
             ServerUnreachable: The server did not answer in time. Whether it applied the request
                 is not known; the error has the request id to repeat it with.
             MidrunError: The error that the server responded with; nothing was applied.
         """
+        # One id for all attempts, made before the first one.
         request_id = request_id or self.new_id()
         headers = {"Idempotency-Key": key_of(request_id)}
         if seen:
@@ -246,6 +245,7 @@ class Link:
                 method, path, params=params, headers=headers, content=content
             )
         except ServerUnreachable as error:
+            # Raised again with the request id, with which the caller can repeat it safely.
             raise ServerUnreachable(error.url, error.problem, request_id) from error
 
     async def _asked(
@@ -279,7 +279,7 @@ class Link:
                     return Reply(body=reply.content, replayed=replayed, lost=lost)
                 problem = refusal(self.url, reply.status_code, reply.content)
                 if not _passes(reply.status_code, problem):
-                    raise problem
+                    raise problem  # repeating the request would give the same answer
                 retry_after = _seconds(reply.headers.get("retry-after", ""))
             if not await backoff.waited(retry_after):
                 raise problem
@@ -294,7 +294,7 @@ class Link:
 
     @asynccontextmanager
     async def stream(self, path: str, last: int) -> AsyncIterator[httpx2.Response | None]:
-        """Open a feed after seq `last`; give the response, or None if there is no more.
+        """Open a feed after a seq; give the response, or None if there is no more.
 
         Raises:
             httpx2.TransportError: The connection broke, possibly while it was read.

@@ -53,7 +53,7 @@ PASSING: Final = {408: "timeout", 409: "server_error"}
 def failure(model: str, error: Exception, *, began: bool) -> ModelFailed:
     """Convert an exception of a provider to `ModelFailed`.
 
-    `began` is True if a part of the reply was received.
+    `reply_started` is True if the provider had accepted the request.
     """
     retry_after = getattr(error, "retry_after", None)
     reason, transient = _sorted(error, began=began)
@@ -67,6 +67,7 @@ def _sorted(error: Exception, *, began: bool) -> tuple[str, bool]:
             return reason, transient
     if isinstance(error, exceptions.ModelHTTPError):
         return PASSING.get(error.status_code, "bad_request"), error.status_code in PASSING
+    # Before the reply has started, it is a failed connection; later, a broken stream.
     if not began and isinstance(error, exceptions.ModelConnectionError):
         return "connection", True
     # Any other exception of an SDK: the server sent something that is not in its protocol.
@@ -123,6 +124,7 @@ class ProviderModel:
         trace: TracebackType | None,
         /,
     ) -> None:
+        # Without the exception: closing connections does not depend on it.
         with anyio.move_on_after(CLOSE_S, shield=True):
             await self._provided.__aexit__(None, None, None)
 

@@ -88,7 +88,7 @@ class ScriptedModel(Unpriced):
         return _Playing(partial(self._performed, prompt.transcript, prompt.asked), self._delay)
 
     def _performed(self, messages: Transcript, asked: str) -> "_Part":
-        if asked:
+        if asked:  # the runtime wants a summary; it is not a turn of the script
             return _part(f"In short: {len(messages)} messages so far.")
         place = messages.spoken
         if callable(self._turns):

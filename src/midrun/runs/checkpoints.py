@@ -4,8 +4,8 @@ A checkpoint always holds a whole family: a run, its child runs and theirs. If a
 out, the parent would start it again in the new store and repeat its effects.
 
 A checkpoint may come from an untrusted writer, so an import checks more than the signature:
-`check_agents` compares the fingerprints of the agents, and `check_gates` refuses a journal in
-which a pending call needs less approval than its tool declares in this process.
+`check_agents` compares the fingerprints of the agents, and `check_approval_rules` refuses a
+journal in which a pending call needs less approval than its tool declares in this process.
 """
 
 from collections.abc import Mapping, Sequence

@@ -381,7 +381,10 @@ class Midrun:
         return await views(self.store, query)
 
     async def named(self, beginning: str) -> tuple[RunId, ...]:
-        """Return the ids with this prefix among the newest 500 runs; `run_` may be left out."""
+        """Return the ids that start with `beginning`, with or without `run_`.
+
+        Only the newest 500 runs are searched.
+        """
         rows = (await self.store.runs(Query(limit=LISTED))).items
         begins = (beginning, f"run_{beginning}")
         return tuple(row.run for row in rows if row.run.startswith(begins))
@@ -408,9 +411,10 @@ class Midrun:
         actor: Who = None,
         request_id: str | None = None,
     ) -> Run:
-        """Continue a run from a checkpoint; import the run if the store does not have it.
+        """Continue a run from a checkpoint.
 
-        `answer` settles the one open ask. A repeat with the same `request_id` changes nothing.
+        A run that the store does not have is imported. `answer` settles the one open ask. A
+        repeat with the same `request_id` changes nothing.
 
         Raises:
             CheckpointRefused: The run has advanced, or it expired, or the agent differs.

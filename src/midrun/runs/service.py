@@ -163,7 +163,7 @@ class Desk:
         Raises:
             ControlRefused: The first control that it would refuse.
         """
-        # `rule` stops at the first refusal and returns fewer results than controls.
+        # Deciding stops at the first refusal, so there may be fewer results than controls.
         for control, ruled in zip(
             controls, rule(Batch(state, self.now()), controls), strict=False
         ):
@@ -247,7 +247,7 @@ class Desk:
         return True
 
     def id_for(self, request_id: str) -> RunId:
-        """Return the id for a new run; derive it from the request id if there is one."""
+        """Return the id for a new run, derived from the request id if there is one."""
         return run_for(request_id) if request_id else RunId(f"run_{self.new_id()}")
 
     async def fork(
@@ -448,7 +448,7 @@ THREAD_RUNS: Final = 50
 async def said_before(
     store: Store, thread: str, *, owner: str = "", runs: int = THREAD_RUNS
 ) -> tuple[tuple[Message, ...], tuple[str, ...]]:
-    """Return the messages of the newest `runs` of a thread, and the people who steered them.
+    """Return the messages of the newest runs of a thread, and the people who steered them.
 
     The oldest messages come first. Each run contributes only its own messages, without the
     history that it started with. So a message is included even if an older run wrote it after

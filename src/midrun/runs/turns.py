@@ -135,7 +135,7 @@ def turns(state: State, after: int, limit: int) -> tuple[TurnView, ...]:
 
 
 def _page(state: State, after: int, upto: int) -> Iterator[tuple[int, Message, str]]:
-    """Yield the numbers up to `upto`, each with its message and the text of its plan item."""
+    """Yield number, message and text of the plan item, up to the number `up_to`."""
     # With a plan, the item of a message depends on all messages before it, so start at 1 and
     # let the caller skip. Without one, jump to the page.
     if state.plan or state.started.hosted:

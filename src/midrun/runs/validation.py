@@ -59,8 +59,8 @@ def name(of: str, value: object, most: int = NAME_MAX_CHARS) -> str:
     """Return `value` if it is a short str that every store can index.
 
     Raises:
-        Misconfigured: It is not a str, is longer than `most` characters, or has the character
-            NUL, which Postgres cannot store.
+        Misconfigured: It is not a str, is longer than `max_chars`, or has the character NUL,
+            which Postgres cannot store.
     """
     if "\0" in (checked := text(of, value)):
         raise Misconfigured(of, "must not contain the character NUL")
@@ -90,7 +90,7 @@ def labels(value: object) -> tuple[str, ...]:
 
 
 def scope(value: object) -> str:
-    """Return `value` if it is the scope of a halt: all runs, an agent, a label or a run.
+    """Return `value` if it is the scope of a halt.
 
     Raises:
         Misconfigured: It has another form. A halt with such a scope would cover nothing.
@@ -222,7 +222,7 @@ _ROLES = get_args(Role)
 
 
 def actor_of(who: Who) -> Actor:
-    """Return the actor that `who` stands for.
+    """Return the actor for a name, `role:name`, an `Actor` or None.
 
     The role is taken from the text as it is: a program that has the store open is trusted.
     Over HTTP the role comes from the token instead.

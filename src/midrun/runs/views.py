@@ -55,7 +55,8 @@ def view_of(
 ) -> RunView:
     """Return the view of a run in `state`.
 
-    `recent` limits the effects to the newest ones. `silent` are the calls that do not respond.
+    Only the newest `max_effects` effects are included; None includes all. `silent` are the
+    calls that do not respond.
     """
     spec, spent, reserved = state.started, state.meter.spent, state.meter.reserved
     return RunView(
