@@ -144,6 +144,7 @@ class Agent:
             args = checked(use.args, "args")
         except (NotJson, TooLarge) as error:
             return replace(use, args=None, refused=f"the arguments are not JSON: {error}")
+        # Some models send null instead of an empty object for a tool without arguments.
         why, args = take_why({} if args is None else args)
         return self._decided(replace(use, args=args, why=why or use.why))
 
@@ -259,6 +260,7 @@ async def _delegate(task: str) -> NoReturn:
 def _problem(agent: Agent) -> str:
     """Return a description of the first argument that is not valid, or ""."""
     name: object = agent.name
+    # Printable: the name is shown in terminals and lists, where a newline would break a row.
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
         return f"name must be a str of printable characters, got {safe_repr(name, NAME_MAX)}"
     if len(name) > NAME_MAX:
@@ -273,6 +275,7 @@ def _problem(agent: Agent) -> str:
             "stop",
             "must be a stop condition, as stop=MaxSteps(40)",
         ),
+        # `type(…) is int` and not `isinstance`: True is an instance of int.
         (
             type(agent.frame_depth) is int and agent.frame_depth >= 0,
             "frame_depth",
@@ -358,6 +361,8 @@ def _threaded(tool: Tool) -> bool:
 
 
 def _fingerprint(agent: Agent) -> str:
+    # Sorted: the order of the tools does not change the behaviour. Encoded as JSON, and not
+    # joined, so that two different agents cannot give the same text.
     versions = sorted((tool.name, tool.traits.version) for tool in agent.tools.values())
     parts = [agent.name, agent.instructions, _model_name(agent.model), versions]
     return sha256(msgspec.json.encode(parts)).hexdigest()[:16]

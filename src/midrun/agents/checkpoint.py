@@ -194,10 +194,12 @@ class Checkpoint(
             CheckpointRefused: `checkpoint_invalid`, with the reason in `detail`.
             Misconfigured: The key is too short.
         """
+        # The order matters: nothing but JSON syntax is looked at before the signature. The
+        # limits of size and depth hold for unsigned input, too.
         envelope = _parsed(text)
         _check_signature(envelope, key)
         checkpoint = _shaped(envelope)
-        checkpoint.family()
+        checkpoint.family()  # folds all journals, and raises if one is not valid
         return checkpoint
 
     @property
@@ -307,6 +309,8 @@ def key_id(key: bytes) -> str:
     if len(key) < KEY_MIN:
         problem = f"must have at least {KEY_MIN} random bytes, got {len(key)}"
         raise Misconfigured("key", problem)
+    # An HMAC over a fixed text. The text differs from the prefix of `_compute_mac`, so that the
+    # id cannot be used as a signature.
     return digest(key, b"midrun key id", "sha256").hex()[:16]
 
 
@@ -351,6 +355,8 @@ def _check_signature(envelope: dict[object, object], key: bytes | None) -> None:
 
 
 def _shaped(envelope: dict[object, object]) -> Checkpoint:
+    # Before the conversion: a newer format may have fields that would be refused as unknown,
+    # with a less helpful text.
     version = envelope.get("v")
     if isinstance(version, int) and version > VERSION:
         raise _invalid(f"a newer version of midrun wrote it (format {version}); upgrade midrun")

@@ -187,7 +187,7 @@ def paused_reason(state: State) -> Reason:
     if state.phase is Phase.HALTED:
         return "halted"
     if state.phase is Phase.PAUSED and state.hold is not None:
-        return state.hold.why
+        return state.hold.why  # "user", "cap" or "taken_over"
     if state.phase is Phase.WAITING and state.open_asks:
         # The first ask that blocks the run. If none blocks, the agent has finished, and the run
         # waits for queued approvals (`approve="queue"`).

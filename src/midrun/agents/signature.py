@@ -231,7 +231,7 @@ def secret_paths(schema: dict[str, Json]) -> tuple[str, ...]:
             walk(part.get(keyword), path, inside)
         for name, field in _object(part.get("properties", {})).items():
             if is_secret_name(name):
-                found[join_path(path, name)] = None
+                found[join_path(path, name)] = None  # all that is below it is secret, too
             else:
                 walk(field, join_path(path, name), inside)
 
@@ -412,6 +412,7 @@ def _say_that_it_is_a_time(parameter: Parameter, schema: dict[str, Json]) -> Non
 
 def _default(value: object) -> dict[str, Json]:
     """Return the keyword `default` of a schema; nothing if JSON cannot express the value."""
+    # It only informs the model. The function itself applies its default.
     try:
         return {"default": checked(msgspec.to_builtins(value))}
     except (TypeError, ValueError, NotJson, TooLarge):

@@ -331,7 +331,7 @@ def take_why(args: Json) -> tuple[str, Json]:
     """Return the model's reason for a call, and the arguments without it."""
     if not isinstance(args, dict) or "why" not in args:
         return "", args
-    why = args["why"]
+    why = args["why"]  # written by a model, so it may be anything
     rest = {name: value for name, value in args.items() if name != "why"}
     return why.strip() if isinstance(why, str) else "", rest
 
@@ -469,7 +469,7 @@ def _takes(fn: object, count: int) -> bool:
     if not callable(fn):
         return False
     try:
-        signature(fn).bind(*range(count))
+        signature(fn).bind(*range(count))  # only the number of arguments counts here
     except (TypeError, ValueError):
         return False
     return True

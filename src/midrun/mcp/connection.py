@@ -153,6 +153,7 @@ class Connection:
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
+        # `__aexit__` is not called if entering fails, so clean up here.
         try:
             await self._opened()
         except BaseException:
@@ -241,6 +242,7 @@ class Connection:
                 self._over.set()
             raise OutcomeUnknown(f"server {self._server.shown}: {error.message}") from error
         except ValidationError as error:
+            # A response came, but it cannot be read: the call may have had its effect.
             problem = f"the server's answer is not one of MCP: {safe_str(error)}"
             raise OutcomeUnknown(problem) from error
 

@@ -91,7 +91,7 @@ class ServerArguments:
             ]
         if problems:
             raise BadArguments("; ".join(problems[:10]))
-        return dict(values)
+        return dict(values)  # not the journaled object itself
 
 
 def tools_of(connection: Connection, choice: Choice) -> list[Tool]:
@@ -146,6 +146,7 @@ def _tool(connection: Connection, listed: Listed, choice: Choice) -> Tool:
 
 
 def _function(connection: Connection, name: str) -> Function:
+    # `call` is positional-only, because the server's tool may have an argument of that name.
     async def call_the_server(call: Call, /, **arguments: object) -> Json:
         return await connection.call(name, arguments, call)
 

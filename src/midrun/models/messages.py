@@ -97,6 +97,7 @@ def kept(response: ModelResponse) -> Json:
         message = RESPONSE.dump_python(
             response, mode="json", exclude_none=True, exclude=NOT_KEPT
         )
+        # The version is only for a person who has to find out why a message is unreadable.
         return checked({"pydantic_ai": pydantic_ai.__version__, "message": message})
     except (PydanticSerializationError, NotJson, TooLarge):
         return None

@@ -33,6 +33,7 @@ class Pieces:
         """Yield the piece that a watcher of the reply sees for an event; none for others."""
         match streamed:
             case PartStartEvent(index=index, part=ToolCallPart(tool_name=tool, args=args)):
+                # Later deltas of this part have its index, but not the name of the tool.
                 self._calls[index] = (tool, len(self._calls))
                 yield self._args(index, args)
             case PartDeltaEvent(index=index, delta=ToolCallPartDelta(args_delta=args)):
@@ -107,6 +108,8 @@ def _ends_in_a_call(response: ModelResponse) -> bool:
 
 
 def _use(part: ToolCallPart[object]) -> Use:
+    # Arguments that are not valid JSON do not fail the reply: the call is refused, and the
+    # model reads why.
     try:
         args = (
             parse(part.args or "{}") if not isinstance(part.args, dict) else checked(part.args)

@@ -264,6 +264,7 @@ def _only(state: State) -> Ask:
 
 
 def _decision(ask: Ask, answer: Json, by: Actor) -> c.Control:
+    # An unsure call is answered with a word; accept a bool, too.
     if ask.kind == "unsure" and isinstance(answer, bool):
         return c.Answer(ask=ask.id, value="yes" if answer else "no", by=by)
     if ask.kind != "approval":

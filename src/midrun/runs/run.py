@@ -380,6 +380,8 @@ class Run:
             raise Misconfigured("until", problem)
         wanted = {phase_of(p) for p in phases if p != "terminal"}
         wanted |= TERMINAL if "terminal" in phases else set()
+        # Also wake up at the end of the run, or a phase that can never come would be awaited
+        # for ever.
         state = await self._desk.reached(self.id, wanted | TERMINAL)
         if state.phase not in wanted:
             raise RunOver(self.id, state.phase, tuple(sorted(wanted)))
@@ -450,6 +452,7 @@ class Run:
         return await self._desk.state_of(self.id)
 
     async def _seen(self, state: State) -> RunView:
+        # The row is read after the state, so it is at least as new; see `mark_lost_worker`.
         store = self._desk.store
         row = await store.row(self.id)
         silent = self._desk.live.silent_calls(self.id)

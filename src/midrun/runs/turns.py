@@ -155,8 +155,10 @@ def count(state: State) -> int:
 
 def _attributed(state: State) -> Iterator[tuple[Message, str]]:
     """Yield each message with the text of the plan item that was current then, or ""."""
-    plan = state.started.plan
+    plan = state.started.plan  # of a fork, the plan that it inherited
     for message in _said(state):
+        # The plan tool is one of the calls of its message, so that message already belongs to
+        # the new plan.
         for call in _calls(state, message):
             if call.use.tool == PLAN.name and call.stage is Stage.DONE:
                 plan = _revised(plan, call.use.args)
@@ -213,6 +215,8 @@ def _call_look(state: State, call: Call) -> StepLook:
         return "undone"
     if state.waits(call):
         return "needs_you"
+    # A call that was aborted, or is unknown, shows as held or queued if it will be retried. In
+    # a run that is ending it will not.
     over = state.phase in {Phase.CANCELLED, Phase.COMPLETED, Phase.CANCELLING}
     again: StepLook = "held" if state.phase is Phase.PAUSED else "queued"
     looks: dict[Stage, StepLook] = {

@@ -42,7 +42,7 @@ def _check_all(
     run, head = row.run, (row.seq, row.hash)
     imported: Import | None = None
     found = list(check_chain(pairs, chain=chain.next, first=chain.first(run), head=head))
-    if not found:
+    if not found:  # lines with a broken chain are not worth decoding
         try:
             records = decode_lines(run, (line for line, _ in pairs))
         except (JournalCorrupt, JournalTooNew) as error:
@@ -50,6 +50,8 @@ def _check_all(
         else:
             found += check_journal(records, run=run, head=row.head)
             found += check_row(row, index, records)
+            # An import entry names the head of a chain without a key, whatever chain this
+            # store uses, because the checkpoint came from another store.
             lines = (line for line, _ in pairs)
             found += check_imports(lines, records, chain=PLAIN.next, first=PLAIN.first(run))
             imported = find_last_import(records)

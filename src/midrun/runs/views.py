@@ -141,7 +141,7 @@ def _frames(state: State) -> tuple[FrameView, ...]:
             id=frame.id,
             goal=frame.goal,
             place=place_of(frame),
-            held_at=Micros(frame.expires - state.started.frame_ttl),
+            held_at=Micros(frame.expires - state.started.frame_ttl),  # not stored itself
             expires_at=frame.expires,
         )
         for frame in state.frames
@@ -180,6 +180,7 @@ def _in_flight(state: State, silent: Collection[CallId]) -> tuple[CallView, ...]
 
 
 def _effects(state: State, recent: int | None) -> tuple[EffectView, ...]:
+    # `[0:]` is the whole list, `[-n:]` the newest n.
     calls = [call for call in state.calls if acts(call)][-recent if recent else 0 :]
     return tuple(
         EffectView(
