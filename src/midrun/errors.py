@@ -348,7 +348,9 @@ class Misconfigured(MidrunError, ValueError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.problem}"
+        # "actor must be a str, got int" reads as one sentence; other texts follow a colon.
+        joint = " " if self.problem.startswith("must ") else ": "
+        return f"{self.where}{joint}{self.problem}"
 
 
 class JournalCorrupt(MidrunError):

@@ -1,4 +1,4 @@
-"""Agents: a model, instructions, tools, and when to stop."""
+"""`Agent`: a model, instructions, tools and a stop condition, checked when it is declared."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -30,31 +30,47 @@ NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Agent:
-    """What a run is driven by. It holds no run: one agent can drive any number at once.
+    """The declaration of an agent: a model, instructions, tools and a stop condition.
+
+    An agent has no state of its own. One agent can drive any number of runs at once.
+
+        clerk = Agent(
+            "clerk",
+            model="anthropic:claude-opus-4-6",
+            instructions="Sort the mail of the user.",
+            tools=[list_mail, archive],
+            stop=MaxSteps(40) | MaxCost(2.0),
+        )
+        outcome = await clerk.run("Archive everything older than a year")
 
     Args:
-        name: What journals, people and other agents know it by.
-        model: "provider:model", or a model.
-        instructions: What the model is told before anything else.
-        tools: Functions, or tools. A plain function is taken to act once and to have no undo.
-        stop: When a run of this agent pauses by itself; a run may be given another.
-        frame_depth: How many lines of thought can be held at a time.
-        frame_ttl: How long one is held.
-        grace: How long an aborted call may take to stop.
-        window: Tokens in a prompt past which older messages are condensed; 0 is never.
-        tool_env: Environment variables for all processes of its blocking tools: a list of
+        name: A unique name, at most 100 characters. It is stored in every journal.
+        model: "provider:model", a `midrun` model, or a model of pydantic-ai.
+        instructions: The system prompt.
+        tools: Functions, or tools made with `@tool`. A plain function is treated as having an
+            effect that must not happen twice and that cannot be undone.
+        stop: The condition at which a run pauses. `Midrun.start` can replace it for one run.
+        frame_depth: The number of topics that can be suspended at a time, while the agent
+            answers messages.
+        frame_ttl: A suspended topic expires after this time.
+        grace: The time that an aborted call has to stop.
+        window: If a prompt has more tokens than this, older messages are summarized. 0: never.
+        tool_env: Environment variables for the processes of all blocking tools: a list of
             names, a dict of values, or "inherit". `tool(env=…)` adds to them for one tool.
 
-    `tools` are by name, the built-in `plan` among them unless there is one of that name;
-    `specs` are what the model is told of them. `fingerprint` is the same
-    in every process that declares the same agent: it covers the name, the instructions, the
-    model's name, and each tool's name and version.
+    Attributes:
+        tools: The tools by name. The built-in tool `plan` is added, unless a tool has this
+            name.
+        specs: The tools as the model is told of them.
+        fingerprint: A hash of the name, the instructions, the name of the model, and the name
+            and version of each tool. It is equal in every process that declares the same agent;
+            a checkpoint is resumed only by an agent with the same fingerprint.
 
     Raises:
-        Misconfigured: it cannot work as it is declared; the text says what to do.
+        Misconfigured: An argument is not valid, or a tool cannot work. The text says why.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts of an agent
+    def __init__(  # noqa: PLR0913 - one keyword per part
         self,
         name: str,
         *,
@@ -86,15 +102,19 @@ class Agent:
         self.fingerprint: Final = _fingerprint(self)
 
     def spec(self, stop: Stop | None = None) -> Started:
-        """Return the settings of a new run; `stop` replaces the agent's own, if given.
+        """Return the settings that a new run copies into its journal.
+
+        `stop` replaces the agent's own, if given.
 
         Raises:
             Misconfigured: `stop` has a custom condition that the agent's own does not name.
         """
         if name := self.find_undeclared_stop(stop):
+            # A worker must not import any function that a journal names: the journal may have
+            # come with a checkpoint from elsewhere. The agent's declaration is the allow-list.
             problem = (
-                "Cannot start: the agent's own stop does not name this function, and a worker "
-                "that reads the name in a journal does not import it. Add Custom(fn) to "
+                "Cannot start a run: the agent's own stop does not name this function, and a "
+                "worker imports only functions that it names. Add Custom(fn) to "
                 "Agent(stop=…)."
             )
             raise Misconfigured(f"stop {name}", problem)
@@ -113,10 +133,10 @@ class Agent:
         return next((name for name in custom_names(stop) if name not in declared), "")
 
     def offered(self, use: Use) -> Use:
-        """Return what a model asks for as it can be journaled: complete, or refused in words.
+        """Complete a proposed use with its traits; if it is not valid, mark it as refused.
 
-        The model's reason is taken out of the arguments, and the traits are those of a call
-        with these arguments. Never raises: what does not fit is told to the model.
+        The model's reason (`why`) is moved out of the arguments. This never raises: the model
+        proposed the use, and it reads the text of the refusal in place of a result.
         """
         if use.refused:
             return use
@@ -124,54 +144,72 @@ class Agent:
             args = checked(use.args, "args")
         except (NotJson, TooLarge) as error:
             return replace(use, args=None, refused=f"the arguments are not JSON: {error}")
+        # Some models send null instead of an empty object for a tool without arguments.
         why, args = take_why({} if args is None else args)
         return self._decided(replace(use, args=args, why=why or use.why))
 
     def _decided(self, use: Use) -> Use:
-        """Return `use` with its traits, or refused."""
+        # The texts of refusals are journaled and read by the model.
         tool = self.tools.get(use.tool)
         if tool is None:
             names = ", ".join(self.tools)
-            words = f"there is no tool {safe_repr(use.tool, 80)}; the tools are: {names}"
-            return replace(use, refused=words)
+            text = f"there is no tool {safe_repr(use.tool, 80)}; the tools are: {names}"
+            return replace(use, refused=text)
         try:
             tool.parse(use.args)
         except BadArguments as problem:
             return replace(use, refused=f"the arguments do not fit: {problem}")
-        assert isinstance(use.args, dict)  # or it would not have fitted
+        assert isinstance(use.args, dict)  # `parse` accepted it
         try:
             traits = tool.traits_for(use.args)
-        except (Exception, PauseHere) as error:  # noqa: BLE001 - the user's code; a call nobody judged must not be made
-            words = f"{type(error).__name__}: {safe_str(error)}"
+        except (Exception, PauseHere) as error:  # noqa: BLE001 - `approve` is user code
+            # Without its answer it is not known whether the call needs an approval: refuse it.
+            # PauseHere is a BaseException, which `except Exception` does not catch.
+            text = f"{type(error).__name__}: {safe_str(error)}"
             return replace(
-                use, refused=f"not made: it is not known who must approve it ({words})"
+                use, refused=f"not made: it is not known who must approve it ({text})"
             )
         kind: CallKind = "tool" if tool.agent is None else "child"
         return replace(use, traits=traits, kind=kind)
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
-        """Return this agent as a tool of another: each call is a run of its own.
+        """Return this agent as a tool for another agent; each call is a child run.
 
-        The child run has its own journal and is controlled with its parent: paused, halted and
-        cancelled with it, and ended when its parent ends. What it asks shows on the parent. A
-        cancel of the parent that undoes all undoes what its children did, too.
+        A child run has its own journal. It is paused, halted and cancelled together with its
+        parent, and ends when its parent ends. Its asks are shown on the parent. A cancel of the
+        parent with `undo="all"` also undoes the effects of the child.
+
+        Args:
+            name: The name of the tool. Default: the name of the agent.
+            description: The text that the model reads to decide when to use it.
         """
-        made = tool(_delegate, name=name or NOT_IN_NAMES.sub("_", self.name))
-        told = description or f"Have {self.name} do a task of its own, and return its answer."
-        traits = replace(made.traits, undo=True)  # by its own run, call by call
-        return replace_fields(made, description=told, agent=self, traits=traits)
+        child_tool = tool(_delegate, name=name or NOT_IN_NAMES.sub("_", self.name))
+        text = description or f"Have {self.name} do a task of its own, and return its answer."
+        # The tool has no undo hook: to undo the call, the child run undoes its own calls.
+        traits = replace(child_tool.traits, undo=True)
+        return replace_fields(child_tool, description=text, agent=self, traits=traits)
 
     async def run(self, task: str, *, stop: Stop | None = None) -> Outcome:
-        """Run the agent on `task`, in memory, until it has ended, failed, or needs somebody.
+        """Run the agent on `task` in memory, until it has ended or waits for a person.
 
-        A paused or failed outcome carries a checkpoint; nothing else is kept. Cancelling this,
-        by a timeout say, cancels the run: what was in flight is undone, what it held released.
-        To control a run while it works, or to have it survive this process, start it with
-        `Midrun`.
+            match await clerk.run("Sort the mail"):
+                case Completed(output=output):
+                    print(output)
+                case Paused(asks=asks, checkpoint=checkpoint):
+                    ...  # store checkpoint.to_json(), ask, then clerk.resume(…)
+
+        Nothing is stored: a paused or failed outcome has a checkpoint to continue from. If this
+        call is cancelled, for example by a timeout, the run is cancelled: calls in flight are
+        undone and held resources are released before the cancellation continues.
+
+        To control the run while it works, or to let it survive this process, use `Midrun`.
+
+        Raises:
+            Misconfigured: The task is empty, or the model cannot be opened.
         """
-        # The one import that points up: a convenience for scripts, and late, so that whoever
-        # only declares an agent does not load what drives it.
-        from midrun.runs import in_memory  # noqa: PLC0415 - as said
+        # The only import that points up to a higher layer. It is here, and not at the top, so
+        # that a process that only declares agents does not load the driver.
+        from midrun.runs import in_memory  # noqa: PLC0415 - see above
 
         return await in_memory.run(self, task, stop=stop)
 
@@ -183,15 +221,21 @@ class Agent:
         instruction: str | None = None,
         caps: dict[str, float] | None = None,
     ) -> Outcome:
-        """Go on from `checkpoint`, with the answer that it waits for; also after a failure.
+        """Continue a paused or failed run from its checkpoint, in memory.
 
-        `caps` raises bounds by name, where the run paused at one.
+        Without a store, it cannot be detected that the same checkpoint was resumed before.
 
-        Without a store nobody can know whether the same checkpoint was resumed before.
+        Args:
+            checkpoint: The `checkpoint` of a `Paused` or `Failed` outcome.
+            answer: Settles the open ask: the answer to a question; True, False or
+                `{"approved": …, "args": …, "reason": …}` for an approval; "yes", "no" or
+                "unknown" for an unsure call.
+            instruction: Text that the agent reads before its next step.
+            caps: New caps by name, if the run paused at a cap.
 
         Raises:
-            CheckpointRefused: it has expired, or is of another agent.
-            ControlRefused: the answer or the instruction does not fit where the run stands.
+            CheckpointRefused: It has expired, or is of another agent.
+            ControlRefused: The run cannot take the answer or the instruction in its phase.
         """
         from midrun.runs import in_memory  # noqa: PLC0415 - as in `run`
 
@@ -214,40 +258,62 @@ async def _delegate(task: str) -> NoReturn:
 
 
 def _problem(agent: Agent) -> str:
-    """Return which part of an agent is not what it should be, and what to do; or ""."""
+    """Return a description of the first argument that is not valid, or ""."""
     name: object = agent.name
+    # Printable: the name is shown in terminals and lists, where a newline would break a row.
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
-        return "needs a name that can be read"
+        return f"name must be a str of printable characters, got {safe_repr(name, NAME_MAX)}"
     if len(name) > NAME_MAX:
-        return f"its name is longer than {NAME_MAX} characters"
+        return f"name must have at most {NAME_MAX} characters, got {len(name)}"
     if problem := _model_problem(agent.model):
         return problem
     stop: object = agent.stop
     rules = (
-        (isinstance(agent.instructions, str), "instructions are one string"),
-        (stop is None or isinstance(stop, Stop), "stop is a condition: stop=MaxSteps(40)"),
+        (isinstance(agent.instructions, str), "instructions", "must be a str"),
+        (
+            stop is None or isinstance(stop, Stop),
+            "stop",
+            "must be a stop condition, as stop=MaxSteps(40)",
+        ),
+        # `type(…) is int` and not `isinstance`: True is an instance of int.
         (
             type(agent.frame_depth) is int and agent.frame_depth >= 0,
-            "frame_depth is how many thoughts can be held, 0 or more",
+            "frame_depth",
+            "must be an int >= 0",
         ),
         (
             type(agent.window) is int and agent.window >= 0,
-            "window is a number of tokens, or 0 to condense nothing",
+            "window",
+            "must be an int >= 0 (tokens; 0 never summarizes)",
         ),
-        (_is_time(agent.frame_ttl), "frame_ttl is a time: timedelta(hours=24)"),
-        (_is_time(agent.grace), "grace is a time: timedelta(seconds=5)"),
+        (
+            _is_time(agent.frame_ttl),
+            "frame_ttl",
+            "must be a positive timedelta, as timedelta(hours=24)",
+        ),
+        (
+            _is_time(agent.grace),
+            "grace",
+            "must be a positive timedelta, as timedelta(seconds=5)",
+        ),
     )
-    return next((words for holds, words in rules if not holds), "")
+    for holds, argument, expected in rules:
+        if not holds:
+            return f"{argument} {expected}, got {safe_repr(getattr(agent, argument), NAME_MAX)}"
+    return ""
 
 
 def _model_problem(model: object) -> str:
     if isinstance(model, str):
         provider, _, rest = model.partition(":")
-        named = bool(provider and rest)
-        return "" if named else f'model {model!r} names no provider; write "openai:gpt-…"'
-    # A model of ours streams; one of pydantic-ai's, which `models` takes too, is asked to.
-    streams = any(hasattr(model, verb) for verb in ("stream", "request_stream"))
-    return "" if streams and not isinstance(model, type) else f"{model!r} is not a model"
+        has_provider = bool(provider and rest)
+        return "" if has_provider else f'model must be "provider:model", got {model!r}'
+    # `stream` is the method of our `Model` port, `request_stream` that of pydantic-ai models. A
+    # class has these attributes, too, but a model is an instance.
+    streams = any(hasattr(model, method) for method in ("stream", "request_stream"))
+    if streams and not isinstance(model, type):
+        return ""
+    return f'model must be a model or "provider:model", got {model!r}'
 
 
 def _is_time(value: object) -> bool:
@@ -255,32 +321,39 @@ def _is_time(value: object) -> bool:
 
 
 def _by_name(agent: str, tools: "Sequence[Tool | Function]") -> Mapping[str, Tool]:
-    made: dict[str, Tool] = {}
-    for one in map(Tool.of, tools):
-        if one.name in made:
-            problem = f"two tools are called {one.name}; give one of them another name=…"
+    """Return the tools by name, with the plan tool.
+
+    Some checks are made here and not when a tool is declared: a decorator runs before its
+    function is bound to its name in the module, so it cannot tell whether another process can
+    import it.
+    """
+    by_name: dict[str, Tool] = {}
+    for each in map(Tool.of, tools):
+        if each.name in by_name:
+            problem = f"Two tools have the name {each.name}. Give one of them another name=…."
             raise Misconfigured(f"agent {agent}", problem)
-        if one.in_process is False and place_of(one) is None:
+        if each.in_process is False and place_of(each) is None:
             problem = (
-                f"tool {one.name} cannot run in another process, which finds it by its name; "
-                "move it to the top of a module, or drop in_process=False"
+                f"Cannot run tool {each.name} in another process: that process could not "
+                "import it. Move it to the top level of a module, or drop in_process=False."
             )
             raise Misconfigured(f"agent {agent}", problem)
-        if one.timeout is not None and not one.is_async and _threaded(one):
+        if each.timeout is not None and not each.is_async and _threaded(each):
             problem = (
-                f"tool {one.name} blocks a thread, which no timeout can stop; make it async, "
-                "or move it to the top of a module so that it can be killed"
+                f"Cannot enforce the timeout of tool {each.name}: it blocks a thread, which "
+                "cannot be stopped. Make it async, or move it to the top level of a module, so "
+                "that it runs in a process."
             )
             raise Misconfigured(f"agent {agent}", problem)
-        if one.environment and place_of(one) is None:
+        if each.environment and place_of(each) is None:
             problem = (
-                f"Cannot use env of tool {one.name}: it runs in a thread of this process, as "
-                "no other process can import it. Move it to the top of a module"
+                f"Cannot use env of tool {each.name}: it runs in a thread of this process, "
+                "because no other process can import it. Move it to the top level of a module."
             )
             raise Misconfigured(f"agent {agent}", problem)
-        made[one.name] = one
-    made.setdefault(PLAN.name, PLAN)
-    return MappingProxyType(made)
+        by_name[each.name] = each
+    by_name.setdefault(PLAN.name, PLAN)
+    return MappingProxyType(by_name)
 
 
 def _threaded(tool: Tool) -> bool:
@@ -288,11 +361,14 @@ def _threaded(tool: Tool) -> bool:
 
 
 def _fingerprint(agent: Agent) -> str:
+    # Sorted: the order of the tools does not change the behaviour. Encoded as JSON, and not
+    # joined, so that two different agents cannot give the same text.
     versions = sorted((tool.name, tool.traits.version) for tool in agent.tools.values())
     parts = [agent.name, agent.instructions, _model_name(agent.model), versions]
     return sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
 
 def _model_name(model: object) -> str:
-    known = (model, getattr(model, "name", None), getattr(model, "model_name", None))
-    return next((name for name in known if isinstance(name, str)), type(model).__name__)
+    # In this order: "provider:model", a model of ours, a model of pydantic-ai.
+    names = (model, getattr(model, "name", None), getattr(model, "model_name", None))
+    return next((name for name in names if isinstance(name, str)), type(model).__name__)

@@ -1,27 +1,27 @@
-r"""Checkpoints: a parked run as portable JSON, to be resumed elsewhere.
+r"""`Checkpoint`: a parked run as portable JSON, to be resumed in another process or store.
 
-A checkpoint is the run's journal, line by line as it was stored, in an envelope that says what
-it is of. There is no second representation: to resume is to fold the lines. It holds data and
-nothing else; reading one makes no object that a journal could not hold. A run that has begun
-child runs takes theirs along, and their children's, or what they did would be done again.
+A checkpoint is the journal of a run, line by line as it was stored, in an envelope with its
+run, agent, phase and head. There is no second representation of a run: to resume is to fold the
+lines. It contains data only; decoding one creates no object that a journal could not hold. It
+also contains the journals of all child runs, because a child that is missing would be started
+again and repeat its effects.
 
     {"agent":"clerk","agent_print":"5f2c","head_hash":"9e1b…","head_seq":7,
      "issued_at":1763251200000000,"kid":"77ab…","lines":["{\"at\":…}",…],"mac":"04cd…",
      "phase":"paused","run":"run_1","signed":true,"v":1}
 
-**With a key** it is signed: `mac` is the HMAC-SHA-256 of everything else in canonical form. It
-is checked before anything in the envelope is believed. White space and the order of keys do
-not count, so a checkpoint survives a database that keeps JSON in its own layout.
-**Without one** it says `"signed": false`. The chain of hashes then finds accidents, not
-intentions: whoever can write the text can write a journal, the agent's fingerprint and the
-expiry to go with it. Keep unsigned checkpoints where you would keep the database.
+**With a key** it is signed: `mac` is the HMAC-SHA-256 of all other fields in canonical form. It
+is checked before any field is used. White space and the order of keys do not count, so a
+checkpoint can be stored in a database that changes the layout of JSON.
+**Without a key** it has `"signed": false`. The hash chain then detects accidental damage, but
+not forgery: a writer of the text can also write a journal, a fingerprint and an expiry that
+match. Protect unsigned checkpoints like the database itself.
 
-Key and signature go together. An unsigned checkpoint is refused where a key is given, or
-leaving the signature off would be all it takes to forge one. A signed one is refused where no
-key is given: a process that forgot its key must not go on as if it had checked.
+Key and signature go together. An unsigned checkpoint is refused if a key is given; otherwise a
+forger would only have to remove the signature. A signed checkpoint is refused if no key is
+given; otherwise a process with a missing key would continue without the check.
 
-A checkpoint can be resumed twice. Only a store that has the run can refuse that
-(`check_head`); without a store nobody can know.
+A checkpoint can be resumed twice. Only a store that has the run can detect it (`check_head`).
 """
 
 from collections.abc import Iterable
@@ -52,7 +52,7 @@ from midrun.errors import (
 
 VERSION: Final = 1
 LIMITS: Final = Limits(depth=4, size=64 * 1024 * 1024)
-"""An envelope holds a list of texts, and one for each child run; nothing is deeper."""
+"""The limits of an envelope: a list of lines, and one list for each child run (depth 4)."""
 
 PARKED: Final = RESTS - TERMINAL
 
@@ -64,9 +64,9 @@ _Id = Annotated[RunId, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
 class ChildJournal(
     Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A child run in the checkpoint of the run that began it, or of that one's parent.
+    """The journal of a child run, in the checkpoint of its root run.
 
-    One without lines was about to be begun, and never was.
+    Without lines: the parent had journaled the call, but the child run was never created.
     """
 
     run: _Id
@@ -79,24 +79,30 @@ class ChildJournal(
         return tuple(line.encode() for line in self.lines)
 
     def state(self) -> State:
-        """Return what the child's journal means.
+        """Fold the journal of the child run to its state.
 
         Raises:
-            CheckpointRefused: `checkpoint_invalid`, the lines are no such journal.
+            CheckpointRefused: `checkpoint_invalid`: the lines are not a valid journal.
         """
         lines = self.journal
         if PLAIN.head(self.run, lines).hex() != self.head_hash:
-            raise _invalid(f"the lines of child run {self.run} do not fit their head")
+            raise _invalid(f"the lines of child run {self.run} do not match their head_hash")
         return _folded(self.run, lines)
 
 
 class Checkpoint(
     Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A parked run. Get one from an outcome, from `run.checkpoint()` or with `from_json`.
+    """A parked run as portable data. Immutable.
 
-    One that `from_json` returned is whole: its signature holds if there is a key, and its lines
-    are a journal of `run` that ends at the head and in the phase it names.
+    Get one from an outcome, from `run.checkpoint()` or from text:
+
+        text = outcome.checkpoint.to_json()
+        ...
+        outcome = await agent.resume(Checkpoint.from_json(text), answer="yes")
+
+    A checkpoint from `from_json` is verified: the signature is valid if a key was given, and
+    the lines are a valid journal that ends at `head_seq` and in `phase`.
     """
 
     run: _Id
@@ -108,14 +114,14 @@ class Checkpoint(
     issued_at: Micros
     expires_at: Micros | None = None
     lines: tuple[str, ...]
-    children: tuple[ChildJournal, ...] = ()  # all that it has begun, and theirs
+    children: tuple[ChildJournal, ...] = ()  # all child runs, and their child runs
     signed: bool
-    kid: str = ""  # which key signed it; tells keys apart, and gives nothing away
+    kid: str = ""  # the id of the signing key, from which the key cannot be computed
     mac: str = ""
     v: int
 
     @classmethod
-    def of(  # noqa: PLR0913 - what a checkpoint says, one by one
+    def of(  # noqa: PLR0913 - one keyword per field
         cls,
         run: RunId,
         pairs: Iterable[tuple[bytes, bytes]],
@@ -129,17 +135,18 @@ class Checkpoint(
         chain: Chain = PLAIN,
         children: Iterable[tuple[RunId, Iterable[tuple[bytes, bytes]]]] = (),
     ) -> "Checkpoint":
-        """Return the checkpoint of a run in `phase`; with `key` it is signed.
+        """Make the checkpoint of a run in `phase`; sign it if `key` is given.
 
-        `pairs` is the run's whole journal as `Store.lines` gives it, and `chain` how that store
-        makes its hashes, against which it is held: signing a journal that was changed would
-        make it look right for ever. The checkpoint names its head as it is without a key.
-        `children` are the journals of all its child runs, and of theirs, in the same way.
+        `pairs` is the whole journal as `Store.lines` returns it, each line with its hash.
+        `chain` computes the hashes of that store. The lines are checked against it first: a
+        signature over a changed journal would make it look authentic. `children` are the
+        journals of all child runs. `head_hash` is computed without the store's key, so that
+        another store can check it.
 
         Raises:
-            CheckpointRefused: `checkpoint_invalid`, the run is not parked.
-            JournalCorrupt: the stored lines are not what was written.
-            Misconfigured: the key is too short.
+            CheckpointRefused: `checkpoint_invalid`: the run is not parked.
+            JournalCorrupt: A stored line was changed.
+            Misconfigured: The key is too short.
         """
         stored = chain.verified(run, pairs)
         unsigned = cls(
@@ -162,10 +169,10 @@ class Checkpoint(
         return replace(unsigned, mac=_mac(key, _ENCODER.encode(unsigned)))
 
     def to_json(self) -> str:
-        """Return the checkpoint as one line of JSON.
+        """Encode the checkpoint as one line of JSON.
 
         Raises:
-            TooLarge: no `from_json` would take it.
+            TooLarge: It is larger than 64 MiB, which `from_json` would refuse.
         """
         text = _ENCODER.encode(self)
         if len(text) > LIMITS.size:
@@ -174,18 +181,25 @@ class Checkpoint(
 
     @classmethod
     def from_json(cls, text: str | bytes, *, key: bytes | None = None) -> "Checkpoint":
-        """Return the checkpoint that `text` is, if it is what was issued.
+        """Decode a checkpoint, and check its signature and its journals.
 
-        Whether it may be resumed, here and now, is for `check_head` and `check_for` to say.
+        It does not check whether the run has advanced or the checkpoint has expired; `resume`
+        does.
+
+        Args:
+            text: The JSON text.
+            key: The signing key, as in `Midrun(key=…)`. Required for a signed checkpoint.
 
         Raises:
-            CheckpointRefused: `checkpoint_invalid`, with what is wrong in words.
-            Misconfigured: the key is too short.
+            CheckpointRefused: `checkpoint_invalid`, with the reason in `detail`.
+            Misconfigured: The key is too short.
         """
+        # The order matters: nothing but JSON syntax is looked at before the signature. The
+        # limits of size and depth hold for unsigned input, too.
         envelope = _parsed(text)
         _check_signature(envelope, key)
         checkpoint = _shaped(envelope)
-        checkpoint.family()
+        checkpoint.family()  # folds all journals, and raises if one is not valid
         return checkpoint
 
     @property
@@ -194,98 +208,109 @@ class Checkpoint(
         return tuple(line.encode() for line in self.lines)
 
     def state(self) -> State:
-        """Return what the run's journal means: the state to go on from.
+        """Fold the journal to the state of the run.
 
         Raises:
-            CheckpointRefused: `checkpoint_invalid`, the lines are no such journal.
+            CheckpointRefused: `checkpoint_invalid`: the lines are not a valid journal.
         """
         lines = self.journal
         if (len(lines), PLAIN.head(self.run, lines).hex()) != (self.head_seq, self.head_hash):
-            raise _invalid("the lines are not the journal whose head it names")
+            raise _invalid("the lines do not match head_seq and head_hash")
         state = _folded(self.run, lines)
         if (state.phase, state.started.agent) != (self.phase, self.agent):
-            found = f"run of {state.started.agent!r} that is {state.phase}"
-            raise _invalid(f"the journal is that of a {found}")
+            actual = f"{state.phase} run of agent {state.started.agent!r}"
+            raise _invalid(f"the lines are the journal of a {actual}")
         return state
 
     def family(self) -> tuple[tuple[ChildJournal, State], ...]:
-        """Return the child runs that were begun, with what their journals mean.
+        """Return the child runs that were created, each with its state.
 
         Raises:
-            CheckpointRefused: `checkpoint_invalid`: one is missing, at work, or none of its.
+            CheckpointRefused: `checkpoint_invalid`: a child run is missing, is not parked, or
+                does not belong to this run.
         """
-        brought = {child.run: child for child in self.children}
-        if len(brought) < len(self.children):
-            raise _invalid("a child run is in it twice")
-        found: list[tuple[ChildJournal, State]] = []
-        wanted = list(children_of(self.state()))
-        while wanted:
-            run = wanted.pop(0)
-            if (child := brought.pop(run, None)) is None:
-                raise _invalid(f"child run {run} is not in it")
+        unvisited = {child.run: child for child in self.children}
+        if len(unvisited) < len(self.children):
+            raise _invalid("it contains a child run twice")
+        members: list[tuple[ChildJournal, State]] = []
+        # Follow the children that the journals name. Each must be present once; none may be
+        # left at the end, or a forger could import journals of unrelated runs.
+        queue = list(children_of(self.state()))
+        while queue:
+            run = queue.pop(0)
+            if (child := unvisited.pop(run, None)) is None:
+                raise _invalid(f"child run {run} is missing")
             if not child.lines:
                 continue
             state = child.state()
             if state.phase in DRIVABLE:
-                raise _invalid(f"child run {run} is {state.phase}; all of a family is parked")
-            wanted += children_of(state)
-            found.append((child, state))
-        if brought:
-            raise _invalid(f"run {min(brought)} is none of its children")
-        return tuple(found)
+                raise _invalid(f"child run {run} is {state.phase}, and not parked")
+            queue += children_of(state)
+            members.append((child, state))
+        if unvisited:
+            raise _invalid(f"run {min(unvisited)} is not one of its child runs")
+        return tuple(members)
 
     def check_signed(self, key: bytes) -> None:
-        """Refuse unless this very checkpoint was signed with `key`, however it was read.
+        """Check that this checkpoint was signed with `key`.
+
+        `from_json` checks it, too. This is for a checkpoint that was decoded in another way.
 
         Raises:
-            CheckpointRefused: `checkpoint_invalid`, it was not.
+            CheckpointRefused: `checkpoint_invalid`: it was not.
         """
         _check_signature(msgspec.to_builtins(self), key)
 
     def check_head(self, seq: Seq, head_hash: bytes) -> None:
-        """Refuse unless a store that has the run has it exactly as far as this checkpoint.
+        """Check that the run in the store has not advanced since this checkpoint.
+
+        `seq` and `head_hash` are those of the newest entry in the store.
 
         Raises:
-            CheckpointRefused: `stale_checkpoint`, with where the run stands in the store.
+            CheckpointRefused: `stale_checkpoint`, with the seq in the store.
         """
         if (seq, head_hash.hex()) == (self.head_seq, self.head_hash):
             return
-        where = f"the run is at seq {seq}, the checkpoint at {self.head_seq}"
+        problem = f"the run is at seq {seq}, the checkpoint at {self.head_seq}"
         if seq == self.head_seq:
-            where = f"the run has another entry at seq {seq}"
-        raise CheckpointRefused("stale_checkpoint", where)
+            problem = f"the run has another entry at seq {seq}"
+        raise CheckpointRefused("stale_checkpoint", problem)
 
     def check_for(self, agent: str, agent_print: str, now: Micros) -> None:
-        """Refuse unless this agent may resume the run at `now`.
+        """Check that this agent may resume the run at `now`.
 
-        Comes after `check_head`, so that the first reason told is the one that matters most.
+        Call it after `check_head`: a stale checkpoint is reported first.
 
         Raises:
             CheckpointRefused: `checkpoint_expired` or `agent_mismatch`, in this order.
         """
         if self.expires_at is not None and self.expires_at <= now:
             late = (now - self.expires_at) // SECOND
-            raise CheckpointRefused("checkpoint_expired", f"it was good until {late} s ago")
+            raise CheckpointRefused("checkpoint_expired", f"it expired {late} s ago")
         if agent != self.agent:
-            raise CheckpointRefused("agent_mismatch", f"it is of {self.agent!r}, not {agent!r}")
+            problem = f"it is of agent {self.agent!r}, got {agent!r}"
+            raise CheckpointRefused("agent_mismatch", problem)
         if agent_print != self.agent_print:
-            changed = f"the tools, prompt or version of {agent!r} have changed since"
-            raise CheckpointRefused("agent_mismatch", changed)
+            problem = f"the tools, instructions or model of agent {agent!r} have changed since"
+            raise CheckpointRefused("agent_mismatch", problem)
 
     def __repr__(self) -> str:
-        """Say what it is of; what the run did has no place in a log by accident."""
+        """Name the run only: the journal may be private and must not end up in a log."""
         seal = f"signed with {self.kid}" if self.signed else "unsigned"
         return f"<checkpoint of run {self.run}, {self.phase} at seq {self.head_seq}, {seal}>"
 
 
 def key_id(key: bytes) -> str:
-    """Return the name of `key` in the checkpoints it signs, to find the right one by.
+    """Return the id of a signing key, as checkpoints name it.
 
     Raises:
-        Misconfigured: the key is too short.
+        Misconfigured: The key is too short.
     """
     if len(key) < KEY_MIN:
-        raise Misconfigured("key", f"{len(key)} bytes; use at least {KEY_MIN} random ones")
+        problem = f"must have at least {KEY_MIN} random bytes, got {len(key)}"
+        raise Misconfigured("key", problem)
+    # An HMAC over a fixed text. The text differs from the prefix of `_compute_mac`, so that the
+    # id cannot be used as a signature.
     return digest(key, b"midrun key id", "sha256").hex()[:16]
 
 
@@ -310,43 +335,47 @@ def _parsed(text: str | bytes) -> dict[object, object]:
 
 
 def _check_signature(envelope: dict[object, object], key: bytes | None) -> None:
-    """Refuse what was not signed with `key`, before a single field of it is believed."""
+    """Check the signature of an envelope, before any other field of it is used."""
     signed = envelope.get("signed") is True
     if key is None:
         if signed:
-            raise _invalid("it is signed; give the key to check it with")
+            raise _invalid("it is signed, and no key is given to check the signature")
         return
-    expected = key_id(key)
+    expected_kid = key_id(key)
     if not signed:
-        raise _invalid("it is not signed, and there is a key to check it with")
-    if envelope.get("kid") != expected:
-        raise _invalid(f"it was signed with another key than {expected}")
+        raise _invalid("it is not signed, and a key is given")
+    if envelope.get("kid") != expected_kid:
+        raise _invalid(f"it was signed with another key than {expected_kid}")
     mac = envelope.get("mac")
     rest = {name: value for name, value in envelope.items() if name != "mac"}
-    made = _mac(key, _ENCODER.encode(rest))
-    if not isinstance(mac, str) or not compare_digest(made.encode(), mac.encode()):
+    expected_mac = _mac(key, _ENCODER.encode(rest))
+    # Constant time: the duration must not tell a forger how many characters are right.
+    if not isinstance(mac, str) or not compare_digest(expected_mac.encode(), mac.encode()):
         raise _invalid("it was changed after it was signed")
 
 
 def _shaped(envelope: dict[object, object]) -> Checkpoint:
+    # Before the conversion: a newer format may have fields that would be refused as unknown,
+    # with a less helpful text.
     version = envelope.get("v")
     if isinstance(version, int) and version > VERSION:
-        raise _invalid(f"a newer midrun wrote it (format {version}); upgrade this process")
+        raise _invalid(f"a newer version of midrun wrote it (format {version}); upgrade midrun")
     try:
         checkpoint = msgspec.convert(envelope, Checkpoint)
     except msgspec.ValidationError as error:
         raise _invalid(safe_str(error)) from None
     if checkpoint.v != VERSION:
-        raise _invalid(f"there is no format {checkpoint.v}")
+        raise _invalid(f"format {checkpoint.v} does not exist")
+    # `signed`, `kid` and `mac` must agree: all present, or all absent.
     if {checkpoint.signed} != {bool(checkpoint.kid), bool(checkpoint.mac)}:
-        raise _invalid("it does not say clearly whether it is signed")
+        raise _invalid("signed, kid and mac contradict each other")
     _parked(checkpoint.phase)
     return checkpoint
 
 
 def _parked(phase: Phase) -> Phase:
     if phase not in PARKED:
-        raise _invalid(f"the run is {phase}; a checkpoint is of one that is parked")
+        raise _invalid(f"the run is {phase}; only a parked run has checkpoints")
     return phase
 
 
@@ -356,29 +385,33 @@ def _child(run: RunId, stored: list[bytes]) -> ChildJournal:
 
 
 def _folded(run: RunId, lines: Iterable[bytes]) -> State:
-    """Return the fold of lines that anybody may have written."""
-    state, link = State(run=run), PLAIN.first(run)
+    """Fold lines from an untrusted source to a state."""
+    state, chain_hash = State(run=run), PLAIN.first(run)
     for data in lines:
         where = f"line {state.seq + 1}"
         try:
-            state = _followed(state, data, link)
+            state = _followed(state, data, chain_hash)
         except JournalTooNew as refusal:
-            raise _invalid(f"{where}: a newer midrun wrote {safe_str(refusal.kind)}") from None
+            kind = safe_str(refusal.kind)
+            raise _invalid(f"{where}: a newer version of midrun wrote {kind}") from None
         except JournalCorrupt as refusal:
             raise _invalid(f"{where}: {safe_str(refusal.problem)}") from None
-        except Exception as error:  # a fold relies on what only a sound journal has
-            raise _invalid(f"{where} cannot stand there: {safe_repr(error)}") from error
-        link = PLAIN.next(link, data)
+        except Exception as error:
+            # `evolve` assumes that `decide` made the entries. Entries in an impossible order
+            # may make it raise anything, such as an IndexError.
+            raise _invalid(f"{where} is not possible there: {safe_repr(error)}") from error
+        chain_hash = PLAIN.next(chain_hash, data)
     if state.spec is None:
         raise _invalid("it has no lines")
     return state
 
 
-def _followed(state: State, data: bytes, link: bytes) -> State:
+def _followed(state: State, data: bytes, chain_hash: bytes) -> State:
     record = decode_line(data, run=state.run, seq=Seq(state.seq + 1))
+    # The same entry could be written in several ways, with other hashes. Only one is allowed.
     if line_of(record) != data:
         raise JournalCorrupt(state.run, record.seq, "it is not canonical")
     if record.at < state.at:
         raise JournalCorrupt(state.run, record.seq, "it is older than the one before it")
-    check_import(state.run, record, link)
+    check_import(state.run, record, chain_hash)
     return fold(state.run, [record], state)

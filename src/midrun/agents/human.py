@@ -1,4 +1,9 @@
-"""A tool that needs a person: it stops where it is, and the answer becomes its result."""
+"""Ask a person from inside a tool: `pause_here`, and the ready-made tool `ask_human`.
+
+`pause_here` raises `PauseHere`, which ends the function. The worker records the question as an
+ask, and the run waits without any process. The answer becomes the result of the call. The
+function is not called again, unless `PauseHere` carries a continuation (as MCP tools use it).
+"""
 
 from typing import NoReturn
 
@@ -8,11 +13,13 @@ from midrun.core.values import Json
 
 
 class PauseHere(BaseException):
-    """On its way from a tool to the driver. Not an `Exception`: no tool should catch it.
+    """Ends a tool that asks a person; raised by `pause_here`, caught by the worker.
 
-    The answer is the result of the call. With a `continuation`, which is stored with the
-    question and not shown, the tool is entered again instead, and finds both in
-    `Call.answered`; a person may then decline, too.
+    It is a `BaseException`, so that `except Exception` in a tool does not catch it.
+
+    The answer becomes the result of the call. With a `continuation`, the tool is called again
+    instead, and finds the decision and the continuation in `Call.answered`. The continuation is
+    JSON data that is stored with the question and not shown. The person may then also decline.
     """
 
     def __init__(self, question: str, data: dict[str, Json], continuation: Json = None) -> None:
@@ -23,17 +30,28 @@ class PauseHere(BaseException):
 
 
 def pause_here(question: str = "", **data: Json) -> NoReturn:
-    """Ask a person, from inside a tool. The tool ends here; the answer becomes its result.
+    """Ask a person from inside a tool; the answer becomes the result of the tool.
 
-    The tool is not entered again, so do first what has to be done before the question. `data`
-    is shown with the question.
+    This function does not return, and the tool is not called again. Do everything else before
+    the question.
+
+        @tool
+        async def choose_hotel(city: str) -> str:
+            offers = await search(city)
+            pause_here("Which hotel?", options=[offer.name for offer in offers])
+
+    Args:
+        question: The text that the person reads.
+        **data: JSON data that is shown with the question. `options` is a list of answers to
+            choose from.
 
     Raises:
-        NotJson, TooLarge: the question or the data cannot be stored; nobody is asked.
+        NotJson, TooLarge: The question or the data cannot be stored. The call fails, and no
+            question is asked.
     """
     checked(question, "question")
-    plain = {name: checked(value, name) for name, value in data.items()}
-    raise PauseHere(question, plain)
+    shown = {name: checked(value, name) for name, value in data.items()}
+    raise PauseHere(question, shown)
 
 
 @tool(read_only=True)

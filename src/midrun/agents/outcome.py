@@ -1,4 +1,4 @@
-"""Outcomes: how a run stands once nothing more happens by itself.
+"""Outcomes: the result of a run that has ended, or that cannot continue by itself.
 
     match await agent.run("Sort the mail"):
         case Completed(output=output): ...
@@ -6,7 +6,8 @@
         case Cancelled(report=report): ...
         case Failed(error=error, checkpoint=checkpoint): ...
 
-A paused or failed run goes on from its checkpoint; a completed or cancelled one is over.
+A paused or failed run can be continued from its checkpoint. A completed or cancelled run has
+ended.
 """
 
 from typing import Final, Literal, TypeAlias, TypeGuard
@@ -32,37 +33,37 @@ _REASONS: Final[dict[AskKind, Reason]] = {
 
 
 class AskView(Value, kw_only=True):
-    """Something a person has to decide, with the call that it is about."""
+    """An open ask: a question, an approval or an unsure call that a person must settle."""
 
     id: AskId
     kind: AskKind
-    of: AskKind | None = None  # of a child's: what kind of ask it is there
+    of: AskKind | None = None  # for an ask of a child run: its kind there
     question: str = ""
     data: Json = None
     call: CallId
     tool: str
     args: Json = None
-    why: str = ""  # the agent wants it
-    hidden: str = ""  # which of the arguments are hidden, by whose word, and what follows
-    audience: str = ""  # who may decide: a role, or "user:…"; empty is anyone
+    why: str = ""  # the agent's reason for the call
+    hidden: str = ""  # a sentence about arguments that are redacted; "" if none are
+    audience: str = ""  # the role, or "user:NAME", that may decide; "" for every user
     expires_at: Micros | None = None
-    declinable: bool = False  # `decline` is an answer, too
+    declinable: bool = False  # `decline` settles it, too
 
     def __str__(self) -> str:
         about = f" {self.tool!r}" if self.tool else ""
-        said = f": {line(self.question)}" if self.question else ""
-        return f"{self.kind} {self.id}{about}{said}"
+        question = f": {line(self.question)}" if self.question else ""
+        return f"{self.kind} {self.id}{about}{question}"
 
 
 class Completed(Value, kw_only=True):
-    """The run reached its end; `output` is what the agent said last."""
+    """The run completed its task; `output` is the last text of the agent."""
 
     run_id: RunId
     output: str
 
     @property
     def phase(self) -> str:
-        """Where the run stands."""
+        """The phase "completed"."""
         return Phase.COMPLETED
 
     def __str__(self) -> str:
@@ -70,10 +71,13 @@ class Completed(Value, kw_only=True):
 
 
 class Paused(Value, kw_only=True):
-    """The run is parked, by somebody or because it needs somebody: `reason` says which.
+    """The run is parked: it was paused, reached a cap, or waits for a person.
 
-    `phase` tells *paused*, *waiting* and *halted* apart. `asks` is everything open, in the
-    order in which it was asked, whatever the reason.
+    Continue it with `Agent.resume` or `Midrun.resume`, from `checkpoint`.
+
+    Attributes:
+        reason: "user", "cap", "taken_over", "question", "approval", "unsure" or "halted".
+        asks: All open asks, oldest first.
     """
 
     run_id: RunId
@@ -83,7 +87,7 @@ class Paused(Value, kw_only=True):
 
     @property
     def phase(self) -> str:
-        """Where the run stands."""
+        """The phase: "paused", "waiting" or "halted"."""
         return self.checkpoint.phase
 
     def __str__(self) -> str:
@@ -93,35 +97,35 @@ class Paused(Value, kw_only=True):
 
 
 class Cancelled(Value, kw_only=True):
-    """The run was cancelled; `report` says what it leaves behind."""
+    """The run was cancelled; `report` lists the effects that were undone and that remain."""
 
     run_id: RunId
     report: Report
 
     @property
     def phase(self) -> str:
-        """Where the run stands."""
+        """The phase "cancelled"."""
         return Phase.CANCELLED
 
     def __str__(self) -> str:
-        told = self.report
+        report = self.report
         counts = (
-            (len(told.done), "done and kept"),
-            (len(told.undone), "undone"),
-            (len(told.not_undone), "could not be undone"),
-            (len(told.stopped), "stopped midway"),
-            (len(told.unsure), "unsure"),
-            (len(told.released), "released"),
-            (len(told.still_held), "could not be released"),
+            (len(report.done), "done and kept"),
+            (len(report.undone), "undone"),
+            (len(report.not_undone), "could not be undone"),
+            (len(report.stopped), "stopped midway"),
+            (len(report.unsure), "unsure"),
+            (len(report.released), "released"),
+            (len(report.still_held), "could not be released"),
         )
-        said = ", ".join(f"{count} {what}" for count, what in counts if count)
-        return f"run {self.run_id} cancelled: {said or 'it had changed nothing'}"
+        parts = ", ".join(f"{count} {label}" for count, label in counts if count)
+        return f"run {self.run_id} cancelled: {parts or 'it had changed nothing'}"
 
 
 class Failed(Value, kw_only=True):
-    """The run stopped at its last boundary; it can be resumed from there.
+    """The run failed; it can be continued from its last step boundary.
 
-    `code` is the stable name of the error where it has one; branch on it, not on the text.
+    `code` is the stable name of the error, if it has one. Branch on it, not on the text.
     """
 
     run_id: RunId
@@ -131,7 +135,7 @@ class Failed(Value, kw_only=True):
 
     @property
     def phase(self) -> str:
-        """Where the run stands."""
+        """The phase "failed"."""
         return Phase.FAILED
 
     def __str__(self) -> str:
@@ -142,17 +146,17 @@ Outcome: TypeAlias = Completed | Paused | Cancelled | Failed
 
 
 def is_paused(outcome: Outcome) -> TypeGuard[Paused]:
-    """Tell whether the run is parked and can go on; a failed one is not *paused*."""
+    """Tell whether the outcome is `Paused`. A type checker narrows the type accordingly."""
     return isinstance(outcome, Paused)
 
 
 def outcome_of(state: State, checkpoint: Checkpoint | None = None) -> Outcome:
-    """Return the outcome of a run that has come to rest in `state`.
+    """Return the outcome of a run that rests in `state`.
 
-    `checkpoint` is of that very state; a run that is over needs none.
+    `checkpoint` must be of exactly this state. A run that has ended needs none.
 
     Raises:
-        ValueError: the run has not come to rest, or its checkpoint is missing or another's.
+        ValueError: The run is not at rest, or the checkpoint is missing or of another state.
     """
     if state.phase is Phase.COMPLETED:
         return Completed(run_id=state.run, output=state.output)
@@ -162,8 +166,10 @@ def outcome_of(state: State, checkpoint: Checkpoint | None = None) -> Outcome:
         where = f"run {state.run}, {state.phase} at seq {state.seq}"
         raise ValueError(f"{where}: needs its checkpoint, got {checkpoint}")
     if state.error is not None and state.phase is Phase.FAILED:
-        said = state.error
-        return Failed(run_id=state.run, error=said.error, code=said.code, checkpoint=checkpoint)
+        error = state.error
+        return Failed(
+            run_id=state.run, error=error.error, code=error.code, checkpoint=checkpoint
+        )
     return Paused(
         run_id=state.run,
         checkpoint=checkpoint,
@@ -173,30 +179,31 @@ def outcome_of(state: State, checkpoint: Checkpoint | None = None) -> Outcome:
 
 
 def paused_reason(state: State) -> Reason:
-    """Return why a paused, waiting or halted run does not go on.
+    """Return the reason why a paused, waiting or halted run does not continue.
 
     Raises:
-        ValueError: it is in another phase.
+        ValueError: The run is in another phase.
     """
     if state.phase is Phase.HALTED:
         return "halted"
     if state.phase is Phase.PAUSED and state.hold is not None:
-        return state.hold.why
+        return state.hold.why  # "user", "cap" or "taken_over"
     if state.phase is Phase.WAITING and state.open_asks:
-        # With nothing that blocks, a finished run waits for its queued approvals.
+        # The first ask that blocks the run. If none blocks, the agent has finished, and the run
+        # waits for queued approvals (`approve="queue"`).
         first = next(iter(state.waited_for), state.asks[state.open_asks[0] - 1])
         return _REASONS[first.kind]
     raise ValueError(f"run {state.run} is {state.phase}: it has not come to rest")
 
 
 def ask_views(state: State) -> tuple[AskView, ...]:
-    """Return everything that is open for people to decide, in the order it was asked."""
+    """Return the open asks of a run in `state`, oldest first."""
     return tuple(_view(state, state.asks[number - 1]) for number in state.open_asks)
 
 
 def _view(state: State, ask: Ask) -> AskView:
     call = state.call(ask.call)
-    assert call is not None, "an ask is about a call"
+    assert call is not None, "every ask belongs to a call"
     return AskView(
         id=ask.id,
         kind=ask.ask_kind,

@@ -1,4 +1,4 @@
-"""A ready-made tool that runs command lines."""
+"""`shell`: a ready-made tool that runs command lines."""
 
 import subprocess
 from datetime import timedelta
@@ -10,7 +10,8 @@ from midrun.agents.tool_environment import EnvironmentOption
 from midrun.core.values import Json
 
 OUTPUT_MAX: Final = 64 * 1024
-"""Bytes kept of each output: the beginning and the end, where the reasons are."""
+"""Bytes that are returned of stdout and of stderr. Of a longer output the first and the last
+half of this are returned: errors usually stand at the beginning or at the end."""
 
 
 def shell(
@@ -20,12 +21,19 @@ def shell(
     approve: Approve = False,
     env: EnvironmentOption = None,
 ) -> Tool:
-    """Return a tool that runs a command line with `sh`, where the runtime was started.
+    """Return a tool that runs a command line with `sh`.
 
-    It is a blocking tool, so it has a process group of its own: when the call is stopped, or
-    over, everything that the command has started is killed, background processes included. It
-    runs with the rights of the runtime, but not with its environment: `env` passes variables
-    on, as in `tool`. `approve` says which commands a person must see first.
+    The command runs in the working folder of the worker, with the rights of the worker's user,
+    but not with its environment. It is a blocking tool, so it has its own process group. When
+    the call is aborted or has ended, all processes of the group are killed, background
+    processes included.
+
+    Args:
+        name: The name of the tool.
+        timeout: A call that takes longer is aborted.
+        approve: True: a person approves every command first. A function: called with the
+            arguments, it decides.
+        env: Environment variables for the command, as in `tool`.
     """
     return tool(run_command, name=name, timeout=timeout, approve=approve, env=env)
 
@@ -38,8 +46,10 @@ def run_command(command: str) -> dict[str, Json]:
     Args:
         command: The command line.
     """
-    with TemporaryFile() as out, TemporaryFile() as err:  # files: nobody has to keep reading
-        done = subprocess.run(  # noqa: S603 - to run what it is given is its purpose
+    # Files, not pipes: a pipe that is not read blocks the command when it is full, and one that
+    # a background process keeps open would not end.
+    with TemporaryFile() as out, TemporaryFile() as err:
+        done = subprocess.run(  # noqa: S603 - running the given command is its purpose
             ["/bin/sh", "-c", command],
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -58,5 +68,6 @@ def _kept(output: IO[bytes]) -> str:
     first = output.read(half)
     output.seek(-half, 2)
     last = output.read(half)
+    # Either half may begin or end within a UTF-8 character; those bytes are replaced.
     left_out = f"\n… {size - 2 * half} bytes left out …\n"
     return first.decode(errors="replace") + left_out + last.decode(errors="replace")

@@ -1,12 +1,12 @@
-"""What a function takes: the JSON Schema a model is shown, and the check of what it sends.
+"""The signature of a tool: the JSON Schema for the model, and the check of its arguments.
 
-Both come from the signature, through msgspec. The check is strict: a model that sends "3" for
-a number, or an argument nobody asked for, is told so in words and can do better; guessing
-would make calls that nobody wanted. One thing is forgiven, because JSON has a single kind of
-number: 3.0 is good for an int, as 3 is for a float.
+Both are derived from the annotations, through msgspec; descriptions come from the docstring.
+The check is strict. A model that sends "3" for an int, or an unknown argument, gets an error
+text and can try again; a guess could make a call that was not intended. One conversion is
+made, because JSON has only one kind of number: 3.0 is accepted for an int, and 3 for a float.
 
-What is inside of an argument is checked by its type's own rules: dataclasses and TypedDicts
-pass over fields they do not know, pydantic models validate as they are configured to.
+The inside of an argument follows the rules of its type: dataclasses and TypedDicts ignore
+unknown fields, and pydantic models validate as they are configured.
 """
 
 import re
@@ -28,14 +28,14 @@ from midrun.core.placeholders import join_path
 from midrun.core.values import Json
 from midrun.errors import Misconfigured, NotJson, TooLarge
 
-# What a docstring says to a model: the text, and a line for each parameter.
+# Docstrings: the description of a tool, and one of each parameter.
 #
-# Google, NumPy and Sphinx styles are understood. What is not understood stays in the text or is
-# left out; a docstring is never an error.
+# Google, NumPy and Sphinx styles are recognized. A part in any other form stays in the text or
+# is left out. No docstring is an error.
 
 
 class Described(NamedTuple):
-    """`text` is all that stands before the first section; `parameters` are by name."""
+    """The text before the first section, and the descriptions of parameters by name."""
 
     text: str
     parameters: dict[str, str]
@@ -54,7 +54,7 @@ _OTHERS: Final = (
     "Attributes|Examples?|Notes?|Raises|References|Returns?|See Also|Todo|Warnings?|Warns"
     "|Yields?"
 )
-_HEADING: Final = re.compile(  # gives its name, and how it is marked: `:`, or underlined
+_HEADING: Final = re.compile(  # two groups: the title, and its mark: ":" or a line of dashes
     rf"^({'|'.join(sorted(_ARGUMENTS))}|{_OTHERS})(:|[ \t]*\n-{{3,}})[ \t]*(?:\n|\Z)",
     re.MULTILINE,
 )
@@ -62,7 +62,7 @@ _FIELD: Final = re.compile(
     r"^:(?:arg|key|keyword|param|raises?|returns?|rtype|type|yields?)\b", re.MULTILINE
 )
 
-# An entry gives its name or names, and the lines that are indented below.
+# An entry of a section. Two groups: its name or names, and its text with the indented lines.
 _BELOW: Final = r"(?:\n(?:[ \t]+.*)?)*"
 _GOOGLE: Final = re.compile(rf"^(\w+)(?: *\(.*?\))?:(.*{_BELOW})", re.MULTILINE)
 _NUMPY: Final = re.compile(rf"^(\w+(?:, *\w+)*)(?: *:.*)?({_BELOW})", re.MULTILINE)
@@ -72,20 +72,22 @@ _SPHINX: Final = re.compile(
 
 
 def described(doc: str | None) -> Described:
-    """Return what `doc` says; nothing where there is none."""
+    """Parse a docstring; None gives an empty result."""
+    # `split` returns the text before the first heading, then for each heading its two groups
+    # and the body behind it.
     text, *sections = _HEADING.split(cleandoc(doc or ""))
     field = _FIELD.search(text)
-    found = _SPHINX.findall(text)
+    entries = _SPHINX.findall(text)
     for name, mark, body in zip(sections[::3], sections[1::3], sections[2::3], strict=True):
         if name in _ARGUMENTS:
-            found += (_GOOGLE if mark == ":" else _NUMPY).findall(dedent(body))
+            entries += (_GOOGLE if mark == ":" else _NUMPY).findall(dedent(body))
     return Described(
         text=text[: field.start() if field else None].rstrip(),
         parameters={
             name: line
-            for names, words in found
+            for names, description in entries
             for name in names.replace(",", " ").split()
-            if (line := " ".join(words.split()))
+            if (line := " ".join(description.split()))
         },
     )
 
@@ -94,21 +96,23 @@ Function: TypeAlias = Callable[..., object]  # type: ignore[explicit-any]  # any
 
 REFS: Final = "#/$defs/{name}"
 PROBLEM_MAX: Final = 300
-"""Characters of one problem: a model may have sent megabytes, and need not read them again."""
+"""Characters of the description of one problem, which may quote megabytes that a model sent."""
 
 _ANYTHING: Final[dict[str, Json]] = {"$comment": "anything"}
-"""Marks `object` until the schema is whole: msgspec takes an empty answer for none."""
+"""Stands for the empty schema `{}` (any value) while the schema is built: msgspec takes an
+empty result of a schema hook for no result. `_remove_markers` removes it."""
 
 _PLACED: Final = re.compile(r"(.*?)(?: - at `(?:key` in `)?\$(.*)`)?", re.DOTALL)
+"""A message of msgspec. Two groups: the problem, and the path to the value, if there is one."""
 
 
 class BadArguments(Exception):
-    """The arguments do not fit. The text is for the model: which one, and what was expected."""
+    """The arguments do not match the schema. The text is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument, as a model is told of it and as it is read."""
+    """One argument of a tool: its schema for the model, and its decoder."""
 
     name: str
     schema: dict[str, Json]
@@ -117,93 +121,99 @@ class Argument:
     choices: list[Json]
 
     def read(self, value: Json) -> object:
-        """Return `value` as the type that the function wants; it shares nothing with `value`.
+        """Convert a JSON value to the annotated type. The result shares nothing with `value`.
 
         Raises:
-            BadArguments: it is not of that type.
+            BadArguments: It is not of that type.
         """
         try:
+            # Encoded and decoded, so that the tool cannot change the journaled arguments: the
+            # result shares no list or dict with them.
             try:
                 return self.decoder.decode(msgspec.json.encode(value))
             except msgspec.ValidationError:
+                # Second chance: 3.0 for an int. Not done first, or 3.0 for a float would
+                # arrive as an int where the type allows both.
                 return self.decoder.decode(msgspec.json.encode(_wholes_as_ints(value)))
         except msgspec.ValidationError as error:
-            what = str(error)
-            raise BadArguments(self._in_words(what[:1].lower() + what[1:])) from None
+            text = str(error)
+            raise BadArguments(self._in_words(text[:1].lower() + text[1:])) from None
         except Exception as error:  # noqa: BLE001 - a type's own validator may raise anything
             raise BadArguments(self._in_words(f"{type(error).__name__}: {error}")) from None
 
-    def _in_words(self, problem: str) -> str:
-        placed = _PLACED.fullmatch(problem)
-        assert placed
-        what, trail = placed[1], placed[2] or ""
-        if what.startswith("invalid enum value") and self.choices and not trail:
-            what += f", expected one of {msgspec.json.encode(self.choices).decode()}"
-        return safe_str(f"{self.name}{trail}: {what}", PROBLEM_MAX)
+    def _in_words(self, text: str) -> str:
+        match = _PLACED.fullmatch(text)
+        assert match  # the pattern matches every text
+        problem, path = match[1], match[2] or ""
+        # msgspec does not list the values that an enum allows.
+        if problem.startswith("invalid enum value") and self.choices and not path:
+            problem += f", expected one of {msgspec.json.encode(self.choices).decode()}"
+        return safe_str(f"{self.name}{path}: {problem}", PROBLEM_MAX)
 
 
 class Arguments:
     """The arguments of one function. `schema` is their JSON Schema, with its own `$defs`.
 
-    `takes_call` tells that the function wants a `Call` before them.
+    `takes_call` is True if the function takes a `Call` before them.
     """
 
     def __init__(self, where: str, fn: Function, described: Mapping[str, str]) -> None:
         self.takes_call, parameters = _parameters(where, fn)
         schemas, defs = _schemas(where, parameters)
-        found = [
+        arguments = [
             _argument(parameter, schema, defs, described.get(parameter.name, ""))
             for parameter, schema in zip(parameters, schemas, strict=True)
         ]
-        self._found = {argument.name: argument for argument in found}
+        self._found = {argument.name: argument for argument in arguments}
         self.schema: dict[str, Json] = {
             "type": "object",
-            "properties": {argument.name: argument.schema for argument in found},
-            "required": [argument.name for argument in found if argument.required],
+            "properties": {argument.name: argument.schema for argument in arguments},
+            "required": [argument.name for argument in arguments if argument.required],
             "additionalProperties": False,
         }
         if defs:
             self.schema["$defs"] = defs
 
     def parse(self, args: Json) -> dict[str, object]:
-        """Return the keyword arguments for the function; what was left out stays left out.
+        """Convert JSON arguments to keyword arguments for the function.
 
-        None is as good as no arguments. The result shares nothing with `args`.
+        None means no arguments. Defaults are not filled in. The result shares nothing with
+        `args`.
 
         Raises:
-            BadArguments: they do not fit; every problem is named.
+            BadArguments: They do not match the schema. The text names up to ten problems.
         """
-        given = {} if args is None else args
-        if not isinstance(given, dict):
+        values = {} if args is None else args
+        if not isinstance(values, dict):
             raise BadArguments(f"expected an object with {self._names()}")
         problems = [
             f"{name}: is required"
             for name, argument in self._found.items()
-            if argument.required and name not in given
+            if argument.required and name not in values
         ]
-        made: dict[str, object] = {}
-        for name, value in given.items():
+        converted: dict[str, object] = {}
+        for name, value in values.items():
             if name not in self._found:
                 problems.append(f"{safe_str(name, 60)}: no such argument, {self._names()}")
                 continue
             try:
-                made[name] = self._found[name].read(value)
+                converted[name] = self._found[name].read(value)
             except BadArguments as problem:
                 problems.append(str(problem))
         if problems:
             raise BadArguments("; ".join(problems[:10]))
-        return made
+        return converted
 
     def _names(self) -> str:
         return f"the arguments: {', '.join(self._found)}" if self._found else "no arguments"
 
 
 def secret_paths(schema: dict[str, Json]) -> tuple[str, ...]:
-    """Return the paths of the fields in `schema` that are named for a secret.
+    """Return the paths of the fields in `schema` whose names stand for secrets.
 
     The author of a tool declares a secret by giving a parameter, or a field of a parameter's
-    own type, such a name. The keys of a dictionary are not in the schema: the model
-    chooses them.
+    type, such a name. The keys of a dictionary are not in the schema, because the model chooses
+    them.
     """
     defs = _object(schema.get("$defs", {}))
     found: dict[str, None] = {}
@@ -215,13 +225,13 @@ def secret_paths(schema: dict[str, Json]) -> tuple[str, ...]:
         if not isinstance(part, dict):
             return
         ref = str(part.get("$ref", "")).removeprefix(REFS.format(name=""))
-        if ref in defs and ref not in inside:  # or it is a type that contains itself
+        if ref in defs and ref not in inside:  # a type may contain itself: enter it once
             walk(defs[ref], path, (*inside, ref))
-        for word in ("anyOf", "oneOf", "allOf", "items", "prefixItems"):
-            walk(part.get(word), path, inside)
+        for keyword in ("anyOf", "oneOf", "allOf", "items", "prefixItems"):
+            walk(part.get(keyword), path, inside)
         for name, field in _object(part.get("properties", {})).items():
             if is_secret_name(name):
-                found[join_path(path, name)] = None
+                found[join_path(path, name)] = None  # all that is below it is secret, too
             else:
                 walk(field, join_path(path, name), inside)
 
@@ -233,14 +243,18 @@ def secret_paths(schema: dict[str, Json]) -> tuple[str, ...]:
 
 
 def _parameters(where: str, fn: Function) -> tuple[bool, list[Parameter]]:
-    """Return whether `fn` takes a `Call` first, and the parameters that a model fills."""
+    """Return whether `fn` takes a `Call` first, and the parameters that the model fills."""
     try:
         hints = get_type_hints(fn, include_extras=True)
-        given = list(signature(fn).parameters.values())
+        declared = list(signature(fn).parameters.values())
     except Exception as error:
-        problem = f"its signature cannot be read ({error}); annotate it with names that exist"
-        raise Misconfigured(where, f"{problem} when the module is loaded") from error
-    resolved = [each.replace(annotation=hints.get(each.name, each.empty)) for each in given]
+        problem = (
+            f"Cannot read its signature: {error}. Annotate it with names that exist when the "
+            "module is loaded."
+        )
+        raise Misconfigured(where, problem) from error
+    # Annotations may be strings (`from __future__ import annotations`); use resolved ones.
+    resolved = [each.replace(annotation=hints.get(each.name, each.empty)) for each in declared]
     takes_call = bool(resolved) and _is_call(resolved[0])
     parameters = resolved[takes_call:]
     for parameter in parameters:
@@ -252,21 +266,22 @@ def _parameters(where: str, fn: Function) -> tuple[bool, list[Parameter]]:
 def _is_call(parameter: Parameter) -> bool:
     if parameter.kind not in {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}:
         return False
-    unnamed = parameter.annotation is Parameter.empty and parameter.name == "call"
-    return unnamed or parameter.annotation is Call
+    has_call_name = parameter.annotation is Parameter.empty and parameter.name == "call"
+    return has_call_name or parameter.annotation is Call
 
 
 def _unusable(parameter: Parameter) -> str:
+    """Return a description of the reason why a model cannot fill the parameter, or ""."""
     if parameter.kind in {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
-        return "a model must know what to fill in; name the arguments one by one"
+        return "A model needs to know each argument. Name the arguments one by one."
     if parameter.kind is Parameter.POSITIONAL_ONLY:
-        return "arguments are given by name; take the / out of the signature"
+        return "Arguments are passed by name. Remove the / from the signature."
     if parameter.annotation is Call:
-        return "a Call comes first, before the arguments, and can be given by position"
+        return "The Call must be the first parameter, and must be accepted by position."
     if parameter.name == "why":
-        return "every call may say why it is made under this name already; choose another"
+        return "The name `why` is reserved for the model's reason. Use another name."
     if parameter.name in {"self", "cls"}:
-        return "a method is a tool once it is bound: give tools=[thing.method] to the agent"
+        return "A method must be bound first. Pass tools=[thing.method] to the agent."
     return ""
 
 
@@ -277,30 +292,33 @@ def _schemas(
     where: str, parameters: list[Parameter]
 ) -> tuple[list[dict[str, Json]], dict[str, Json]]:
     """Return a schema for each parameter, and the definitions that they refer to."""
-    foreign: dict[str, Json] = {}
+    pydantic_defs: dict[str, Json] = {}
 
-    def from_elsewhere(kind: object) -> dict[str, Json]:
+    def make_foreign_schema(kind: object) -> dict[str, Json]:
         """Return the schema of a type that msgspec does not know."""
         if kind is object:
             return _ANYTHING
-        speak = getattr(kind, "model_json_schema", None)  # pydantic, without importing it
-        if speak is None:
-            raise TypeError(f"{kind!r} is nothing that JSON can say")
-        schema: dict[str, Json] = checked(speak(ref_template="#/$defs/{model}"))  # type: ignore[assignment]  # an object, by its definition
+        # A pydantic model, recognized by its method: pydantic may not be installed.
+        make_schema = getattr(kind, "model_json_schema", None)
+        if make_schema is None:
+            raise TypeError(f"{kind!r} cannot be expressed in JSON")
+        schema: dict[str, Json] = checked(make_schema(ref_template="#/$defs/{model}"))  # type: ignore[assignment]  # always an object
         for name, definition in _object(schema.pop("$defs", {})).items():
-            _define(foreign, name, definition)
+            _define(pydantic_defs, name, definition)
         return schema
 
-    for parameter in parameters:  # one by one, to name the one that is wrong
+    # Each one alone first, only to name the parameter in the error. Then all together, so that
+    # two different types with the same name are found.
+    for parameter in parameters:
         try:
-            schema_components([_kind(parameter)], schema_hook=from_elsewhere)
+            schema_components([_kind(parameter)], schema_hook=make_foreign_schema)
         except Exception as error:
             raise Misconfigured(where, f"parameter {parameter}: {error}") from error
     try:
         schemas, defs = schema_components(
-            map(_kind, parameters), schema_hook=from_elsewhere, ref_template=REFS
+            map(_kind, parameters), schema_hook=make_foreign_schema, ref_template=REFS
         )
-        for name, definition in foreign.items():
+        for name, definition in pydantic_defs.items():
             _define(defs, name, definition)
     except ValueError as error:
         raise Misconfigured(where, str(error)) from error
@@ -319,16 +337,17 @@ def _unmarked(part: Json) -> Json:
 
 def _define(defs: dict[str, Json], name: str, definition: Json) -> None:
     if defs.setdefault(name, definition) != definition:
-        raise ValueError(f"two of its types are called {name}; rename one")
+        raise ValueError(f"Two of its types have the name {name}. Rename one.")
 
 
 def _kind(parameter: Parameter) -> object:
-    """Return the type to read; anything at all where nothing is said."""
+    """Return the annotated type; `object`, which accepts any value, without an annotation."""
     if parameter.annotation is parameter.empty:
         return object
     for extra in _extras(parameter):
         if not isinstance(extra, str | msgspec.Meta):
-            raise TypeError(f"{extra!r} says nothing here; use msgspec.Meta, or a plain string")
+            # msgspec would ignore it, and the bound that its author wanted would not hold.
+            raise TypeError(f"{extra!r} has no effect here; use msgspec.Meta, or a plain str")
     kind: object = parameter.annotation
     return kind
 
@@ -343,9 +362,10 @@ def _argument(
 ) -> Argument:
     choices = _choices(schema, defs)
     extras = _extras(parameter)
-    meant = [extra for extra in extras if isinstance(extra, str)]
-    meant += [m.description for m in extras if isinstance(m, msgspec.Meta) and m.description]
-    if description := next(iter(meant), described):
+    # A description in the annotation wins over the one in the docstring.
+    texts = [extra for extra in extras if isinstance(extra, str)]
+    texts += [m.description for m in extras if isinstance(m, msgspec.Meta) and m.description]
+    if description := next(iter(texts), described):
         schema["description"] = description
     _say_that_it_is_a_time(parameter, schema)
     required = parameter.default is parameter.empty
@@ -361,34 +381,38 @@ def _argument(
 
 
 def _parts(schema: dict[str, Json]) -> list[dict[str, Json]]:
-    """Return the schema itself, and those it chooses from."""
-    others = schema.get("anyOf", [])
-    assert isinstance(others, list)
-    return [schema, *others]
+    """Return the schema itself, and the alternatives of its `anyOf`."""
+    alternatives = schema.get("anyOf", [])
+    assert isinstance(alternatives, list)
+    return [schema, *alternatives]
 
 
 def _choices(schema: dict[str, Json], defs: dict[str, Json]) -> list[Json]:
-    """Return the values that an enum or a literal allows, to be told when one is wrong."""
+    """Return the values that an enum or a literal allows, for error texts."""
     for part in _parts(schema):
         name = str(part.get("$ref", "")).rpartition("/")[2]
-        found = _object(defs.get(name, part)).get("enum")
-        if isinstance(found, list):
-            return found
+        values = _object(defs.get(name, part)).get("enum")
+        if isinstance(values, list):
+            return values
     return []
 
 
 def _say_that_it_is_a_time(parameter: Parameter, schema: dict[str, Json]) -> None:
-    """Add the format that msgspec leaves out, because it takes times without a zone too."""
+    """Add the format of dates and times to `schema`.
+
+    msgspec leaves it out, because it also accepts times without a zone.
+    """
     kind = parameter.annotation
     bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    for moment, form in ((datetime, "date-time"), (time, "time")):
+    for time_type, format_ in ((datetime, "date-time"), (time, "time")):
         for part in _parts(schema):
-            if moment in (bare, *get_args(bare)) and part.get("type") == "string":
-                part.setdefault("format", form)
+            if time_type in (bare, *get_args(bare)) and part.get("type") == "string":
+                part.setdefault("format", format_)
 
 
 def _default(value: object) -> dict[str, Json]:
-    """Return the default as a schema says it; nothing where JSON cannot say it."""
+    """Return the keyword `default` of a schema; nothing if JSON cannot express the value."""
+    # It only informs the model. The function itself applies its default.
     try:
         return {"default": checked(msgspec.to_builtins(value))}
     except (TypeError, ValueError, NotJson, TooLarge):
@@ -404,16 +428,17 @@ def _object(value: Json) -> dict[str, Json]:
 
 
 def _read_elsewhere(kind: type, value: object) -> object:
-    """Read a value of a type that msgspec does not know; as `from_elsewhere` above."""
+    """Decode a value of a type that msgspec does not know: `object`, or a pydantic model."""
     if kind is object:
         return value
     try:
-        return kind.model_validate(value)  # type: ignore[attr-defined]  # its schema had one
+        return kind.model_validate(value)  # type: ignore[attr-defined]  # see make_foreign_schema
     except ValueError as error:
-        listed = getattr(error, "errors", None)  # pydantic's own text is long, and links
-        if listed is None:
+        # The text of a pydantic error is long and has links; take only location and message.
+        list_errors = getattr(error, "errors", None)
+        if list_errors is None:
             raise
-        lines = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in listed())
+        lines = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in list_errors())
         raise ValueError("; ".join(lines)) from None
 
 

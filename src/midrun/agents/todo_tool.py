@@ -1,4 +1,9 @@
-"""The built-in plan: a list of the agent's own, which people see as the task's steps."""
+"""The built-in tool `plan`: the agent's own to-do list, which surfaces show as its progress.
+
+The model calls the tool to set the plan or to mark items. The worker does not run a function
+for it: it computes the new plan with `apply_plan_call` and journals it, so the plan is part of
+the run's state.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,56 +13,54 @@ from midrun.agents.tool import Tool, tool
 from midrun.core.journaled_text import place
 from midrun.core.values import Item, Mark
 
-# The agent's own plan: how it is set, marked and revised.
-
 
 def revised(
     plan: Sequence[Item], items: Sequence[Item] | None, marks: Mapping[int, Mark]
 ) -> tuple[Item, ...]:
-    """Return the plan with `items` in its place, if given, and then `marks` by number, from 1.
-
-    An item that stands in the new plan as it stood in the old one keeps its mark.
+    """Replace the items of `plan` if `items` is given, then set `marks` by number, from 1.
 
     Raises:
-        ValueError: there is no item of that number.
+        ValueError: There is no item with that number. The text is for the model.
     """
-    made = list(plan)
+    new_plan = list(plan)
     if items is not None:
-        before = {item.text: item.mark for item in plan}
-        made = [
-            replace(item, mark=before.get(item.text, "queued"))
+        # A model that revises its plan often repeats finished items without their marks. An
+        # item with the same text as before keeps its mark, unless a new one is given.
+        old_marks = {item.text: item.mark for item in plan}
+        new_plan = [
+            replace(item, mark=old_marks.get(item.text, "queued"))
             if item.mark == "queued"
             else item
             for item in items
         ]
     for number, mark in marks.items():
-        if not 0 < number <= len(made):
-            raise ValueError(f"the plan has {len(made)} items, and no item {number}")
-        made[number - 1] = replace(made[number - 1], mark=mark)
-    return tuple(made)
+        if not 0 < number <= len(new_plan):
+            raise ValueError(f"the plan has {len(new_plan)} items, and no item {number}")
+        new_plan[number - 1] = replace(new_plan[number - 1], mark=mark)
+    return tuple(new_plan)
 
 
 def planned(plan: tuple[Item, ...], arguments: dict[str, object]) -> tuple[Item, ...]:
-    """Return the plan that a call of the tool with these arguments makes of `plan`.
+    """Return the plan after a call of the tool with these arguments.
 
     Raises:
-        ValueError: there is no item of that number; the text is for the model.
+        ValueError: There is no item with that number. The text is for the model.
     """
     items, marks = arguments.get("items"), arguments.get("marks") or {}
-    assert isinstance(items, list | None)  # as the schema says
+    assert isinstance(items, list | None)  # checked by the schema of the tool
     assert isinstance(marks, dict)
-    made = None if items is None else [_item(given) for given in items]
-    return revised(plan, made, {_number(key): mark for key, mark in marks.items()})
+    new_items = None if items is None else [_item(item) for item in items]
+    return revised(plan, new_items, {_number(key): mark for key, mark in marks.items()})
 
 
 def noted(plan: tuple[Item, ...]) -> str:
-    """Return what the model is told once its plan is on record."""
+    """Return the plan as text: the result of the call, which the model reads."""
     lines = [f"{number}. [{item.mark}] {item.text}" for number, item in enumerate(plan, 1)]
     return "\n".join([f"You are at {place(plan, 0)}.", *lines])
 
 
-def _item(given: str | Item) -> Item:
-    return Item(text=given) if isinstance(given, str) else given
+def _item(item: str | Item) -> Item:
+    return Item(text=item) if isinstance(item, str) else item
 
 
 def _number(key: str) -> int:
@@ -80,4 +83,4 @@ async def _plan(
 
 
 PLAN: Tool = _plan
-"""The tool. The driver does not run it: the plan is in the journal, and nowhere else."""
+"""The tool. The worker never calls its function; see the module's docstring."""

@@ -1,4 +1,10 @@
-"""Tools: functions that an agent may call, and what they declare about themselves."""
+"""`tool` and `Tool`: functions that an agent may call, with their declared properties.
+
+A declaration is checked when it is made, at import: `_find_contradiction` finds options that
+exclude each other, `_find_misfit` finds values of the wrong kind. The declared properties
+become the `Traits` that are journaled with every call. From then on the journal decides how the
+call may be retried, approved and undone, not the current declaration.
+"""
 
 import re
 import sys
@@ -39,11 +45,9 @@ from midrun.core.values import Effect, Gate, Json, Traits
 from midrun.errors import Misconfigured
 from midrun.ports.model import ToolSpec
 
-# What a run takes from its agent when it starts.
-
 
 class Started(TypedDict):
-    """The fields of `RunStarted` that come from the agent."""
+    """The fields of the entry `RunStarted` that come from the agent."""
 
     agent: str
     agent_print: str
@@ -54,15 +58,15 @@ class Started(TypedDict):
 
 
 class Delegate(Protocol):
-    """An agent, as far as a tool needs to know it whose calls are runs of that agent."""
+    """The agent of a tool whose calls are child runs. `Agent` implements it."""
 
     @property
     def name(self) -> str:
-        """What journals know it by."""
+        """The name of the agent."""
         ...
 
     def spec(self, stop: Stop | None = None) -> Started:
-        """Return what a run of this agent starts with."""
+        """Return the settings of a new run of this agent."""
         ...
 
 
@@ -72,10 +76,11 @@ R = TypeVar("R")
 Approve: TypeAlias = bool | Literal["queue"] | Function
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What every provider accepts as the name of a tool."""
+"""The names of tools that every provider accepts."""
 
 WHY: Final = {"type": "string", "description": "why you make this call, in a few words"}
-"""The argument that every tool is offered with, and none is given: it is for the journal."""
+"""The schema of `why`, an argument that is added to every tool. The model's reason is journaled
+and shown to people; the function never receives it."""
 
 _HOOKS: Final = {
     "undo": "call, args, result",
@@ -92,40 +97,67 @@ class _NotDone(Enum):
 
 
 NOT_DONE: Final = _NotDone.NOT_DONE
-"""What a `check` returns where the call did not take effect."""
+"""A `check` hook returns this if the call had no effect."""
 
 
 class Options(TypedDict, total=False):
-    """What a tool can declare. Everything may be left out."""
+    """The keyword arguments of `tool`. All are optional.
 
-    name: str | None  # what models know it by; otherwise the function's name
-    undo: Function | None  # undo(call, args, result or None): take its effect back
-    undo_unknown: bool  # False: undo is not safe for a call that may not have happened
-    release: Function | None  # release(call, args, result): give up what it holds
-    check: Function | None  # check(call, args): its result, or NOT_DONE
-    idempotent: bool  # the far end knows our key: making it twice is making it once
-    read_only: bool  # it changes nothing
-    approve: Approve  # a person decides first; "queue": meanwhile the agent goes on
-    audience: str | None  # who may decide: a role, or user:NAME
-    four_eyes: bool  # decided by a person who did not steer the run to the call
-    expires: timedelta | None  # nobody has decided by then: it is a no
-    timeout: timedelta | None  # after this it is aborted
-    in_process: bool | None  # of a blocking one: in this process, or in one to be killed
-    env: EnvironmentOption  # variables for its process: names, values, or "inherit"
-    secret: Sequence[str]  # arguments that hold secrets, besides those named for one
+    Attributes:
+        name: The name that the model sees. Default: the name of the function.
+        undo: `undo(call, args, result)` reverses the effect of a call. `result` is None if the
+            call was aborted or its outcome is unknown.
+        undo_unknown: False if `undo` must not run for a call that may not have happened.
+        release: `release(call, args, result)` gives up a resource that the call holds. It runs
+            when the run ends.
+        check: `check(call, args)` finds out whether a call of unknown outcome happened. It
+            returns the result of the call, or `NOT_DONE`.
+        idempotent: The remote side recognizes `call.key`, so a call can safely be repeated.
+        read_only: The tool has no effect; a call can safely be repeated.
+        approve: True: a person must approve each call before it is made. "queue": the agent
+            continues in the meantime. A function: `approve(args)` decides for each call.
+        audience: The role, or `user:NAME`, that may approve.
+        four_eyes: The approval must come from a person who did not start or steer the run.
+        expires: A call that is not approved within this time is declined.
+        timeout: A call that takes longer is aborted.
+        in_process: For a blocking function. True: run it in a thread of this process, where it
+            cannot be stopped. False: require a process of its own. None: a process if another
+            process can import the function, else a thread.
+        env: Environment variables for its process: a list of names to copy, a dict of values,
+            or "inherit".
+        secret: The names of arguments that hold secrets. Arguments whose names say so
+            (`password`, `api_key`) need not be listed.
+    """
+
+    name: str | None
+    undo: Function | None
+    undo_unknown: bool
+    release: Function | None
+    check: Function | None
+    idempotent: bool
+    read_only: bool
+    approve: Approve
+    audience: str | None
+    four_eyes: bool
+    expires: timedelta | None
+    timeout: timedelta | None
+    in_process: bool | None
+    env: EnvironmentOption
+    secret: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Tool:
-    """A function that an agent may call. Made by `tool`, or by `Tool.of`; never changed.
+    """A function that an agent may call. Made with `tool`; immutable.
 
-    `traits` are those that do not depend on the arguments; see `traits_for`. Their `version` is
-    a fingerprint of the name, the schema without its descriptions, and what is declared: it
-    stays the same when somebody formats the code or improves a docstring, and changes when an
-    earlier call, or an approval of one, would mean something else.
+    `traits` are the declared properties that do not depend on the arguments; `traits_for` adds
+    the others. `traits.version` is a fingerprint of the name, the schema without descriptions,
+    and the declared properties. It does not change when the code is formatted or a docstring is
+    improved. It changes when an earlier call, or an approval of one, would now have another
+    meaning.
 
     Raises:
-        Misconfigured: the tool cannot work as it is declared.
+        Misconfigured: The options contradict each other, or one has the wrong type.
     """
 
     name: str
@@ -139,74 +171,77 @@ class Tool:
     approve: Approve = False
     timeout: timedelta | None = None
     in_process: bool | None = None
-    environment: ToolEnvironment = NOTHING_DECLARED  # of its process
-    agent: Delegate | None = None  # whose run each call is, if it is one
+    environment: ToolEnvironment = NOTHING_DECLARED  # declared for its process
+    agent: Delegate | None = None  # if set, each call is a child run of this agent
 
     def __post_init__(self) -> None:
-        """Check it, and let `inspect.signature` and `help` see the function."""
+        """Check the declaration, and compute the version."""
         if problem := _contradiction(self) or _misfit(self):
             raise Misconfigured(f"tool {self.name}", problem)
+        # `inspect.signature` and `help` follow these to the function. The dataclass is frozen,
+        # so fields are set through `vars`.
         vars(self).update(__wrapped__=self.fn, __doc__=self.fn.__doc__)
-        named = secret_paths(self.schema)
-        # What follows from the schema is in the version as part of it.
-        more = tuple(path for path in self.traits.secret if path not in named)
-        traits = replace(self.traits, version="", secret=more)
+        by_name = secret_paths(self.schema)
+        # Secret arguments that are found by their names follow from the schema, which is part
+        # of the version already. Only the declared ones are added to it.
+        declared_paths = tuple(path for path in self.traits.secret if path not in by_name)
+        traits = replace(self.traits, version="", secret=declared_paths)
         declared = [self.name, _shape(self.schema), traits, callable(self.approve)]
         version = sha256(msgspec.json.encode(declared, order="sorted")).hexdigest()[:12]
-        vars(self).update(traits=replace(traits, version=version, secret=(*more, *named)))
+        secret = (*declared_paths, *by_name)
+        vars(self).update(traits=replace(traits, version=version, secret=secret))
 
     @staticmethod
     def of(fn: "Function | Tool") -> "Tool":
-        """Return `fn` as a tool that declares nothing; a tool is returned as it is."""
+        """Return `fn` as a tool without options; return a tool unchanged."""
         return fn if isinstance(fn, Tool) else tool(fn)
 
     @property
     def schema(self) -> dict[str, Json]:
-        """The JSON Schema of its arguments, as `parse` takes them."""
+        """The JSON Schema of the arguments that `parse` accepts."""
         return self.arguments.schema
 
     @property
     def takes_call(self) -> bool:
-        """It wants a `Call` before its arguments."""
+        """True if the function takes a `Call` as its first parameter."""
         return self.arguments.takes_call
 
     @cached_property
     def is_async(self) -> bool:
-        """Calling it makes a coroutine; otherwise it blocks."""
+        """True if the function is async; otherwise it blocks."""
         return is_async(self.fn)
 
     @cached_property
     def spec(self) -> ToolSpec:
-        """The tool as a model is told of it: with a place to say why."""
+        """The tool as the model is told of it, with the additional argument `why`."""
         properties = self.schema["properties"]
         assert isinstance(properties, dict)
         schema = {**self.schema, "properties": {**properties, "why": WHY}}
         return ToolSpec(name=self.name, description=self.description, schema=schema)
 
     def parse(self, args: Json) -> dict[str, object]:
-        """Return the keyword arguments for `fn`, of the types it wants; see `Arguments.parse`.
+        """Convert JSON arguments to keyword arguments for `fn`; see `Arguments.parse`.
 
         Raises:
-            BadArguments: they do not fit; the text is for the model.
+            BadArguments: They do not match the schema. The text is for the model.
         """
         return self.arguments.parse(args)
 
     def traits_for(self, args: dict[str, Json]) -> Traits:
         """Return the traits of a call with these arguments.
 
-        A blocking one that cannot be killed says so, for everybody to see. `approve` is asked
-        if it is a function, and what it raises is raised. It must answer
-        with True, False or "queue": a forgotten `return` does not mean that nobody need look.
+        If `approve` is a function, it is called; an exception of it is raised.
 
         Raises:
-            Misconfigured: it answered otherwise.
+            Misconfigured: `approve` did not return True, False or "queue". In particular, None
+                from a forgotten `return` must not mean that no approval is needed.
         """
         traits = self.traits
         if not self.is_async and (self.in_process or place_of(self) is None):
-            traits = replace(traits, unstoppable=True)
+            traits = replace(traits, unstoppable=True)  # it will block a thread
         if not callable(self.approve):
             return traits
-        answer = self.approve(deepcopy(args))  # it may do with them what it likes
+        answer = self.approve(deepcopy(args))  # a copy: it may change its argument
         if not (isinstance(answer, bool) or answer == "queue"):
             problem = f'approve returned {answer!r}; return True, False or "queue"'
             raise Misconfigured(f"tool {self.name}", problem)
@@ -217,10 +252,10 @@ class Tool:
 
 
 class ToolFunction(Tool, Generic[P, R]):
-    """A tool that can still be called like the function it was made from, in a test say."""
+    """A tool that can be called like the function it was made from, for example in a test."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function itself: nothing is journaled."""
+        """Call the function directly; nothing is journaled."""
         return self.fn(*args, **kwargs)  # type: ignore[return-value]  # `tool` saw the function
 
 
@@ -249,13 +284,13 @@ def tool(  # noqa: PLR0913 - one keyword per trait
     env: EnvironmentOption = None,
     secret: Sequence[str] = (),
 ) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
-    """Make a tool of a function: `@tool`, `@tool(undo=…)` or `tool(fn, undo=…)`.
+    """Make a tool from a function: `@tool`, `@tool(undo=…)` or `tool(fn, undo=…)`.
 
-    Its description and schema come from the signature and the docstring, in Google, NumPy or
-    Sphinx style. `Options` says what can be declared; what is declared is believed.
+    The description and the schema come from the docstring (Google, NumPy or Sphinx style) and
+    the annotations. `ToolOptions` documents the keyword arguments.
 
     Raises:
-        Misconfigured: it cannot work like this; the text names the tool and what to do.
+        Misconfigured: The function or the options cannot work. The text says why.
     """
     effect = Effect.IDEMPOTENT if idempotent else Effect.ONCE
     traits = Traits(
@@ -293,43 +328,46 @@ def tool(  # noqa: PLR0913 - one keyword per trait
 
 
 def take_why(args: Json) -> tuple[str, Json]:
-    """Return why a model makes a call, and the arguments without it."""
+    """Return the model's reason for a call, and the arguments without it."""
     if not isinstance(args, dict) or "why" not in args:
         return "", args
-    why = args["why"]
+    why = args["why"]  # written by a model, so it may be anything
     rest = {name: value for name, value in args.items() if name != "why"}
     return why.strip() if isinstance(why, str) else "", rest
 
 
 def is_async(fn: Function) -> bool:
-    """Tell whether calling `fn`, a function or an object that is called as one, is awaited."""
-    return iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - not whether it can be called, but how
+    """Tell whether `fn`, a function or an object with `__call__`, is async."""
+    return iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - asks how it is called, not whether
 
 
 def place_of(tool: Function | Tool) -> str | None:
-    """Return where another process finds this function or tool, as "module:qualname".
+    """Return the "module:qualname" by which another process can import this function.
 
-    None for what cannot be found by importing its module: closures, lambdas, methods of an
-    object, what was typed at a prompt.
+    None if it cannot be imported: closures, lambdas, bound methods, functions of an interactive
+    session.
     """
     fn = tool.fn if isinstance(tool, Tool) else tool
     module, path = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
     home = sys.modules.get(module) if module else None
     if home is None or not path or (module == "__main__" and not hasattr(home, "__file__")):
         return None
+    # Do now what the other process will do, and see whether it finds this very function. The
+    # name may have been bound to something else, or to a tool that wraps the function.
     try:
         found = attrgetter(path)(home)
     except AttributeError:
         return None
     inner = found.fn if isinstance(found, Tool) else found
-    return f"{module}:{path}" if inner == fn else None  # class methods are equal, not the same
+    # Not `is`: each access to a class method makes a new object, equal to the others.
+    return f"{module}:{path}" if inner == fn else None
 
 
-# ── what a declaration may say ───────────────────────────────────────────────
+# ── checks of a declaration ──────────────────────────────────────────────────
 
 
 def gate_of(approve: object) -> Gate:
-    """Return what a call waits for: a person's yes, with or without its step; or nothing."""
+    """Return the gate for a value of `approve`: "block", "queue" or "" for no approval."""
     if approve == "queue":
         return "queue"
     return "block" if approve else ""
@@ -337,80 +375,93 @@ def gate_of(approve: object) -> Gate:
 
 def _checked_name(fn: object, name: str | None) -> str:
     if isinstance(fn, Tool):
-        raise Misconfigured(f"tool {fn.name}", "is a tool already; declare all of it at once")
-    called = name or getattr(fn, "__name__", "")
-    if not callable(fn) or isinstance(fn, type) or not called:
-        raise Misconfigured(f"tool {called or repr(fn)}", "is not a function; wrap it in one")
-    if not NAME.fullmatch(called):
-        problem = "models need a name of up to 64 letters, digits, _ and -; give it name=…"
-        raise Misconfigured(f"tool {called}", problem)
-    return called
+        problem = "It is a tool already. Pass all options in one declaration."
+        raise Misconfigured(f"tool {fn.name}", problem)
+    tool_name = name or getattr(fn, "__name__", "")
+    if not callable(fn) or isinstance(fn, type) or not tool_name:
+        problem = "must be a function; wrap it in one"
+        raise Misconfigured(f"tool {tool_name or repr(fn)}", problem)
+    if not NAME.fullmatch(tool_name):
+        problem = (
+            "Models accept names of 1 to 64 letters, digits, _ and - only. Set another name=…."
+        )
+        raise Misconfigured(f"tool {tool_name}", problem)
+    return tool_name
 
 
 def _contradiction(tool: Tool) -> str:
-    """Return what of the declaration contradicts itself, and what to do; or ""."""
+    """Return a description of the first two options that exclude each other, or ""."""
     traits = tool.traits
-    decides = callable(tool.approve) or bool(traits.approve)
+    needs_approval = callable(tool.approve) or bool(traits.approve)
     rules = (
         (
             traits.undo and traits.effect is Effect.READ,
-            "read_only says that there is nothing to undo; drop one of the two",
+            "Cannot have undo and read_only: a tool without effects needs no undo. Drop one.",
         ),
         (
             not traits.undo_unknown and not traits.undo,
-            "undo_unknown speaks of its undo, which it does not have; add undo=… or drop it",
+            "Cannot set undo_unknown without undo. Add undo=… or drop it.",
         ),
         (
-            traits.four_eyes and not decides,
-            "four_eyes needs something to decide; add approve=True",
+            traits.four_eyes and not needs_approval,
+            "Cannot set four_eyes without an approval. Add approve=True.",
         ),
         (
-            traits.ask_ttl != 0 and not decides,
-            "expires needs something to decide; add approve=True",
+            traits.ask_ttl != 0 and not needs_approval,
+            "Cannot set expires without an approval. Add approve=True.",
         ),
-        (traits.ask_ttl < 0, "expires is a time to wait: timedelta(hours=1)"),
+        (
+            traits.ask_ttl < 0,
+            "expires must be a positive timedelta, as timedelta(hours=1)",
+        ),
         (
             tool.in_process is False and tool.is_async,
-            "an async tool runs in this process; drop in_process, or make it a plain function",
+            "Cannot set in_process=False for an async tool. Drop it, or use a plain function.",
         ),
         (
             bool(tool.environment) and (tool.is_async or bool(tool.in_process)),
             "Cannot set env: the tool runs in this process. Drop env, async and in_process",
         ),
     )
-    return next((words for broken, words in rules if broken), "")
+    return next((problem for is_broken, problem in rules if is_broken), "")
 
 
 def _misfit(tool: Tool) -> str:
-    """Return which part of the declaration is not of its kind, and what to do; or ""."""
+    """Return a description of the first option with a value of the wrong kind, or ""."""
     if isgeneratorfunction(tool.fn) or isasyncgenfunction(tool.fn):
-        return "is a generator; return a list, and use call.note to tell how it is getting on"
+        return (
+            "Cannot use a generator as a tool. Return a list, and report progress with "
+            "call.note."
+        )
     properties = tool.schema["properties"]
     assert isinstance(properties, dict)
     names = {path.split(".")[0] for path in tool.traits.secret}
     if unknown := names.difference(properties):
-        return f"secret={min(unknown)!r} is none of its arguments: {', '.join(properties)}"
+        expected = ", ".join(properties)
+        return f"secret must name arguments of the tool ({expected}), got {min(unknown)!r}"
     if problem := _find_hook_problem(tool):
         return problem
     if callable(tool.approve):
         if is_async(tool.approve) or not _takes(tool.approve, 1):
-            return "approve is called as approve(args), and must not be async"
+            return "approve must be callable as approve(args), and must not be async"
     elif tool.approve not in (True, False, "queue"):
-        return 'approve is True, False, "queue" or a function of the arguments'
+        expected = 'True, False, "queue" or a function of the arguments'
+        return f"approve must be {expected}, got {tool.approve!r}"
     timeout: object = tool.timeout
     if timeout is None or (isinstance(timeout, timedelta) and timeout > timedelta(0)):
         return ""
-    return "timeout is a time to wait: timedelta(seconds=30)"
+    return f"timeout must be a positive timedelta, as timedelta(seconds=30), got {timeout!r}"
 
 
 def _find_hook_problem(tool: Tool) -> str:
-    """Describe the first hook that cannot be called, and the remedy; "" if all can."""
+    """Return a description of the first hook that cannot be called, or ""."""
     for hook, parameters in _HOOKS.items():
         fn = getattr(tool, hook)
         if fn is not None and not _takes(fn, parameters.count(",") + 1):
-            return f"{hook} is called as {hook}({parameters}); {fn!r} cannot be"
+            return f"{hook} must be callable as {hook}({parameters}), got {fn!r}"
+        # Calling a generator function only makes a generator; its body would never run.
         if isgeneratorfunction(fn) or isasyncgenfunction(fn):
-            return f"{hook} is a generator, of which nothing would run; drop its yield"
+            return f"{hook} must not be a generator. Remove its yield."
     return ""
 
 
@@ -418,21 +469,22 @@ def _takes(fn: object, count: int) -> bool:
     if not callable(fn):
         return False
     try:
-        signature(fn).bind(*range(count))
+        signature(fn).bind(*range(count))  # only the number of arguments counts here
     except (TypeError, ValueError):
         return False
     return True
 
 
 def _shape(schema: Json) -> Json:
-    """Return `schema` without its descriptions: what it accepts, however it is explained."""
+    """Return `schema` without descriptions and titles, which do not change its meaning."""
     match schema:
         case list():
             return [_shape(part) for part in schema]
         case dict():
             return {
                 key: {name: _shape(part) for name, part in value.items()}
-                if key in {"properties", "$defs"}  # here the keys are names, `title` for one
+                # Here the keys are names of fields, and a field may be called `title`.
+                if key in {"properties", "$defs"}
                 else _shape(value)
                 for key, value in schema.items()
                 if key not in {"description", "title"}

@@ -1,4 +1,4 @@
-"""What a tool may know and say about the call it serves."""
+"""`Call`: the context that a tool gets as its first parameter, if it asks for it."""
 
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from midrun.errors import Misconfigured
 
 
 class _Finished:
-    """Something to await that is over already."""
+    """An awaitable that completes at once, for tools that run in another process."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
@@ -17,18 +17,30 @@ class _Finished:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """The first parameter of a tool that asks for it.
+    """The context of a call: its idempotency key, its progress, and notes for watchers.
 
-    `key` is the same for every attempt at this call, in every process: send it to the far end
-    as its idempotency key. An undo or a release has a key of its own; `original` is the key of
-    the call that it takes back, by which the far end knows what that was. `epoch` grows with
-    each holder of the run: a far end that remembers the highest can refuse a late one.
-    `attempt` counts from 1. `progress` is what an earlier attempt saved last, and None where
-    none did; it does not change while the tool runs. `answered` is what a person decided on
-    the question of an earlier attempt: see `agents.pausing.PauseHere`.
+    A tool gets it if its first parameter is annotated with `Call`, or is called `call` and has
+    no annotation:
 
-    In an async tool `save` and `note` are awaited. In a blocking one, which runs in a process
-    of its own, they are simply called: the work is done when they return.
+        @tool(idempotent=True)
+        async def pay(call: Call, amount: int) -> str:
+            return await bank.transfer(amount, idempotency_key=call.key)
+
+    In an async tool, await `save` and `note`. In a blocking tool, which runs in its own
+    process, just call them: they return when the work is done.
+
+    Attributes:
+        key: The idempotency key: equal for every attempt at this call, in every process. Send
+            it to the remote side. An undo or a release has its own key.
+        run_id: The id of the run.
+        epoch: Increases each time another worker takes over the run. A remote side that
+            remembers the highest epoch can refuse requests from a worker that was replaced.
+        attempt: The number of the attempt, from 1.
+        progress: The value that an earlier attempt saved last, or None. It does not change
+            while the tool runs.
+        original: In an undo or a release, the key of the call that it belongs to.
+        answered: The decision of a person on a question that an earlier attempt asked with a
+            continuation; see `midrun.agents.human.PauseHere`.
     """
 
     key: str
@@ -42,28 +54,29 @@ class Call:
     noter: Callable[[str], Awaitable[None] | None] = field(repr=False)
 
     def save(self, progress: Json) -> Awaitable[None]:
-        """Save how far the tool is; it is durable when this is over.
+        """Save the progress of the tool; it is stored durably when this completes.
 
-        A tool that has saved once may be stopped by a pause, and is started again with
-        `progress` as it was saved last.
+        After the first `save`, a pause may abort the call at any point. The next attempt then
+        starts with `call.progress` set to the value that was saved last.
 
         Raises:
             NotJson, TooLarge: `progress` cannot be stored; nothing was saved.
-            Misconfigured: it is None, which means that there is no progress.
+            Misconfigured: It is None, which stands for no progress.
         """
         plain = checked(progress, "progress")
         if plain is None:
             raise Misconfigured(
                 "call.save", "None says that nothing is done yet; save a number or an object"
             )
+        # In a blocking tool `saver` has done the work when it returns, and returns None.
         return self.saver(plain) or _Finished()
 
     def note(self, text: str) -> Awaitable[None]:
-        """Show a line about how the call is getting on to whoever watches; it is not stored.
+        """Show a line of progress to all who watch the run; it is not stored.
 
         Raises:
-            Misconfigured: `text` is not a string.
-            NotJson: it has a lone surrogate in it.
+            Misconfigured: `text` is not a str.
+            NotJson: It contains a lone surrogate.
         """
         plain = checked(text, "text")
         if not isinstance(plain, str):

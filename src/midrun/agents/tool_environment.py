@@ -1,9 +1,9 @@
-"""Environment variables of the processes that run tools.
+"""The environment variables of processes that run tools.
 
-A model decides what a tool does, so the process of a tool starts without the secrets of the
-process that drives the run: it gets the variables of `PASSED_NAMES` and `PASSED_PREFIXES`, and
-those that the tool or its agent declares. Variables called `MIDRUN_*` hold the credentials that
-approve calls; no process of a tool inherits them.
+A model decides how a tool is used, so the process of a tool starts without the secrets of the
+worker. It gets the variables of `PASSED_NAMES` and `PASSED_PREFIXES`, and those that the tool
+or its agent declares. Variables called `MIDRUN_*` hold the credentials that approve calls; no
+process of a tool inherits them.
 """
 
 import os
@@ -38,7 +38,7 @@ DECLARE: Final = (
 
 @dataclass(frozen=True)
 class ToolEnvironment:
-    """Variables that are declared for the process of a tool, besides the ones always passed."""
+    """The variables declared for the process of a tool, in addition to the standard ones."""
 
     inherits: bool = False
     names: frozenset[str] = frozenset()
@@ -48,7 +48,7 @@ class ToolEnvironment:
         return self != NOTHING_DECLARED
 
     def __or__(self, other: "ToolEnvironment") -> "ToolEnvironment":
-        """Return both together; where both give a value to a name, `other` decides."""
+        """Return the union; if both give a value to a name, that of `other` is used."""
         return ToolEnvironment(
             self.inherits or other.inherits,
             self.names | other.names,
@@ -56,7 +56,7 @@ class ToolEnvironment:
         )
 
     def variables(self, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Return the variables of a new process; leave out a name that is not set."""
+        """Return the variables for a new process; leave out declared names that are not set."""
         return {
             **{name: value for name, value in environment.items() if self._passes(name)},
             **dict(self.values),
@@ -73,10 +73,10 @@ NOTHING_DECLARED: Final = ToolEnvironment()
 
 
 def declare_environment(owner: str, option: str, given: EnvironmentOption) -> ToolEnvironment:
-    """Return the environment that the value `given` of an option declares.
+    """Return the environment that a value of the option `env` or `tool_env` declares.
 
     Raises:
-        Misconfigured: `given` is of another kind, or has a name that is not allowed.
+        Misconfigured: `given` is of another type, or has a name that is not allowed.
     """
     if given is None:
         return NOTHING_DECLARED
@@ -106,7 +106,7 @@ def declare_environment(owner: str, option: str, given: EnvironmentOption) -> To
 
 
 def _can_be_passed(value: str) -> bool:
-    """Tell whether the system can hand `value` to a new process."""
+    """Tell whether the operating system can pass `value` to a new process."""
     try:
         return b"\0" not in os.fsencode(value)
     except UnicodeEncodeError:
@@ -115,9 +115,10 @@ def _can_be_passed(value: str) -> bool:
 
 def is_missing_variable(error: BaseException) -> bool:
     """Tell whether `error` is the KeyError that `os.environ[name]` raised."""
-    place = error.__traceback__
-    if not isinstance(error, KeyError) or place is None:
+    frame = error.__traceback__
+    if not isinstance(error, KeyError) or frame is None:
         return False
-    while place.tb_next is not None:
-        place = place.tb_next
-    return place.tb_frame.f_code is type(os.environ).__getitem__.__code__
+    # The innermost frame raised it. A KeyError of any other dict has no frame of `os.environ`.
+    while frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame.tb_frame.f_code is type(os.environ).__getitem__.__code__

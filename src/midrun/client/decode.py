@@ -1,7 +1,9 @@
-"""Reading the wire: from what a server shows to the values that `Run` returns.
+"""Decode JSON of a server to the values that `Run` returns.
 
-On the wire every field is there and times are RFC 3339; in code a time is a number. Fields that
-a newer server has besides are passed over.
+On the wire all fields are present and times are RFC 3339 text. In Python a time is an int
+(`Micros`). So a converter is built once per type, from its annotations: it turns the text of
+every `Micros` field into an int and drops unknown fields, which a newer server may send. Then
+msgspec validates the result.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +31,7 @@ _Mend = Callable[[object], object]
 
 
 class ShownEvent(Struct, frozen=True, kw_only=True):
-    """An entry as a feed shows it; `data` is the entry."""
+    """An entry as the server's feed sends it; `data` is the entry itself."""
 
     seq: Seq
     ts: Micros
@@ -39,7 +41,7 @@ class ShownEvent(Struct, frozen=True, kw_only=True):
 
 
 class RunLine(Struct, frozen=True, kw_only=True):
-    """A run as lists show it."""
+    """A run as the server's list sends it."""
 
     run_id: RunId
     phase: Phase
@@ -61,20 +63,20 @@ class RunLine(Struct, frozen=True, kw_only=True):
 
 
 def read(kind: type[S], data: object) -> S:
-    """Return the value of `kind` that `data`, decoded from JSON, shows.
+    """Convert `data`, decoded from JSON, to a value of `kind`.
 
     Raises:
-        msgspec.ValidationError: it shows something else.
+        msgspec.ValidationError: It does not have the form of that type.
     """
-    mend = _mending(kind)
-    return msgspec.convert(data if mend is None else mend(data), kind)
+    converter = _mending(kind)
+    return msgspec.convert(data if converter is None else converter(data), kind)
 
 
 def happened(data: object) -> Happened:
-    """Return the entry that an event of a feed is.
+    """Convert an event of the feed to a feed item.
 
     Raises:
-        JournalTooNew: this version does not know such an entry.
+        JournalTooNew: This version does not know the kind of entry.
     """
     event = read(ShownEvent, data)
     name = str(event.data.get("kind"))
@@ -88,12 +90,12 @@ def happened(data: object) -> Happened:
 
 
 def delta(data: object) -> Delta:
-    """Return what was live."""
+    """Convert an event of the feed to a live delta."""
     return read(Delta, data)
 
 
 def row(line: RunLine) -> RunRow:
-    """Return a run of a list as a store would have it."""
+    """Convert a run of a list to the row that a store would return."""
     head = Head(
         phase=line.phase,
         agent=line.agent,
@@ -120,7 +122,10 @@ def row(line: RunLine) -> RunRow:
 
 
 def micros(text: object) -> object:
-    """Return a time as a number; what is no text is left for the schema to refuse."""
+    """Convert RFC 3339 text to microseconds; return any other value unchanged.
+
+    The validation of the type then refuses it.
+    """
     if not isinstance(text, str):
         return text
     try:
@@ -131,49 +136,57 @@ def micros(text: object) -> object:
 
 @cache
 def _mending(hint: object) -> _Mend | None:
-    """Return what turns data of the wire into data of that type; None if it is so already."""
+    """Return the function that converts wire data to data of the type `hint`.
+
+    None means that no conversion is needed.
+    """
     if hint is Micros:
         return micros
     if isinstance(hint, type) and issubclass(hint, Struct):
         return _struct(hint)
-    inner = [mend for arg in get_args(hint) if (mend := _mending(arg)) is not None]
+    inner = [found for arg in get_args(hint) if (found := _mending(arg)) is not None]
     if not inner:
         return None
     if get_origin(hint) is tuple:
         return lambda data: _items(inner[0], data)
     if get_origin(hint) is dict:
         return lambda data: _values(inner[0], data)
-    # Maybe a value, maybe nothing. Of several structs the tag decides: none of those has times.
+    # A union. Of `X | None` there is one converter. In a union of several structs the tag
+    # selects the type, which this function does not look at; none of those structs has times.
     return inner[0] if len(inner) == 1 else None
 
 
 def _struct(kind: type[Struct]) -> _Mend:
     tag = kind.__struct_config__.tag_field
 
+    # Evaluated at the first use, not here: a struct may have a field of its own type, and the
+    # recursion would not end.
     @cache
-    def fields() -> dict[str, _Mend | None]:  # when it is needed: a struct may hold itself
+    def fields() -> dict[str, _Mend | None]:
         hints = get_type_hints(kind)
         return {name: _mending(hints[name]) for name in kind.__struct_fields__}
 
-    def mend(data: object) -> object:
+    def convert(data: object) -> object:
         if not isinstance(data, dict):
             return data
         known = fields()
-        made: dict[str, object] = {}
+        converted: dict[str, object] = {}
         for name, value in data.items():
             if name in known:
-                by = known[name]
-                made[name] = value if by is None else by(value)
+                converter = known[name]
+                converted[name] = value if converter is None else converter(value)
             elif name == tag:
-                made[name] = value
-        return made
+                converted[name] = value
+        return converted
 
-    return mend
-
-
-def _items(mend: _Mend, data: object) -> object:
-    return [mend(item) for item in data] if isinstance(data, list) else data
+    return convert
 
 
-def _values(mend: _Mend, data: object) -> object:
-    return {key: mend(value) for key, value in data.items()} if isinstance(data, dict) else data
+def _items(convert: _Mend, data: object) -> object:
+    return [convert(item) for item in data] if isinstance(data, list) else data
+
+
+def _values(convert: _Mend, data: object) -> object:
+    if not isinstance(data, dict):
+        return data
+    return {key: convert(value) for key, value in data.items()}

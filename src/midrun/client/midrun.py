@@ -1,4 +1,4 @@
-"""`RemoteMidrun`: the runs of a server. What it promises, `Midrun` says."""
+"""`RemoteMidrun`: the runs of a server, over HTTP. `Midrun` documents the methods."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -25,30 +25,31 @@ from midrun.runs.validation import REASON_MAX_CHARS, Who, phase_of
 from midrun.runs.values import OpenAsk, RunView, Verdict
 
 PAGE_MAX: Final = 200
-"""How many runs a server lists at once."""
+"""The largest page of runs that a server returns."""
 
 LISTED: Final = 500
-"""Among how many of the newest runs one is found by the beginning of its id."""
+"""`named` looks for a prefix among this many of the newest runs."""
 
 
 class RunPage(Struct, frozen=True, kw_only=True):
-    """A page of runs."""
+    """A page of runs as the server sends it."""
 
     items: tuple[RunLine, ...]
     next_cursor: str
 
 
 class AskPage(Struct, frozen=True, kw_only=True):
-    """A page of asks."""
+    """A page of asks as the server sends it."""
 
     items: tuple[OpenAsk, ...]
     next_cursor: str
 
 
 class RemoteMidrun:
-    """The runs of a server, with the methods of `Midrun`. Use it as an async context manager.
+    """The runs of a server, with the methods of `Midrun`. Get one from `midrun.connect`.
 
-    The server drives them: leaving this changes nothing for any run.
+    Use it as an async context manager. The server drives the runs, so leaving the context has
+    no effect on them. Every method may raise `ServerUnreachable` and `ServerRefused`.
     """
 
     def __init__(
@@ -59,7 +60,8 @@ class RemoteMidrun:
 
     async def __aenter__(self) -> Self:
         if self._open is not None:
-            raise Misconfigured("connect", "it is open already; connect a second time instead")
+            problem = "Cannot open it twice: it is open already. Call connect again."
+            raise Misconfigured("connect", problem)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._link.opened())
             self._open = stack.pop_all()
@@ -90,11 +92,13 @@ class RemoteMidrun:
         request_id: str | None = None,
         actor: Who = None,
     ) -> RemoteRun:
-        """Start a run of one of the server's agents, by its name.
+        """Start a run of one of the server's agents, and return its handle.
+
+        Only the name of `agent` is sent.
 
         Raises:
-            Misconfigured: the server has no such agent.
-            ControlRefused: `request_id_reused`, with another task.
+            Misconfigured: The server has no such agent, or the task is empty.
+            ControlRefused: `request_id_reused`: the first call had other arguments.
         """
         self._link.check_actor(actor)
         body = {
@@ -107,10 +111,10 @@ class RemoteMidrun:
         return await self._made("/v1/runs", body, request_id)
 
     async def get(self, run_id: str) -> RemoteRun:
-        """Return the handle of a run.
+        """Return the handle of an existing run.
 
         Raises:
-            RunNotFound: there is none of this id; it is a LookupError, too.
+            RunNotFound: The server has no run with this id. It is also a `LookupError`.
         """
         run = RemoteRun(RunId(run_id), self._link)
         await run.view()
@@ -126,7 +130,7 @@ class RemoteMidrun:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[RunView]:
-        """Return a page of runs, newest first; `page.cursor` leads to the next."""
+        """Return a page of runs, newest first; pass `page.cursor` to get the next page."""
         params = {
             "phase": "" if phase is None else phase_of(phase),
             "agent": agent or "",
@@ -134,36 +138,42 @@ class RemoteMidrun:
             "thread": thread or "",
         }
         page = await self._rows(params, limit, cursor or "")
-        found = [await RemoteRun(row.run, self._link).view() for row in page.items]
-        return Page(items=tuple(found), cursor=page.cursor)
+        # The list has rows only; the view of each run is a request of its own.
+        views = [await RemoteRun(row.run, self._link).view() for row in page.items]
+        return Page(items=tuple(views), cursor=page.cursor)
 
     async def _rows(self, params: dict[str, str], limit: int, cursor: str) -> Page[RunRow]:
-        found: tuple[RunRow, ...] = ()
+        # The server limits a page. Ask for more pages until `limit` is reached, but never for
+        # more runs than are left, so that the cursor stands right behind the last one.
+        rows: tuple[RunRow, ...] = ()
         while True:
-            params |= {"limit": str(min(limit - len(found), PAGE_MAX)), "cursor": cursor}
+            params |= {"limit": str(min(limit - len(rows), PAGE_MAX)), "cursor": cursor}
             reply = await self._link.get("/v1/runs", params=params)
             page = read(RunPage, reply.json())
-            found, cursor = (*found, *map(row, page.items)), page.next_cursor
-            if not cursor or len(found) >= limit:
-                return Page(items=found, cursor=cursor)
+            rows, cursor = (*rows, *map(row, page.items)), page.next_cursor
+            if not cursor or len(rows) >= limit:
+                return Page(items=rows, cursor=cursor)
 
     async def named(self, beginning: str) -> tuple[RunId, ...]:
-        """Return which of the newest runs have ids that begin so, with or without `run_`."""
+        """Return the ids that start with `beginning`, with or without `run_`.
+
+        Only the newest 500 runs are searched.
+        """
         begins = (beginning, f"run_{beginning}")
         rows = (await self._rows({}, LISTED, "")).items
         return tuple(row.run for row in rows if row.run.startswith(begins))
 
     async def asks(self) -> tuple[OpenAsk, ...]:
-        """Return everything that runs wait for somebody to decide."""
-        found: tuple[OpenAsk, ...] = ()
+        """Return all open asks: questions, approvals and unsure calls of all runs."""
+        asks: tuple[OpenAsk, ...] = ()
         cursor = ""
         while True:
             reply = await self._link.get("/v1/asks", params={"cursor": cursor})
             page = read(AskPage, reply.json())
-            found += page.items
+            asks += page.items
             cursor = page.next_cursor
             if not cursor:
-                return found
+                return asks
 
     async def resume(
         self,
@@ -175,15 +185,18 @@ class RemoteMidrun:
         actor: Who = None,
         request_id: str | None = None,
     ) -> RemoteRun:
-        """Go on from a checkpoint; a run that the server does not know is taken in there.
+        """Continue a run from a checkpoint.
+
+        A run that the server does not have is imported.
 
         Raises:
-            CheckpointRefused: stale (the run went on meanwhile), expired, or of another agent.
-            ControlRefused: the answer or the instruction does not fit where the run stands.
+            CheckpointRefused: The run has advanced, or it expired, or the agent differs.
+            ControlRefused: The run cannot take the answer or the instruction in its phase.
         """
         self._link.check_actor(actor)
-        validation.counted(caps or {})
+        validation.counted(caps or {})  # checked here, sent in dollars and seconds
         body = {
+            # As encoded by the checkpoint itself: the signature is over these very values.
             "checkpoint": msgspec.Raw(validation.checkpoint(checkpoint).to_json().encode()),
             "answer": checked(answer),
             "instruction": validation.text("instruction", instruction or ""),
@@ -192,25 +205,26 @@ class RemoteMidrun:
         return await self._made("/v1/resume", body, request_id)
 
     async def verify(self, run_id: str) -> Verdict:
-        """Check the chain and every invariant of a run's journal; truthy when clean."""
+        """Check the hash chain and all invariants of a run's journal; true if clean."""
         return read(Verdict, (await self._link.get(f"/v1/runs/{run_id}/verify")).json())
 
-    # ── latches ───────────────────────────────────────────────────────────────────────────
+    # ── halts ─────────────────────────────────────────────────────────────────────────────
 
     async def halt(self, reason: str, *, scope: str = "all", actor: Who = None) -> None:
-        """Set a latch: nothing of the runs it covers starts until it is lifted."""
+        """Halt all runs in `scope`: no call of them starts until the halt is lifted."""
         self._link.check_actor(actor)
         body = {"scope": scope, "reason": validation.name("reason", reason, REASON_MAX_CHARS)}
         await self._link.change("POST", "/v1/halt", body)
 
     async def lift(self, *, scope: str = "all", actor: Who = None) -> bool:
-        """Take a latch away; runs that no other latch covers go on where they were."""
+        """Lift the halt of `scope`; return False if there was no such halt."""
         self._link.check_actor(actor)
         reply = await self._link.change("POST", "/v1/lift", {"scope": scope})
-        # Where a reply was lost, the latch that is gone now was lifted by what it replied to.
+        # If the reply to an earlier attempt was lost, that attempt may have lifted the halt,
+        # and this one found none. The caller asked once, so count it as lifted.
         return reply.json().get("lifted") is True or reply.lost
 
-    # ── inside ────────────────────────────────────────────────────────────────────────────
+    # ── internals ─────────────────────────────────────────────────────────────────────────
 
     async def _made(
         self, path: str, body: Mapping[str, object], request_id: str | None

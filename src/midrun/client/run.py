@@ -1,4 +1,4 @@
-"""`RemoteRun`: the handle of one run that a server has. What it promises, `Run` says."""
+"""`RemoteRun`: the handle of one run of a server, over HTTP. `Run` documents the methods."""
 
 from collections.abc import AsyncGenerator, Mapping
 from datetime import timedelta
@@ -24,19 +24,21 @@ from midrun.runs.values import FeedItem, Receipt, RunView
 from midrun.text.report import Report
 
 WAIT_S: Final = 25
-"""How long one look at a run may take that waits for something."""
+"""Seconds that the server may hold one request of `until` before it answers."""
 
 EARLY_S: Final = 0.2
-"""A server that is going away answers at once; it is not asked again at once."""
+"""Seconds to wait after a long poll that was answered early. A server that is shutting down
+answers all polls at once; without the delay they would be repeated in a tight loop."""
 
 _COUNTED: Final = frozenset(CAPS) - {"cost", "time"}
 
 
 class RemoteRun:
-    """One run of a server, with the methods of `Run`: the same values, the same refusals.
+    """The handle of one run of a server, with the methods of `Run`.
 
-    Every control is sent under a request id and repeated if its reply is lost; it is applied
-    once. Who asks is whoever the token belongs to.
+    The methods return the same values and raise the same errors. Each control is sent with a
+    request id and repeated if its reply is lost; the server applies it once. The actor is the
+    owner of the token. Every method may also raise `ServerUnreachable` and `ServerRefused`.
     """
 
     def __init__(self, run_id: RunId, link: Link) -> None:
@@ -54,33 +56,33 @@ class RemoteRun:
         *,
         now: bool = False,
         hold: timedelta | None = None,
-        **asking: Unpack[Asking],
+        **options: Unpack[Asking],
     ) -> Receipt:
-        """Stop at the next boundary, or `now`; with `hold`, go on by itself after that."""
+        """Pause the run at the next step boundary, or at once with `now`."""
         body: dict[str, object] = {"mode": "now" if now else "boundary"}
         if hold is not None:
             body["hold_s"] = validation.span("hold", hold) / SECOND
-        return await self._ask("pause", body, asking)
+        return await self._ask("pause", body, options)
 
     async def resume(
         self,
         instruction: str | None = None,
         *,
         caps: dict[str, float] | None = None,
-        **asking: Unpack[Asking],
+        **options: Unpack[Asking],
     ) -> Receipt:
-        """Go on, with an instruction and raised caps if given; withdraws a pause that pends."""
-        words = validation.text("instruction", instruction or "")
+        """Continue a paused or failed run, with an instruction for the agent if given."""
+        instruction = validation.text("instruction", instruction or "")
         raised = await self._caps("resume", caps or {})
-        return await self._ask("resume", {"instruction": words, "caps": raised}, asking)
+        return await self._ask("resume", {"instruction": instruction, "caps": raised}, options)
 
     async def redirect(
-        self, text: str, *, when: When = "next_step", **asking: Unpack[Asking]
+        self, text: str, *, when: When = "next_step", **options: Unpack[Asking]
     ) -> Receipt:
-        """Change course at the next step, or now; finished work stays."""
+        """Give the agent a new instruction; keep the work that is finished."""
         one_of("when", when, get_args(When))
         body = {"instruction": validation.text("redirect", text), "when": when}
-        return await self._ask("redirect", body, asking)
+        return await self._ask("redirect", body, options)
 
     async def say(
         self,
@@ -88,30 +90,30 @@ class RemoteRun:
         *,
         urgency: Urgency = "next",
         at: Moment | None = None,
-        **asking: Unpack[Asking],
+        **options: Unpack[Asking],
     ) -> Receipt:
-        """Speak to the run while it works; with `at`, not before that time."""
+        """Send a message to the run; the agent answers it and returns to its task."""
         one_of("urgency", urgency, get_args(Urgency))
         body = {"text": validation.text("say", text), "urgency": urgency}
         if at is not None:
             body["at"] = validation.said(validation.moment("at", at, self._link.now()))
-        return await self._ask("messages", body, asking)
+        return await self._ask("messages", body, options)
 
     async def answer(
-        self, value: Json, *, ask: str | None = None, **asking: Unpack[Asking]
+        self, value: Json, *, ask: str | None = None, **options: Unpack[Asking]
     ) -> Receipt:
-        """Answer a question: the answer is the result of the tool that asked."""
+        """Answer a question of the run; `value` becomes the result of the call that asked."""
         body = {"decision": "answer", "value": checked(value)}
-        return await self._decide("answer", ask, body, asking)
+        return await self._decide("answer", ask, body, options)
 
     async def approve(
-        self, *, ask: str | None = None, args: Json = None, **asking: Unpack[Asking]
+        self, *, ask: str | None = None, args: Json = None, **options: Unpack[Asking]
     ) -> Receipt:
-        """Let a call be made, once, with these arguments and no others."""
+        """Approve a proposed call: it is made once, with exactly the arguments shown."""
         body: dict[str, object] = {"decision": "approve"}
         if args is not None:
             body = {"decision": "edit", "args": checked(args)}
-        return await self._decide("approve", ask, body, asking)
+        return await self._decide("approve", ask, body, options)
 
     async def decline(
         self,
@@ -122,14 +124,16 @@ class RemoteRun:
         request_id: str | None = None,
         seen: int | None = None,
     ) -> Receipt:
-        """Do not let a call be made; the agent is told why."""
-        asking = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
-        return await self._decide("decline", ask, {"decision": "decline"}, asking)
+        """Decline a proposed call; the agent reads `reason` in place of a result."""
+        options = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
+        return await self._decide("decline", ask, {"decision": "decline"}, options)
 
-    async def cancel(self, *, undo: UndoSet = "in_flight", **asking: Unpack[Asking]) -> Receipt:
-        """Stop everything, undo what was in flight or all that can be, and report."""
+    async def cancel(
+        self, *, undo: UndoSet = "in_flight", **options: Unpack[Asking]
+    ) -> Receipt:
+        """Cancel the run: abort its calls, undo effects, release resources."""
         one_of("undo", undo, get_args(UndoSet))
-        return await self._ask("cancel", {"undo": undo}, asking)
+        return await self._ask("cancel", {"undo": undo}, options)
 
     async def raise_cap(
         self,
@@ -140,53 +144,53 @@ class RemoteRun:
         seen: int | None = None,
         **caps: float,
     ) -> Receipt:
-        """Raise bounds by name: steps, tokens, cost (dollars), time (seconds), tool_calls."""
-        asking = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
+        """Raise caps by name: steps, tokens, cost (dollars), time (seconds), tool_calls."""
+        options = Asking(actor=actor, reason=reason, request_id=request_id, seen=seen)
         body = {"caps": await self._caps("raise_cap", caps)}
-        return await self._ask("", body, asking, method="PATCH")
+        return await self._ask("", body, options, method="PATCH")
 
-    async def withdraw(self, seq: int, **asking: Unpack[Asking]) -> Receipt:
-        """Take back the pause, redirect or message at `seq` if it has not been applied."""
-        return await self._ask(f"commands/cmd_{seq}", None, asking, method="DELETE")
+    async def withdraw(self, seq: int, **options: Unpack[Asking]) -> Receipt:
+        """Withdraw the pause, redirect or message at `seq`, if it is not applied yet."""
+        return await self._ask(f"commands/cmd_{seq}", None, options, method="DELETE")
 
-    async def force_pause(self, **asking: Unpack[Asking]) -> Receipt:
-        """Stop waiting for calls that do not respond; their outcome becomes unknown."""
-        return await self._ask("force_pause", {}, asking)
+    async def force_pause(self, **options: Unpack[Asking]) -> Receipt:
+        """Finish a pause without the calls that do not respond."""
+        return await self._ask("force_pause", {}, options)
 
-    async def retry_undo(self, **asking: Unpack[Asking]) -> Receipt:
-        """Try again to undo what could not be undone."""
-        return await self._ask("retry_undo", {}, asking)
+    async def retry_undo(self, **options: Unpack[Asking]) -> Receipt:
+        """Run the undo hooks again for effects that could not be undone."""
+        return await self._ask("retry_undo", {}, options)
 
-    async def accept_residue(self, **asking: Unpack[Asking]) -> Receipt:
-        """Take what could not be undone as it is."""
-        return await self._ask("accept_residue", {}, asking)
+    async def accept_residue(self, **options: Unpack[Asking]) -> Receipt:
+        """Accept the effects that could not be undone; they stay in the report."""
+        return await self._ask("accept_residue", {}, options)
 
-    async def resume_frame(self, frame: str, **asking: Unpack[Asking]) -> Receipt:
-        """Go back to the held thought on top."""
-        return await self._ask(f"frames/{frame}/resume", {}, asking)
+    async def resume_frame(self, frame: str, **options: Unpack[Asking]) -> Receipt:
+        """Return to the topic that was suspended last."""
+        return await self._ask(f"frames/{frame}/resume", {}, options)
 
-    async def drop_frame(self, frame: str, **asking: Unpack[Asking]) -> Receipt:
-        """Give up the held thought on top, by name."""
-        return await self._ask(f"frames/{frame}", None, asking, method="DELETE")
+    async def drop_frame(self, frame: str, **options: Unpack[Asking]) -> Receipt:
+        """Drop the topic that was suspended last; the agent does not return to it."""
+        return await self._ask(f"frames/{frame}", None, options, method="DELETE")
 
-    async def take_over(self, **asking: Unpack[Asking]) -> Receipt:
-        """Become the assistant once nothing is in flight."""
-        return await self._ask("take_over", {}, asking)
+    async def take_over(self, **options: Unpack[Asking]) -> Receipt:
+        """Take the agent's place as soon as no call is in flight."""
+        return await self._ask("take_over", {}, options)
 
-    async def write(self, text: str, **asking: Unpack[Asking]) -> Receipt:
-        """Say something as the assistant, after taking over."""
-        return await self._ask("write", {"text": validation.text("write", text)}, asking)
+    async def write(self, text: str, **options: Unpack[Asking]) -> Receipt:
+        """Write a message as the assistant; allowed after `take_over`."""
+        return await self._ask("write", {"text": validation.text("write", text)}, options)
 
-    async def use_tool(self, tool: str, args: Json, **asking: Unpack[Asking]) -> Receipt:
-        """Make one call of the agent's tools by the same door, after taking over."""
-        return await self._ask("use_tool", {"tool": tool, "args": checked(args)}, asking)
+    async def use_tool(self, tool: str, args: Json, **options: Unpack[Asking]) -> Receipt:
+        """Call one of the agent's tools; allowed after `take_over`."""
+        return await self._ask("use_tool", {"tool": tool, "args": checked(args)}, options)
 
     async def hand_back(
-        self, instruction: str | None = None, **asking: Unpack[Asking]
+        self, instruction: str | None = None, **options: Unpack[Asking]
     ) -> Receipt:
-        """Return the run to its agent."""
-        words = validation.text("instruction", instruction or "")
-        return await self._ask("hand_back", {"instruction": words}, asking)
+        """Return the run to its agent after `take_over`, with an instruction if given."""
+        instruction = validation.text("instruction", instruction or "")
+        return await self._ask("hand_back", {"instruction": instruction}, options)
 
     async def fork(
         self,
@@ -196,7 +200,7 @@ class RemoteRun:
         actor: Who = None,
         request_id: str | None = None,
     ) -> "RemoteRun":
-        """Start a new run that continues from a boundary of this one, with its own journal."""
+        """Start a new run that continues from a step boundary of this one."""
         self._link.check_actor(actor)
         body = {"seq": seq, "instruction": validation.text("instruction", instruction or "")}
         reply = await self._link.change(
@@ -204,20 +208,24 @@ class RemoteRun:
         )
         return RemoteRun(read(RunView, reply.json()).run_id, self._link)
 
-    # ── looking ───────────────────────────────────────────────────────────────────────────
+    # ── reading ───────────────────────────────────────────────────────────────────────────
 
     async def view(self) -> RunView:
-        """Return where the run stands."""
+        """Return the current state of the run, with the effect that each control would have."""
         return read(RunView, (await self._link.get(self._path)).json())
 
     async def until(self, *phases: str) -> RunView:
-        """Wait for one of `phases`; "terminal" stands for completed and cancelled.
+        """Wait until the run is in one of `phases`, and return its view.
+
+        "terminal" means completed or cancelled.
 
         Raises:
-            RunOver: the run has ended in another phase, so that it will never be in these.
+            RunOver: The run ended in another phase and can never reach one of `phases`.
+            Misconfigured: A phase has an unknown name, or no phase is given.
         """
         if not phases:
-            raise Misconfigured("until", 'name what to wait for: until("paused")')
+            problem = 'Cannot wait: no phase was given. Name one: until("paused").'
+            raise Misconfigured("until", problem)
         wanted = {phase_of(p) for p in phases if p != "terminal"}
         wanted |= TERMINAL if "terminal" in phases else set()
         while True:
@@ -230,11 +238,12 @@ class RemoteRun:
                 return view
             if view.phase in TERMINAL:
                 raise RunOver(self.id, view.phase, tuple(sorted(wanted)))
+            # The poll ended without result. Normally it took its whole time; see the constant.
             if anyio.current_time() - asked_at < WAIT_S / 2:
                 await anyio.sleep(EARLY_S)
 
     async def result(self) -> Outcome:
-        """Wait until the run rests or has ended, and return how."""
+        """Wait until the run has ended or cannot continue by itself; return the outcome."""
         while True:
             view = await self.until(*RESTS)
             if view.phase is Phase.COMPLETED:
@@ -243,19 +252,23 @@ class RemoteRun:
                 return Cancelled(run_id=self.id, report=await self.report())
             try:
                 checkpoint = await self.checkpoint()
-            except CheckpointRefused:  # it has gone on meanwhile, or a child of it has
+            except CheckpointRefused:
+                # Between the two requests the run was continued, or one of its children.
                 await anyio.sleep(EARLY_S)
                 continue
             return outcome_of(checkpoint.state(), checkpoint)
 
     async def report(self) -> Report:
-        """Return what became of everything the run did, so far or in the end."""
+        """Return the outcome of every call that had an effect: kept, undone, unknown."""
         return read(Report, (await self._link.get(f"{self._path}/report")).json())
 
     async def checkpoint(self, *, expires: timedelta | None = None) -> Checkpoint:
-        """Return the run as portable JSON; it must be at rest.
+        """Return the run and its child runs as portable JSON; all must be at rest.
 
-        It is as the server gave it: where it was signed, whoever resumes it has the key.
+        The signature is not checked here: this client does not have the server's key.
+
+        Raises:
+            CheckpointRefused: The run, or one of its children, is being driven; or it ended.
         """
         params = {}
         if expires is not None:
@@ -263,86 +276,99 @@ class RemoteRun:
                 max(1, round(validation.span("expires", expires) / SECOND))
             )
         reply = await self._link.get(f"{self._path}/checkpoint", params=params)
+        # Not `from_json`, which would refuse a signed checkpoint without the key.
         return msgspec.json.decode(reply.body, type=Checkpoint)
 
     async def export(self) -> tuple[bytes, ...]:
-        """Return the journal as it is stored, line by line, byte for byte."""
+        """Return the journal as stored: one line of JSON per entry, byte for byte."""
         reply = await self._link.get(f"{self._path}/export")
-        return tuple(reply.body.split(b"\n")[:-1])
+        return tuple(reply.body.split(b"\n")[:-1])  # every line ends with a newline
 
     def feed(self, after: int = 0) -> AsyncGenerator[FeedItem, None]:
-        """Give what happens: entries after `after`, each with its seq, and unstored deltas.
+        """Follow the run: yield its entries after seq `after`, and live deltas in between.
 
-        It outlives its connections: after a break it goes on where it was.
+        After a broken connection the feed reconnects and continues with the next entry.
         """
         return follow(self._link, self.id, after)
 
-    # ── inside ────────────────────────────────────────────────────────────────────────────
+    # ── internals ─────────────────────────────────────────────────────────────────────────
 
     async def _ask(
         self,
         name: str,
         body: Mapping[str, object] | None,
-        asking: Asking,
+        options: Asking,
         *,
         method: str = "POST",
     ) -> Receipt:
-        reason = self._reason(asking)
+        """Send a control and return its receipt."""
+        # A DELETE request has no body (None); the reason then goes into the query.
+        reason = self._reason(options)
         return await self._sent(
             method,
             f"{self._path}/{name}".rstrip("/"),
             None if body is None else {**body, "reason": reason},
-            asking,
+            options,
             params={"reason": reason} if body is None else None,
         )
 
     async def _decide(
-        self, control: str, ask: str | None, body: Mapping[str, object], asking: Asking
+        self, control: str, ask: str | None, body: Mapping[str, object], options: Asking
     ) -> Receipt:
         path = f"/v1/asks/{self.id}-{await self._which(ask, control)}"
-        said = {**body, "comment": self._reason(asking)}
-        return await self._sent("POST", path, said, asking)
+        decision = {**body, "comment": self._reason(options)}
+        return await self._sent("POST", path, decision, options)
 
-    def _reason(self, asking: Asking) -> str:
-        """Return why it is asked, once it is clear that it can be."""
-        if unknown := asking.keys() - Asking.__annotations__.keys():
+    def _reason(self, options: Asking) -> str:
+        """Check the shared keyword arguments of a control, and return its reason."""
+        if unknown := options.keys() - Asking.__annotations__.keys():
             raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
-        self._link.check_actor(asking.get("actor"))
-        return validation.text("reason", asking.get("reason") or "")
+        self._link.check_actor(options.get("actor"))
+        return validation.text("reason", options.get("reason") or "")
 
     async def _sent(
         self,
         method: str,
         path: str,
         body: Mapping[str, object] | None,
-        asking: Asking,
+        options: Asking,
         params: Mapping[str, str] | None = None,
     ) -> Receipt:
-        """Send a control, and return its receipt, that of the first attempt if one got lost."""
-        seen = asking.get("seen")
-        match = f'"{seen}"' if seen is not None else "*" if method == "PATCH" else ""
+        """Send a control, and return its receipt."""
+        seen = options.get("seen")
+        # The server requires If-Match for PATCH; "*" matches every revision.
+        if_match = f'"{seen}"' if seen is not None else "*" if method == "PATCH" else ""
+        request_id = options.get("request_id")
         reply = await self._link.change(
-            method, path, body, request_id=asking.get("request_id"), seen=match, params=params
+            method, path, body, request_id=request_id, seen=if_match, params=params
         )
         data = reply.json()
-        noted = data.get("command", data)
-        receipt = read(Receipt, noted["receipt"] if isinstance(noted, dict) else None)
+        command = data.get("command", data)
+        receipt = read(Receipt, command["receipt"] if isinstance(command, dict) else None)
+        # If the reply to our own first attempt was lost, the server calls the repeat a no-op
+        # (`already`). For the caller it was the first request, so remove that.
         return replace(receipt, already=None) if reply.lost and reply.replayed else receipt
 
     async def _caps(self, control: str, caps: Mapping[str, float]) -> dict[str, float]:
-        """Return caps as the wire has them.
+        """Check caps, and return them in the units of the HTTP interface.
 
         Raises:
-            ControlRefused: `no_such_cap`.
+            ControlRefused: `no_such_cap`: a name is not one of a cap.
         """
         validation.counted(dict(caps))
+        # The server would refuse an unknown field as a bad request. A local `Run` raises
+        # ControlRefused, so do the same.
         if caps.keys() - CAPS.keys():
             view = await self.view()
             raise ControlRefused(self.id, control, "no_such_cap", view.phase, view.allowed)
-        return {n: round(cap) if n in _COUNTED else cap for n, cap in caps.items()}
+        return {name: round(cap) if name in _COUNTED else cap for name, cap in caps.items()}
 
     async def _which(self, ask: str | None, control: str) -> str:
-        """Return the ask that is meant: the only one that is open, unless it is named."""
+        """Return `ask`, or the id of the only open ask if `ask` is None.
+
+        Raises:
+            ControlRefused: No ask is open, or several are.
+        """
         if ask is not None:
             return ask
         view = await self.view()

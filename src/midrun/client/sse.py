@@ -1,8 +1,9 @@
-"""Following a run over HTTP: its feed, over any number of connections.
+"""Follow the feed of a run over HTTP, with server-sent events.
 
-A connection that breaks off is made again with the seq of the last entry as `Last-Event-ID`:
-no entry is missed, and none comes twice. Whoever knew more than the journal has (its store was
-restored from a backup, say) is given all of it from its beginning, as it is now.
+When a connection breaks, the next one starts with the seq of the last entry received as
+`Last-Event-ID`, so that no entry is missed and none comes twice. If that seq is beyond the end
+of the journal (the server's store was restored from a backup), the server sends
+`stream.reset`, and then the whole journal from its first entry.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -21,7 +22,7 @@ DELTAS = frozenset({"model.delta", "call.note", "call.not_responding"})
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a stream. One without an `id` is not an entry."""
+    """One server-sent event. Only events that are journal entries have an `id`."""
 
     name: str
     id: str
@@ -29,39 +30,43 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def follow(link: Link, run: RunId, after: int) -> AsyncGenerator[FeedItem, None]:
-    """Yield what happens to `run` after `after`, until it has ended.
+    """Yield the entries of `run` after `after`, and live deltas, until the run has ended.
 
     Raises:
-        RunNotFound: no such run.
-        ServerUnreachable: the server went away, and did not come back in time.
+        RunNotFound: The server has no such run.
+        ServerUnreachable: The connection broke, and the server did not answer in time.
     """
-    path, last, away = f"/v1/runs/{run}/events", after, link.away()
+    path, last, backoff = f"/v1/runs/{run}/events", after, link.away()
     while True:
         problem: httpx2.TransportError | None = None
         try:
             async with link.stream(path, last) as reply:
-                if reply is None:
+                if reply is None:  # the run has ended, and `last` is its last entry
                     return
                 async for event in _events(reply.aiter_bytes()):
-                    away.back()
+                    backoff.back()  # the server answers: the next break starts a new wait
                     if event.name == END:
                         return
                     if event.name == RESET:
                         last = 0
                     elif event.name in DELTAS:
                         yield delta(msgspec.json.decode(event.data))
-                    elif event.id and int(event.id) > last:
+                    elif event.id and int(event.id) > last:  # else it was received before
                         item = happened(msgspec.json.decode(event.data))
                         last = item.seq
                         yield item
         except httpx2.TransportError as error:
             problem = error
-        if not await away.waited():
+        # A stream that ends without `stream.end` was cut by the server or a proxy: reconnect.
+        if not await backoff.waited():
             raise link.unreachable(problem or EOFError("the stream ended before the run"))
 
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[Event]:
-    """Yield events as they are complete; what was cut off within one comes again."""
+    """Yield each complete event. An incomplete one at the end is dropped.
+
+    It has not moved `last`, so the next connection gets it again.
+    """
     buffer = b""
     async for chunk in chunks:
         *blocks, buffer = (buffer + chunk).split(b"\n\n")

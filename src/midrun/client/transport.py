@@ -1,8 +1,10 @@
-"""The link to one server: requests that are safe to repeat, and are repeated.
+"""`HttpTransport`: requests to one server, repeated until they are answered.
 
-Whatever changes something carries an `Idempotency-Key`, the same for every attempt. A server
-that is away, or a reply that got lost, costs time and nothing else: what was asked is applied
-once. After `patience` seconds the caller is told.
+A request that changes something carries an `Idempotency-Key`, the same in every attempt. The
+server applies a key once and answers a repeat with the stored reply. So the transport can
+repeat a request after any failure: a refused connection, a timeout, a lost reply, a 503. After
+`patience` seconds without an answer it raises `ServerUnreachable` with the request id, with
+which the caller can repeat the request later.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -26,72 +28,82 @@ from midrun.errors import MidrunError, Misconfigured, ServerRefused, ServerUnrea
 from midrun.ports.environment import Outside
 from midrun.runs.validation import Who, actor_of
 
-# Refusals: from a server's problem+json back to the very error that it was there.
+# Errors: rebuild the exception that the server raised from its problem+json body.
 
 _PREFIX: Final = "urn:midrun:problem:"
 _ERRORS: Final[Mapping[str, type[MidrunError]]] = {
     kind.code: kind
     for name in errors.__all__
     for kind in [getattr(errors, name)]
-    if "__init__" in vars(kind)  # the bases are nobody's error
+    if "__init__" in vars(kind)  # base classes are never raised
 }
 
 
 def refusal(url: str, status: int, body: bytes) -> MidrunError:
-    """Return the error that a response says; one of HTTP's own is `ServerRefused`."""
+    """Return the exception for an error response; `ServerRefused` if it is not one of ours."""
     try:
         problem = msgspec.json.decode(body, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError):
-        problem = {}  # somebody in between answered
+        problem = {}  # not from our server: a proxy answered
     known = _ERRORS.get(str(problem.get("code")))
     if known is not None:
         try:
             return _made(known, problem.get("args"))
         except (ValueError, msgspec.ValidationError):
-            pass  # a newer server, whose error says more than ours
+            pass  # a newer server, whose error has other fields
     slug = str(problem.get("type", "")).removeprefix(_PREFIX).replace("-", "_")
     return ServerRefused(url, status, slug or "no_problem", str(problem.get("detail", "")))
 
 
 def _made(kind: type[MidrunError], args: object) -> MidrunError:
-    given = msgspec.convert(args, list[object])
+    # The server sends `error.args`, which are the arguments of `__init__` by position. JSON has
+    # lost their types (a tuple came as a list), so convert each by its annotation.
+    values = msgspec.convert(args, list[object])
     hints = get_type_hints(kind.__init__)
     names = list(signature(kind.__init__).parameters)[1:]
-    pairs = zip(given, (hints[name] for name in names), strict=True)
-    return kind(*(msgspec.convert(arg, hint) for arg, hint in pairs))
+    pairs = zip(values, (hints[name] for name in names), strict=True)
+    return kind(*(msgspec.convert(value, hint) for value, hint in pairs))
 
 
 READ_S: Final = 45.0
-"""Longer than a server is silent: its streams show signs of life every fifteen seconds."""
+"""Seconds to wait for data. The server sends a comment on an idle stream every 15 seconds, so a
+longer silence means that the connection is dead."""
 
 FIRST_S: Final = 0.05
 LONGEST_S: Final = 2.0
 
 NO_TLS: Final = SSLContext(PROTOCOL_TLS_CLIENT)
-"""For servers without TLS: it trusts nobody, and need not read every authority there is."""
+"""The TLS context for `http://` servers. It is never used; without it, httpx2 would load all
+certificate authorities of the system, which takes noticeable time."""
 
 _KEY: Final = r"[!#-~]{1,200}"
+"""Request ids that a header can hold unchanged: printable ASCII without space and quotes."""
+
 _AWAY: Final = frozenset({502, 503, 504})
 _SLOW_DOWN: Final = "too_many_requests"
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server answered. `lost` says that an earlier attempt may have arrived, too."""
+    """A successful response.
+
+    `replayed` says that the server had applied the same idempotency key before. `lost` says
+    that an earlier attempt failed after it was sent, so the server may have applied it.
+    """
 
     body: bytes
     replayed: bool
     lost: bool
 
     def json(self) -> dict[str, object]:
-        """Return the body."""
+        """Decode the body."""
         return msgspec.json.decode(self.body, type=dict[str, object])
 
 
 class Away:
-    """How long to wait for a server that is away, and when to give up.
+    """Exponential backoff for a server that does not answer, with a total limit.
 
-    Patience begins with the first attempt that fails: who had nothing to tell for an hour, on a
-    stream or to a request that waits, was not away.
+    The limit counts from the first failed attempt, not from the start of the request: a stream
+    or a long poll may be silent for an hour before it fails.
     """
 
     def __init__(self, patience: float, outside: Outside) -> None:
@@ -100,24 +112,31 @@ class Away:
         self.back()
 
     def back(self) -> None:
-        """Note that it answers."""
+        """Start again with the shortest delay and the whole patience: the server answered."""
         self._until = inf
         self._tries = 0
 
     async def waited(self, asked: float = 0.0) -> bool:
-        """Wait before the next attempt; False if that is not worth it any more."""
+        """Sleep before the next attempt; return False at once if patience has run out.
+
+        `retry_after` is the delay in seconds that the server asked for.
+        """
+        # The first failure after `reset` sets the deadline; later ones keep it.
         self._until = min(self._until, anyio.current_time() + self._patience)
         self._tries += 1
-        wait = doubled(self._tries, first=FIRST_S, longest=LONGEST_S, chance=self._chance())
-        wait = max(wait, asked)
-        if anyio.current_time() + wait > self._until:
+        delay = doubled(self._tries, first=FIRST_S, longest=LONGEST_S, chance=self._chance())
+        delay = max(delay, asked)
+        if anyio.current_time() + delay > self._until:
             return False
-        await anyio.sleep(wait)
+        await anyio.sleep(delay)
         return True
 
 
 class Link:
-    """One server, as one caller. Open it with `async with link.opened()`."""
+    """HTTP requests to one server with one token.
+
+    `actor` is the owner of the token; the server tells it when the transport is opened.
+    """
 
     def __init__(self, url: str, token: str | None, patience: float, outside: Outside) -> None:
         self.url = url.rstrip("/")
@@ -131,16 +150,19 @@ class Link:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Connect, and find out who we are there.
+        """Open the HTTP client while the context is open, and ask for the token's owner.
 
         Raises:
-            ServerUnreachable: nobody answers.
-            ServerRefused: the token is none.
+            ServerUnreachable: The server does not answer.
+            ServerRefused: The token is not valid.
+            Misconfigured: The URL is not valid.
         """
+        # No limit of connections: each feed that is followed holds one for as long as its run
+        # takes, and with a limit many feeds would block every control.
         timeout = httpx2.Timeout(READ_S, connect=max(self._patience, 1.0), pool=None)
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=32)
         try:
-            made = httpx2.AsyncClient(
+            client = httpx2.AsyncClient(
                 base_url=self.url,
                 headers=self._headers,
                 timeout=timeout,
@@ -149,11 +171,11 @@ class Link:
             )
         except (httpx2.InvalidURL, ValueError) as error:
             raise Misconfigured(f"url {self.url!r}", str(error)) from None
-        async with made:
-            self._open = made
+        async with client:
+            self._open = client
             try:
-                who = (await self.get("/v1/session")).json()
-                self.me = msgspec.convert(who, Actor)
+                session = (await self.get("/v1/session")).json()
+                self.me = msgspec.convert(session, Actor)
                 yield
             finally:
                 self._open = None
@@ -161,26 +183,35 @@ class Link:
     @property
     def _http(self) -> httpx2.AsyncClient:
         if self._open is None:
-            raise Misconfigured("connect", "open it first: async with connect(…) as midrun")
+            problem = "Cannot use it: it is not open. Write `async with connect(…) as midrun:`."
+            raise Misconfigured("connect", problem)
         return self._open
 
     def check_actor(self, who: Who) -> None:
-        """Refuse to speak for somebody else: whose name it is, the token says.
+        """Check that `actor` is the owner of the token, or None.
 
         Raises:
-            Misconfigured: `who` is another than the token's.
+            Misconfigured: It is another actor.
         """
         if who is not None and actor_of(who).name != self.me.name:
-            problem = f"over HTTP you are who your token says, {self.me.name}; leave actor out"
-            raise Misconfigured(f"actor {actor_of(who).name!r}", problem)
+            problem = (
+                f"must be the owner of the token, {self.me.name!r}, got "
+                f"{actor_of(who).name!r}; leave it out"
+            )
+            raise Misconfigured("actor", problem)
 
     # ── requests ──────────────────────────────────────────────────────────────────────────
 
     async def get(
         self, path: str, *, params: Mapping[str, str] | None = None, wait: int = 0
     ) -> Reply:
-        """Ask for something; with `wait`, the server may take that many seconds."""
-        headers = {"Prefer": f"wait={wait}"} if wait else {}
+        """Send a GET request; the server may hold its answer for `wait_s` seconds.
+
+        Raises:
+            ServerUnreachable: The server did not answer in time.
+            MidrunError: The error that the server responded with.
+        """
+        headers = {"Prefer": f"wait={wait}"} if wait else {}  # a long poll, RFC 7240
         return await self._asked("GET", path, params=params, headers=headers, wait=wait)
 
     async def change(
@@ -193,11 +224,14 @@ class Link:
         seen: str = "",
         params: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Ask for a change, once, however many attempts that takes.
+        """Send a request that changes something; the server applies it at most once.
 
         Raises:
-            ServerUnreachable: with the id under which it can be repeated.
+            ServerUnreachable: The server did not answer in time. Whether it applied the request
+                is not known; the error has the request id to repeat it with.
+            MidrunError: The error that the server responded with; nothing was applied.
         """
+        # One id for all attempts, made before the first one.
         request_id = request_id or self.new_id()
         headers = {"Idempotency-Key": key_of(request_id)}
         if seen:
@@ -211,6 +245,7 @@ class Link:
                 method, path, params=params, headers=headers, content=content
             )
         except ServerUnreachable as error:
+            # Raised again with the request id, with which the caller can repeat it safely.
             raise ServerUnreachable(error.url, error.problem, request_id) from error
 
     async def _asked(
@@ -223,7 +258,8 @@ class Link:
         content: bytes | None = None,
         wait: int = 0,
     ) -> Reply:
-        away, lost = Away(self._patience, self._outside), False
+        """Send a request until it is answered; raise the last problem if patience runs out."""
+        backoff, lost = Away(self._patience, self._outside), False
         timeout = httpx2.Timeout(READ_S + wait, connect=max(self._patience, 1.0), pool=None)
         while True:
             request = self._http.build_request(
@@ -233,38 +269,41 @@ class Link:
                 reply = await self._http.send(request)
             except httpx2.TransportError as error:
                 problem: MidrunError = self.unreachable(error)
+                # Without a connection nothing was sent. After any other failure the request
+                # may have reached the server.
                 lost = lost or not isinstance(error, httpx2.ConnectError)
-                asked = 0.0
+                retry_after = 0.0
             else:
                 if reply.is_success:
                     replayed = reply.headers.get("idempotency-replayed") == "true"
                     return Reply(body=reply.content, replayed=replayed, lost=lost)
                 problem = refusal(self.url, reply.status_code, reply.content)
                 if not _passes(reply.status_code, problem):
-                    raise problem
-                asked = _seconds(reply.headers.get("retry-after", ""))
-            if not await away.waited(asked):
+                    raise problem  # repeating the request would give the same answer
+                retry_after = _seconds(reply.headers.get("retry-after", ""))
+            if not await backoff.waited(retry_after):
                 raise problem
 
     def unreachable(self, error: Exception) -> ServerUnreachable:
-        """Return what a broken connection means for the caller."""
+        """Return the error to raise for a broken connection."""
         return ServerUnreachable(self.url, f"{type(error).__name__} {error}".strip())
 
     def away(self) -> Away:
-        """Return how long somebody who listens waits for the server to come back."""
+        """Return a backoff with this transport's patience, for a reader of a stream."""
         return Away(self._patience, self._outside)
 
     @asynccontextmanager
     async def stream(self, path: str, last: int) -> AsyncIterator[httpx2.Response | None]:
-        """Give the response of a feed, to be read as it comes; None if there is no more.
+        """Open a feed after a seq; give the response, or None if there is no more.
 
         Raises:
-            httpx2.TransportError: the connection broke off, also while it is read.
-            MidrunError: the server refused it.
+            httpx2.TransportError: The connection broke, possibly while it was read.
+            MidrunError: The error that the server responded with.
         """
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(last)}
         async with self._http.stream("GET", path, headers=headers) as reply:
             if reply.status_code in _AWAY:
+                # The caller retries transport errors, so make it look like one.
                 raise httpx2.RemoteProtocolError(f"it answered {reply.status_code}")
             if not reply.is_success:
                 raise refusal(self.url, reply.status_code, await reply.aread())
@@ -272,14 +311,14 @@ class Link:
 
 
 def key_of(request_id: str) -> str:
-    """Return the `Idempotency-Key` of a request id; one that no header can hold is hashed."""
+    """Return the `Idempotency-Key` for a request id; hash one that a header cannot hold."""
     if fullmatch(_KEY, request_id):
         return request_id
     return sha256(request_id.encode()).hexdigest()
 
 
 def _passes(status: int, problem: MidrunError) -> bool:
-    """Tell whether a refusal is about the moment, so that the same may be asked again."""
+    """Tell whether an error response is temporary, so that the request may be repeated."""
     slow = isinstance(problem, ServerRefused) and problem.problem == _SLOW_DOWN
     return status in _AWAY or slow
 

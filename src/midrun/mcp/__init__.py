@@ -1,4 +1,16 @@
-"""Tools that live in MCP servers, over stdio or streamable HTTP; needs `midrun[mcp]`."""
+"""Tools of MCP servers, over stdio or streamable HTTP. Needs `midrun[mcp]`.
+
+`mcp_tools` opens an `McpConnection` (`connection.py`) and makes a `Tool` of each tool that the
+server lists (`tools.py`). A call of such a tool sends one request to the server; `results.py`
+converts the response to JSON for the journal. If the server needs input from a person first,
+`elicitation.py` turns its questions into asks, and the call is sent again with the answers.
+
+Invariants: an error of the server or of the connection fails a call, never the run; a call that
+may have reached the server and was not answered is reported as unknown, never as failed; a call
+carries its idempotency key in `_meta`. Descriptions and hints of a server are untrusted: they
+do not change how a call is retried or approved, unless `trust_hints` is set. Start reading at
+`McpConnection.call`.
+"""
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -28,38 +40,39 @@ async def mcp_tools(  # noqa: PLR0913 - one keyword per choice
     timeout: timedelta | None = None,  # noqa: ASYNC109 - of each call, as `tool` has it
     trust_hints: bool = False,
 ) -> AsyncGenerator[list[Tool], None]:
-    """Give the tools of an MCP server, for as long as the context is open.
+    """Open a connection to an MCP server, and give its tools while the context is open.
 
-    A call that is aborted is aborted in the server, too. What the server tells about its
-    progress becomes notes, and an error of a tool is told to the model. A server that is gone
-    takes nobody along: calls fail, in words. One with a `url` is connected to anew by the next
-    call; one with a `command` is not started again, because what it knew went with it.
+    Aborting a call cancels it in the server. Progress reports of the server become notes.
+    If the connection breaks, calls fail. The next call reconnects to a `url`; a `command` is
+    not started again, because the state of that process is lost.
 
     Args:
-        command: Starts a server that is spoken to over stdio. It ends with the context.
+        command: The command line of a server to start, connected over stdio. It ends with the
+            context.
         env: Variables for it, besides PATH, HOME and a few more: a list of names to copy, a
             dict of values, or "inherit" for all but MIDRUN_*.
-        url: Where a server is that is there already, for instance http://127.0.0.1:8000/mcp.
-        headers: Sent with each request to it.
-        prefix: Put before every name, to tell the tools of two servers apart.
-        only: The tools to take, by the server's own names; otherwise all.
+        url: The address of a running server, as http://127.0.0.1:8000/mcp.
+        headers: HTTP headers for each request to the `url`.
+        prefix: Added before each name, to tell the tools of two servers apart.
+        only: The tools to take, by the names that the server uses. Default: all.
         exclude: The tools to leave out.
-        approve: Whether a person decides first, as in `tool`; or that for each name.
-        timeout: After this a call is aborted.
-        trust_hints: Believe the server where it says that a tool only reads, or is idempotent:
-            such calls may be made twice. Otherwise its hints are shown, and decide nothing.
+        approve: As in `tool`, for all tools; or a dict with a value for each name.
+        timeout: A call that takes longer is aborted.
+        trust_hints: Trust the server's hints that a tool is read-only or idempotent. Calls of
+            such tools may be repeated. Without it, hints are only shown to the model.
 
     Raises:
-        Misconfigured: it cannot work like this; the text says what to do.
-        ToolsUnreachable: the server cannot be started, or does not answer.
+        Misconfigured: The arguments are not valid, or the server has no such tool.
+        ToolsUnreachable: The server cannot be started, or does not answer.
     """
     try:
-        # Late, for those who use it; and aside, because the SDK takes a second to import.
+        # In a thread: the MCP SDK takes a second to import. The dependency is optional.
         await anyio.to_thread.run_sync(import_module, "midrun.mcp.tools")
-        from midrun.mcp.connection import Connection, server_of  # noqa: PLC0415 - as said
-        from midrun.mcp.tools import Choice, tools_of  # noqa: PLC0415 - as said
+        from midrun.mcp.connection import Connection, server_of  # noqa: PLC0415 - see above
+        from midrun.mcp.tools import Choice, tools_of  # noqa: PLC0415 - see above
     except ImportError as error:
-        raise Misconfigured("mcp_tools", f"install midrun[mcp] ({error})") from error
+        problem = f"Cannot import the MCP SDK: {error}. Install midrun[mcp]."
+        raise Misconfigured("mcp_tools", problem) from error
     declared = None if env is None else declare_environment("mcp_tools", "env", env)
     server = server_of(command=command, env=declared, url=url, headers=headers)
     choice = Choice(

@@ -1,10 +1,11 @@
-"""A connection to one MCP server, kept apart from whoever uses it.
+"""`McpConnection`: a connection to one MCP server that survives broken sessions.
 
-The SDK's task groups cancel the task that entered them when a connection breaks, and over HTTP
-one request that fails is enough. So a session lives in a task of its own, where that is caught.
-Calls come from the tasks of drivers and only exchange messages with it: a call that is
-cancelled tells the server (in so many words, or by closing the stream of its response, as the
-protocol wants it), and the session goes on.
+The MCP SDK uses task groups that cancel the task which entered them when the connection breaks;
+over HTTP one failed request is enough. If a worker's task entered such a group, a broken server
+would cancel the worker. So each session lives in a task of its own (`_hold_session`), which
+catches the failure. Calls run in the tasks of the worker and only exchange messages with the
+session. A call that is cancelled tells the server (with a message, or by closing the response
+stream, depending on the transport), and the session continues.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -43,39 +44,42 @@ from midrun.mcp.elicitation import ask_for_input, read_responses
 from midrun.mcp.results import ToolFailed, json_of
 
 CONNECT_S: Final = 60.0
-"""How long a server may take to start and to list its tools; some are downloaded first."""
+"""Seconds for a server to start and to list its tools. Some are downloaded at their start."""
 
 CLOSE_S: Final = 5.0
-"""How long saying goodbye may take."""
+"""Seconds for a session to close."""
 
 REQUEST_S: Final = 30.0
-"""How long connecting, and sending one request, may take. How long a call may take is for its
-timeout and for people to say."""
+"""Seconds to connect, and to send one request, over HTTP. The response has no time limit here:
+a call is bounded by its own `timeout`."""
 
 FRAME_MAX: Final = 16 * 1024 * 1024
 """Bytes of one message over HTTP: a result that can be journaled, and its attachments."""
 
 PAGES_MAX: Final = 100
-"""Pages of a list of tools: a server that never comes to an end does not hold us for ever."""
+"""Pages of the list of tools that are read, in case a server sends an endless list."""
 
 RETRIES_MAX: Final = 100
-"""How often a server may put a call off: ask for it to be made again, without a question."""
+"""The number of times that a server may postpone a call: ask to send it again later, without a
+question for a person."""
 
 RETRY_MAX_S: Final = 2.0
-"""The longest wait before a call is made again that the server has put off."""
+"""The longest delay in seconds before a postponed call is sent again."""
 
 Called: TypeAlias = CallToolResult | InputRequiredResult
 
 CALLED: Final[TypeAdapter[Called]] = TypeAdapter(Called)
 
 KEY: Final = "dev.midrun/key"
-"""Where in a request's `_meta` a server finds the key of the call; see `Call.key`."""
+"""The name in the `_meta` of a request under which a server finds `Call.key`."""
 
 
 class Server(NamedTuple):
-    """A server: what it is called in errors, how to reach it, and whether to do so again.
+    """The address of a server.
 
-    `shown` has no arguments, passwords or queries in it: models and journals get to see it.
+    `display_name` names it in errors, which models read and journals store, so it contains no
+    arguments, passwords or queries. `open_transport` opens a connection. `can_reconnect` is
+    False for a process that this connection started: its state is lost when it ends.
     """
 
     shown: str
@@ -90,33 +94,36 @@ def server_of(
     url: str | None,
     headers: Mapping[str, str] | None,
 ) -> Server:
-    """Return the server that is meant: one to start, or one that is there.
+    """Return the server for the arguments of `mcp_tools`.
 
     Raises:
-        Misconfigured: neither or both are meant.
+        Misconfigured: The arguments name no server, or more than one.
     """
     if command is not None and url is None and headers is None:
         return _started_by(command, env or NOTHING_DECLARED)
     if url is not None and command is None and env is None:
         return _found_at(url, headers or {})
-    raise Misconfigured("mcp_tools", "give it a command (and env), or a url (and headers)")
+    problem = "Pass either a command (with env) or a url (with headers)."
+    raise Misconfigured("mcp_tools", problem)
 
 
 def _started_by(command: Sequence[str], env: ToolEnvironment) -> Server:
     if isinstance(command, str) or not command:
-        raise Misconfigured("mcp_tools", 'a command is a list: ["python", "server.py"]')
-    started = StdioServerParameters(
+        problem = f'command must be a list, as ["python", "server.py"], got {command!r}'
+        raise Misconfigured("mcp_tools", problem)
+    parameters = StdioServerParameters(
         command=command[0], args=list(command[1:]), env=env.variables()
     )
-    return Server(Path(command[0]).name, lambda: stdio_client(started), again=False)
+    return Server(Path(command[0]).name, lambda: stdio_client(parameters), again=False)
 
 
 def _found_at(url: str, headers: Mapping[str, str]) -> Server:
     parts = urlsplit(url)
-    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    # Without user, password and query.
+    display_name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     @asynccontextmanager
-    async def reach() -> AsyncGenerator[object, None]:
+    async def open_transport() -> AsyncGenerator[object, None]:
         timeout = Timeout(REQUEST_S, read=None)
         async with (
             AsyncClient(headers=dict(headers), timeout=timeout) as http,
@@ -126,13 +133,14 @@ def _found_at(url: str, headers: Mapping[str, str]) -> Server:
         ):
             yield streams
 
-    return Server(shown, reach, again=True)  # type: ignore[arg-type]  # yields what the SDK's does
+    return Server(display_name, open_transport, again=True)  # type: ignore[arg-type]  # it yields the SDK's streams
 
 
 class Connection:
-    """A server that is connected to as long as the context is open.
+    """A connection to a server, while the context is open. Reconnects if it may.
 
-    `listed` are its tools, as it listed them last. Entering it raises `ToolsUnreachable`.
+    `listed_tools` are the tools of the server, from the newest session. Entering the context
+    raises `ToolsUnreachable` if the server does not answer.
     """
 
     def __init__(self, server: Server) -> None:
@@ -145,6 +153,7 @@ class Connection:
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
+        # `__aexit__` is not called if entering fails, so clean up here.
         try:
             await self._opened()
         except BaseException:
@@ -162,31 +171,33 @@ class Connection:
         await self._leave()
 
     async def _leave(self) -> None:
-        """End the session, and with it a server that we started.
-
-        What went wrong outside is not passed on to our task group, which would wrap it.
-        """
+        """End the session, and the server process if this connection started it."""
         self._over.set()
+        # The close runs to its end even if the caller is being cancelled, but not longer than
+        # its limit.
         self._tasks.cancel_scope.shield = True
         self._tasks.cancel_scope.deadline = anyio.current_time() + CLOSE_S
+        # Without the caller's exception: the task group would wrap it.
         await self._tasks.__aexit__(None, None, None)
 
     async def call(self, tool: str, arguments: dict[str, object], call: Call) -> Json:
-        """Have the server make a call, and return what came of it. Any task may do so.
+        """Make a call in the server, and return its result. May be called from any task.
 
         Raises:
-            ToolFailed: the tool says so, or the server would not call it.
-            ToolsUnreachable: nobody is there to make it.
-            OutcomeUnknown: it was made, and nobody came back.
-            PauseHere: the server needs input before it can complete the call.
+            ToolFailed: The tool reports an error, or the server refuses the call.
+            ToolsUnreachable: There is no connection; the call was not sent.
+            OutcomeUnknown: The call was sent, and the connection broke before the response.
+            PauseHere: The server needs input from a person to complete the call.
         """
+        # After a question of the server: the answers, and the state that it sent with it.
         responses, state = read_responses(call.answered)
         for attempt in range(RETRIES_MAX):
             result = await self._request(tool, arguments, call, responses, state)
             if isinstance(result, CallToolResult):
                 return json_of(result)
             if result.input_requests:
-                ask_for_input(result)
+                ask_for_input(result)  # raises PauseHere
+            # Without questions, the server only asks to send the call again later.
             responses, state = None, result.request_state
             await anyio.sleep(min(0.05 * 2**attempt, RETRY_MAX_S))
         raise ToolFailed(
@@ -201,7 +212,7 @@ class Connection:
         responses: InputResponses | None,
         state: str | None,
     ) -> Called:
-        """Send one request to make the call, with the answers to the server's questions."""
+        """Send one request for the call, with the answers to the server's questions."""
 
         async def note(progress: float, total: float | None, message: str | None) -> None:
             await call.note(_progress_in_words(progress, total, message))
@@ -216,30 +227,38 @@ class Connection:
             _meta=meta,
         )
         try:
-            # Not `call_tool`: it raises where a result does not fit its own schema, and then
-            # nobody knows the result of a call that has taken effect.
+            # Not `call_tool` of the SDK: it validates the result against the tool's output
+            # schema and raises if it does not match. The result of a call that has had its
+            # effect would be lost.
             return await session.send_request(
                 CallToolRequest(params=params), CALLED, progress_callback=note
             )
         except MCPError as error:
             if error.code != CONNECTION_CLOSED:
                 raise ToolFailed(error.message) from error
+            # The request may have reached the server, so the outcome is unknown. A process that
+            # we started is gone for good: refuse later calls.
             if not self._server.again:
                 self._over.set()
             raise OutcomeUnknown(f"server {self._server.shown}: {error.message}") from error
         except ValidationError as error:
+            # A response came, but it cannot be read: the call may have had its effect.
             problem = f"the server's answer is not one of MCP: {safe_str(error)}"
             raise OutcomeUnknown(problem) from error
 
     async def _opened(self) -> ClientSession:
-        """Return the session; connect first where there is none."""
-        async with self._opening:
+        """Return the session; open one if there is none.
+
+        Raises:
+            ToolsUnreachable: The server does not answer, or the connection was closed.
+        """
+        async with self._opening:  # of several calls at once, one connects
             if self._over.is_set():
                 problem = "the connection has ended, and the call was not made"
                 raise ToolsUnreachable(self._server.shown, problem)
             if self._session is None:
                 await self._open()
-            if self._session is None:
+            if self._session is None:  # it broke between its start and here
                 raise ToolsUnreachable(self._server.shown, "it went away at once")
             return self._session
 
@@ -254,7 +273,7 @@ class Connection:
             raise ToolsUnreachable(self._server.shown, _in_words(error)) from error
 
     async def _hold(self, *, task_status: TaskStatus[None]) -> None:
-        """Keep a session until it is over, or breaks."""
+        """Hold a session open until the connection is closed or the session breaks."""
         try:
             async with Client(self._server.reach(), cache=None) as client:
                 _declare_elicitation(client.session)
@@ -264,21 +283,25 @@ class Connection:
                 await self._over.wait()
         except Exception:
             if self._session is None:
-                raise  # to whoever waits for it to begin
-            # It broke: the calls in flight have been told, each of them.
+                raise  # it never started: `tasks.start` raises this to `_open_session`
+            # It broke later. The SDK has failed each call in flight with CONNECTION_CLOSED, so
+            # there is nothing to do. Raised here, it would end the task group and this
+            # connection with it.
         finally:
             self._session = None
 
 
 def _declare_elicitation(session: ClientSession) -> None:
-    """Tell the server that it may ask people, where its questions can be answered later.
+    """Declare to the server that it may ask people, if the protocol allows late answers.
 
-    Older protocols ask while the call is under way: such a question cannot outlive this
-    process, so there nothing is declared. The SDK declares what has a callback, for every
-    protocol; so the callback is set when the protocol is known, and is never called.
+    In older protocols a question is asked during the call and must be answered by this process.
+    Such a question would not survive a restart, so the capability is not declared for them.
     """
+    # The SDK declares the capability if a callback is set, for every version of the protocol.
+    # So it is set here, when the version is known. In the new protocol it is never called: the
+    # questions come as the result of the call.
     if session.discover_result is not None:
-        session._elicitation_callback = _refuse_elicitation  # noqa: SLF001 - as said
+        session._elicitation_callback = _refuse_elicitation  # noqa: SLF001 - see above
         session.adopt(session.discover_result)
 
 
@@ -290,7 +313,10 @@ async def _refuse_elicitation(
 
 
 async def _listing(client: Client) -> list[Listed]:
-    """Return what the server lists. The session learns from it, too: which headers to send."""
+    """Return all tools that the server lists.
+
+    The list is also needed by the SDK's session, which learns from it which headers to send.
+    """
     listed: list[Listed] = []
     cursor: str | None = None
     for _ in range(PAGES_MAX):
@@ -303,12 +329,12 @@ async def _listing(client: Client) -> list[Listed]:
 
 
 def _progress_in_words(progress: float, total: float | None, message: str | None) -> str:
-    far = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
-    return f"{message} ({far})" if message else far
+    amount = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+    return f"{message} ({amount})" if message else amount
 
 
 def _in_words(error: BaseException) -> str:
-    """Return what is behind `error`: task groups wrap, and one reason says enough."""
+    """Return the text of `error`; of an exception group, that of the first one inside."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {safe_str(error)}"

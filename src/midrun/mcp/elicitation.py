@@ -1,13 +1,13 @@
-"""Turns questions of an MCP server into asks, and their answers into protocol responses.
+"""Convert questions of an MCP server to asks, and their answers to protocol responses.
 
-Since the protocol of 2026-07-28 a server that needs input ends the call with an
-`InputRequiredResult`: its questions (`input_requests`), and an opaque `request_state`.
-Nothing is left open. The client makes the same call again, with the answers and the state.
+Since the protocol of 2026-07-28, a server that needs input ends the call with an
+`InputRequiredResult`. It has the questions (`input_requests`) and an opaque `request_state`. No
+connection stays open. The client makes the same call again, with the answers and the state.
 
-So a question may take days and outlive every process: the requests and the state are the
-continuation of a durable ask, which is stored in the journal (`agents.pausing.PauseHere`). A
-result with several requests becomes several asks, one after the other; only when all of them
-are answered is the server called again.
+So an answer may take days, and no process has to survive until it comes: the requests and the
+state are stored in the journal as the continuation of an ask (`agents.human.PauseHere`). A
+result with several requests becomes several asks, one after the other. The server is called
+again when all of them are answered.
 """
 
 import json
@@ -35,7 +35,7 @@ Schema = Mapping[str, Json]
 
 
 class Continuation(Struct, frozen=True, kw_only=True):
-    """The state of a call that waits for answers; the first of `requests` is being asked."""
+    """The stored state of a call that waits for answers; `requests[0]` is being asked."""
 
     request_state: str | None
     requests: list[tuple[str, Json]]
@@ -43,7 +43,7 @@ class Continuation(Struct, frozen=True, kw_only=True):
 
 
 class QuestionDecision(Struct, frozen=True, kw_only=True):
-    """The decision of a person on a question, as it is in `Call.answered`."""
+    """The decision of a person on a question, as stored in `Call.answered`."""
 
     continuation: Continuation
     choice: str
@@ -54,8 +54,9 @@ def ask_for_input(result: InputRequiredResult) -> NoReturn:
     """Ask a person for the input that the server needs.
 
     Raises:
-        PauseHere: in all other cases; this is how a tool asks.
-        ToolFailed: the server wants a model's reply (sampling) or folders (roots).
+        PauseHere: This is how a tool asks.
+        ToolFailed: The server asks for a model reply (sampling) or for folders (roots), which
+            midrun does not support.
     """
     requests: list[tuple[str, Json]] = []
     for key, request in (result.input_requests or {}).items():
@@ -73,39 +74,40 @@ def ask_for_input(result: InputRequiredResult) -> NoReturn:
 
 
 def read_responses(answered: Json) -> tuple[InputResponses | None, str | None]:
-    """Return the responses and the server's state to send with the call after `answered`.
+    """Return the responses, and the server's state, to send with the next request.
 
-    Both are None for a call that has asked nothing yet.
+    Both are None for a call that has not asked anything yet.
 
     Raises:
-        PauseHere: the answer does not fit its form, or another request is still to be asked.
+        PauseHere: The answer does not match its form, or another question is still open.
     """
     if answered is None:
         return None, None
     decision = msgspec.convert(answered, QuestionDecision)
-    kept = decision.continuation
-    (key, asked), *others = kept.requests
+    continuation = decision.continuation
+    (key, request), *others = continuation.requests
     try:
-        response = _make_response(ElicitRequest.model_validate(asked), decision)
+        response = _make_response(ElicitRequest.model_validate(request), decision)
     except ValueError as problem:
-        _ask_first(kept, f"Cannot use the last answer: {problem}. ")
-    responses = {**kept.responses, key: response}
+        _ask_first(continuation, f"Cannot use the last answer: {problem}. ")
+    responses = {**continuation.responses, key: response}
     if others:
-        _ask_first(msgspec.structs.replace(kept, requests=others, responses=responses))
-    made = {key: ElicitResult.model_validate(each) for key, each in responses.items()}
-    return cast("InputResponses", made), kept.request_state
+        _ask_first(msgspec.structs.replace(continuation, requests=others, responses=responses))
+    results = {key: ElicitResult.model_validate(each) for key, each in responses.items()}
+    return cast("InputResponses", results), continuation.request_state
 
 
-def _ask_first(kept: Continuation, problem: str = "") -> NoReturn:
-    _, asked = kept.requests[0]
-    params = ElicitRequest.model_validate(asked).params
+def _ask_first(continuation: Continuation, problem: str = "") -> NoReturn:
+    """Ask the first open question; raise `PauseHere` with the continuation."""
+    _, request = continuation.requests[0]
+    params = ElicitRequest.model_validate(request).params
     data: dict[str, Json]
     if isinstance(params, ElicitRequestURLParams):
         data = {"url": params.url, "options": ["done"]}
     else:
         data = {**params.requested_schema, "options": _list_options(params.requested_schema)}
     question = problem + (params.message or "The server needs some input.")
-    raise PauseHere(question, data, msgspec.to_builtins(kept))
+    raise PauseHere(question, data, msgspec.to_builtins(continuation))
 
 
 def _make_response(request: ElicitRequest, decision: QuestionDecision) -> Json:
@@ -126,7 +128,7 @@ def _list_fields(schema: Schema) -> dict[str, Schema]:
 
 
 def _list_options(schema: Schema) -> list[Json]:
-    """Return the answers to choose from, where the form has at most one field."""
+    """Return the answers to choose from, if the form has at most one field."""
     match list(_list_fields(schema).values()):
         case []:
             return ["ok"]
@@ -139,7 +141,7 @@ def _list_options(schema: Schema) -> list[Json]:
 
 
 def _list_choices(field: Schema) -> list[Json]:
-    """Return the values that a field may have, in any of the protocol's spellings."""
+    """Return the values that a field may have. The protocol has three forms for them."""
     enum = field.get("enum")
     if isinstance(enum, list):
         return enum
@@ -149,29 +151,29 @@ def _list_choices(field: Schema) -> list[Json]:
 
 
 def _read_form(schema: Schema, value: Json) -> dict[str, Json]:
-    """Return the values of a form, as its fields declare them.
+    """Convert an answer to the values of a form, with the types that its fields declare.
 
-    A form with one field takes the bare value, and one without fields anything. Text is read
-    as the field wants it: on the page and in the terminal all answers are typed.
+    A form with one field accepts the bare value; a form without fields accepts anything. Text
+    is converted to the type of its field, because people type all answers as text.
 
     Raises:
-        ValueError: the answer does not fit; the text says why.
+        ValueError: The answer does not match the form. The person reads the text.
     """
     fields = _list_fields(schema)
     if not fields:
         return {}
     if len(fields) > 1 and isinstance(value, str):
         value = _parse_json(value)
-    given = value if isinstance(value, dict) and value.keys() <= fields.keys() else None
-    if given is None and len(fields) == 1:
-        given = {next(iter(fields)): value}
-    if given is None:
+    values = value if isinstance(value, dict) and value.keys() <= fields.keys() else None
+    if values is None and len(fields) == 1:
+        values = {next(iter(fields)): value}
+    if values is None:
         raise ValueError(f"expected an object with the fields {', '.join(fields)}")
     required = schema.get("required")
     for name in required if isinstance(required, list) else ():
-        if given.get(str(name)) is None:
+        if values.get(str(name)) is None:
             raise ValueError(f"{name} is required")
-    return {name: _convert_field(name, fields[name], item) for name, item in given.items()}
+    return {name: _convert_field(name, fields[name], item) for name, item in values.items()}
 
 
 def _parse_json(text: str) -> Json:
@@ -205,7 +207,7 @@ def _convert_scalar(name: str, field: Schema, value: Json) -> Json:
         case "string" if isinstance(value, str):
             return value
         case "string" if isinstance(value, int | float):
-            return json.dumps(value)  # typed: 42 was read as a number on its way here
+            return json.dumps(value)  # a typed 42 was parsed as a number on its way here
     raise ValueError(f"{name} must be of type {kind}, got {json.dumps(value)}")
 
 

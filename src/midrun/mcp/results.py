@@ -1,4 +1,4 @@
-"""What a tool of an MCP server returned, as JSON that can be journaled and shown to a model."""
+"""Convert the result of an MCP tool to JSON that can be journaled and shown to a model."""
 
 from typing import Final
 
@@ -17,21 +17,21 @@ from mcp_types import (
 from midrun.core.values import Json
 
 TEXT_MAX: Final = 65_536
-"""Characters of an embedded resource: more is for the tool that reads it to hand out."""
+"""Characters of an embedded resource that are kept. The model can read the rest with a tool."""
 
 
 class ToolFailed(Exception):
-    """A tool in another process says that it failed. The text is for the model."""
+    """A tool of a server reports an error. The text is for the model."""
 
 
 def json_of(result: CallToolResult) -> Json:
-    """Return the structured content, or the text where there is none.
+    """Return the structured content of a result, or its text if it has none.
 
-    Images, sounds and resources become references: what they are, and how many bytes. With
-    any of them the result is an object, `{"result": …, "attached": […]}`.
+    Images, audio and resources are replaced by references with their type and size. If there
+    are any, the result is an object: `{"result": …, "attached": […]}`.
 
     Raises:
-        ToolFailed: the result is an error.
+        ToolFailed: The result is an error.
     """
     text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
     if result.is_error:
@@ -43,17 +43,17 @@ def json_of(result: CallToolResult) -> Json:
 
 
 def _reference(block: ContentBlock) -> dict[str, Json]:
-    found: dict[str, Json]
+    fields: dict[str, Json]
     match block:
         case TextContent(text=text):
-            found = {"text": text}
+            fields = {"text": text}
         case ImageContent(data=data, mime_type=mime) | AudioContent(data=data, mime_type=mime):
-            found = {"mime_type": mime, "bytes": _size(data)}
+            fields = {"mime_type": mime, "bytes": _size(data)}
         case ResourceLink(uri=uri, name=name, mime_type=mime, size=size):
-            found = {"uri": uri, "name": name, "mime_type": mime, "bytes": size}
+            fields = {"uri": uri, "name": name, "mime_type": mime, "bytes": size}
         case EmbeddedResource(resource=inside):
-            found = {"uri": inside.uri, "mime_type": inside.mime_type, **_contents(inside)}
-    return {"type": block.type, **{k: v for k, v in found.items() if v is not None}}
+            fields = {"uri": inside.uri, "mime_type": inside.mime_type, **_contents(inside)}
+    return {"type": block.type, **{k: v for k, v in fields.items() if v is not None}}
 
 
 def _contents(resource: TextResourceContents | BlobResourceContents) -> dict[str, Json]:
@@ -65,5 +65,6 @@ def _contents(resource: TextResourceContents | BlobResourceContents) -> dict[str
 
 
 def _size(base64: str) -> int:
-    """Return how many bytes this decodes to, without decoding it."""
+    """Return the decoded size of base64 text in bytes, without decoding it."""
+    # Four characters hold three bytes; up to two `=` at the end fill the last group.
     return len(base64) * 3 // 4 - base64.count("=", -2)

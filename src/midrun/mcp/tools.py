@@ -1,4 +1,8 @@
-"""From what an MCP server lists to tools: which, by which names, and how far it is believed."""
+"""Make tools from the list of an MCP server: select, rename, and decide about its hints.
+
+A server is not trusted. By default each of its tools is treated as having an effect that must
+not happen twice, and its hints are only quoted in the description.
+"""
 
 import re
 from collections.abc import Collection, Mapping
@@ -17,11 +21,11 @@ from midrun.errors import Misconfigured
 from midrun.mcp.connection import Connection
 
 UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]")
-"""What MCP allows in the name of a tool, and models do not: `files.read`, for one."""
+"""Characters that MCP allows in the name of a tool and models do not, as in `files.read`."""
 
 
 class Choice(NamedTuple):
-    """What is wanted of a server; see `mcp_tools`. Names are those of the server."""
+    """The options of `mcp_tools` that select and configure tools, by the server's names."""
 
     prefix: str
     only: Collection[str] | None
@@ -31,26 +35,26 @@ class Choice(NamedTuple):
     trust_hints: bool
 
     def takes(self, name: str) -> bool:
-        """Tell whether the tool of this name is wanted."""
+        """Tell whether the tool with this name is selected."""
         return name not in self.exclude and (self.only is None or name in self.only)
 
     def approval(self, name: str) -> Approve:
-        """Return who decides on its calls."""
+        """Return the value of `approve` for the tool with this name."""
         if isinstance(self.approve, Mapping):
             return self.approve.get(name, False)
         return self.approve
 
     def named(self) -> set[str]:
-        """Return every name that the choice mentions."""
+        """Return all names that the options mention."""
         approved = self.approve if isinstance(self.approve, Mapping) else ()
         return {*(self.only or ()), *self.exclude, *approved}
 
 
 class ServerArguments:
-    """What a tool takes, as its server declares it.
+    """The arguments of a tool, by the schema that its server declares.
 
-    Only what costs nothing is checked here: that it is an object, with what is required and
-    without what is ruled out. The rest of the schema is for the server to hold it against.
+    Only simple rules are checked here: the arguments are an object, required ones are present
+    and forbidden ones are absent. The server checks the rest of the schema.
     """
 
     takes_call = True
@@ -68,57 +72,73 @@ class ServerArguments:
         }
 
     def parse(self, args: Json) -> dict[str, object]:
-        """Return the arguments to send.
+        """Check the arguments, and return them as they are sent.
 
         Raises:
-            BadArguments: they do not fit; every problem is named.
+            BadArguments: They do not match the schema. The text names up to ten problems.
         """
-        given = {} if args is None else args
+        values = {} if args is None else args
         names = ", ".join(self._known) or "none"
-        if not isinstance(given, dict):
+        if not isinstance(values, dict):
             raise BadArguments(f"expected an object with the arguments: {names}")
-        problems = [f"{name}: is required" for name in self._required if name not in given]
+        problems = [f"{name}: is required" for name in self._required if name not in values]
+        # `patternProperties` may allow further names; the server checks those.
         if self._closed and "patternProperties" not in self.schema:
             problems += [
                 f"{safe_str(name, 60)}: no such argument, the arguments: {names}"
-                for name in given
+                for name in values
                 if name not in self._known
             ]
         if problems:
             raise BadArguments("; ".join(problems[:10]))
-        return dict(given)
+        return dict(values)  # not the journaled object itself
 
 
 def tools_of(connection: Connection, choice: Choice) -> list[Tool]:
-    """Return the tools that are wanted, in the order of the server.
+    """Return the selected tools, in the order of the server.
 
     Raises:
-        Misconfigured: one that is mentioned does not exist, or one cannot be offered.
+        Misconfigured: The options name a tool that the server does not have, or a tool cannot
+            be offered to models.
     """
     names = [listed.name for listed in connection.listed]
     if unknown := choice.named().difference(names):
-        # An approval, or an exclusion, with a slip of the pen in it must not be passed over.
-        problem = f"the server has no tool {', '.join(sorted(unknown))}"
-        raise Misconfigured("mcp_tools", f"{problem}; it has: {', '.join(names) or 'none'}")
-    return [_tool(connection, it, choice) for it in connection.listed if choice.takes(it.name)]
+        # Not ignored: with a typing error in `approve` or `exclude`, a tool would be available
+        # without the approval that was meant for it.
+        problem = (
+            f"the server has no tool {', '.join(sorted(unknown))}. It has: "
+            f"{', '.join(names) or 'none'}."
+        )
+        raise Misconfigured("mcp_tools", problem)
+    return [
+        _tool(connection, listed, choice)
+        for listed in connection.listed
+        if choice.takes(listed.name)
+    ]
 
 
 def _tool(connection: Connection, listed: Listed, choice: Choice) -> Tool:
     name = choice.prefix + UNFIT.sub("_", listed.name)
     arguments = ServerArguments(cast("dict[str, Json]", listed.input_schema))
     if not NAME.fullmatch(name):
-        problem = "models need a name of up to 64 letters, digits, _ and -; exclude it, or"
-        raise Misconfigured(f"tool {name}", f"{problem} change the prefix")
-    if "why" in arguments.schema["properties"]:  # type: ignore[operator]  # a dict, always
-        problem = "has an argument why, under which every call may say why it is made"
-        raise Misconfigured(f"tool {name}", f'{problem}; exclude it: exclude=["{listed.name}"]')
+        problem = (
+            "Models accept names of 1 to 64 letters, digits, _ and - only. Exclude it, or "
+            "change the prefix."
+        )
+        raise Misconfigured(f"tool {name}", problem)
+    if "why" in arguments.schema["properties"]:  # type: ignore[operator]  # always a dict
+        problem = (
+            "Cannot offer a tool with an argument `why`: the name is reserved for the model's "
+            f'reason. Exclude it: exclude=["{listed.name}"].'
+        )
+        raise Misconfigured(f"tool {name}", problem)
     approve = choice.approval(listed.name)
     effect = _effect(listed.annotations) if choice.trust_hints else Effect.ONCE
     return Tool(
         name=name,
         description=_described(listed),
         fn=_function(connection, listed.name),
-        arguments=arguments,  # type: ignore[arg-type]  # has all that a tool asks of them
+        arguments=arguments,  # type: ignore[arg-type]  # has the attributes that a tool uses
         traits=Traits(effect=effect, approve=gate_of(approve)),
         approve=approve,
         timeout=choice.timeout,
@@ -126,6 +146,7 @@ def _tool(connection: Connection, listed: Listed, choice: Choice) -> Tool:
 
 
 def _function(connection: Connection, name: str) -> Function:
+    # `call` is positional-only, because the server's tool may have an argument of that name.
     async def call_the_server(call: Call, /, **arguments: object) -> Json:
         return await connection.call(name, arguments, call)
 
@@ -139,13 +160,14 @@ def _effect(hints: ToolAnnotations | None) -> Effect:
 
 
 def _described(listed: Listed) -> str:
-    """Return what the server says of the tool, and which hints it gives."""
+    """Return the server's description of the tool, followed by its hints."""
     hints = listed.annotations or ToolAnnotations()
-    given = {
+    texts = {
         "it changes nothing": hints.read_only_hint,
         "making a call twice is making it once": hints.idempotent_hint,
         "it may destroy something": hints.destructive_hint,
     }
-    said = "; ".join(words for words, so in given.items() if so)
+    hinted = "; ".join(text for text, is_hinted in texts.items() if is_hinted)
     text = listed.description or listed.title or ""
-    return "\n\n".join(part for part in (text, said and f"(The server says: {said}.)") if part)
+    quoted = hinted and f"(The server says: {hinted}.)"
+    return "\n\n".join(part for part in (text, quoted) if part)

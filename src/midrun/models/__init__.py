@@ -1,6 +1,14 @@
-"""Models: `ScriptedModel` for tests and demos, and those of providers, by name.
+"""Models: all providers of pydantic-ai, and `ScriptedModel` for tests and demos.
 
-Importing this imports no provider's package.
+A model implements the port `midrun.ports.model.Model`: given a `Prompt` (instructions,
+transcript, tools) it streams pieces and ends with one `Finished`, which has the complete reply
+and the tokens it used. `registry.py` finds a model by name. `ProviderModel` (`provider.py`)
+wraps a model of pydantic-ai: `messages.py` converts the transcript to its messages,
+`streaming.py` converts its stream to pieces and a reply, and `prices.py` computes costs.
+
+Invariants: a reply counts only if the provider said that it is complete; a wait and a reply
+have upper bounds; a model never retries by itself, because retries are journaled by the worker.
+Importing this package imports no provider's package. Start reading at `ProviderModel.stream`.
 """
 
 from midrun.models.registry import model_named, model_of

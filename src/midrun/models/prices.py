@@ -1,7 +1,7 @@
-"""What a reply costs, and what the next may cost at most.
+"""The cost of a reply, and an upper estimate of the cost of the next one.
 
-Prices come from the list that pydantic-ai carries. Money is in millionths of a dollar, rounded
-up: a cap that is kept on the safe side is kept.
+Prices come from the list in pydantic-ai. Amounts are in millionths of a dollar and are rounded
+up, so that rounding can never let a run exceed its cost cap.
 """
 
 from decimal import ROUND_CEILING
@@ -22,11 +22,11 @@ Provided: TypeAlias = Model[Any]  # type: ignore[explicit-any]  # with any SDK's
 
 CHARACTERS_A_TOKEN: Final = 4
 OUTPUT_MAX: Final = 4096
-"""Tokens that a reply is expected to stay below where its settings do not say."""
+"""The assumed size of a reply in tokens, if the settings of the model have no `max_tokens`."""
 
 
 class Prices:
-    """The prices of one model. `known` tells whether there are any."""
+    """The prices of one model. `known` is False if the list does not have it."""
 
     def __init__(self, provided: Provided) -> None:
         self._name = provided.model_name
@@ -36,23 +36,25 @@ class Prices:
         self.known = self._cost(RequestUsage(input_tokens=1, output_tokens=1)) is not None
 
     def spent(self, response: ModelResponse) -> Spend | None:
-        """Return what the provider says a reply used, or None if it does not say."""
+        """Return the usage that the provider reports for a reply; None if it reports none."""
         usage = response.usage
         if usage.unmeasured_requests or not usage.has_values():
             return None
         cost = _cost(response)
-        if cost is None:  # providers answer under dated names that a list may not have
+        if cost is None:
+            # The response names the model with a date (`…-2026-01-15`), which the price list
+            # may not have. Use the name by which the model was requested.
             cost = self._cost(usage)
         return Spend(tokens=usage.input_tokens + usage.output_tokens, cost=cost or 0)
 
     def reserve(self, prompt: Prompt) -> Spend:
-        """Return what answering may use: all of the prompt, and as much as may be said."""
+        """Estimate the most that a reply to `prompt` may use: the prompt and a full reply."""
         characters = len(prompt.instructions)
         characters += sum(_characters(turn) for turn in prompt.transcript)
         characters += sum(len(msgspec.json.encode(tool)) for tool in prompt.tools)
-        asked = -(-characters // CHARACTERS_A_TOKEN)
-        cost = self._cost(RequestUsage(input_tokens=asked, output_tokens=self._output))
-        return Spend(tokens=asked + self._output, cost=cost or 0)
+        input_tokens = -(-characters // CHARACTERS_A_TOKEN)  # divided and rounded up
+        usage = RequestUsage(input_tokens=input_tokens, output_tokens=self._output)
+        return Spend(tokens=input_tokens + self._output, cost=self._cost(usage) or 0)
 
     def _cost(self, usage: RequestUsage) -> int | None:
         return _cost(
@@ -71,7 +73,7 @@ def _cost(response: ModelResponse) -> int | None:
         return None
     try:
         price = response.cost().total_price
-    except Exception:  # noqa: BLE001 - a reply that is paid for is not lost over its price
+    except Exception:  # noqa: BLE001 - a problem with the price must not lose the reply
         return None
     return int((price * 1_000_000).to_integral_value(ROUND_CEILING))
 
@@ -79,10 +81,10 @@ def _cost(response: ModelResponse) -> int | None:
 def _url(provided: Provided) -> str | None:
     try:
         return provided.base_url
-    except (AttributeError, UserError):  # some providers are not at a URL, or not yet
+    except (AttributeError, UserError):  # some providers have no URL, or none before a request
         return None
 
 
 def _characters(turn: Turn) -> int:
-    said = len(turn.text) + len(turn.thinking)
-    return said + sum(len(msgspec.json.encode(made)) for made in turn.uses)
+    characters = len(turn.text) + len(turn.thinking)
+    return characters + sum(len(msgspec.json.encode(made)) for made in turn.uses)

@@ -1,8 +1,9 @@
-"""A model of any provider that pydantic-ai speaks to.
+"""`ProviderModel`: a model of any provider that pydantic-ai supports.
 
-A broken provider cannot hold a run up or fill its memory: the wait for the next piece has a
-bound, and a reply a largest size. A reply that ends without saying that it is whole counts as
-broken off, so that no call is made which was not finished being asked for.
+A broken provider can neither block a run nor fill its memory: the wait for the next piece and
+the size of a reply are bounded. A reply that ends without a finish reason counts as broken, so
+that no call is made whose arguments may be incomplete. Errors become `ModelFailed` with a
+stable reason; the worker decides about retries.
 """
 
 import re
@@ -25,13 +26,13 @@ from midrun.models.prices import Prices, Provided
 from midrun.models.streaming import Pieces, whole
 from midrun.ports.model import Finished, Piece, Prompt
 
-# What can go wrong with a provider, as `ModelFailed` with a stable reason.
+# Errors of providers, as `ModelFailed` with a stable reason.
 
 DETAIL_MAX: Final = 500
 
 _Sorts = Sequence[tuple[type[Exception], str, bool]]
 
-SORTS: Final[_Sorts] = (  # the first that fits: error, reason, transient
+SORTS: Final[_Sorts] = (  # exception, reason, is it transient; the first match counts
     (exceptions.ModelRateLimitError, "rate_limited", True),
     (exceptions.ModelQuotaExceededError, "refused", False),
     (exceptions.ModelUnavailableError, "overloaded", True),
@@ -45,11 +46,15 @@ SORTS: Final[_Sorts] = (  # the first that fits: error, reason, transient
     (exceptions.UserError, "bad_request", False),
 )
 
-PASSING: Final = {408: "timeout", 409: "server_error"}  # statuses that pass, of those below 500
+PASSING: Final = {408: "timeout", 409: "server_error"}
+"""Response codes below 500 that are transient, with their reasons."""
 
 
 def failure(model: str, error: Exception, *, began: bool) -> ModelFailed:
-    """Return what `error` means. `began` tells whether the reply had begun to come."""
+    """Convert an exception of a provider to `ModelFailed`.
+
+    `reply_started` is True if the provider had accepted the request.
+    """
     retry_after = getattr(error, "retry_after", None)
     reason, transient = _sorted(error, began=began)
     detail = f"{type(error).__name__}: {error}"[:DETAIL_MAX]
@@ -62,32 +67,40 @@ def _sorted(error: Exception, *, began: bool) -> tuple[str, bool]:
             return reason, transient
     if isinstance(error, exceptions.ModelHTTPError):
         return PASSING.get(error.status_code, "bad_request"), error.status_code in PASSING
+    # Before the reply has started, it is a failed connection; later, a broken stream.
     if not began and isinstance(error, exceptions.ModelConnectionError):
         return "connection", True
-    # Whatever else an SDK raises over what it was sent: it was not what the protocol says.
+    # Any other exception of an SDK: the server sent something that is not in its protocol.
     return "broken_stream", True
 
 
 IDLE_S: Final = 120.0
+"""Seconds to wait for the next piece of a reply."""
+
 SIZE_MAX: Final = 2 * 1024 * 1024
-"""In bytes. An entry has room for four times as much: it holds a reply in the provider's words
-too, and a reply has to fit."""
+"""Bytes of the text of a reply. A journal entry holds four times as much, because it stores the
+reply twice: as text, and in the provider's own form with its overhead."""
 
 EACH: Final = 16
-"""What a streamed piece counts besides its text: a stream of empty ones has an end as well."""
+"""Bytes that each piece counts besides its text, so that an endless stream of empty pieces
+reaches the limit, too."""
 
 CLOSE_S: Final = 5.0
-"""How long it may take to close a connection. A cancellation does not cut that short."""
+"""Seconds to close a connection. A cancellation does not shorten them."""
 
 __all__ = ["Provided", "ProviderModel"]
 
 
 class ProviderModel:
-    """A model over one of pydantic-ai's.
+    """A midrun model over a model of pydantic-ai.
 
-    `idle_s` bounds the wait for the next piece, `size_max` the reply, in bytes. As a
-    context manager it keeps the connections of its provider open from one reply to the next;
-    otherwise each reply opens its own.
+    As an async context manager it keeps the connections of its provider open from one reply to
+    the next. Without it, each reply opens its own.
+
+    Args:
+        provided: The model of pydantic-ai.
+        idle_s: Seconds to wait for the next piece of a reply.
+        size_max: The largest reply, in bytes.
     """
 
     def __init__(
@@ -111,26 +124,36 @@ class ProviderModel:
         trace: TracebackType | None,
         /,
     ) -> None:
+        # Without the exception: closing connections does not depend on it.
         with anyio.move_on_after(CLOSE_S, shield=True):
             await self._provided.__aexit__(None, None, None)
 
     def reserve(self, prompt: Prompt) -> Spend:
-        """Return the most that answering is expected to use."""
+        """Estimate the most that a reply to `prompt` may use."""
         return self._prices.reserve(prompt)
 
     @asynccontextmanager
     async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
-        """Stream one reply; its connection is closed when the context is left."""
+        """Stream one reply; leaving the context closes its connection.
+
+        Raises:
+            ModelFailed: The provider failed, sent too much, or did not complete the reply. It
+                is also raised while the pieces are read.
+        """
         async with self:
             request = self._provided.request_stream(
                 told(prompt), self._settings(), parameters(prompt)
             )
+            # Entered by hand and not with `async with`: the errors of entering it are
+            # converted, and leaving it is shielded and bounded.
             with self._guarded(began=False):
                 streamed = await request.__aenter__()
             try:
                 async with aclosing(self._pieces(streamed)) as pieces:
                     yield pieces
             finally:
+                # A pause cancels this task in order to stop the stream. Without the shield the
+                # close would be cancelled as well, and the provider would keep generating.
                 with anyio.move_on_after(CLOSE_S, shield=True):
                     await request.__aexit__(None, None, None)
 
@@ -140,10 +163,10 @@ class ProviderModel:
         source = aiter(streamed)
         while True:
             with self._guarded(began=True):
-                came = await anext(source, None)
-            if came is None:
+                event = await anext(source, None)
+            if event is None:
                 break
-            for piece in pieces.of(came):
+            for piece in pieces.of(event):
                 size += len(piece.text.encode())
                 yield piece
             size += EACH
@@ -155,40 +178,43 @@ class ProviderModel:
 
     @contextmanager
     def _guarded(self, *, began: bool) -> Iterator[None]:
-        """Bound a wait for the provider, and say in our words what comes of it."""
-        with anyio.move_on_after(self._idle_s) as patience:
+        """Bound a wait for the provider, and convert its errors to `ModelFailed`."""
+        with anyio.move_on_after(self._idle_s) as timeout:
             try:
                 yield
             except Exception as error:
                 raise failure(self.name, error, began=began) from error
-        if patience.cancelled_caught:
+        if timeout.cancelled_caught:
             detail = f"nothing came for {self._idle_s:g} s"
             raise ModelFailed(self.name, "timeout", detail, transient=True)
 
     def _settings(self) -> ModelSettings | None:
-        """Forbid the SDK to try again: attempts are the driver's, journaled and pausable."""
+        """Return settings that turn off the SDK's own retries.
+
+        The worker retries instead: its attempts are journaled, and a pause can stop them.
+        """
         if "max_retries" in self._provided.unsupported_settings:
             return None
         return ModelSettings(max_retries=0)
 
 
-# The models that pydantic-ai knows by name.
+# Models of pydantic-ai by name.
 
 _VARIABLE: Final = re.compile(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`")
 
 
 def found(name: str) -> ProviderModel:
-    """Return the model of that name, which has a provider and a colon in it.
+    """Return the model with the name `provider:model`.
 
     Raises:
-        Misconfigured: there is no such provider, or it lacks its key.
-        ImportError: the provider's package is not installed.
+        Misconfigured: There is no such provider, or its API key is not set.
+        ImportError: The package of the provider is not installed.
     """
     provider = name.partition(":")[0]
     try:
         infer_provider_class(provider)
     except ValueError as error:
-        problem = f"no provider is called {provider!r}; there are {', '.join(_providers())}"
+        problem = f"provider must be one of {', '.join(_providers())}, got {provider!r}"
         raise Misconfigured(f"model {name!r}", problem) from error
     try:
         return ProviderModel(infer_model(name))
@@ -197,9 +223,10 @@ def found(name: str) -> ProviderModel:
 
 
 def _advice(provider: str, problem: str) -> str:
-    """Return the remedy for a setting that pydantic-ai reports as missing.
+    """Return an error text for a missing setting, from the error text of pydantic-ai.
 
-    Its own text speaks of its own classes; of that only the variables are of use here.
+    That text refers to classes of pydantic-ai, which the user may not know. Only the names of
+    environment variables are taken from it.
     """
     variables = list(dict.fromkeys(_VARIABLE.findall(problem)))
     if not variables:
@@ -212,6 +239,6 @@ def _advice(provider: str, problem: str) -> str:
 
 
 def _providers() -> list[str]:
-    """Return the providers by name, without the gateways to them."""
-    named = {name.partition(":")[0] for name in known_model_names() if ":" in name}
-    return sorted(provider for provider in named if "/" not in provider)
+    """Return the names of all providers, without gateways (`gateway/openai`)."""
+    providers = {name.partition(":")[0] for name in known_model_names() if ":" in name}
+    return sorted(provider for provider in providers if "/" not in provider)

@@ -1,11 +1,11 @@
-"""Models by name. No provider's package is imported before somebody names a model of it."""
+"""Find a model by name. A provider's package is imported when one of its models is used."""
 
 from typing import TYPE_CHECKING, Final, cast
 
 from midrun.errors import Misconfigured
 from midrun.ports.model import Model
 
-if TYPE_CHECKING:  # at run time this takes a second, and pydantic-ai may not be there
+if TYPE_CHECKING:  # the import takes a second, and pydantic-ai may not be installed
     from midrun.models.provider import Provided
 
 EXTRAS: Final = {
@@ -17,36 +17,38 @@ EXTRAS: Final = {
 
 
 def model_of(model: "str | Model | Provided") -> Model:
-    """Return the model that is meant: by name, one of ours, or one of pydantic-ai's.
+    """Return a midrun model for a name, a midrun model or a model of pydantic-ai.
 
     Raises:
-        Misconfigured: it is none of these, or what it needs is missing; the text says what.
+        Misconfigured: It is none of these, or a package or an API key is missing.
     """
     if isinstance(model, str):
         return model_named(model)
     if hasattr(model, "request_stream"):
-        from midrun.models.provider import ProviderModel  # noqa: PLC0415 - for those who use it
+        from midrun.models.provider import ProviderModel  # noqa: PLC0415 - optional dependency
 
         return ProviderModel(cast("Provided", model))
     if not hasattr(model, "stream"):
-        raise Misconfigured("model", f"give a model or its name, not {type(model).__name__}")
+        problem = f'must be a model or "provider:model", got {type(model).__name__}'
+        raise Misconfigured("model", problem)
     return model
 
 
 def model_named(name: str) -> Model:
-    """Return the model called `provider:model`, for example `anthropic:claude-opus-4-6`.
+    """Return the model with the name `provider:model`, as `anthropic:claude-opus-4-6`.
 
     Raises:
-        Misconfigured: there is no such provider, or its package or its key is missing.
+        Misconfigured: There is no such provider, or its package or API key is missing.
     """
     provider, _, model = name.partition(":")
     if not (provider and model):
-        problem = "write it as provider:model, for example openai:gpt-5.2"
-        raise Misconfigured(f"model {name!r}", problem)
+        problem = f"must be provider:model, for example openai:gpt-5.2, got {name!r}"
+        raise Misconfigured("model", problem)
     try:
-        from midrun.models.provider import found  # noqa: PLC0415 - for those who use it
+        from midrun.models.provider import found  # noqa: PLC0415 - optional dependency
 
         return found(name)
     except ImportError as error:
         extra = EXTRAS.get(provider, f"pydantic-ai-slim[{provider}]")
-        raise Misconfigured(f"model {name!r}", f"install {extra} ({error})") from error
+        problem = f"Cannot import the package of the provider: {error}. Install {extra}."
+        raise Misconfigured(f"model {name!r}", problem) from error

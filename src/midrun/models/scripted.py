@@ -1,7 +1,8 @@
-"""A model that says what it was told to say: for tests, demos and benchmarks; it needs no key.
+"""`ScriptedModel`: a model that plays a fixed script. For tests, demos and benchmarks.
 
-Which turn it plays follows from the transcript alone, so a script goes on where it was after a
-pause, a crash, or on another machine. A turn that was interrupted counts as played.
+It needs no API key. The turn to play is computed from the transcript alone (the number of
+assistant turns in it), so a script continues at the right place after a pause, after a crash or
+on another machine. An interrupted turn counts as played.
 """
 
 import re
@@ -24,11 +25,13 @@ from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 
 NAME: Final = "scripted"
 WORDS: Final = re.compile(r"\S+\s*|\s+")
-BREATH: Final = 64  # pieces between two turns of the event loop: cheap, and still interruptible
+BREATH: Final = 64
+"""Without a delay, yield to the event loop after this many pieces. Often enough for a pause to
+get in, seldom enough not to dominate a benchmark."""
 
 
 class Use:
-    """A call that the script asks for: `Use("send", to="ada")`."""
+    """A tool call in a script: `Use("send", to="ada")`."""
 
     __slots__ = ("args", "tool")
 
@@ -42,41 +45,50 @@ class Use:
 
 
 Line: TypeAlias = str | Use | Sequence[str | Use]
-"""What is said in one turn: text, a call, or several of them. Texts follow without a gap."""
+"""One reply: a text, a call, or a list of these. Texts are joined without a separator."""
 
 Cue: TypeAlias = Callable[[Transcript], Line]
-"""Finds the line from the messages so far. The same messages must give the same line."""
+"""Computes a reply from the messages so far. Equal messages must give equal replies."""
 
 
 class ScriptedModel(Unpriced):
-    """A model that plays `turns`: a list, one for each reply, or a function for all of them.
+    """A model that plays a fixed script, without a provider.
 
-    Text is streamed word by word, `chunk_delay` seconds apart; the pieces joined are the text.
-    A token is a word, and an argument list is one. After the last turn of a list it fails.
-    Asked for a summary by the runtime, it gives one without playing a turn.
+        model = ScriptedModel([Use("search", query="flights"), "The flight costs 90 EUR."])
+
+    Text is streamed word by word. Each word, and each list of arguments, counts as one token.
+    After the last turn of a list the model fails with `script_ended`. When the runtime asks for
+    a summary of the conversation, the model returns one without playing a turn.
+
+    Args:
+        turns: A list with one item per reply, or a function that computes every reply from the
+            messages so far. An item may be such a function, too.
+        chunk_delay: Seconds between two words.
 
     Raises:
-        Misconfigured: a turn is none; the text says which.
+        Misconfigured: A turn is not valid; the text says which.
     """
 
     name = NAME
 
     def __init__(self, turns: Sequence[Line | Cue] | Cue, *, chunk_delay: float = 0.0) -> None:
         if chunk_delay < 0:
-            raise Misconfigured("ScriptedModel", "chunk_delay must not be negative")
+            problem = f"chunk_delay must be >= 0, got {chunk_delay}"
+            raise Misconfigured("ScriptedModel", problem)
         if not callable(turns) and (isinstance(turns, str) or not isinstance(turns, Sequence)):
-            raise Misconfigured("ScriptedModel", "turns must be a list of turns, or a function")
+            problem = f"turns must be a list or a function, got {type(turns).__name__}"
+            raise Misconfigured("ScriptedModel", problem)
         self._delay = chunk_delay
         self._turns = turns if callable(turns) else _prepared(turns)
 
     def stream(
         self, prompt: Prompt
     ) -> AbstractAsyncContextManager[AsyncIterator[Piece | Finished]]:
-        """Play the turn that follows what has been said so far."""
+        """Stream the turn that follows the transcript of `prompt`."""
         return _Playing(partial(self._performed, prompt.transcript, prompt.asked), self._delay)
 
     def _performed(self, messages: Transcript, asked: str) -> "_Part":
-        if asked:
+        if asked:  # the runtime wants a summary; it is not a turn of the script
             return _part(f"In short: {len(messages)} messages so far.")
         place = messages.spoken
         if callable(self._turns):
@@ -95,7 +107,11 @@ class _Playing(
     AbstractAsyncContextManager[AsyncIterator[Piece | Finished]],
     AsyncIterator[Piece | Finished],
 ):
-    """One turn being played. By hand, not as a generator: there is nothing to close."""
+    """The stream of one turn.
+
+    A class and not an async generator, so that there is nothing to close when the reply is
+    interrupted.
+    """
 
     def __init__(self, find: Callable[[], _Part], delay: float) -> None:
         self._find = find
@@ -122,6 +138,7 @@ class _Playing(
         if place >= len(self._part):
             raise StopAsyncIteration
         if self._delay:
+            # Between two pieces: not before the first, nor before the final `Finished`.
             if 0 < place < len(self._part) - 1:
                 await anyio.sleep(self._delay)
         elif place and not place % BREATH:
@@ -131,7 +148,7 @@ class _Playing(
 
 
 def _prepared(turns: Sequence[Line | Cue]) -> tuple[_Part | Cue, ...]:
-    """Return the turns as they will be streamed: a list is cut into pieces only once."""
+    """Split the turns of a list into pieces, once for all runs of the model."""
     prepared: list[_Part | Cue] = []
     for index, turn in enumerate(turns):
         try:
@@ -150,13 +167,13 @@ def _improvised(cue: Cue, messages: Transcript, place: int) -> _Part:
 
 
 def _part(line: Line) -> _Part:
-    """Return a line as the pieces it is streamed in, and what they come to."""
+    """Split a line into pieces, followed by the complete reply."""
     pieces: list[Piece] = []
     uses: list[Wanted] = []
-    for said in [line] if isinstance(line, str | Use) else _listed(line):
-        match said:
+    for item in [line] if isinstance(line, str | Use) else _listed(line):
+        match item:
             case str():
-                pieces += [Piece(kind="text", text=word) for word in WORDS.findall(said)]
+                pieces += [Piece(kind="text", text=word) for word in WORDS.findall(item)]
             case Use(tool=tool, args=args):
                 plain = checked(args)
                 text = msgspec.json.encode(plain).decode()

@@ -1,4 +1,4 @@
-"""What a provider streams, as pieces and in the end as a reply."""
+"""Convert the stream of a provider to pieces, and its end to a reply."""
 
 from collections.abc import Iterator
 
@@ -24,15 +24,16 @@ from midrun.ports.model import Piece
 
 
 class Pieces:
-    """Turns what is streamed into pieces; calls are numbered in the order they are begun."""
+    """Converts stream events to pieces; numbers calls in the order in which they start."""
 
     def __init__(self) -> None:
-        self._calls: dict[int, tuple[str, int]] = {}  # tool and number, by the part's index
+        self._calls: dict[int, tuple[str, int]] = {}  # part index → name of the tool, number
 
     def of(self, streamed: ModelResponseStreamEvent) -> Iterator[Piece]:
-        """Yield what somebody who watches the reply should see of it."""
+        """Yield the piece that a watcher of the reply sees for an event; none for others."""
         match streamed:
             case PartStartEvent(index=index, part=ToolCallPart(tool_name=tool, args=args)):
+                # Later deltas of this part have its index, but not the name of the tool.
                 self._calls[index] = (tool, len(self._calls))
                 yield self._args(index, args)
             case PartDeltaEvent(index=index, delta=ToolCallPartDelta(args_delta=args)):
@@ -58,22 +59,24 @@ class Pieces:
 
 
 def whole(model: str, response: ModelResponse) -> Reply:
-    """Return the reply that a stream came to, if it is one.
+    """Return the reply at the end of a stream.
 
     Raises:
-        ModelFailed: the stream ended in good order, but the reply is not whole.
+        ModelFailed: The stream ended without an error, but the reply is not complete.
     """
     _check_finish(model, response)
-    said = [part.content for part in response.parts if isinstance(part, TextPart)]
-    thought = [part.content for part in response.parts if isinstance(part, ThinkingPart)]
+    texts = [part.content for part in response.parts if isinstance(part, TextPart)]
+    thoughts = [part.content for part in response.parts if isinstance(part, ThinkingPart)]
     uses = [_use(part) for part in response.parts if isinstance(part, ToolCallPart)]
+    # The provider cut the reply at its maximum length. The last call may lack arguments, and
+    # what is there may still be valid JSON: refuse it, and let the model ask again.
     if uses and response.finish_reason == "length" and _ends_in_a_call(response):
         uses[-1] = Use(
             tool=uses[-1].tool, refused="the reply was too long: it ends in this call"
         )
     return Reply(
-        text=sound("".join(said)),
-        thinking=sound("\n\n".join(text for text in thought if text)),
+        text=sound("".join(texts)),
+        thinking=sound("\n\n".join(text for text in thoughts if text)),
         uses=tuple(uses),
         opaque=kept(response),
         window=response.usage.input_tokens,
@@ -81,7 +84,7 @@ def whole(model: str, response: ModelResponse) -> Reply:
 
 
 def sound(text: str) -> str:
-    """Return `text` as Unicode that can be stored: half a surrogate pair cannot."""
+    """Return `text` with lone surrogates replaced, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
@@ -90,7 +93,9 @@ def _check_finish(model: str, response: ModelResponse) -> None:
         raise ModelFailed(model, "refused", "the provider would not answer this")
     if response.finish_reason == "error":
         raise ModelFailed(model, "server_error", "the provider gave the reply up", True)  # noqa: FBT003 - an error's fields are positional
-    # A server that goes away in good order says no reason; pydantic-ai then supposes one.
+    # A server that shuts down may end the stream cleanly, without a finish reason, and
+    # pydantic-ai then assumes one. `provider_details` has the reason only if it was sent. A
+    # model without a URL (a test model) sends none and is trusted.
     over_the_network = bool(response.provider_url)
     stated = (response.provider_details or {}).get("finish_reason")
     if response.state != "complete" or (over_the_network and not stated):
@@ -103,6 +108,8 @@ def _ends_in_a_call(response: ModelResponse) -> bool:
 
 
 def _use(part: ToolCallPart[object]) -> Use:
+    # Arguments that are not valid JSON do not fail the reply: the call is refused, and the
+    # model reads why.
     try:
         args = (
             parse(part.args or "{}") if not isinstance(part.args, dict) else checked(part.args)

@@ -1,7 +1,11 @@
-"""Families: a run goes into a checkpoint, and comes out of it, with all its child runs.
+"""Checkpoints of a run with its child runs: collect them, check them, import them, resume.
 
-A child that was left behind would be begun anew where its parent goes on, and do again what it
-had done.
+A checkpoint always holds a whole family: a run, its child runs and theirs. If a child were left
+out, the parent would start it again in the new store and repeat its effects.
+
+A checkpoint may come from an untrusted writer, so an import checks more than the signature:
+`check_agents` compares the fingerprints of the agents, and `check_approval_rules` refuses a
+journal in which a pending call needs less approval than its tool declares in this process.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,65 +40,68 @@ Family: TypeAlias = Sequence[tuple[ChildJournal, State]]
 
 
 async def members(store: Store, state: State) -> list[tuple[RunId, Pairs]]:
-    """Return the journals of all child runs of a run, and of theirs.
+    """Return the journals of all child runs of a run, and of their child runs.
 
     Raises:
-        CheckpointRefused: `checkpoint_invalid`, one of them is at work.
+        CheckpointRefused: `checkpoint_invalid`: one of them is not at rest.
     """
-    found: list[tuple[RunId, Pairs]] = []
-    wanted = list(children_of(state))
-    while wanted:
-        run = wanted.pop(0)
+    journals: list[tuple[RunId, Pairs]] = []
+    queue = list(children_of(state))
+    while queue:
+        run = queue.pop(0)
         try:
             child = await load(store, run)
         except RunNotFound:
-            found.append((run, ()))  # its process died before it began it
+            # The parent has journaled the call, but its worker died before it created the
+            # child run. An empty journal says so; the next worker creates the run.
+            journals.append((run, ()))
             continue
         if child.phase in DRIVABLE:
-            where = f"child run {run} is {child.phase}; wait until it is at rest, too"
-            raise CheckpointRefused("checkpoint_invalid", where)
-        found.append((run, tuple(await store.lines(run))[: child.seq]))
-        wanted += children_of(child)
-    return found
+            problem = f"child run {run} is {child.phase}; wait until it is at rest"
+            raise CheckpointRefused("checkpoint_invalid", problem)
+        # Only entries up to the state that was checked: the child may have advanced since.
+        journals.append((run, tuple(await store.lines(run))[: child.seq]))
+        queue += children_of(child)
+    return journals
 
 
 async def at_work(store: Store, state: State) -> RunId | None:
-    """Return a child run that is not at rest although its parent is, if there is one."""
-    wanted = list(children_of(state))
-    while wanted:
+    """Return the first child run that is not at rest, or None."""
+    queue = list(children_of(state))
+    while queue:
         try:
-            child = await load(store, wanted.pop(0))
+            child = await load(store, queue.pop(0))
         except RunNotFound:
             continue
         if child.phase in DRIVABLE:
             return child.run
-        wanted += children_of(child)
+        queue += children_of(child)
     return None
 
 
 def check_agents(family: Family, agents: Mapping[str, Agent]) -> None:
-    """Refuse unless all children that can still go on find their agents as they were.
+    """Check that this process has the same agent for every child that can continue.
 
     Raises:
-        CheckpointRefused: `agent_mismatch`, one of them does not.
+        CheckpointRefused: `agent_mismatch`: an agent is missing or was changed.
     """
     for child, state in family:
-        name, made_by = state.started.agent, state.started.agent_print
+        name, fingerprint = state.started.agent, state.started.agent_print
         agent = agents.get(name)
         if state.phase in TERMINAL:
             continue
-        if agent is None or agent.fingerprint != made_by:
-            problem = f"{name!r} of child run {child.run} is another one now, or not known here"
+        if agent is None or agent.fingerprint != fingerprint:
+            problem = f"agent {name!r} of child run {child.run} is missing here, or was changed"
             raise CheckpointRefused("agent_mismatch", problem)
         check_gates(agent, state)
 
 
 def check_gates(agent: Agent, state: State) -> None:
-    """Refuse a journal that asks for less than the agent's tools and stop declare here.
+    """Check that pending calls and the stop are as strict as `agent` declares them here.
 
-    What a call needs and who may approve it are stored in the journal. The writer of a
-    checkpoint could leave the approval of a pending call out, address the ask to another
-    role, or name a stop condition in any module of this process.
+    The traits of a call, and the audience of its ask, are stored in the journal. The writer of
+    a checkpoint could remove the approval of a pending call, address its ask to another role,
+    or name a custom stop condition, which would import any module of this process.
 
     Raises:
         CheckpointRefused: `agent_mismatch`, with the call, the ask or the condition.
@@ -104,21 +111,23 @@ def check_gates(agent: Agent, state: State) -> None:
         raise CheckpointRefused("agent_mismatch", problem)
     asks = [state.asks[n - 1] for n in state.open_asks]
     parked = (n for frame in state.frames for n in frame.parked)
+    # Every call that may still start: open ones, those of suspended frames, those with an ask.
     for number in {*state.open, *parked, *(number_of(ask.call) for ask in asks)}:
         call = state.calls[number - 1]
         if _is_weaker(call.traits, _find_declared_traits(agent, call)):
             problem = f"{call.id} has another approval than its tool {call.use.tool} declares"
             raise CheckpointRefused("agent_mismatch", problem)
     for ask in (ask for ask in asks if ask.ask_kind == "approval"):
-        right = approval(state.calls[number_of(ask.call) - 1], ask.id, state.at)
+        # The ask must be the one that the runtime itself would make for this call.
+        expected = approval(state.calls[number_of(ask.call) - 1], ask.id, state.at)
         fields = (ask.audience, ask.four_eyes, ask.args_hash)
-        if fields != (right.audience, right.four_eyes, right.args_hash):
+        if fields != (expected.audience, expected.four_eyes, expected.args_hash):
             problem = f"{ask.id} has another audience or other arguments than its tool declares"
             raise CheckpointRefused("agent_mismatch", problem)
 
 
 def _find_declared_traits(agent: Agent, call: Call) -> Traits:
-    """Return the traits that the tool of a pending call declares; none without a tool."""
+    """Return the traits that the agent's tool declares for `call`; the default without one."""
     tool, args = agent.tools.get(call.use.tool), call.use.args
     if tool is None or not isinstance(args, dict):
         return Traits()
@@ -130,11 +139,12 @@ def _find_declared_traits(agent: Agent, call: Call) -> Traits:
 
 
 def _is_weaker(stored: Traits, declared: Traits) -> bool:
-    """Tell whether a call with the traits `stored` could be made with less than `declared`."""
+    """Tell whether `stored` traits require less approval than `declared` ones."""
     if not declared.approve:
         return False
-    others = stored.audience != declared.audience
-    return not stored.approve or others or (declared.four_eyes and not stored.four_eyes)
+    other_audience = stored.audience != declared.audience
+    lacks_four_eyes = declared.four_eyes and not stored.four_eyes
+    return not stored.approve or other_audience or lacks_four_eyes
 
 
 async def load_state(store: Store, run: RunId) -> State | None:
@@ -148,7 +158,7 @@ async def load_state(store: Store, run: RunId) -> State | None:
 def make_import_entry(checkpoint: Checkpoint, by: Actor, kid: str) -> RunImported:
     """Return the entry that records the import of `checkpoint` by an actor.
 
-    `kid` names the key with which the signature was checked; empty: none was.
+    `kid` names the key with which the signature was checked; "" if it was not checked.
     """
     return RunImported(
         checkpoint=checkpoint.run,
@@ -160,15 +170,17 @@ def make_import_entry(checkpoint: Checkpoint, by: Actor, kid: str) -> RunImporte
 
 
 async def read_heads(store: Store, run: RunId) -> tuple[tuple[Seq, bytes], ...]:
-    """Return the heads with which a checkpoint of `run` is not stale, the newest first.
+    """Return the chain heads at which a checkpoint of `run` is not stale, newest first.
 
-    Heads in checkpoints are made without the store's key. A run that has just been imported
-    stands where its checkpoint stands: the entry about the import is the store's own.
+    Each is a seq with a hash. A checkpoint names its head by a hash without the store's key, so
+    the hash is computed from the lines here, not taken from the row.
     """
     lines = [line for line, _ in await store.lines(run)]
     newest = (Seq(len(lines)), PLAIN.head(run, lines))
     last = decode_line(lines[-1], run=run).entry
     if isinstance(last, RunImported):
+        # The run was imported and nothing has happened since. The journal is one entry longer
+        # than the checkpoint, which can still be resumed.
         return newest, (Seq(len(lines) - 1), bytes.fromhex(last.head))
     return (newest,)
 
@@ -176,28 +188,31 @@ async def read_heads(store: Store, run: RunId) -> tuple[tuple[Seq, bytes], ...]:
 async def take_in(
     store: Store, checkpoint: Checkpoint, family: Family, imported: RunImported
 ) -> bool:
-    """Import a run and its child runs into the store; the run comes last.
+    """Import a run and its child runs into the store.
 
-    False: another process took the run in first, and may have gone on with it already.
+    Return False if another process imported the run first. It may be driven there already.
 
     Raises:
-        CheckpointRefused: `stale_checkpoint`, the store has one of the children, and it has
-            gone on.
+        CheckpointRefused: `stale_checkpoint`: the store has one of the children, with a journal
+            that has advanced.
     """
 
-    async def adopt(one: ChildJournal | Checkpoint, state: State) -> None:
-        entry = replace(imported, head=one.head_hash)
+    async def adopt(member: ChildJournal | Checkpoint, state: State) -> None:
+        entry = replace(imported, head=member.head_hash)
         head = head_of(apply(state, [entry]))
-        await store.adopt(one.run, one.journal, entry, head=head)
+        await store.adopt(member.run, member.journal, entry, head=head)
 
+    # Each import is a transaction of its own. The children come first: as soon as the parent
+    # is in the store a worker may drive it, and it would start a missing child anew. After a
+    # crash in between, the next resume finds the imported children and continues.
     for child, state in family:
         try:
             await adopt(child, state)
         except RunExists:
             heads = await read_heads(store, child.run)
             if child.head_hash not in {head.hex() for _, head in heads}:
-                where = f"child run {child.run} is at seq {heads[0][0]}"
-                raise CheckpointRefused("stale_checkpoint", where) from None
+                problem = f"child run {child.run} is at seq {heads[0][0]}"
+                raise CheckpointRefused("stale_checkpoint", problem) from None
     try:
         await adopt(checkpoint, checkpoint.state())
     except RunExists:
@@ -205,7 +220,7 @@ async def take_in(
     return True
 
 
-# Resuming from a checkpoint: which controls an answer and an instruction mean.
+# Resume from a checkpoint: translate an answer and an instruction to controls.
 
 
 def answers(
@@ -216,25 +231,29 @@ def answers(
     caps: dict[str, float],
     by: Actor,
 ) -> tuple[c.Control, ...]:
-    """Return what to ask of a parked run, in order.
+    """Return the controls that continue a parked run, in order.
 
-    An answer needs exactly one open ask. To a question it is the result; to an approval True or
-    False, or `{"approved": …, "args": …, "reason": …}`; to an unsure call yes, no or unknown.
+    An answer needs exactly one open ask. For a question, the answer becomes the result of the
+    call. For an approval it is True or False, or `{"approved": …, "args": …, "reason": …}`. For
+    an unsure call it is "yes", "no" or "unknown".
 
     Raises:
-        ControlRefused: nothing, or more than one thing, was asked.
+        ControlRefused: The run waits for an answer and none is given; or an answer is given
+            and no ask is open, or several are.
     """
-    wishes: list[c.Control] = []
+    controls: list[c.Control] = []
     if answer is not None:
-        wishes.append(_decision(_only(state), checked(answer), by))
-    words = text("instruction", instruction or "")
+        controls.append(_decision(_only(state), checked(answer), by))
+    instruction = text("instruction", instruction or "")
+    # A waiting run continues by its answer; it cannot be resumed. An instruction for it is a
+    # redirect.
     if state.phase is not Phase.WAITING:
-        wishes.append(c.Resume(instruction=words, caps=counted(caps), by=by))
-    elif words:
-        wishes.append(c.Redirect(text=words, by=by))
-    if not wishes:
+        controls.append(c.Resume(instruction=instruction, caps=counted(caps), by=by))
+    elif instruction:
+        controls.append(c.Redirect(text=instruction, by=by))
+    if not controls:
         raise ControlRefused(state.run, "resume", "answer_needed", state.phase, ("answer",))
-    return tuple(wishes)
+    return tuple(controls)
 
 
 def _only(state: State) -> Ask:
@@ -245,11 +264,13 @@ def _only(state: State) -> Ask:
 
 
 def _decision(ask: Ask, answer: Json, by: Actor) -> c.Control:
+    # An unsure call is answered with a word; accept a bool, too.
     if ask.kind == "unsure" and isinstance(answer, bool):
         return c.Answer(ask=ask.id, value="yes" if answer else "no", by=by)
     if ask.kind != "approval":
         return c.Answer(ask=ask.id, value=answer, by=by)
-    said = answer if isinstance(answer, dict) else {"approved": answer}
-    if said.get("approved") is True:
-        return c.Approve(ask=ask.id, args=said.get("args"), by=by)
-    return c.Decline(ask=ask.id, reason=str(said.get("reason", "")), by=by)
+    decision = answer if isinstance(answer, dict) else {"approved": answer}
+    # Only True approves. Any other value, such as "yes" or 1, declines.
+    if decision.get("approved") is True:
+        return c.Approve(ask=ask.id, args=decision.get("args"), by=by)
+    return c.Decline(ask=ask.id, reason=str(decision.get("reason", "")), by=by)

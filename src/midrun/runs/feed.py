@@ -1,4 +1,11 @@
-"""The feed: everything that happens to a run, replayable by seq, and what is live between."""
+"""The feed of a run: its journal entries, and live deltas between them.
+
+Entries come from the journal, so a feed can start at any seq and be repeated. Deltas (tokens,
+notes, "not responding") come from memory and are shown only between the entries that start and
+end their call. Entries and deltas arrive by two independent ways, in any order: `_CallTracker`
+holds a delta back until the feed has shown the start of its call, and drops it once the feed
+has shown the end.
+"""
 
 from collections.abc import AsyncGenerator
 
@@ -21,15 +28,19 @@ _CLOSINGS = (CallDone, CallFailed, CallAborted, CallUnknown)
 
 
 async def feed(desk: Desk, run: RunId, after: Seq) -> AsyncGenerator[FeedItem, None]:
-    """Yield what happens to `run` after `after`, until it has ended.
+    """Yield the entries of `run` after `after`, and live deltas, until the run has ended.
 
-    Deltas come after the entry that starts their call. Those of a call that has ended meanwhile
-    are left out: its entry has the whole of it.
+    Deltas of a call come after the entry that starts it. Deltas of a call that has ended are
+    left out, because the entry of its end has the complete text.
     """
     calls = _Calls(desk, run)
-    with desk.news.of(run) as bell, desk.live.watch(run, bell) as deltas:
+    # One wakeup for both sources: new entries and new deltas.
+    with desk.news.of(run) as wakeup, desk.live.watch(run, wakeup) as deltas:
         while True:
-            row = await desk.store.row(run)  # before the read, so that no end is overlooked
+            # The row is read before the journal. If it says that the run has ended at some
+            # seq, the read that follows returns all entries up to that seq. In the other order
+            # the run could end in between, and its last entries would be missed.
+            row = await desk.store.row(run)
             records = await desk.store.read(run, after=after)
             for record in records:
                 after = record.seq
@@ -41,46 +52,49 @@ async def feed(desk: Desk, run: RunId, after: Seq) -> AsyncGenerator[FeedItem, N
                 delta = deltas.popleft()
                 if delta.call not in calls.over:
                     yield delta
+            # With deltas left over, the first one waits for its call's start: read again.
             if not records and not deltas:
-                await desk.rung(bell)
+                await desk.rung(wakeup)
 
 
 class _Calls:
-    """Which calls have begun and which are over, as far as a feed has come."""
+    """The calls that have started, and those that have ended, at the position of a feed."""
 
     def __init__(self, desk: Desk, run: RunId) -> None:
         self.over: set[CallId] = set()
         self._begun: set[CallId] = set()
-        self._sought: CallId | None = None
+        self._sought: CallId | None = None  # the unknown call of the last `may_show`
         self._desk = desk
         self._run = run
 
     def note(self, entry: Entry) -> None:
-        """Take in what was read."""
+        """Record the start or the end of a call."""
         if isinstance(entry, CallStarted):
             self._begun.add(entry.call)
-            self.over.discard(entry.call)  # another attempt at it
+            self.over.discard(entry.call)  # this is a retry of a call that had ended
         elif isinstance(entry, _CLOSINGS):
             self.over.add(entry.call)
             self._desk.live.over(self._run, entry.call)
 
     async def is_known(self, call: CallId) -> bool:
-        """Tell whether the feed may speak of `call`: not before the entry that starts it.
+        """Tell whether the feed is past the start of `call`.
 
-        The first time of one that is not: that may have been journaled since the last read.
+        False for the first delta of an unknown call: its start may have been journaled after
+        the last read, so the feed reads once more. If the call is still unknown then, it had
+        started before the feed's first entry (`after`), and its state is looked up.
         """
         if call in self._begun or call in self.over:
             return True
         if call != self._sought:
             self._sought = call
             return False
-        state = await self._desk.state_of(self._run)  # it is from before the feed
+        state = await self._desk.state_of(self._run)
         (self._begun if _under_way(state, call) else self.over).add(call)
         return True
 
 
 def happened(record: Record) -> Happened:
-    """Return a record as an item of the feed."""
+    """Convert a record of the journal to an item of the feed."""
     return Happened(
         seq=record.seq,
         at=record.at,
@@ -94,5 +108,6 @@ def _under_way(state: State, call_: CallId) -> bool:
     call = state.call(call_)
     if call is None:
         return False
+    # An undo or a release sends deltas under the id of the call that it cleans up.
     cleaning = () if state.cleaning is None else state.cleaning[:1]
     return call.number in (*state.in_flight, *cleaning)

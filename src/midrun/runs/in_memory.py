@@ -1,10 +1,13 @@
-"""Running an agent without a store: in memory, in this process, until it rests.
+"""`Agent.run` and `Agent.resume`: drive one run in memory, without a store.
 
-What a paused run needs to go on is in its checkpoint, and nowhere else. Nobody can know here
-whether a checkpoint was resumed before: that takes a store that both resumptions share.
+The run exists in a `memory://` store that is dropped at the end. All that remains of a paused
+run is its checkpoint. Without a shared store it is not possible to find out whether a
+checkpoint was resumed before.
 
-Whoever gives up on such a run, by a timeout say, cancels it. Nobody could undo what it did, or
-release what it holds, later: the run is gone with the memory that it was in.
+If the caller is cancelled (by a timeout, for example), the run is cancelled, too, and its undo
+and release hooks run before the cancellation continues. Later they could not run any more: the
+journal that lists them is gone. So the run lives in a shielded scope, and the caller's
+cancellation only sets an event (`given_up`).
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,11 +26,12 @@ from midrun.runs.midrun import Midrun
 from midrun.runs.run import Run
 
 CLEAN_S: Final = 30.0
-"""How long a run that is given up may take to clean up, beyond the grace of its calls."""
+"""Seconds that a run may take to clean up after its caller was cancelled, beyond the grace of
+its calls."""
 
 
 async def run(agent: Agent, task: str, *, stop: Stop | None = None) -> Outcome:
-    """Run `agent` on `task` until it has ended, failed, or needs somebody."""
+    """Run `agent` on `task` until it has ended, failed, or waits for a person."""
     return await _alone(agent, lambda midrun: midrun.start(agent, task, stop=stop))
 
 
@@ -39,11 +43,11 @@ async def resume(
     instruction: str | None = None,
     caps: dict[str, float] | None = None,
 ) -> Outcome:
-    """Go on from `checkpoint`, with the answer it waits for and an instruction if given.
+    """Continue from `checkpoint` until the run has ended, failed, or waits for a person.
 
     Raises:
-        CheckpointRefused: it has expired, or is of another agent.
-        ControlRefused: the answer or the instruction does not fit where the run stands.
+        CheckpointRefused: It has expired, or is of another agent.
+        ControlRefused: The run cannot take the answer or the instruction in its phase.
     """
     return await _alone(
         agent,
@@ -52,47 +56,50 @@ async def resume(
 
 
 async def _alone(agent: Agent, begin: Callable[[Midrun], Awaitable[Run]]) -> Outcome:
-    """Have a run driven where no cancellation reaches it before it is cleaned up."""
-    found: list[Outcome | Exception] = []
-    over, given_up = anyio.Event(), anyio.Event()
+    """Drive one run in a shielded task, so that it can clean up after a cancellation."""
+    results: list[Outcome | Exception] = []  # at most one
+    finished, given_up = anyio.Event(), anyio.Event()
 
-    async def live() -> None:
+    async def drive() -> None:
         with anyio.CancelScope(shield=True):
             try:
                 async with Midrun("memory://", agents=[agent]) as midrun:
-                    await _seen_through(agent, await begin(midrun), given_up, found)
-            except Exception as error:  # noqa: BLE001 - the caller's, and not as a group of one
-                found.append(error)
-            over.set()
+                    await _seen_through(agent, await begin(midrun), given_up, results)
+            except Exception as error:  # noqa: BLE001 - raised below, outside the task group, which would wrap it
+                results.append(error)
+            finished.set()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(live)
+        tasks.start_soon(drive)
         try:
-            await over.wait()
+            await finished.wait()
         finally:
+            # On a cancellation, the task group now waits for `drive`, whose shield keeps the
+            # cancellation out until the run is cancelled and cleaned up.
             given_up.set()
-    outcome = found.pop()
+    # Not reached after a cancellation: the task group has raised it again.
+    outcome = results.pop()
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
 
 
 async def _seen_through(
-    agent: Agent, run: Run, given_up: anyio.Event, found: list[Outcome | Exception]
+    agent: Agent, run: Run, given_up: anyio.Event, results: list[Outcome | Exception]
 ) -> None:
-    """Find how the run comes to rest; nothing, if it was given up and does not end in time."""
+    """Append the outcome of the run to `results`; nothing if its cleanup takes too long."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_cancelled, agent, run, given_up, tasks.cancel_scope)
-        found.append(await run.result())
+        results.append(await run.result())
         tasks.cancel_scope.cancel()
 
 
 async def _cancelled(
     agent: Agent, run: Run, given_up: anyio.Event, waiting: anyio.CancelScope
 ) -> None:
-    """Cancel the run once its caller gives up on it; then do not wait for it for ever."""
+    """Cancel the run when its caller gives up; then bound the wait for its end."""
     await given_up.wait()
-    with suppress(ControlRefused):  # it has ended meanwhile
+    with suppress(ControlRefused):  # the run has ended in the meantime
         await run.cancel(reason="its caller gave up on it")
     await anyio.sleep(CLEAN_S + 2 * agent.grace.total_seconds())
     waiting.cancel()

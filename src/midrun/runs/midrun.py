@@ -1,4 +1,10 @@
-"""`Midrun`: a store, the agents this process knows, and the engine that drives their runs."""
+"""`Midrun`: one open store, the agents of this process, and the worker that drives their runs.
+
+Opening a `Midrun` stacks its parts in one `AsyncExitStack`: the store, connections of the
+models, a task group for the change notifier and the live deltas, and last the worker. Leaving
+unwinds them in reverse order, so that the worker gives its runs back while the store still
+accepts appends.
+"""
 
 import asyncio
 import os
@@ -53,20 +59,22 @@ from midrun.workers.concurrency_limits import Fleet
 from midrun.workers.local import Local
 from midrun.workers.placement import Placing
 
-# A process that was forked from one with an open `Midrun`: how it leaves.
+# A process that was forked while a `Midrun` was open runs the same `async with` block to its
+# end. It must not unwind it: only the forking thread exists in the child, so joining a worker
+# thread would block for ever, and closing a socket or the store would close it for the parent.
 
 FORKED: Final = """\
-midrun: process {child} was forked from {parent} inside an open Midrun, and leaves it.
-Its threads stayed with {parent}, and its event loop shares that one's sockets: it can close
-nothing, and ends here; the runs of {parent} go on. Fork before a Midrun is opened, or end the
-fork with os._exit().
+midrun: Cannot close a Midrun in process {child}: it was forked from process {parent} while the
+Midrun was open there. Threads are not copied by a fork, and sockets are shared with {parent}.
+Process {child} ends here; the runs of {parent} go on. Fork before you open a Midrun, or end
+the forked process with os._exit().
 """
 
 
 def end_forked_process(parent: int, error: BaseException | None) -> NoReturn:
-    """End this process and say why, after `error` if it left by one.
+    """End this forked process at once; print `error` and the reason first.
 
-    Whatever it would close, it would wait for for ever, or take away from its parent.
+    The exit code is the one of `SystemExit`, otherwise 1.
     """
     code = error.code if isinstance(error, SystemExit) else 1
     try:
@@ -76,34 +84,55 @@ def end_forked_process(parent: int, error: BaseException | None) -> NoReturn:
         sys.stderr.flush()
         sys.stdout.flush()
     finally:
+        # `os._exit` skips atexit handlers and finalizers. They would close what belongs to the
+        # parent. As in `sys.exit`, a code that is None means 0, and one that is text means 1.
         os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 LISTED: Final = 500
-"""Among how many of the newest runs one is found by the beginning of its id."""
+"""`named` looks for a prefix among this many of the newest runs."""
 
 
 class Midrun:
-    """Starts runs, finds them again, and drives them while it is open.
+    """Start runs, find them again, and drive them while it is open.
 
-    `store` is an address (`sqlite:///runs.db`, `postgresql://…`, `memory://`) or a store.
-    `agents` are the ones whose runs this process drives; without any it only looks and
-    controls. `engine` is who decides where runs are driven: "local" is whoever is there first,
-    None is nobody here, and `midrun.workers.temporal.Temporal(…)` is Temporal. `key` signs
-    checkpoints; with `chain_key` nobody who does not have it can write a journal that passes,
-    and a store has it from its beginning, or never. Secrets are redacted before anything is
-    journaled or shown: those in fields that are named for one, with `redact` as a function also
-    what it finds, with False none. `durability="relaxed"` lets a crash of the machine, never
-    that of a process, cost the newest entries. `fleet` says which runs this process takes, and
-    how many, where others share the store. `thread_runs` is how many of the newest runs of a
-    thread a new one is told of; the history says so where older ones are left out. `outside` is
-    time, chance and ids, for tests.
+    Use it as an async context manager:
 
-    Use it as an async context manager; leaving it stands down from every run, which is not a
-    pause: they go on wherever a driver takes them next.
+        async with Midrun("sqlite:///runs.db", agents=[clerk]) as midrun:
+            run = await midrun.start(clerk, "Sort the mail")
+            await run.pause()
+            await run.until("paused")
+
+    Leaving the context does not pause a run. The worker of this process gives its runs back,
+    and another process on the same store, or the next `Midrun`, continues them.
+
+    Args:
+        store: An address (`sqlite:///runs.db`, `postgresql://…`, `memory://`), or a `Store`
+            that is already open.
+        agents: The agents whose runs this process drives. Without agents it can only list,
+            watch and control runs.
+        engine: Decides which process drives a run. "local": the process that takes the lease
+            first. None: not this process. `midrun.workers.temporal.Temporal(…)`: Temporal.
+        key: Signs checkpoints, and checks the signature of those that are resumed.
+        chain_key: Makes the hash chain of every journal keyed, so that only a holder of the key
+            can write a journal that `verify` accepts. It must be set when the store is created
+            and cannot be added later.
+        durability: "full", or "relaxed": a crash of the machine may lose the newest entries. A
+            crash of the process never does.
+        redact: True redacts the values of fields whose names stand for secrets, before
+            anything is stored or shown. A function finds further secrets in text. False
+            redacts nothing.
+        fleet: Limits which runs, and how many at a time, this process drives.
+        thread_runs: A new run of a thread sees the messages of this many earlier runs of it. A
+            note in its history says if older ones were left out.
+        outside: The clock, the random source and the source of ids. For tests.
+
+    Raises:
+        Misconfigured: Two agents have the same name, or `thread_runs` is not an int >= 1.
+            Entering the context raises it for a store or a model that cannot be opened.
     """
 
-    def __init__(  # noqa: PLR0913 - what a process brings, one by one
+    def __init__(  # noqa: PLR0913 - one keyword per part of a process
         self,
         store: str | Store = "sqlite:///midrun.db",
         *,
@@ -137,13 +166,14 @@ class Midrun:
 
     async def __aenter__(self) -> Self:
         if self._opened:
-            raise Misconfigured("Midrun", "it is open already; make a second one instead")
+            problem = "Cannot open it twice: it is open already. Create a second Midrun."
+            raise Misconfigured("Midrun", problem)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             problem = (
-                "cannot open: no event loop of asyncio is running, and Trio is not supported. "
-                'Use asyncio.run(main()) or anyio.run(main, backend="asyncio")'
+                "Cannot open it: no asyncio event loop is running, and Trio is not supported. "
+                'Use asyncio.run(main()) or anyio.run(main, backend="asyncio").'
             )
             raise Misconfigured("Midrun", problem) from None
         self._opened, self._pid = True, os.getpid()
@@ -159,17 +189,27 @@ class Midrun:
                     )
                     stack.push_async_callback(store.close)
                 elif self._chain_key is not None:
-                    raise Misconfigured("chain_key", "open the store with it, as its key")
+                    problem = (
+                        "Cannot use it with a store that is already open. Pass the key to "
+                        "open_store(…, key=…) instead."
+                    )
+                    raise Misconfigured("chain_key", problem)
                 await self._run(stack, store)
+                # Everything is open. `pop_all` moves the callbacks out of `stack`, so that the
+                # end of this block closes nothing; `__aexit__` does that.
                 self._open = stack.pop_all()
         finally:
+            # After a failure the object can be opened again.
             self._opened = self._open is not None
             self._at = self._at if self._opened else None
         return self
 
     async def _run(self, stack: AsyncExitStack, store: Store) -> None:
+        """Start the parts that need the store, and put their closing on `stack`."""
         news = News(store)
-        if isinstance(store, Timed):  # all who decide on its runs go by its time
+        if isinstance(store, Timed):
+            # Processes on several machines share this store. All of them must compare times by
+            # the same clock, the one of the database server, or deadlines would disagree.
             self._outside = self._outside.by(store.clock)
             self._clock = store.clock
         outside, key = self._outside, self._key
@@ -178,8 +218,11 @@ class Midrun:
         self._at = Desk(
             store, self.agents, news=news, live=live, outside=outside, vault=vault, key=key
         )
-        if self._engine is not None:  # a process that drives nothing needs no provider's key
-            for agent in self.agents.values():  # before task groups, which would wrap an error
+        # A process that drives no runs needs no API key, so it does not open its models. They
+        # are opened before the task group exists: a task group would wrap a Misconfigured in an
+        # exception group.
+        if self._engine is not None:
+            for agent in self.agents.values():
                 await self._take_model(stack, agent)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
@@ -203,6 +246,8 @@ class Midrun:
             placed = self._engine.running(local, store, self.agents)
             await stack.enter_async_context(placed)
         self._local = local
+        # From here on the service asks the worker first: for a run that is driven here the
+        # worker has the newest state in memory, and it is told of every control at once.
         self._desk.known, self._desk.hear = local.known, local.hear
 
     async def __aexit__(
@@ -217,31 +262,40 @@ class Midrun:
         if self._pid != os.getpid():
             end_forked_process(self._pid, error)
         if error is not None and not isinstance(error, anyio.get_cancelled_exc_class()):
-            # It is the caller's own: our task groups would only wrap it.
+            # An exception from the caller's block. Our task groups do not see it: they would
+            # raise it again, wrapped in an exception group.
             await opened.aclose()
             return None
         if await opened.__aexit__(kind, error, trace):
-            raise EngineLost  # a scope of ours cancelled it, and not by our will
+            # A task group of ours swallowed the cancellation: it came from our own scope,
+            # which this class does not cancel before the exit stack is unwound. So other code
+            # ended our tasks, for example by cancelling `asyncio.all_tasks()`.
+            raise EngineLost
         return None
 
     @property
     def store(self) -> Store:
-        """The store that is open."""
+        """The open store.
+
+        Raises:
+            Misconfigured: The `Midrun` is not open.
+        """
         return self._desk.store
 
     def now(self) -> Micros:
-        """Return what time it is for the runs: by the store's clock, where it has one."""
+        """Return the time in microseconds since 1970, by the store's clock if it has one."""
         return self._clock()
 
     @property
     def _desk(self) -> Desk:
         if self._at is None:
-            raise Misconfigured("Midrun", "open it first: async with Midrun(…) as midrun")
+            problem = "Cannot use it: it is not open. Write `async with Midrun(…) as midrun:`."
+            raise Misconfigured("Midrun", problem)
         return self._at
 
     # ── runs ──────────────────────────────────────────────────────────────────────────────
 
-    async def start(  # noqa: PLR0913 - each is said by name
+    async def start(  # noqa: PLR0913 - one keyword per setting
         self,
         agent: str | Agent,
         task: str,
@@ -254,16 +308,16 @@ class Midrun:
         trace: str | None = None,
         own_thread: bool = False,
     ) -> Run:
-        """Start a run of one of the agents; it is driven here at once.
+        """Start a run of one of the agents, and return its handle.
 
-        `stop` takes the place of the agent's own. A repeat with the same `request_id` returns
-        the first run. `trace` is a W3C traceparent: all spans of the run belong to it, however
-        often it is paused. It is told what was said in its thread; with `own_thread`, only in
-        runs that the same actor started.
+        `stop` replaces the agent's own stop condition. A second call with the same `request_id`
+        returns the first run. `thread` adds the messages of its earlier runs to the history;
+        with `own_thread`, only of runs that the same actor started. `trace` is a W3C
+        traceparent, the parent of all spans of the run.
 
         Raises:
-            Misconfigured: no such agent, an empty task, or a cap on money without a price.
-            ControlRefused: `request_id_reused`, with another task, thread, label or actor.
+            Misconfigured: Unknown agent, empty task, or `MaxCost` for a model without a price.
+            ControlRefused: `request_id_reused`: the first call had other arguments.
         """
         known = self._agent(agent)
         stop = known.stop if stop is None else stop
@@ -290,10 +344,10 @@ class Midrun:
         return Run(run, self._desk, repeated=not began)
 
     async def get(self, run_id: str) -> Run:
-        """Return the handle of a run.
+        """Return the handle of an existing run.
 
         Raises:
-            RunNotFound: there is none of this id; it is a LookupError, too.
+            RunNotFound: The store has no run with this id. It is also a `LookupError`.
         """
         await self.store.row(RunId(run_id))
         return Run(RunId(run_id), self._desk)
@@ -308,7 +362,14 @@ class Midrun:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[RunView]:
-        """Return a page of runs, newest first; `page.cursor` leads to the next."""
+        """Return a page of runs, newest first, that match all given filters.
+
+        Pass `page.cursor` as `cursor` to get the next page; it is empty on the last one. A run
+        whose journal cannot be read is listed, with the reason in its `error`.
+
+        Raises:
+            Misconfigured: `phase` is not a phase, or `limit` is not an int >= 1.
+        """
         query = Query(
             phases=() if phase is None else (phase_of(phase),),
             agent=validation.name("agent", agent or ""),
@@ -320,17 +381,24 @@ class Midrun:
         return await views(self.store, query)
 
     async def named(self, beginning: str) -> tuple[RunId, ...]:
-        """Return which of the newest runs have ids that begin so, with or without `run_`."""
+        """Return the ids that start with `beginning`, with or without `run_`.
+
+        Only the newest 500 runs are searched.
+        """
         rows = (await self.store.runs(Query(limit=LISTED))).items
         begins = (beginning, f"run_{beginning}")
         return tuple(row.run for row in rows if row.run.startswith(begins))
 
     async def asks(self) -> tuple[OpenAsk, ...]:
-        """Return everything that runs wait for somebody to decide."""
+        """Return all open asks: questions, approvals and unsure calls of all runs."""
         return await asked(self.store)
 
     def silent_calls(self, run_id: str) -> frozenset[CallId]:
-        """Return the calls of a run that do not respond, as far as this process was told."""
+        """Return the calls that were told to stop and did not respond.
+
+        This is not stored. It is known in the process that drives the run, and in processes
+        that receive its live deltas.
+        """
         return self._desk.live.silent_calls(RunId(run_id))
 
     async def resume(
@@ -343,13 +411,14 @@ class Midrun:
         actor: Who = None,
         request_id: str | None = None,
     ) -> Run:
-        """Go on from a checkpoint: a run that the store does not know is imported.
+        """Continue a run from a checkpoint.
 
-        A repeat with the same `request_id` finds the run where the first one took it.
+        A run that the store does not have is imported. `answer` settles the one open ask. A
+        repeat with the same `request_id` changes nothing.
 
         Raises:
-            CheckpointRefused: stale (the run went on meanwhile), expired, or of another agent.
-            ControlRefused: the answer or the instruction does not fit where the run stands.
+            CheckpointRefused: The run has advanced, or it expired, or the agent differs.
+            ControlRefused: The run cannot take the answer or the instruction in its phase.
         """
         checkpoint = validation.checkpoint(checkpoint)
         if self._key is not None:
@@ -369,40 +438,50 @@ class Midrun:
         check_agents(family, self.agents)
         if agent is not None:
             check_gates(agent, state)
-        wishes = answers(state, answer, instruction, caps=caps or {}, by=by)
-        *before, last = wishes
-        wishes = (
-            *before,
-            replace(last, request=validation.text("request_id", request_id or "")),
-        )
-        kid = checkpoint.kid if self._key is not None else ""  # only a checked one counts
+        *before, last = answers(state, answer, instruction, caps=caps or {}, by=by)
+        # The last control carries the request id: if it is recorded, all of them are.
+        request = validation.text("request_id", request_id or "")
+        controls = (*before, replace(last, request=request))
+        kid = checkpoint.kid if self._key is not None else ""  # without a key it is unchecked
         entry = make_import_entry(checkpoint, by, kid)
-        # Before anything is taken in, the wishes are checked as if it had been.
-        self._desk.check_all(known or apply(state, [entry]), wishes)
+        # Check the controls as if the run were imported, before anything is written.
+        self._desk.check_all(known or apply(state, [entry]), controls)
         if known is None and not await take_in(self.store, checkpoint, family, entry):
+            # Another process imported it first. Now the store has the run: start again.
             then = partial(self.resume, checkpoint, answer, instruction=instruction, caps=caps)
-            return await then(actor=actor, request_id=request_id)  # it is known by now
-        await self._desk.ask_all(checkpoint.run, wishes)
+            return await then(actor=actor, request_id=request_id)
+        await self._desk.ask_all(checkpoint.run, controls)
         return Run(checkpoint.run, self._desk)
 
     def checkpoint_in(self, text: str | bytes) -> Checkpoint:
-        """Return the checkpoint that `text` is, checked by the key that this has.
+        """Decode a checkpoint from JSON, and check its signature with this object's key.
 
         Raises:
-            CheckpointRefused: it is not what was issued.
+            CheckpointRefused: The text is not a checkpoint, was changed, or is not signed
+                although there is a key.
         """
         return Checkpoint.from_json(text, key=self._key)
 
     async def verify(self, run_id: str) -> Verdict:
-        """Check the chain and every invariant of a run's journal; truthy when clean."""
+        """Check the hash chain and all invariants of a run's journal.
+
+        The result is true if no problem was found; `result.problems` lists them.
+
+        Raises:
+            RunNotFound: The store has no run with this id.
+        """
         return await verdict_on(self.store, RunId(run_id))
 
-    # ── latches ───────────────────────────────────────────────────────────────────────────
+    # ── halts ─────────────────────────────────────────────────────────────────────────────
 
     async def halt(self, reason: str, *, scope: str = "all", actor: Who) -> None:
-        """Set a latch: nothing of the runs it covers starts until it is lifted.
+        """Halt all runs in `scope`: no call of them starts until the halt is lifted.
 
-        `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`.
+        `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`. The halt also covers runs
+        that are started later.
+
+        Raises:
+            Misconfigured: `scope` has another form.
         """
         scope, reason = (
             validation.scope(scope),
@@ -411,7 +490,10 @@ class Midrun:
         await self.store.halt(Halt(scope=scope, by=actor_of(actor).name, reason=reason))
 
     async def lift(self, *, scope: str = "all", actor: Who) -> bool:
-        """Take a latch away; runs that no other latch covers go on where they were."""
+        """Lift the halt of `scope`; runs that no other halt covers continue.
+
+        Return False if there was no such halt.
+        """
         lifted = await self.store.lift(validation.name("scope", scope, SCOPE_MAX_CHARS))
         await let_go(self._desk, actor_of(actor))
         return lifted
@@ -423,18 +505,19 @@ class Midrun:
         known = self.agents.get(name)
         if known is None or (isinstance(agent, Agent) and agent is not known):
             names = ", ".join(self.agents) or "none"
-            raise Misconfigured(
-                f"agent {name}", f"pass it as Midrun(agents=[…]); known here: {names}"
+            problem = (
+                "Cannot start a run: this Midrun does not have the agent. Pass it as "
+                f"Midrun(agents=[…]). Agents it has: {names}."
             )
+            raise Misconfigured(f"agent {name}", problem)
         return known
 
     async def _take_model(self, stack: AsyncExitStack, agent: Agent) -> None:
-        """Find the agent's model, aside: a provider's package takes a second to import.
-
-        One that keeps connections keeps them for as long as this is open.
-        """
+        """Open the model of `agent` until `stack` is closed."""
+        # In a thread: importing the package of a provider takes about a second.
         model: object = await anyio.to_thread.run_sync(model_of, agent.model)
         if isinstance(model, AbstractAsyncContextManager):
+            # The model keeps its connections open from one reply to the next.
             await stack.enter_async_context(model)
         self._models[agent.name] = cast("Model", model)
 
@@ -445,18 +528,23 @@ class Midrun:
         if any(isinstance(leaf, MaxCost) for leaf in leaves(stop)):
             model = self._models.get(agent.name) or model_of(agent.model)
             if not model.priced:
-                problem = "nobody knows what it costs, so MaxCost cannot be kept; use MaxTokens"
+                problem = "Cannot enforce MaxCost: it has no known price. Use MaxTokens."
                 raise Misconfigured(f"model {model.name}", problem)
 
 
 def _named(agents: Iterable[Agent]) -> dict[str, Agent]:
-    """Return the agents by name, with those that are tools of others."""
-    named: dict[str, Agent] = {}
-    waiting = list(agents)
-    while waiting:
-        agent = waiting.pop(0)
-        if named.setdefault(agent.name, agent) is not agent:
-            raise Misconfigured(f"agent {agent.name}", "there are two of this name")
+    """Return the agents by name, including agents that are tools of other agents.
+
+    Raises:
+        Misconfigured: Two different agents have the same name.
+    """
+    by_name: dict[str, Agent] = {}
+    queue = list(agents)
+    while queue:
+        agent = queue.pop(0)
+        if by_name.setdefault(agent.name, agent) is not agent:
+            raise Misconfigured(f"agent {agent.name}", "Two agents have this name. Rename one.")
+        # An agent may be a tool of itself, directly or through others: visit each one once.
         inner = (tool.agent for tool in agent.tools.values())
-        waiting += [a for a in inner if isinstance(a, Agent) and named.get(a.name) is not a]
-    return named
+        queue += [a for a in inner if isinstance(a, Agent) and by_name.get(a.name) is not a]
+    return by_name

@@ -1,7 +1,9 @@
-"""Where a server on this machine keeps the token that it made, for clients of the same user.
+"""The file in which `midrun serve` stores a token that it generated.
 
-Tools work in the folder that the server was started in, so the file is not kept there but in
-the state folder of the user. A process of the same user can still read it.
+Clients of the same user on the same machine read the token from there. The file is in the
+user's state folder and not in the working folder of the server, because tools run in the
+working folder and could read the token by accident. It does not protect against a process of
+the same user that looks for it.
 """
 
 import os
@@ -15,31 +17,32 @@ TOKEN_FILE: Final = "token"  # noqa: S105 - the name of the file
 
 
 def token_folder(working_folder: Path) -> Path:
-    """Return the folder of the token of servers that are started in `working_folder`.
+    """Return the folder with the token of servers that are started in `working_folder`.
 
     Raises:
-        Misconfigured: this account has no home folder.
+        Misconfigured: This account has no home folder.
     """
-    place = working_folder.resolve()
-    digest = sha256(os.fsencode(place)).hexdigest()[:16]
-    return _state_folder() / "midrun" / f"{place.name}-{digest}"
+    # Two folders may have the same name, so the hash of the whole path is added to it.
+    path = working_folder.resolve()
+    digest = sha256(os.fsencode(path)).hexdigest()[:16]
+    return _state_folder() / "midrun" / f"{path.name}-{digest}"
 
 
 def find_token(working_folder: Path) -> str | None:
-    """Return the token of a server that was started in `working_folder`, if it made one."""
+    """Return the token that a server in `working_folder` stored, or None."""
     path = token_folder(working_folder) / TOKEN_FILE
     return path.read_text().strip() if path.is_file() else None
 
 
 def _state_folder() -> Path:
-    given = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if given.is_absolute():  # the XDG specification has others ignored
-        return given
+    configured = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if configured.is_absolute():  # the XDG specification says to ignore a relative path
+        return configured
     try:
         return Path.home() / ".local" / "state"
     except RuntimeError as error:
         problem = (
-            "Cannot keep a token: this account has no home folder. Set MIDRUN_TOKEN, or "
-            "XDG_STATE_HOME to a folder that only this account can read"
+            "Cannot store a token: this account has no home folder. Set MIDRUN_TOKEN, or set "
+            "XDG_STATE_HOME to a folder that only this account can read."
         )
         raise Misconfigured("token", problem) from error

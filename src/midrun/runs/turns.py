@@ -1,4 +1,10 @@
-"""Turns and rows: what the agent said and did, and the plan items that this was for."""
+"""Turns and plan rows: the messages of a run with their calls, grouped by plan item.
+
+A turn is one message with the calls that it asked for. A row is one item of the agent's plan.
+The journal does not store which plan item a message belongs to. It is derived: replaying the
+calls of the plan tool in order gives the plan at each message, and the message belongs to the
+item that was current then.
+"""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -15,7 +21,7 @@ from midrun.core.values import CallKind, Item, Json, Message, Phase, Value
 from midrun.runs.values import Row, StepLook
 
 CUT: Final = 4000
-"""How many characters of arguments or of a result are shown; the journal has all."""
+"""Characters of arguments or of a result that are shown; the journal has the whole value."""
 
 
 class CallLine(Value, kw_only=True):
@@ -25,21 +31,22 @@ class CallLine(Value, kw_only=True):
     kind: CallKind
     tool: str
     args: str = ""
-    why: str = ""  # the agent made it
+    why: str = ""  # the agent's reason for the call
     look: StepLook
     result: str = ""
     error: str = ""
     attempts: int = 0
     started_at: Micros | None = None
-    by_hand: bool = False  # wanted by a person at the wheel
-    child: str = ""  # the run that it is, if it is one
+    by_hand: bool = False  # requested by a person who had taken over
+    child: str = ""  # the id of the child run, if the call started one
 
 
 class TurnView(Value, kw_only=True):
     """One message of the run, with the calls it asked for.
 
-    `item` is the number of the plan item it was for, from 1; 0 for none. `earlier` is one that
-    this run was given from another.
+    `item` is the number of the plan item that it belongs to, from 1; 0 for none. `earlier` is
+    True for a message that the run inherited from its thread or from the run it was forked
+    from.
     """
 
     number: int
@@ -56,24 +63,29 @@ class TurnView(Value, kw_only=True):
 
 
 def rows(state: State) -> tuple[Row, ...]:
-    """Return the agent's plan as the task list; without a plan there are no rows."""
+    """Return the agent's plan as a task list; empty without a plan."""
     if not state.plan:
         return ()
-    now = current(state.plan)
-    used: dict[str, list[Call]] = {}
-    for message, what_for in _attributed(state):
-        used.setdefault(what_for, []).extend(_calls(state, message))
-    made: list[Row] = []
+    current_item = current(state.plan)
+    # By the text of the item: an item keeps its text, but not its number, in a revised plan.
+    calls_by_item: dict[str, list[Call]] = {}
+    for message, item_text in _attributed(state):
+        calls_by_item.setdefault(item_text, []).extend(_calls(state, message))
+    plan_rows: list[Row] = []
     for item in state.plan:
-        calls = [c for c in used.get(item.text, ()) if c.use.tool != PLAN.name and c.attempt]
+        calls = [
+            call
+            for call in calls_by_item.get(item.text, ())
+            if call.use.tool != PLAN.name and call.attempt
+        ]
         tool = calls[-1].use.tool if calls else ""
-        look = _item_look(state, item, calls, at_work=item is now)
-        made.append(Row(text=item.text, look=look, tool=tool))
-    return tuple(made)
+        look = _item_look(state, item, calls, at_work=item is current_item)
+        plan_rows.append(Row(text=item.text, look=look, tool=tool))
+    return tuple(plan_rows)
 
 
 def _item_look(state: State, item: Item, calls: list[Call], *, at_work: bool) -> StepLook:
-    """Return where a plan item stands. What was undone is not called done."""
+    # First, because the plan still marks an item as done after its calls were undone.
     if any(call.undo.stage == "done" for call in calls):
         return "undone"
     if item.mark in {"done", "failed"}:
@@ -97,14 +109,14 @@ def _item_look(state: State, item: Item, calls: list[Call], *, at_work: bool) ->
 
 
 def turns(state: State, after: int, limit: int) -> tuple[TurnView, ...]:
-    """Return the turns that follow the first `after`, at most `limit` of them."""
-    given = len(state.started.history)
+    """Return the turns with numbers above `after`, at most `limit` of them."""
+    inherited = len(state.started.history)
     numbers = {item.text: number for number, item in enumerate(state.plan, 1)}
-    made: list[TurnView] = []
+    page: list[TurnView] = []
     for number, message, item in _page(state, after, after + limit):
         if after < number:
             calls = tuple(_line(state, call) for call in _calls(state, message))
-            made.append(
+            page.append(
                 TurnView(
                     number=number,
                     role=message.role,
@@ -113,17 +125,19 @@ def turns(state: State, after: int, limit: int) -> tuple[TurnView, ...]:
                     text=message.text,
                     thinking=message.thinking,
                     interrupted=message.interrupted,
-                    earlier=number <= given,
+                    earlier=number <= inherited,
                     item=numbers.get(item, 0),
                     look=_turn_look(message, calls),
                     calls=calls,
                 )
             )
-    return tuple(made)
+    return tuple(page)
 
 
 def _page(state: State, after: int, upto: int) -> Iterator[tuple[int, Message, str]]:
-    """Yield messages by number. Where there is a plan, what each was for follows from all."""
+    """Yield number, message and text of the plan item, up to the number `up_to`."""
+    # With a plan, the item of a message depends on all messages before it, so start at 1 and
+    # let the caller skip. Without one, jump to the page.
     if state.plan or state.started.hosted:
         for number, (message, item) in enumerate(islice(_attributed(state), upto), 1):
             yield number, message, item
@@ -133,16 +147,18 @@ def _page(state: State, after: int, upto: int) -> Iterator[tuple[int, Message, s
 
 
 def count(state: State) -> int:
-    """Return how many turns there are."""
+    """Return the number of turns."""
     if state.started.hosted:
         return sum(1 for _ in _attributed(state))
     return len(state.messages)
 
 
 def _attributed(state: State) -> Iterator[tuple[Message, str]]:
-    """Yield each message with the text of the plan item that was at work then."""
-    plan = state.started.plan
+    """Yield each message with the text of the plan item that was current then, or ""."""
+    plan = state.started.plan  # of a fork, the plan that it inherited
     for message in _said(state):
+        # The plan tool is one of the calls of its message, so that message already belongs to
+        # the new plan.
         for call in _calls(state, message):
             if call.use.tool == PLAN.name and call.stage is Stage.DONE:
                 plan = _revised(plan, call.use.args)
@@ -151,25 +167,30 @@ def _attributed(state: State) -> Iterator[tuple[Message, str]]:
 
 
 def _said(state: State) -> Iterable[Message]:
-    """Return the messages; a hosted agent asks for its calls without saying anything."""
+    """Return the messages of the run.
+
+    A hosted agent makes calls without messages. An empty message is added for each of its
+    calls, after the task, so that its calls are shown as turns, too.
+    """
     if not state.started.hosted:
         return state.messages
     calls = (call for call in state.calls if call.call_kind != "model" and not call.by_hand)
-    asked = (Message(role="assistant", text="", calls=(call.id,)) for call in calls)
+    added = (Message(role="assistant", text="", calls=(call.id,)) for call in calls)
     task, *others = state.messages
-    return (task, *asked, *others)
+    return (task, *added, *others)
 
 
 def _calls(state: State, message: Message) -> list[Call]:
-    found = (state.call(name) for name in message.calls if message.kind != "outcome")
-    return [call for call in found if call is not None]
+    # A message of kind "outcome" reports on calls; it did not ask for them.
+    calls = (state.call(id_) for id_ in message.calls if message.kind != "outcome")
+    return [call for call in calls if call is not None]
 
 
 def _revised(plan: tuple[Item, ...], args: Json) -> tuple[Item, ...]:
     try:
         return planned(plan, PLAN.parse(args))
     except (BadArguments, ValueError):
-        return plan  # its call was refused, or is of another version
+        return plan  # the call was refused, or its arguments are of another version
 
 
 def _line(state: State, call: Call) -> CallLine:
@@ -194,6 +215,8 @@ def _call_look(state: State, call: Call) -> StepLook:
         return "undone"
     if state.waits(call):
         return "needs_you"
+    # A call that was aborted, or is unknown, shows as held or queued if it will be retried. In
+    # a run that is ending it will not.
     over = state.phase in {Phase.CANCELLED, Phase.COMPLETED, Phase.CANCELLING}
     again: StepLook = "held" if state.phase is Phase.PAUSED else "queued"
     looks: dict[Stage, StepLook] = {
@@ -208,6 +231,7 @@ def _call_look(state: State, call: Call) -> StepLook:
     return looks.get(call.stage, "stopped")
 
 
+# A turn shows the first of these that one of its calls has.
 _WORST: Final[tuple[StepLook, ...]] = (
     "running",
     "needs_you",
@@ -223,12 +247,12 @@ _WORST: Final[tuple[StepLook, ...]] = (
 def _turn_look(message: Message, calls: tuple[CallLine, ...]) -> StepLook:
     if message.interrupted:
         return "stopped"
-    found = {call.look for call in calls}
-    return next((look for look in _WORST if look in found), "done")
+    looks = {call.look for call in calls}
+    return next((look for look in _WORST if look in looks), "done")
 
 
 def text_of(value: Json) -> str:
-    """Return JSON as the text that people are shown, cut if it is long."""
+    """Return a JSON value as text for display, cut if it is long; "" for None."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,4 +1,11 @@
-"""What callers give, checked where it comes in: a slip is named, and nothing has happened."""
+"""Checks and conversions of the arguments that callers pass to `Midrun` and `Run`.
+
+Each function takes the value as `object`, because a caller without a type checker may pass
+anything. It returns the checked value, or raises `Misconfigured` with the name of the argument,
+the expected form and the value. The handles call these functions before they read or append
+anything, so a wrong argument never leaves a half-done change. `midrun.client` uses the same
+functions, so both handles refuse the same arguments with the same text.
+"""
 
 import re
 from collections.abc import Iterable
@@ -13,17 +20,19 @@ from midrun.core.values import Actor, Phase, Role
 from midrun.errors import Misconfigured
 
 Moment: TypeAlias = datetime | timedelta
-"""A time of the world's clock, or so long from now."""
+"""A point in time (a `datetime` with a time zone), or a `timedelta` from now."""
 
 _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _MILLIONTHS: Final = frozenset({"cost", "time"})
+"""Caps that callers give in dollars and seconds and the journal counts in millionths."""
 
 WORDS: Final = r"[^\s\x1c-\x1f\x85]"
-"""Found in text that says something, by Python and by JavaScript, whose spaces are not ours."""
+"""Matches a character that is not white space. The page uses the pattern, too: U+001C-U+001F
+and U+0085 are white space for Python's `\\s`, but not for JavaScript's, so they are listed."""
 
 
 LABELS_MAX: Final = 32
-"""How many labels a run may have."""
+"""The number of labels that a run may have."""
 
 REASON_MAX_CHARS: Final = 1_000
 
@@ -31,30 +40,30 @@ SCOPE_MAX_CHARS: Final = len("agent:") + NAME_MAX_CHARS
 
 
 def text(name: str, value: object) -> str:
-    """Return `value`, which must be text that can be stored.
+    """Return `value` if it is a str that can be stored.
 
     Raises:
-        Misconfigured: it is something else, or half of a character.
+        Misconfigured: It is not a str, or has a lone surrogate, which UTF-8 cannot encode.
     """
     if not isinstance(value, str):
-        raise Misconfigured(name, f"it is text; {type(value).__name__} was given")
+        raise Misconfigured(name, f"must be a str, got {type(value).__name__}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        problem = "it has half of a character (a lone surrogate), which cannot be stored"
+        problem = "must be valid Unicode, got a lone surrogate (half of a character)"
         raise Misconfigured(name, problem) from None
     return value
 
 
 def name(of: str, value: object, most: int = NAME_MAX_CHARS) -> str:
-    """Return `value`, which must be short text that every store can index.
+    """Return `value` if it is a short str that every store can index.
 
     Raises:
-        Misconfigured: it is something else, is longer than `most` characters, or has a
-            character that Postgres does not keep.
+        Misconfigured: It is not a str, is longer than `max_chars`, or has the character NUL,
+            which Postgres cannot store.
     """
     if "\0" in (checked := text(of, value)):
-        raise Misconfigured(of, "it has the character NUL, by which nothing can be found")
+        raise Misconfigured(of, "must not contain the character NUL")
     if len(checked) > most:
         problem = (
             f"must have at most {most} characters, got {len(checked)}; put long text elsewhere"
@@ -64,11 +73,14 @@ def name(of: str, value: object, most: int = NAME_MAX_CHARS) -> str:
 
 
 def labels(value: object) -> tuple[str, ...]:
-    """Return `value`, which must be a list of at most `LABELS_MAX` names; None is empty.
+    """Return `value` as a tuple if it is a list of at most `LABELS_MAX` names.
+
+    None means no labels.
 
     Raises:
-        Misconfigured: it is one string, there are too many, or one of them is not a name.
+        Misconfigured: It is one str, has too many labels, or one of them is not a name.
     """
+    # A str is an iterable of str: "urgent" would become six labels.
     if isinstance(value, str) or not isinstance(value, Iterable | None):
         raise Misconfigured("labels", f"must be a list of str, got {value!r}; write labels=[…]")
     checked = tuple(name("labels", label) for label in value or ())
@@ -78,133 +90,145 @@ def labels(value: object) -> tuple[str, ...]:
 
 
 def scope(value: object) -> str:
-    """Return `value`, which must say what a latch is to cover.
+    """Return `value` if it is the scope of a halt.
 
     Raises:
-        Misconfigured: it would cover nothing.
+        Misconfigured: It has another form. A halt with such a scope would cover nothing.
     """
     kind, _, which = name("scope", value, SCOPE_MAX_CHARS).partition(":")
     if value != "all" and not (kind in {"agent", "label", "run"} and which):
-        raise Misconfigured("scope", "say all, agent:NAME, label:LABEL or run:ID")
+        problem = f"must be all, agent:NAME, label:LABEL or run:ID, got {value!r}"
+        raise Misconfigured("scope", problem)
     return name("scope", value, SCOPE_MAX_CHARS)
 
 
 def whole(of: str, value: object) -> int:
-    """Return `value`, which must be a whole number.
+    """Return `value` if it is an int and not a bool.
 
     Raises:
-        Misconfigured: it is something else.
+        Misconfigured: It is not.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Misconfigured(of, f"it is a whole number; {value!r} was given")
+        raise Misconfigured(of, f"must be an int, got {value!r}")
     return value
 
 
 def count(of: str, value: object) -> int:
-    """Return `value`, which must be a number from 1.
+    """Return `value` if it is an int of at least 1.
 
     Raises:
-        Misconfigured: it is something else.
+        Misconfigured: It is not.
     """
     if whole(of, value) < 1:
-        raise Misconfigured(of, f"it is a number from 1; {value!r} was given")
+        raise Misconfigured(of, f"must be an int >= 1, got {value!r}")
     return whole(of, value)
 
 
 def task(value: object) -> str:
-    """Return `value`, which must be text that says something.
+    """Return `value` if it is a str with more than white space in it.
 
     Raises:
-        Misconfigured: it is something else, or empty.
+        Misconfigured: It is not.
     """
     if not re.search(WORDS, text("task", value)):
-        raise Misconfigured("task", "it is empty; say what is to be done")
+        raise Misconfigured("task", "must not be empty; describe the work")
     return text("task", value)
 
 
 def checkpoint(value: object) -> Checkpoint:
-    """Return `value`, which must be a checkpoint.
+    """Return `value` if it is a `Checkpoint`.
 
     Raises:
-        Misconfigured: it is something else, such as the text that one was stored as.
+        Misconfigured: It is something else, for example the JSON text of a checkpoint.
     """
     if isinstance(value, Checkpoint):
         return value
+    kind = type(value).__name__
     if isinstance(value, str | bytes):
-        raise Misconfigured("checkpoint", "it is its text; pass Checkpoint.from_json(text)")
-    raise Misconfigured("checkpoint", f"it is a Checkpoint; {type(value).__name__} was given")
+        problem = f"must be a Checkpoint, got {kind}; pass Checkpoint.from_json(text)"
+        raise Misconfigured("checkpoint", problem)
+    raise Misconfigured("checkpoint", f"must be a Checkpoint, got {kind}")
 
 
 def traceparent(value: object) -> str:
-    """Return `value`, which must be a W3C traceparent, or nothing.
+    """Return `value` if it is a W3C traceparent or "".
 
     Raises:
-        Misconfigured: it is something else.
+        Misconfigured: It is something else.
     """
     if value and not _TRACEPARENT.fullmatch(text("trace", value)):
-        raise Misconfigured("trace", "it is a W3C traceparent: 00-TRACE-SPAN-FLAGS, in hex")
+        problem = f"must be a W3C traceparent (00-TRACE-SPAN-FLAGS, in hex), got {value!r}"
+        raise Misconfigured("trace", problem)
     return text("trace", value)
 
 
 def span(name: str, value: object) -> float:
-    """Return a time to wait in microseconds.
+    """Return a positive timedelta in microseconds.
 
     Raises:
-        Misconfigured: it is no timedelta, or not more than nothing.
+        Misconfigured: It is not a timedelta, or not positive.
     """
     if not isinstance(value, timedelta) or value <= timedelta(0):
-        raise Misconfigured(name, "it is a time to wait: timedelta(minutes=1)")
+        problem = f"must be a positive timedelta, as timedelta(minutes=1), got {value!r}"
+        raise Misconfigured(name, problem)
     return value.total_seconds() * SECOND
 
 
 def moment(name: str, value: object, now: Micros) -> Micros:
-    """Return the time that is meant.
+    """Return a datetime, or a timedelta after `now`, in microseconds since 1970.
 
     Raises:
-        Misconfigured: it is neither a datetime with its time zone nor a timedelta.
+        Misconfigured: It is neither, or the datetime has no time zone.
     """
     if isinstance(value, timedelta):
         return later(now, value.total_seconds() * SECOND)
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise Misconfigured(name, "say timedelta(hours=1), or a datetime with its time zone")
+        problem = f"must be a timedelta or a datetime with a time zone, got {value!r}"
+        raise Misconfigured(name, problem)
     return micros_of(value)
 
 
 def said(at: Micros) -> str:
-    """Return a time as text that `datetime.fromisoformat` reads."""
+    """Return a time as ISO 8601 text, as `datetime.fromisoformat` reads it."""
     return date_of(at).isoformat()
 
 
 def counted(caps: dict[str, float]) -> dict[str, int]:
-    """Return caps as the journal counts them: money and time in millionths.
+    """Convert caps to the units of the journal: cost and time in millionths.
 
     Raises:
-        Misconfigured: one is not a number that one can count to.
+        Misconfigured: A cap is not a finite number >= 0, or is larger than `CAP_MAX`.
     """
-    made = {}
+    converted = {}
     for name, value in caps.items():
+        where, problem = f"caps[{name!r}]", "must be a finite number >= 0"
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Misconfigured(f"cap {name}", f"it is a number; {value!r} was given")
-        if not 0 <= value <= CAP_MAX:  # NaN is not, either
-            problem = f"it must be between 0 and {CAP_MAX:,}, got {value}"
-            raise Misconfigured(f"cap {name}", problem)
-        made[name] = round(value * SECOND) if name in _MILLIONTHS else round(value)
-    return made
+            raise Misconfigured(where, f"{problem}, got {value!r}")
+        if not 0 <= value <= CAP_MAX:  # also true for NaN: every comparison with it is False
+            if value > CAP_MAX:
+                problem = f"must be at most {CAP_MAX:,}"
+            raise Misconfigured(where, f"{problem}, got {value}")
+        converted[name] = round(value * SECOND) if name in _MILLIONTHS else round(value)
+    return converted
 
 
-# Asking: who asks, why, and in which words. The same for every handle.
+# The keyword arguments that all control methods share.
 
 Who: TypeAlias = str | Actor | None
-"""A name, a role and a name (`operator:olga`), or a whole actor; None is the plain user."""
+"""The actor of a control: a name, `role:name` (`operator:olga`), an `Actor`, or None for the
+default actor `user`."""
 
 _ROLES = get_args(Role)
 
 
 def actor_of(who: Who) -> Actor:
-    """Return the actor that `who` names. A program that embeds midrun is trusted with roles.
+    """Return the actor for a name, `role:name`, an `Actor` or None.
+
+    The role is taken from the text as it is: a program that has the store open is trusted.
+    Over HTTP the role comes from the token instead.
 
     Raises:
-        Misconfigured: the name is no text, or too long.
+        Misconfigured: The name is not a str, or is too long.
     """
     if who is None:
         return Actor()
@@ -213,16 +237,13 @@ def actor_of(who: Who) -> Actor:
         return who
     role, colon, rest = name("actor", who).partition(":")
     if not colon or role not in _ROLES:
-        return Actor(name=who)
+        return Actor(name=who)  # a name may have a colon in it, such as "team:ada"
+    # Actors of the runtime keep their prefix, so that no user name can look like one.
     return Actor(name=who if role == "system" else rest, role=cast("Role", role))
 
 
 class Asking(TypedDict, total=False):
-    """Who asks, why, and under which request id: a repeat of it is applied only once.
-
-    `seen` is the `control_rev` of the view that it is about: if anybody asked something since,
-    or the phase is another, it is refused as `stale_revision`.
-    """
+    """The keyword arguments that all control methods share; `Run` describes them."""
 
     actor: Who
     reason: str | None
@@ -231,21 +252,21 @@ class Asking(TypedDict, total=False):
 
 
 def phase_of(word: str) -> Phase:
-    """Return the phase of that name.
+    """Return the phase with this name.
 
     Raises:
-        Misconfigured: there is none; the text has all ten.
+        Misconfigured: There is none. The text lists all phases.
     """
     if word in set(Phase):
         return Phase(word)
-    raise Misconfigured(f"phase {word!r}", f"the phases are {', '.join(Phase)}")
+    raise Misconfigured("phase", f"must be one of {', '.join(Phase)}, got {word!r}")
 
 
 def one_of(name: str, word: str, words: tuple[str, ...]) -> None:
-    """Refuse a word that means nothing.
+    """Check that `word` is one of `words`.
 
     Raises:
-        Misconfigured: it is none of `words`.
+        Misconfigured: It is not.
     """
     if word not in words:
-        raise Misconfigured(f"{name} {word!r}", f"say {' or '.join(words)}")
+        raise Misconfigured(name, f"must be {' or '.join(words)}, got {word!r}")

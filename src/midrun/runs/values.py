@@ -1,4 +1,9 @@
-"""Views: a run as people look at it, in one piece, whoever computed it."""
+"""The values that handles return: views of a run, receipts, feed items, verdicts.
+
+They are plain immutable structs. A local handle computes them from the journal; a remote handle
+decodes them from JSON. Their field names are the field names of the HTTP interface, so a field
+must not be renamed. Times are microseconds since 1970 (`Micros`), on the wire RFC 3339.
+"""
 
 from typing import Literal, TypeAlias
 
@@ -13,11 +18,11 @@ from midrun.text.buttons import Offer
 from midrun.text.status import Sign
 from midrun.verify.checks import Problem
 
-# Items of a feed: an entry in its place, or what is live between two of them.
+# Items of a feed: a journal entry, or a live delta between two entries.
 
 
 class Happened(Struct, frozen=True, kw_only=True):
-    """An entry of the journal, in its place."""
+    """A journal entry with its position, as an item of a feed."""
 
     seq: Seq
     at: Micros
@@ -28,15 +33,21 @@ class Happened(Struct, frozen=True, kw_only=True):
 
 FeedItem: TypeAlias = Happened | Delta
 
-# Receipts: what somebody who asked something of a run gets back.
+# Receipts: the answer to a control.
 
 
 class Receipt(Value, kw_only=True):
-    """A control is in the journal, or was so already.
+    """The answer to a control: it is in the journal, or changed nothing.
 
-    `applied` is False while it waits for its boundary: a pause whose call still finishes, a
-    redirect or a message that the agent has not been given yet. `already` names the no-op if
-    nothing changed, and `by` who had asked for it first.
+    Attributes:
+        seq: The position of the control's entry in the journal; `withdraw` takes it.
+        phase: The phase of the run after the control.
+        applied: False while the control waits for a step boundary: a pause while a call
+            finishes, a redirect or a message that the agent has not read yet.
+        already: The name of the state that the run was already in; None if the control changed
+            something.
+        by: The actor of the control; if `already` is set, the actor who asked first.
+        said: An immediate acknowledgement of a message: "Hold on — finishing *X* first".
     """
 
     seq: Seq
@@ -44,21 +55,21 @@ class Receipt(Value, kw_only=True):
     applied: bool = True
     already: str | None = None
     by: str = ""
-    said: str = ""  # what the runtime says to it at once: "Hold on — finishing *X* first"
+    said: str = ""
 
 
-# Verdicts of `verify`: whether a stored journal keeps the promises.
+# Results of `verify`.
 
 
 class Import(Value, kw_only=True):
-    """Entries 1 to `upto` came with a checkpoint: this store did not write them."""
+    """Entries 1 to `upto` were imported with a checkpoint; this store did not write them."""
 
     upto: Seq
-    checkpoint: RunId  # the run that the checkpoint is of
+    checkpoint: RunId  # the run of the checkpoint
     head: str  # the hash of entry `upto` in a chain without a key
     by: str
     at: Micros
-    kid: str = ""  # the key that signed the checkpoint; empty: it was not signed
+    kid: str = ""  # the key that signed the checkpoint; "" if it was not signed
 
     def __str__(self) -> str:
         entries = "entry 1 was" if self.upto == 1 else f"entries 1-{self.upto} were"
@@ -71,10 +82,10 @@ class Import(Value, kw_only=True):
 
 
 class Verdict(Value, kw_only=True):
-    """The problems that were found; truthy when there are none.
+    """The result of `verify`: true if no problem was found.
 
-    A clean journal may have been imported: `imported` says which entries this store only
-    copied, and by whom.
+    `imported` is set if the first entries came from a checkpoint. They can be free of problems
+    and still not authentic; it names the actor and the signing key.
     """
 
     run_id: RunId
@@ -95,64 +106,68 @@ class Verdict(Value, kw_only=True):
 
 
 class Usage(Value, kw_only=True):
-    """What the run has used. `reserved` is set aside for calls in flight, or lost with them."""
+    """The tokens and the money that the run has used.
+
+    `reserved` is the estimate for model calls in flight. It also includes calls whose outcome,
+    and so whose usage, is unknown.
+    """
 
     tokens: int = 0
     cost_usd: float = 0.0
     reserved_tokens: int = 0
     reserved_usd: float = 0.0
-    held_tokens: int = 0  # of the prompts, about: what they said of held thoughts
+    held_tokens: int = 0  # estimate: the part of all prompts that described suspended topics
 
 
 class CapView(Value, kw_only=True):
-    """A bound, and how much of it is used; money in dollars, time in seconds."""
+    """A cap and the amount used; cost in dollars, time in seconds."""
 
     name: str
     used: float
     cap: float
-    raised: float = 0.0  # what one press of *raise* would make of it
+    raised: float = 0.0  # the cap after one press of the *raise* button
 
 
 class FrameView(Value, kw_only=True):
-    """A thought that is held while something else is answered."""
+    """A topic that is suspended while the agent answers something else."""
 
     id: FrameId
     goal: str
     place: str
     held_at: Micros = Micros(0)
-    expires_at: Micros  # after this, going back to it is a reconstruction
+    expires_at: Micros  # after this, the topic can only be reconstructed from the messages
 
 
 class CallView(Value, kw_only=True):
-    """A call that is in flight now, or the undo or release of one."""
+    """A call in flight, or the undo or release of a call."""
 
     id: CallId
-    tool: str  # empty for the model
+    tool: str  # "" for a model call
     since: Micros
     attempt: int
-    form: str = "call"  # or undo, or release
-    why: str = ""  # the agent makes it
+    form: str = "call"  # or "undo", or "release"
+    why: str = ""  # the agent's reason for the call
     unstoppable: bool = False  # it blocks a thread: a cancel will not wait for it
-    not_responding: bool = False  # told to stop, and half of its grace is over
+    not_responding: bool = False  # it was told to stop, and half of its grace has passed
 
 
 class EffectView(Value, kw_only=True):
-    """A call that changed the world, or may have."""
+    """A call that had an effect on the world, or may have had one."""
 
     id: CallId
     tool: str
-    args: str = ""  # cut to a line
+    args: str = ""  # cut to one line
     stage: str
     can_undo: bool
-    held: bool = False  # it is released when the run ends
-    release: str = ""  # how far that is
-    undo: str = ""  # how far its undo is
+    held: bool = False  # it holds a resource, which is released when the run ends
+    release: str = ""  # the stage of the release
+    undo: str = ""  # the stage of the undo
     note: str = ""
-    why: str = ""  # the agent made it
+    why: str = ""  # the agent's reason for the call
 
 
 class OpenAsk(AskView, kw_only=True):
-    """An ask, and the run that waits for it. `ref` names it over all runs."""
+    """An open ask with its run. `ref` is unique among the asks of all runs."""
 
     ref: str
     run_id: RunId
@@ -160,7 +175,7 @@ class OpenAsk(AskView, kw_only=True):
 
 
 class PendingView(Value, kw_only=True):
-    """Words that wait for their boundary; can be withdrawn by their seq."""
+    """A redirect or a message that waits for a step boundary; `withdraw(seq)` removes it."""
 
     seq: Seq
     kind: str
@@ -183,11 +198,11 @@ StepLook = Literal[
     "left_open",
     "failed",
 ]
-"""Where a plan item, a turn or a call stands, at a glance."""
+"""The state of a plan item, a turn or a call, as surfaces show it."""
 
 
 class Row(Value, kw_only=True):
-    """One plan item as people see it; `tool` is what was used for it last."""
+    """One plan item as it is shown; `tool` is the last tool that was used for it."""
 
     text: str
     look: StepLook
@@ -195,11 +210,14 @@ class Row(Value, kw_only=True):
 
 
 class RunView(Value, kw_only=True):
-    """Where a run stands, in one piece, as of `seq`.
+    """The state of a run at `seq`, as all surfaces show it.
 
-    `control_rev` grows with what people ask and with the phase, not with every step. Whether a
-    call responds is not journaled: the process that drives the run knows, and so does one that
-    follows its feed.
+    `control_rev` changes with every control and every change of phase, but not with every
+    step; pass it as `seen` to a control. `controls` has, for each button, its label and the
+    effect of pressing it now; `allowed` names all controls that the run would accept.
+
+    `not_responding` of a call is not stored in the journal. It is known to the process that
+    drives the run, and to processes that receive its live deltas.
     """
 
     run_id: RunId
@@ -209,18 +227,18 @@ class RunView(Value, kw_only=True):
     task: str
     phase: Phase
     sign: Sign
-    since_by: str = ""  # who brought it into this phase
-    reason: str = ""  # why it is paused
-    hold_until: Micros | None = None  # when a held pause lets go by itself
-    hold_now: bool = False  # the pause does not let calls finish
+    since_by: str = ""  # the actor who caused this phase
+    reason: str = ""  # of a pause: "user", "cap", "taken_over"
+    hold_until: Micros | None = None  # a pause with `hold` ends by itself at this time
+    hold_now: bool = False  # the pause aborts tool calls
     step: int = 0
     place: str = ""  # "step 4 of 7", or "step 4"
     plan: tuple[Item, ...] = ()
-    rows: tuple[Row, ...] = ()  # the plan as the task list
-    turns: int = 0  # how many there are to look at
-    goal: str = ""  # what it is at: its task, or a side question
-    wheel: str = ""  # the person who has taken over, if anyone
-    elapsed: float = 0.0  # seconds at work
+    rows: tuple[Row, ...] = ()  # the plan as a task list
+    turns: int = 0  # the number of turns
+    goal: str = ""  # the current goal: the task, or a question from a message
+    wheel: str = ""  # the person who has taken over, or ""
+    elapsed: float = 0.0  # seconds in which the run was driven
     started_at: Micros = Micros(0)
     changed_at: Micros = Micros(0)
     usage: Usage = Usage()
@@ -233,9 +251,9 @@ class RunView(Value, kw_only=True):
     in_flight: tuple[CallView, ...] = ()
     effects: tuple[EffectView, ...] = ()
     controls: dict[str, Offer] = {}  # noqa: RUF012 - msgspec copies an empty default
-    allowed: tuple[str, ...] = ()  # every control that it would take as it stands
+    allowed: tuple[str, ...] = ()  # all controls that the run would accept now
     output: str = ""
     error: str = ""
     labels: tuple[str, ...] = ()
     thread: str = ""
-    parent: str = ""  # the run whose child it is
+    parent: str = ""  # the id of the parent run, of a child run

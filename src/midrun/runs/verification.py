@@ -1,4 +1,9 @@
-"""Verification of a stored run: its chain, its invariants, its row, and its imports."""
+"""Verification of one stored run, for `Midrun.verify`.
+
+Checks in this order: the hash chain over the stored bytes, the decoding of every line, the
+invariants of the journal (`midrun.verify`), the columns of the run's row, and imports. A broken
+chain ends the checks, because the lines behind it cannot be trusted.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,13 +22,17 @@ from midrun.verify.journal import check_journal
 
 
 async def verdict_on(store: Store, run: RunId) -> Verdict:
-    """Check the chain over the stored bytes, the invariants, and the row of the run."""
+    """Check the chain, the journal and the row of `run`.
+
+    Raises:
+        RunNotFound: There is no such run.
+    """
     if isinstance(store, Indexed):
         row, index = await store.indexed_row(run)
     else:
         row, index = await store.row(run), {}
-    pairs = (await store.lines(run))[: row.seq]
-    # Aside: for a long journal the checks take longer than an event loop may be held up.
+    pairs = (await store.lines(run))[: row.seq]  # the run may have grown since the row was read
+    # In a thread: for a long journal the checks would block the event loop too long.
     return await to_thread.run_sync(_check_all, row, index, pairs, chain_of(store))
 
 
@@ -33,7 +42,7 @@ def _check_all(
     run, head = row.run, (row.seq, row.hash)
     imported: Import | None = None
     found = list(check_chain(pairs, chain=chain.next, first=chain.first(run), head=head))
-    if not found:
+    if not found:  # lines with a broken chain are not worth decoding
         try:
             records = decode_lines(run, (line for line, _ in pairs))
         except (JournalCorrupt, JournalTooNew) as error:
@@ -41,6 +50,8 @@ def _check_all(
         else:
             found += check_journal(records, run=run, head=row.head)
             found += check_row(row, index, records)
+            # An import entry names the head of a chain without a key, whatever chain this
+            # store uses, because the checkpoint came from another store.
             lines = (line for line, _ in pairs)
             found += check_imports(lines, records, chain=PLAIN.next, first=PLAIN.first(run))
             imported = find_last_import(records)
@@ -52,33 +63,36 @@ def check_row(
 ) -> list[Problem]:
     """Compare the columns that lists, leases and wake-ups use with the journal.
 
-    `check_journal` has compared the head of the row with the fold. `index` has copies of its
-    fields, which queries select by.
+    `index` has the copies of head fields that queries select by. The head itself was compared
+    with the journal by `check_journal`.
     """
-    taken = [r.entry.epoch for r in records if isinstance(r.entry, LeaseTaken)]
-    right: dict[str, object] = {
-        "epoch": max(taken, default=0),
+    epochs = [r.entry.epoch for r in records if isinstance(r.entry, LeaseTaken)]
+    expected: dict[str, object] = {
+        "epoch": max(epochs, default=0),
         "started_at": records[0].at,
         "changed_at": records[-1].at,
     }
-    kept: dict[str, object] = {name: getattr(row, name) for name in right}
+    stored: dict[str, object] = {name: getattr(row, name) for name in expected}
     for name, value in index.items():
-        right[name], kept[name] = getattr(row.head, name), value
-    if "labels" in right:  # each once, and in no order
-        right["labels"] = sorted(set(row.head.labels))
+        expected[name], stored[name] = getattr(row.head, name), value
+    if "labels" in expected:  # stored in a table of their own: each once, sorted
+        expected["labels"] = sorted(set(row.head.labels))
     return [
         Problem(
             invariant="I2",
             seq=row.seq,
-            text=f"The row has {name} {kept[name]!r}, but the journal gives {right[name]!r}.",
+            text=(
+                f"The row has {name} {stored[name]!r}, but the journal gives "
+                f"{expected[name]!r}."
+            ),
         )
-        for name in right
-        if kept[name] != right[name]
+        for name in expected
+        if stored[name] != expected[name]
     ]
 
 
 def find_last_import(records: Sequence[Record]) -> Import | None:
-    """Return the last import of a journal: it covers every entry before it."""
+    """Return the last import in a journal, or None. It covers all entries before it."""
     for record in reversed(records):
         if isinstance(entry := record.entry, RunImported):
             return Import(

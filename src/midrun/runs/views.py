@@ -1,4 +1,9 @@
-"""Looking at a run: its view is computed from its journal, and stored nowhere."""
+"""Views of runs, computed from their states. A view is never stored.
+
+`make_view` translates a `State` to the `RunView` that every surface shows. Two facts are not in
+the journal and are added here: calls that do not respond, and whether the worker that holds the
+lease is alive.
+"""
 
 from collections.abc import Collection
 
@@ -30,12 +35,13 @@ from midrun.text.status import Sign, sign, unheard_of
 
 
 async def heard(store: Store, row: RunRow, view: RunView) -> RunView:
-    """Return `view` as of now: a driver that is gone could tell nobody.
+    """Mark `view` as lost if the worker that holds the lease is not alive any more.
 
-    A view that is older than `row` stays as it is: somebody has just been heard of.
+    The journal cannot say so: a worker that died appended nothing about it.
     """
-    driven = row.head.leased and view.phase in DRIVABLE and view.seq == row.seq
-    if not driven or row.holder in await store.holders():
+    # A view older than the row stays as it is: an entry has just come, so a worker is alive.
+    is_driven = row.head.leased and view.phase in DRIVABLE and view.seq == row.seq
+    if not is_driven or row.holder in await store.holders():
         return view
     return structs.replace(view, sign=unheard_of(view.sign), controls=unheard(view.controls))
 
@@ -47,9 +53,10 @@ def view_of(
     recent: int | None = None,
     silent: Collection[CallId] = (),
 ) -> RunView:
-    """Return how the run in `state` looks; with only so many of its effects, if said.
+    """Return the view of a run in `state`.
 
-    `silent` are the calls that do not respond.
+    Only the newest `max_effects` effects are included; None includes all. `silent` are the
+    calls that do not respond.
     """
     spec, spent, reserved = state.started, state.meter.spent, state.meter.reserved
     return RunView(
@@ -100,7 +107,7 @@ def view_of(
 
 
 def open_asks(state: State) -> tuple[OpenAsk, ...]:
-    """Return what the run in `state` waits for people to decide."""
+    """Return the open asks of a run in `state`."""
     run, task = state.run, line(state.started.task)
     return tuple(
         OpenAsk(**structs.asdict(ask), ref=f"{run}-{ask.id}", run_id=run, task=task)
@@ -109,14 +116,14 @@ def open_asks(state: State) -> tuple[OpenAsk, ...]:
 
 
 def _caps(state: State) -> tuple[CapView, ...]:
-    made: list[CapView] = []
+    cap_views: list[CapView] = []
     for name, (used, bound) in caps(state.stop, state.metered).items():
-        scale = SCALES.get(name, 1)
+        scale = SCALES.get(name, 1)  # cost and time are stored in millionths
         cap = bound / scale
-        made.append(
+        cap_views.append(
             CapView(name=name, used=used / scale, cap=cap, raised=raised_cap(name, cap))
         )
-    return tuple(made)
+    return tuple(cap_views)
 
 
 def _pending(state: State) -> tuple[PendingView, ...]:
@@ -134,7 +141,7 @@ def _frames(state: State) -> tuple[FrameView, ...]:
             id=frame.id,
             goal=frame.goal,
             place=place_of(frame),
-            held_at=Micros(frame.expires - state.started.frame_ttl),
+            held_at=Micros(frame.expires - state.started.frame_ttl),  # not stored itself
             expires_at=frame.expires,
         )
         for frame in state.frames
@@ -143,7 +150,7 @@ def _frames(state: State) -> tuple[FrameView, ...]:
 
 def _in_flight(state: State, silent: Collection[CallId]) -> tuple[CallView, ...]:
     calls = (state.calls[n - 1] for n in state.in_flight)
-    flying = tuple(
+    in_flight = tuple(
         CallView(
             id=call.id,
             tool=call.use.tool,
@@ -156,7 +163,8 @@ def _in_flight(state: State, silent: Collection[CallId]) -> tuple[CallView, ...]
         for call in calls
     )
     if state.cleaning is None:
-        return flying
+        return in_flight
+    # At most one undo or release runs at a time; `action` says which of the two.
     number, action = state.cleaning
     call = state.calls[number - 1]
     attempt = call.cleanup(action).attempts
@@ -168,10 +176,11 @@ def _in_flight(state: State, silent: Collection[CallId]) -> tuple[CallView, ...]
         form=action,
         not_responding=call.id in silent,
     )
-    return (*flying, cleanup)
+    return (*in_flight, cleanup)
 
 
 def _effects(state: State, recent: int | None) -> tuple[EffectView, ...]:
+    # `[0:]` is the whole list, `[-n:]` the newest n.
     calls = [call for call in state.calls if acts(call)][-recent if recent else 0 :]
     return tuple(
         EffectView(
@@ -194,17 +203,20 @@ def _fate(call: Call) -> str:
     return "" if call.stage in {Stage.DONE, Stage.STARTED, Stage.ASKING} else fate(call)
 
 
-# Lists of runs, each as people look at it; one that cannot be read is shown as that.
+# Lists of runs. A run whose journal cannot be read is listed with the reason.
 
 MANY = 200
-"""How many runs are looked at between two looks at the store."""
+"""Runs per page when all runs with open asks are read."""
 
 
 async def views(store: Store, query: Query) -> Page[RunView]:
-    """Return the runs of a page; each is read by itself, and shown as of then."""
+    """Return a page of views.
+
+    Each run is read on its own, so the views of a page may be of different moments.
+    """
     page = await store.runs(query)
-    found = [await _view(store, row) for row in page.items]
-    return Page(items=tuple(found), cursor=page.cursor)
+    items = [await _view(store, row) for row in page.items]
+    return Page(items=tuple(items), cursor=page.cursor)
 
 
 async def _view(store: Store, row: RunRow) -> RunView:
@@ -216,7 +228,7 @@ async def _view(store: Store, row: RunRow) -> RunView:
 
 
 def _unread(row: RunRow, error: str) -> RunView:
-    """Return what the store knows of a run without its journal."""
+    """Return a view with the fields of the row only."""
     head = row.head
     return RunView(
         run_id=row.run,
@@ -237,17 +249,17 @@ def _unread(row: RunRow, error: str) -> RunView:
 
 
 async def asked(store: Store) -> tuple[OpenAsk, ...]:
-    """Return everything that runs wait for somebody to decide, where that can be read."""
-    found: tuple[OpenAsk, ...] = ()
+    """Return the open asks of all runs whose journals can be read."""
+    asks: tuple[OpenAsk, ...] = ()
     cursor = ""
     while True:
         page = await store.runs(Query(attention=True, limit=MANY, cursor=cursor))
         for row in page.items:
             if row.head.asks:
                 try:
-                    found += open_asks(await load(store, row.run))
+                    asks += open_asks(await load(store, row.run))
                 except (JournalCorrupt, JournalTooNew):
                     continue
         cursor = page.cursor
         if not cursor:
-            return found
+            return asks

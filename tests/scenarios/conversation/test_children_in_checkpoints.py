@@ -139,9 +139,9 @@ async def test_a_checkpoint_that_lacks_a_child_is_refused(opened: Opener) -> Non
     (child,) = whole.children
     assert child.run == (await child_of(midrun, run)).id
     for children, problem in (
-        ((), "is not in it"),
+        ((), "is missing"),
         ((child, child), "twice"),
-        ((child, msgspec.structs.replace(child, run=RunId("run_x"))), "none of its"),
+        ((child, msgspec.structs.replace(child, run=RunId("run_x"))), "not one of its"),
         ((msgspec.structs.replace(child, lines=child.lines[:-1]),), "head"),
     ):
         short = msgspec.structs.replace(whole, children=children)

@@ -92,7 +92,7 @@ def test_the_same_run_at_the_same_moment_gives_the_same_text() -> None:
     ("signed_with", "read_with", "detail"),
     [
         (None, KEY, "not signed"),
-        (KEY, None, "give the key"),
+        (KEY, None, "no key is given"),
         (KEY, KEY + b"!", "another key"),
     ],
 )
@@ -194,10 +194,10 @@ def test_the_right_agent_resumes_until_the_last_moment() -> None:
 @pytest.mark.parametrize(
     ("agent", "agent_print", "now", "reason", "detail"),
     [
-        ("clerk", PRINT, UNTIL, "checkpoint_expired", "until 0 s ago"),
-        ("clerk", PRINT, Micros(UNTIL + HOUR), "checkpoint_expired", "until 3600 s ago"),
+        ("clerk", PRINT, UNTIL, "checkpoint_expired", "expired 0 s ago"),
+        ("clerk", PRINT, Micros(UNTIL + HOUR), "checkpoint_expired", "expired 3600 s ago"),
         ("baker", "other", UNTIL, "checkpoint_expired", ""),
-        ("baker", PRINT, LAST, "agent_mismatch", "'clerk', not 'baker'"),
+        ("baker", PRINT, LAST, "agent_mismatch", "'clerk', got 'baker'"),
         ("clerk", "other", LAST, "agent_mismatch", "changed since"),
     ],
 )

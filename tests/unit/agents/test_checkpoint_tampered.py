@@ -124,33 +124,33 @@ def test_no_field_of_a_signed_checkpoint_can_be_changed(fields: dict[str, object
 @pytest.mark.parametrize(
     ("fields", "detail"),
     [
-        ({"v": 2}, "a newer midrun"),
-        ({"v": 0}, "no format 0"),
+        ({"v": 2}, "a newer version of midrun"),
+        ({"v": 0}, "format 0 does not exist"),
         ({"v": True}, "Expected `int`"),
         ({"v": None}, "missing required field `v`"),
         ({"extra": 1}, "unknown field `extra`"),
-        ({"agent": "baker"}, "run of 'clerk' that is paused"),
-        ({"phase": "waiting"}, "run of 'clerk' that is paused"),
+        ({"agent": "baker"}, "paused run of agent 'clerk'"),
+        ({"phase": "waiting"}, "paused run of agent 'clerk'"),
         ({"phase": "running"}, "parked"),
         ({"phase": "asleep"}, "Invalid enum value"),
-        ({"run": "run_2"}, "whose head it names"),
+        ({"run": "run_2"}, "do not match head_seq and head_hash"),
         ({"run": "run_1\n"}, "matching regex"),
         ({"run": "../run_1"}, "matching regex"),
         ({"run": "r" * 65}, "matching regex"),
-        ({"head_seq": 6}, "whose head it names"),
+        ({"head_seq": 6}, "do not match head_seq and head_hash"),
         ({"head_seq": "7"}, "Expected `int`"),
         ({"head_seq": 7.0}, "Expected `int`"),
         ({"head_seq": 2**53}, "integer beyond"),
-        ({"head_hash": "é"}, "whose head it names"),
+        ({"head_hash": "é"}, "do not match head_seq and head_hash"),
         ({"lines": {}}, "Expected `array`"),
         ({"lines": [1]}, "Expected `str`"),
         ({"lines": [["x"]]}, "Expected `str`"),
         ({"lines": [[[["x"]]]]}, "nested deeper"),
-        ({"children": [{"run": "run_x"}]}, "none of its children"),
+        ({"children": [{"run": "run_x"}]}, "not one of its child runs"),
         ({"signed": None}, "missing required field `signed`"),
         ({"signed": "no"}, "Expected `bool`"),
-        ({"mac": "00"}, "clearly"),
-        ({"kid": "00"}, "clearly"),
+        ({"mac": "00"}, "contradict"),
+        ({"kid": "00"}, "contradict"),
     ],
     ids=str,
 )
@@ -181,21 +181,24 @@ def test_lines_that_were_edited_do_not_fit_the_head(
 ) -> None:
     """Without a key this is what the chain is for."""
     lines = edit(json.loads(UNSIGNED)["lines"])
-    assert "whose head it names" in refused(changed(UNSIGNED, lines=lines))
+    assert "do not match head_seq and head_hash" in refused(changed(UNSIGNED, lines=lines))
 
 
 @pytest.mark.parametrize(
     ("lines", "detail"),
     [
         ((), "it has no lines"),
-        (LINES[:-1], "that is pausing"),
+        (LINES[:-1], "pausing run"),
         (LINES[1:], "line 1: the line has seq 2"),
         ((LINES[0], LINES[0]), "line 2: the line has seq 1"),
         ((LINES[0], b" " + LINES[1]), "line 2: it is not canonical"),
         ((LINES[0], b'{"seq":0,' + LINES[1][1:]), "line 2: it is not canonical"),
         ((LINES[0], LINES[1].replace(b'"at":18', b'"at":17')), "line 2: it is older"),
-        ((LINES[0], LINES[1].replace(b'"v":1', b'"v":9')), "line 2: a newer midrun"),
-        ((LINES[0], LINES[1].replace(b"LeaseTaken", b"LeaseSold")), "newer midrun wrote Lease"),
+        ((LINES[0], LINES[1].replace(b'"v":1', b'"v":9')), "line 2: a newer version"),
+        (
+            (LINES[0], LINES[1].replace(b"LeaseTaken", b"LeaseSold")),
+            "newer version of midrun wrote Lease",
+        ),
         ((LINES[0], LINES[1].replace(b"LeaseTaken", b"RunWaiting")), "line 2: Object contains"),
         ((LINES[0], b"{}"), "line 2: the line has no version"),
         ((LINES[0], b"[" * 100_000), "line 2: "),
@@ -214,7 +217,12 @@ def test_lines_that_no_midrun_wrote_are_refused_even_if_the_chain_fits(
     ("seq", "old", "new", "detail"),
     [
         (5, b'"call":"c2"', b'"call":"c8"', "line 5: "),
-        (1, b'"agent":', b'"frame_ttl":9007199254740993,"agent":', "line 1 cannot stand there"),
+        (
+            1,
+            b'"agent":',
+            b'"frame_ttl":9007199254740993,"agent":',
+            "line 1 is not possible there",
+        ),
     ],
 )
 def test_what_the_fold_relies_on_is_refused_and_not_a_crash(
@@ -229,8 +237,8 @@ def test_what_the_fold_relies_on_is_refused_and_not_a_crash(
 
 def test_a_journal_of_a_run_that_is_not_parked_is_refused_whatever_the_envelope_says() -> None:
     """The phase that counts is the one that the lines mean."""
-    assert "that is running" in refused(forged(lines_of(begun)).to_json())
-    assert "that is queued" in refused(forged(lines_of(journal(BEGUN[0]))).to_json())
+    assert "running run" in refused(forged(lines_of(begun)).to_json())
+    assert "queued run" in refused(forged(lines_of(journal(BEGUN[0]))).to_json())
 
 
 def test_a_signature_does_not_move_to_another_checkpoint() -> None:

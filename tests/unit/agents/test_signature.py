@@ -74,15 +74,15 @@ def _missing(n: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F
 @pytest.mark.parametrize(
     ("fn", "advice"),
     [
-        (_args, "name the arguments one by one"),
-        (_kwargs, "name the arguments one by one"),
-        (_positional, "take the / out"),
-        (_why, "choose another"),
+        (_args, "Name the arguments one by one"),
+        (_kwargs, "Name the arguments one by one"),
+        (_positional, "Remove the /"),
+        (_why, "Use another name"),
         (_self, r"tools=\[thing.method\]"),
-        (_late_call, "a Call comes first"),
-        (_keyword_call, "a Call comes first"),
-        (_complex, "complex.* is nothing that JSON can say"),
-        (_callable, "Callable.* is nothing that JSON can say"),
+        (_late_call, "The Call must be the first"),
+        (_keyword_call, "The Call must be the first"),
+        (_complex, "complex.* cannot be expressed in JSON"),
+        (_callable, "Callable.* cannot be expressed in JSON"),
         (_two, "Type unions may not contain more than one"),
         (_field, "use msgspec.Meta"),
         (_missing, "'Nowhere' is not defined"),
@@ -115,8 +115,8 @@ def test_two_types_of_one_name_are_refused_where_they_cannot_be_told_apart() -> 
     def fn(a: object, b: object) -> None: ...
 
     fn.__annotations__.update(a=one, b=other)
-    with pytest.raises(Misconfigured, match="two of its types are called Street"):
+    with pytest.raises(Misconfigured, match="Two of its types have the name Street"):
         arguments(fn)
     fn.__annotations__.update(b=msgspec.defstruct("Street", ["a"]))
-    with pytest.raises(Misconfigured, match="two of its types are called Street"):
+    with pytest.raises(Misconfigured, match="Two of its types have the name Street"):
         arguments(fn)

@@ -180,7 +180,7 @@ def test_what_a_model_says_does_not_act_on_a_terminal(midrun: Typist, url: Typis
         (["show", "run_nobody"], "midrun ls"),
         (["answer", "nobody-a1", "x"], "nobody"),
         (["show", ""], "the id must not be empty"),
-        (["ls", "--phase", "asleep"], "the phases are"),
+        (["ls", "--phase", "asleep"], "must be one of queued"),
     ],
 )
 def test_what_cannot_be_done_says_what_to_do(

@@ -42,7 +42,7 @@ def test_an_empty_task_is_no_task(capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody means that; the name of the program is said once."""
     said = Typist(capsys)("run", f"{APP}:asker", "  ")
     assert said.code == 1
-    assert said.err == "midrun: task: it is empty; say what is to be done\n"
+    assert said.err == "midrun: task must not be empty; describe the work\n"
 
 
 def test_a_server_without_its_packages_names_the_extra() -> None:

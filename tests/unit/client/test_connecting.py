@@ -76,9 +76,9 @@ async def test_a_task_that_says_nothing_is_none_wherever_it_is_started(
     mid = await connected(served)
     for task in ("", " \n"):
         for start in (served.mid.start, mid.start):
-            with pytest.raises(Misconfigured, match="task: it is empty"):
+            with pytest.raises(Misconfigured, match="task must not be empty"):
                 await start("actor", task)
-        with pytest.raises(Misconfigured, match="task: it is empty"):
+        with pytest.raises(Misconfigured, match="task must not be empty"):
             await agent.run(task)
     assert (await mid.runs()).items == ()
 

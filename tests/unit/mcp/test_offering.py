@@ -100,7 +100,7 @@ async def test_a_tool_that_cannot_be_offered_is_named() -> None:
     """Whoever opened the server did not write it, and can only leave the tool out."""
     why = Listed(name="x", input_schema={"type": "object", "properties": {"why": {}}})
     long = Listed(name="x" * 65, input_schema={"type": "object"})
-    with pytest.raises(Misconfigured, match="an argument why"):
+    with pytest.raises(Misconfigured, match="an argument `why`"):
         await offered(why)
     with pytest.raises(Misconfigured, match="64 letters"):
         await offered(long)
@@ -155,6 +155,6 @@ async def test_without_the_extra_one_is_told_what_to_install(
     for module in ("connection", "elicitation", "results", "tools"):
         monkeypatch.delitem(sys.modules, f"midrun.mcp.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(Misconfigured, match=r"install midrun\[mcp\]"):
+    with pytest.raises(Misconfigured, match=r"Install midrun\[mcp\]"):
         async with mcp_tools(command=["never"]):
             pass

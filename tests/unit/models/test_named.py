@@ -45,9 +45,9 @@ def test_importing_it_imports_no_provider(module: str) -> None:
 @pytest.mark.parametrize(
     ("package", "name", "install"),
     [
-        ("pydantic_ai", "openai:gpt-5-mini", "install midrun[openai]"),
-        ("openai", "openai:gpt-5-mini", "install midrun[openai]"),
-        ("anthropic", "anthropic:claude-opus-4-6", "install midrun[anthropic]"),
+        ("pydantic_ai", "openai:gpt-5-mini", "Install midrun[openai]"),
+        ("openai", "openai:gpt-5-mini", "Install midrun[openai]"),
+        ("anthropic", "anthropic:claude-opus-4-6", "Install midrun[anthropic]"),
     ],
 )
 def test_a_missing_package_is_named_with_what_to_install(
@@ -78,7 +78,9 @@ def test_a_model_is_found_by_its_name(
 
 def test_an_unknown_provider_is_answered_with_those_there_are() -> None:
     """A typo is mended fastest with the list in sight."""
-    with pytest.raises(Misconfigured, match=r"'opnai'; there are .*anthropic.*openai"):
+    with pytest.raises(
+        Misconfigured, match=r"provider must be one of .*anthropic.*openai.*, got 'opnai'"
+    ):
         model_named("opnai:gpt-5-mini")
 
 
@@ -116,5 +118,5 @@ def test_a_model_of_ours_is_itself() -> None:
 
 def test_what_is_no_model_is_refused() -> None:
     """An agent without a model would fail at its first step."""
-    with pytest.raises(Misconfigured, match="not int"):
+    with pytest.raises(Misconfigured, match="got int"):
         model_of(7)  # type: ignore[arg-type]

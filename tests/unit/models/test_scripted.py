@@ -82,8 +82,8 @@ async def test_after_the_last_turn_it_fails_and_says_how_many_there_were() -> No
         (["fine", 7], r"turns\[1\]"),
         ([["fine", None]], r"turns\[0\]"),
         ([Use("search", q={1, 2})], r"turns\[0\].*q"),
-        ("a text is no list", "list of turns"),
-        (None, "list of turns"),
+        ("a text is no list", "turns must be a list"),
+        (None, "turns must be a list"),
     ],
 )
 def test_what_is_no_turn_is_refused_by_its_place(turns: Sequence[str], where: str) -> None:

@@ -213,7 +213,7 @@ def test_a_timeout_for_what_blocks_a_thread_is_refused() -> None:
     def block() -> None:
         """Block."""
 
-    with pytest.raises(Misconfigured, match="no timeout can stop"):
+    with pytest.raises(Misconfigured, match="Cannot enforce the timeout"):
         Agent("actor", model=ScriptedModel(["x"]), tools=[block])
 
 
@@ -328,7 +328,7 @@ async def test_what_goes_wrong_while_opening_comes_as_it_is() -> None:
     for _ in range(2):
         with pytest.raises(Misconfigured, match="nosuch"):
             await midrun.__aenter__()
-    with pytest.raises(Misconfigured, match="open it first"):
+    with pytest.raises(Misconfigured, match="it is not open"):
         await midrun.runs()
 
 

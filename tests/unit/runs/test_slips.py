@@ -22,10 +22,10 @@ SLIPS: dict[str, Slip] = {
     "actor": lambda run: run.pause(actor=5),  # type: ignore[arg-type]
     "instruction": lambda run: run.resume(7),  # type: ignore[arg-type]
     "at": lambda run: run.say("Later.", at=datetime(2030, 1, 1)),  # noqa: DTZ001 - the slip
-    "cap steps": lambda run: run.raise_cap(steps=nan),
-    "cap time": lambda run: run.raise_cap(time=inf),
-    "cap cost": lambda run: run.resume(caps={"cost": "4"}),  # type: ignore[dict-item]
-    "cap tokens": lambda run: run.raise_cap(tokens=-1),
+    "caps['steps']": lambda run: run.raise_cap(steps=nan),
+    "caps['time']": lambda run: run.raise_cap(time=inf),
+    "caps['cost']": lambda run: run.resume(caps={"cost": "4"}),  # type: ignore[dict-item]
+    "caps['tokens']": lambda run: run.raise_cap(tokens=-1),
     "expires": lambda run: run.checkpoint(expires=timedelta(0)),
     "ask": lambda run: run.answer("this", ask=5),  # type: ignore[arg-type]
     "seq": lambda run: run.fork("x"),  # type: ignore[arg-type]
@@ -120,7 +120,8 @@ async def test_a_fork_of_what_is_not_there_says_so(seq: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slip", "says"), [("{}", r"pass Checkpoint.from_json\(text\)"), (7, "int was given")]
+    ("slip", "says"),
+    [("{}", r"pass Checkpoint.from_json\(text\)"), (7, "must be a Checkpoint, got int")],
 )
 async def test_a_checkpoint_that_is_still_text_is_named(slip: object, says: str) -> None:
     """It was stored as text, and is given as it came back."""

@@ -23,7 +23,7 @@ async def test_a_task_that_says_nothing_is_none(serve: Serve, stage: Stage) -> N
     for task in ("", " \n\t", "\u00a0\u2003", "\x1c"):
         refused = await client.post("/v1/runs", json={"agent": "actor", "input": task})
         problem = expect(refused, 422).json()
-        assert problem["detail"] == "task: it is empty; say what is to be done"
+        assert problem["detail"] == "task must not be empty; describe the work"
         assert not re.search(schemas["StartBody"]["properties"]["input"]["pattern"], task)
     assert await entries_of(served) == 0
 
